@@ -10,8 +10,8 @@ UV := $(BIN)/uv
 TOOLS := sam checkov release zensical
 TOOL := $(VENV)/tools
 SAM := $(TOOL)/sam/bin/sam
-# Three processes on two cores: many tests wait for other processes.
-PYTEST_ARGS ?= -n 3 --dist worksteal
+# Four processes on two cores: many tests wait for other processes.
+PYTEST_ARGS ?= -n 4 --dist worksteal
 
 # Frameworks whose agents run in an environment of their own, as their pins are not ours. Those with an
 # adapter have an example, which `dev` starts there: their environments have the local stack, too.
@@ -58,7 +58,7 @@ demo: $(VENV)/.stamp ## one streamed and one resumed task on this machine
 	$(BIN)/a2a-serverless demo
 
 .PHONY: test
-test: $(VENV)/.stamp $(FOREIGN) ## all tests; those on the emulators where `make emulators` was run
+test: $(VENV)/.stamp ## all tests; where `make emulators` and `make foreign` were run, those that need them
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: long

@@ -6,10 +6,9 @@ import json
 import subprocess
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.support.required import ROOT, python_of
 
 _ONE_PIECE = ("in one piece", "streamed")
 _CONVERTERS = ("older converter", "newer converter")
@@ -52,15 +51,6 @@ ANSWERS: dict[str, dict[str, list[str]]] = {
     },
 }
 """The client's answers by framework and case, here and on the SDK's server."""
-
-
-def python_of(framework: str) -> Path:
-    """The interpreter of a framework's environment, which is as its lock has it."""
-    lock = ROOT / f"tests/foreign/{framework}/requirements.txt"
-    installed = ROOT / f"build/foreign/{framework}/requirements.txt"
-    is_current = installed.exists() and installed.read_bytes() == lock.read_bytes()
-    assert is_current, f"The environment of {framework} is not as its lock has it: `make foreign`."
-    return installed.parent / "bin/python"
 
 
 def observations(framework: str) -> dict[str, dict[str, Any]]:

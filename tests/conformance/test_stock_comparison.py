@@ -18,10 +18,11 @@ from google.protobuf.json_format import MessageToDict
 
 import tests.conformance.sample_executors as x
 from a2a_serverless.worker.attempt import NO_ENDING
-from tests.conformance.foreign_agents import ANSWERS, ROOT, as_here, observations, updates
+from tests.conformance.foreign_agents import ANSWERS, as_here, observations, updates
 from tests.conformance.sides import Play, Script, Side, cancels, durable, outcome, says, stock
 from tests.support import pages
 from tests.support.asgi_streams import live
+from tests.support.required import ROOT
 
 DOC = pages.path("sdk-executors")
 S = TaskState
@@ -413,6 +414,7 @@ async def test_an_executor_gives_the_same_task(case: str) -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.foreign
 @pytest.mark.parametrize("framework", ANSWERS)
 def test_the_agents_of_a_framework_give_the_same_tasks(framework: str) -> None:
     """Unmodified, with their own executors: answers, tasks and the updates of streams.

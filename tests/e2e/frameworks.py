@@ -12,8 +12,8 @@ from a2a.helpers import get_data_parts, new_data_part
 from a2a.types import Part, Task, TaskState
 from google.protobuf.json_format import MessageToDict
 
-from tests.conformance.foreign_agents import ROOT, python_of
 from tests.e2e.clients import artifact_text
+from tests.support.required import ROOT, python_of
 
 EXAMPLES: Final = ROOT / "examples"
 

@@ -14,10 +14,14 @@ import pytest
 
 from tests.e2e.commands import deployed, environment
 from tests.e2e.conftest import AGENT, CARD, Served
-from tests.support.foreign_clients import install_javascript, python_of, told
+from tests.support.foreign_clients import install_javascript, python_client, told
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
-CLIENTS = ["JavaScript 1.3", "JavaScript 0.3", "Python 0.3"]
+CLIENTS = [
+    "JavaScript 1.3",
+    "JavaScript 0.3",
+    pytest.param("Python 0.3", marks=pytest.mark.foreign),
+]
 COMPLETED = (3, "completed")
 """The state as the clients of 1.0 and of 0.3 call it."""
 
@@ -48,7 +52,7 @@ def served(request: pytest.FixtureRequest) -> Served:
 def client(request: pytest.FixtureRequest) -> list[str]:
     """The command of a client."""
     if request.param == "Python 0.3":
-        return python_of("python_0_3")
+        return python_client("python_0_3")
     script = "stream.mjs" if request.param.endswith("1.3") else "stream-0.3.mjs"
     return ["node", str(request.getfixturevalue("scripts") / script)]
 
@@ -91,10 +95,11 @@ async def test_a_stream_that_was_left_is_joined_again(
     check_end(seen)
 
 
+@pytest.mark.foreign
 async def test_an_agent_of_googles_adk_streams_from_it(served: Served) -> None:
     """Its RemoteA2aAgent takes the card, and tells of each event when it happens."""
     seen: list[dict[str, Any]] = []
-    async for event in told(python_of("google_adk"), f"{served.url}/", "", "send", "hold"):
+    async for event in told(python_client("google_adk"), f"{served.url}/", "", "send", "hold"):
         seen.append(event)
         if event["says"] == "holding":
             served.release(event["task"])

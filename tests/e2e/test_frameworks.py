@@ -13,12 +13,12 @@ import pytest
 from a2a.client import Client
 from a2a.types import GetTaskRequest, Part, Task, TaskState
 
-from tests.conformance.foreign_agents import ROOT
 from tests.e2e.clients import artifact_text, client_at, send, settled, stream
 from tests.e2e.commands import START_S, Running, environment, running, running_with
 from tests.e2e.conftest import names_of_queues, provision
 from tests.e2e.frameworks import FRAMEWORKS, Framework, said
 from tests.foreign import dying
+from tests.support.required import ROOT
 
 S = TaskState
 RESTS = {S.TASK_STATE_COMPLETED, S.TASK_STATE_INPUT_REQUIRED, S.TASK_STATE_FAILED}
@@ -34,10 +34,14 @@ QUICK = {
 }
 """A dead worker's turn is taken over after 2 s."""
 
+NAMES = [
+    pytest.param(name, marks=[pytest.mark.foreign] if framework.environment else [])
+    for name, framework in FRAMEWORKS.items()
+]
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.fixture(params=FRAMEWORKS)
+@pytest.fixture(params=NAMES)
 def framework(request: pytest.FixtureRequest) -> Framework:
     return FRAMEWORKS[request.param]
 
@@ -106,7 +110,7 @@ async def test_a_conversation_outlives_its_processes(
                 assert said(await caller.say(framework.bye)) == framework.remembers
 
 
-@pytest.fixture(params=FRAMEWORKS, scope="module")
+@pytest.fixture(params=NAMES, scope="module")
 def example(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Example]:

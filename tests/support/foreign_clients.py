@@ -10,9 +10,8 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.required import report_not_run
+from tests.support.required import ROOT, python_of, report_not_run
 
-ROOT = Path(__file__).parents[2]
 JAVASCRIPT = ROOT / "tests" / "javascript"
 SCRIPTS = ("stream.mjs", "stream-0.3.mjs", "operations.mjs", "operations-0.3.mjs")
 PACKAGE = ("package.json", "package-lock.json", ".npmrc", *SCRIPTS)
@@ -39,16 +38,9 @@ def install_javascript(folder: Path) -> Path:
     return folder
 
 
-def python_of(environment: str) -> list[str]:
+def python_client(environment: str) -> list[str]:
     """Return the command of the Python client in an environment of `tests/foreign`."""
-    folder = Path("foreign") / environment
-    lock = ROOT / "tests" / folder / "requirements.txt"
-    installed = ROOT / "build" / folder / "requirements.txt"
-    if not installed.exists() or installed.read_bytes() != lock.read_bytes():
-        report_not_run(
-            f"The environment of {environment} is not as its lock has it: `make foreign`."
-        )
-    return [str(installed.parent / "bin" / "python"), str(lock.with_name("stream.py"))]
+    return [str(python_of(environment)), str(ROOT / "tests/foreign" / environment / "stream.py")]
 
 
 async def told(

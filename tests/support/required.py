@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import NoReturn
+from pathlib import Path
+from typing import Final, NoReturn
 
 import pytest
 
-VARIABLE = "A2A_REQUIRE_EMULATORS"
+ROOT: Final = Path(__file__).parents[2]
+VARIABLE: Final = "A2A_REQUIRE_EMULATORS"
 
 
 def report_not_run(reason: str) -> NoReturn:
@@ -15,3 +17,12 @@ def report_not_run(reason: str) -> NoReturn:
     if os.environ.get(VARIABLE) == "1":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+def python_of(environment: str) -> Path:
+    """The interpreter of an environment of tests/foreign, which is as its lock has it."""
+    lock = ROOT / "tests/foreign" / environment / "requirements.txt"
+    installed = ROOT / "build/foreign" / environment / "requirements.txt"
+    if not installed.exists() or installed.read_bytes() != lock.read_bytes():
+        report_not_run(f"The environment {environment} is not as its lock has it: `make foreign`.")
+    return installed.parent / "bin/python"

@@ -7,12 +7,13 @@ import subprocess
 
 import pytest
 
-from tests.conformance.foreign_agents import ROOT, python_of
+from tests.support.required import ROOT, python_of
 
 TESTS = {"openai_agents": 21, "strands": 20, "google_adk": 26}
 """How many there are in `adapter.py` of each environment."""
 
 
+@pytest.mark.foreign
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("framework", TESTS)
 def test_the_adapter_of_a_framework(framework: str) -> None:

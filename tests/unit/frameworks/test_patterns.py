@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.foreign_agents import ROOT, python_of
 from tests.foreign.patterns import CHECKS, PAGE, patterns
+from tests.support.required import ROOT, python_of
 
 ENVIRONMENTS = {
     "CrewAI": "with_openai_2",
@@ -23,7 +23,7 @@ ENVIRONMENTS = {
 """Folders in tests/foreign with the packages of each agent."""
 
 
-@pytest.mark.patterns
+@pytest.mark.foreign
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_an_agent_of_the_page(name: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from a2a_serverless.worker import versions
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless_tools.testing import Run
-from tests.conformance.foreign_agents import ROOT
+from tests.support.required import ROOT
 
 GRAPH = """
 from langchain_core.messages import AIMessage
