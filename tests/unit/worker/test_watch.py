@@ -66,6 +66,23 @@ async def test_a_failed_look_does_not_end_the_looks() -> None:
         await heard.wait()
 
 
+async def test_what_fails_beside_the_looks_does_not_end_them() -> None:
+    """A process that cannot tell that it works still hears of a cancel."""
+    clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
+    moody.looks.append(0)
+
+    async def beside() -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def on_look(_head: Head | None) -> None:
+        heard.set()
+
+    looks = Looks(cast("Any", moody), clock, beside=beside)
+    async with _InlineKeeper().over(partial(looks.over, Task("t", on_look))):
+        await clock.pass_time(1)
+        assert heard.is_set()
+
+
 async def test_one_look_serves_a_hundred_turns() -> None:
     """220 turns, and one of them twice, cost three requests a second, whenever they began."""
     clock, moody = PacedClock(), Moody()

@@ -162,7 +162,8 @@ class Looks:
         keys = list({task.key for task in self._tasks})
         starts = range(0, len(keys), LOOK_AT_ONCE)
         if self._beside is not None:
-            await self._beside()
+            with _going_on():
+                await self._beside()
         await asyncio.gather(*(self._look(keys[at : at + LOOK_AT_ONCE]) for at in starts))
 
     async def _look(self, keys: list[TaskKey]) -> None:
