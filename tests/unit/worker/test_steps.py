@@ -738,6 +738,35 @@ async def test_sleeps_beside_one_another_each_end_at_their_time() -> None:
     assert woke == {"two": 2, "three": 3, "until": 4}
 
 
+async def test_waits_of_a_thread_end_in_its_process() -> None:
+    """A function of `ctx.run_sync` cannot be left: its sleep and its step's wait end on time."""
+    tries: list[int] = []
+
+    def look() -> None:
+        tries.append(stand.clock.now_ms())
+        if len(tries) == 1:
+            raise LookupError("not yet")
+
+    def blocking(ctx: TaskContext) -> None:
+        async def waiting() -> None:
+            await ctx.sleep(90)
+            await ctx.step("look", look, retry=Retry(tries=2, base_s=60))
+
+        asyncio.run(waiting())
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.run_sync(blocking, ctx)
+        await ctx.complete()
+
+    stand = Stand(handle)
+    began = stand.clock.now_ms()
+    await stand.send()
+    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
+    assert stand.script.starts == 1
+    assert tries[0] - began >= 90_000
+    assert tries[1] - tries[0] >= 60_000
+
+
 async def test_a_sleeping_turn_is_canceled_at_once() -> None:
     """A cancel wakes nothing: the task ends, and the agent's `cancel` is told."""
 

@@ -267,7 +267,9 @@ class TurnRecords:
     async def _park(
         self, step_id: StepId, until: int, *, own: Running | None = None, tried: int = 0
     ) -> None:
-        """Leave the turn until a time, once nothing but `own` is under way; never return.
+        """Leave the turn until a time, once nothing but `own` is under way.
+
+        It returns only if that time comes first, as in a function of `ctx.run_sync`.
 
         Raises:
             WrongCallError: the task expires before.
@@ -282,7 +284,8 @@ class TurnRecords:
         caught = self.journal.failures() if own is None else own.caught
         self._sleeping[step_id] = until
         try:
-            await self._nothing_beside(own)
+            if not await self._nothing_beside(own, until):
+                return
             async with self._queue.in_turn(ROOM_FOR_RECORDS):
                 await self._set_delayed_apart()
                 if not self._queue.is_closed():
@@ -309,17 +312,23 @@ class TurnRecords:
             if stored is not entry:
                 self.journal.delay(stored)
 
-    async def _nothing_beside(self, own: Running | None) -> None:
-        """Return when nothing but `own` is under way."""
+    async def _nothing_beside(self, own: Running | None, until: int) -> bool:
+        """Return True when nothing but `own` is under way, or False at `until`.
+
+        A function of `ctx.run_sync` is under way while it waits itself.
+        """
         calm = 0  # rounds of the loop: what was begun beside it may want to sleep, too
         while calm < PAUSE_ROUNDS:
             others = [one for one in self.journal.running if one is not own]
             if others:
                 await others[0].over.wait()
             elif self._queue.under_way:
-                await self._guard.clock.sleep(BUSY_S)
+                if (left_ms := until - self._guard.clock.now_ms()) <= 0:
+                    return False
+                await self._guard.clock.sleep(min(BUSY_S, left_ms / 1000))
             await asyncio.sleep(0)
             calm = 0 if others or self._queue.under_way else calm + 1
+        return True
 
     def _end(self, reason: str, *, until: int = 0) -> AttemptEnd:
         token, now_ms = self._guard.token or "", self._guard.clock.now_ms()
