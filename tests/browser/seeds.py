@@ -61,13 +61,13 @@ class Scribe:
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
 
-    def open(self, task_id: str, text: str, **options: Any) -> Head:
+    def open(self, task_id: str, text: str, *, user: str = "ann", **options: Any) -> Head:
         message = Message(message_id=f"m-{task_id}", role=Role.ROLE_USER, parts=[Part(text=text)])
         opening = self.storage.open_task(
             "trip-2026",
             SendMessageRequest(message=message),
             task_id=task_id,
-            caller=Caller("ann"),
+            caller=Caller(user),
             **options,
         )
         return done(opening).head

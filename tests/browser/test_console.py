@@ -559,6 +559,12 @@ def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: i
     """From 320 px to 2,560: what does not fit scrolls in its own place, but the ways to pages."""
     seeds.killed(site.scribe, f"width-{width}")
     seeds.asleep(site.scribe, f"asleep-{width}")
+    long_name = f"{'withoutaspace' * 4}@example.org"
+    scribe = seeds.Scribe(site.storage.for_scope(Scope.of("", long_name)), site.scribe.clock)
+    head = scribe.open(f"failed-{width}", "Hello.", user=long_name)
+    scribe.claim(head, "a")
+    end = AttemptEnd(token="a", reason="ValueError", correlation_id="0" * 16)
+    scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "No."), token="a", failed=end)
     waits = site.scribe.open(f"00000000-0000-4000-8000-waits-{width}", "Hello.")
     due_at = site.storage.clock.now_ms() + 7_000_000
     assert seeds.done(site.storage.postpone(waits, due_at=due_at, sends=12))

@@ -160,11 +160,11 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
     question = f"{ACTS[act].capitalize()} {options.id}, which is {state}?"
     if not options.dry_run and not agreed(question, options):
         return refuse("Nothing was done: answer y, or say --yes.")
+    hook = getattr(options, "webhook", None) or ""
     try:
         if options.dry_run:
-            said = await acts.preview(act, options.id, scopes[0])
+            said = await acts.preview(act, options.id, scopes[0], config_id=hook)
         else:
-            hook = getattr(options, "webhook", None) or ""
             said = await acts.on_one(act, options.id, scopes[0], config_id=hook)
         print(printable(f"{options.id}: {said}"))
     except TaskNotFoundError:

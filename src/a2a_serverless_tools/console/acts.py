@@ -113,8 +113,10 @@ class Acts:
             self._by = await person(self._storage)
         return Journal(self._storage, self._by)
 
-    async def preview(self, act: Act, task_id: str, scope: str) -> str:
+    async def preview(self, act: Act, task_id: str, scope: str, *, config_id: str = "") -> str:
         """Return whether an act fits a task, as a sentence; change nothing.
+
+        With `config_id` it is about that webhook alone.
 
         Raises:
             TaskNotFoundError: there is no such task.
@@ -123,7 +125,7 @@ class Acts:
         head = await storage.head(task_id)
         if head is None:
             raise TaskNotFoundError
-        return await self._why_not(act, storage, head) or "It can be done."
+        return await self._why_not(act, storage, head, None, config_id) or "It can be done."
 
     async def on_one(
         self,

@@ -120,8 +120,11 @@ def test_what_a_removed_head_has_left_is_deleted_by_its_scope(
 
 
 def test_one_webhook_of_a_task_is_told_again(run: Run, storage: DurableStorage) -> None:
-    """By its id; an unknown one is refused."""
+    """By its id; an unknown one is refused, by a preview, too."""
     failed(storage, "t")
+    previewed = run("tasks", "redeliver", "t", "--webhook", "other", "--dry-run")
+    assert "nothing to redeliver" in previewed.out
+    assert "can be done" in run("tasks", "redeliver", "t", "--webhook", "hook", "--dry-run").out
     code, _, err = run("tasks", "redeliver", "t", "--webhook", "other", "--yes")
     assert (code, "nothing to redeliver" in err) == (2, True)
     said = run("tasks", "redeliver", "t", "--webhook", "hook", "--yes")

@@ -261,7 +261,8 @@ async def test_a_page_looks_at_a_bounded_number_of_hours(
     path, looks = "/_console/tasks?since=week", 0
     while 'id="to-' not in (text := (await person.get(path)).text):
         assert "No task matches among those that were looked at." in text
-        assert "Looked at 0 tasks, by 200 requests of the table, created from" in text
+        assert "Looked at 0 tasks created from" in text
+        assert ", the newest first, by 200 requests of the table." in text
         (link,) = re.findall(r'href="([^"]*)" rel="next"', text)
         path, looks = link.replace("&amp;", "&"), looks + 1
     assert looks == 2
