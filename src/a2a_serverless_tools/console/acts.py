@@ -27,7 +27,7 @@ from a2a_serverless.errors import (
     UnsupportedOperationError,
 )
 from a2a_serverless.http.intake import Intake, Wait, cancel
-from a2a_serverless.storage.deletion import delete_remains, delete_task
+from a2a_serverless.storage.deletion import delete_remains, delete_task, has_remains
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head, plain_state
@@ -124,7 +124,9 @@ class Acts:
         storage = self._storage.for_scope(Scope(scope))
         head = await storage.head(task_id)
         if head is None:
-            raise TaskNotFoundError
+            if act != "delete" or not await has_remains(storage, task_id):
+                raise TaskNotFoundError
+            return "What is left of it can be deleted."
         return await self._why_not(act, storage, head, None, config_id) or "It can be done."
 
     async def on_one(

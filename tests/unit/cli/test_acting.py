@@ -107,16 +107,18 @@ def test_a_preview_of_one_task_changes_nothing(run: Run, storage: DurableStorage
 def test_what_a_removed_head_has_left_is_deleted_by_its_scope(
     run: Run, storage: DurableStorage
 ) -> None:
-    """Without the scope, or once nothing is left, the task is not found."""
+    """A preview says so. Without the scope, or once nothing is left, the task is not found."""
     head = failed(storage, "t")
     wait(storage.table.delete([head_key(head.scope, "t")]))
     code, _, err = run("tasks", "delete", "t", "--yes")
     assert (code, "has no task t: " in err) == (2, True)
     own = ("tasks", "delete", "t", "--scope", head.scope, "--yes")
+    assert run(*own, "--dry-run").out == "t: What is left of it can be deleted.\n"
     assert run(*own).out == "t: What was left of it is deleted.\n"
     assert wait(storage.table.all(Range(partition=task_partition(head.scope, "t")))) == []
-    code, _, err = run(*own)
-    assert (code, f"has no task t in the scope {head.scope}" in err) == (2, True)
+    for once_more in (own, (*own, "--dry-run")):
+        code, _, err = run(*once_more)
+        assert (code, f"has no task t in the scope {head.scope}" in err) == (2, True)
 
 
 def test_one_webhook_of_a_task_is_told_again(run: Run, storage: DurableStorage) -> None:

@@ -185,18 +185,32 @@ async def delete_remains(storage: DurableStorage, task_id: str) -> bool:
 
     An interrupted deletion has left it, or HEAD alone was removed by hand.
     """
-    if not is_task_id(task_id):
+    item = await _left_of(storage, task_id)
+    if item is None:
         return False
-    key = layout.head_key(storage.scope.digest, task_id)
-    item = await storage.table.get(key)
-    if item is None and await storage.table.first(1, Range(partition=key.PK)):
+    if item["SK"] != layout.HEAD:
+        key = layout.head_key(storage.scope.digest, task_id)
         values = {"incarnation": new_incarnation(), "expires_at": _DELETED}
         item = {**key._asdict(), **values}
         if not await storage.table.did(Put(item=item, when=[Check("PK", "absent")])):
             return False  # a creation was at work
-    if item is None or item.get("expires_at") != _DELETED:
-        return False
     return (await _erase(storage, task_id, incarnation=_incarnation_of(item))).items > 0
+
+
+async def has_remains(storage: DurableStorage, task_id: str) -> bool:
+    """Return True if `delete_remains` would delete anything."""
+    return await _left_of(storage, task_id) is not None
+
+
+async def _left_of(storage: DurableStorage, task_id: str) -> Item | None:
+    """Return an item of a task that no reader finds, HEAD if it is there; None: nothing is left."""
+    if not is_task_id(task_id):
+        return None
+    key = layout.head_key(storage.scope.digest, task_id)
+    head = await storage.table.get(key)
+    if head is None:
+        return next(iter(await storage.table.first(1, Range(partition=key.PK))), None)
+    return head if head.get("expires_at") == _DELETED else None
 
 
 async def delete_context(storage: DurableStorage, context_id: str) -> int:
