@@ -235,7 +235,7 @@ def test_a_failed_task_says_why_and_where() -> None:
             rf" in handle{text} \(correlation id {shown.failure.correlation_id}\)",
             why(shown),
         )
-        assert ("4711" in repr(shown)) is keeps
+        assert ("customer 4711" in repr(shown)) is keeps
 
 
 async def test_a_turn_stood_in_line_and_then_ran_alone() -> None:
