@@ -13,7 +13,7 @@ WHICH: Final = (
     *("task_id", "turn", "attempt", "attempts", "config_id", "version", "state"),
     *("message_id", "queue", "group", "tasks"),
 )
-"""Fields that say what a line is about."""
+"""Fields that name what a line is about."""
 WHY: Final = ("reason", "error", "method", "event", "sends", "failures", "wait_s", "delay_s")
 """Fields that say why, and for how long."""
 _LEADS: Final = "correlation_id"
@@ -24,7 +24,7 @@ _SHOWN: Final = {
     "message_id": "message",
     _LEADS: "correlation id",
 }
-"""What some fields are called in a line."""
+"""Other names that a line has for some fields."""
 _CONTEXT: Final = "a2a_serverless.observability.logs"
 
 

@@ -157,7 +157,7 @@ class _Entry:
 
     @property
     def content_key(self) -> _ContentKey:
-        """Return by what its content is found among those that were loaded."""
+        """Return the key of its content among what was loaded."""
         return (self.as_of, self.artifact_id) if self.kind == "artifact" else self.key
 
     @property
@@ -284,7 +284,7 @@ class _Walk:
         """The entry with the progress of the turn."""
         self._start: _Start | None = None
         self._newest = self._missing = 0
-        """The version that was added last, and the last one before it that is not there."""
+        """The version that was added last, and the newest one before it that is missing."""
 
     def tell_damage(self, version: int, clause: str) -> None:
         """Say in its place what cannot be read."""

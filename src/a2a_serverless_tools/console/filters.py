@@ -105,7 +105,7 @@ class TaskFilter:
 
     @property
     def name(self) -> str:
-        """Return by what a person knows the owner: the caller's name, or else the digest."""
+        """Return the owner as a person knows it: the caller's name, or else the digest."""
         return self.user or self.scope
 
     def sentence(self) -> str:

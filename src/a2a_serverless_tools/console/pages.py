@@ -222,7 +222,7 @@ class Pages:
         )
 
     async def _around(self, storage: DurableStorage, head: Head) -> dict[str, Any]:
-        """Return what stands on a task's page beside its live part."""
+        """Return the values of a task's page that its live part does not have."""
         return {
             "acted": await about(storage, head.scope, head.task_id, limit=10),
             "retried_as": await retried_as(storage, head),

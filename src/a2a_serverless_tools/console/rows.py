@@ -82,12 +82,12 @@ class TaskRow:
 
     @property
     def key(self) -> TaskKey:
-        """Return by what the task is found among others."""
+        """Return the key of the task among those of all scopes."""
         return self.scope, self.task_id
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return what is shown of it, by the names of the fields."""
+        """Return all fields but HEAD, by their names."""
         names = (name for name in self.__dataclass_fields__ if name != "head")
         return {name: getattr(self, name) for name in names}
 

@@ -19,7 +19,7 @@ Act: TypeAlias = Literal["cancel", "resend", "retry", "redeliver", "delete"]
 
 ACTS: Final[Mapping[Act, str]] = {
     "cancel": "cancel",
-    "resend": "send the turn again of",
+    "resend": "send again the turn of",
     "retry": "try again",
     "redeliver": "redeliver the notifications of",
     "delete": "delete for good",

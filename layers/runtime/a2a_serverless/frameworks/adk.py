@@ -167,7 +167,7 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
 
     error: Exception | None = None
     counts_for: TaskContext | None = None
-    """Gets the tokens where the model's calls are no steps, which count them themselves."""
+    """Counts the tokens of the model's calls. None: they are steps, which count them themselves."""
     answers: Mapping[str, _Answer] = MappingProxyType({})
     chunk_of: _Answer | None = None
     """The answer of which the ADK's executor has got a chunk, which it passes on now."""

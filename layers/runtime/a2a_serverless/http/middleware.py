@@ -67,7 +67,7 @@ def add_middleware(
 
 
 class _Around(ABC):
-    """Stands around an application, for requests alone."""
+    """Wraps an application: `_answer` gets its HTTP requests, all else passes through."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

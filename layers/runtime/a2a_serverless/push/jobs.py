@@ -90,7 +90,7 @@ class PushLetter(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushBackends:
-    """What push has besides the storage."""
+    """The queues, keys and limits of push; what it stores of webhooks is in the storage."""
 
     jobs: FifoQueue[PushJob]
     """One group per configuration."""
@@ -99,7 +99,7 @@ class PushBackends:
     keys: KeyStore
     """Publishes the public keys."""
     slots: Slots | None = None
-    """The slots of the places for slow requests; None: nothing is limited."""
+    """Limits how many slow requests run at once; None: no limit."""
 
     async def check(self) -> None:
         """Make sure that the queues exist.

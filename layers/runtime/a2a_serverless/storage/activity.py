@@ -102,7 +102,7 @@ class Hours:
     states: Mapping[str, int] = field(default_factory=dict)
     """How many, by their plain states."""
     took: Mapping[int, int] = field(default_factory=dict)
-    """How many took as long as each step, which `_longest_ms` says."""
+    """How many tasks took how long, by the step of their duration: see `_step_of`."""
     waited: Mapping[int, int] = field(default_factory=dict)
 
     @property

@@ -369,7 +369,7 @@ _DECIDING: Final[Forms] = {
     "generation": int,
     "cancel_at": int,
 }
-"""Those of attributes without which the task can be read, but not written."""
+"""Attributes on which a write depends: if one is damaged, the task can be read and not written."""
 
 _COPIES: Final[Forms] = {"status": bytes | None, "metadata": bytes | None}
 
@@ -402,7 +402,7 @@ _INFORMING: Final[Forms] = {
     "line_key": str,
     "attention_at": str,
 }
-"""Those of attributes that only inform: the task is run and written with or without them."""
+"""Attributes that only inform: if one is damaged, the task is run and written without it."""
 
 HEAD_FORMS: Final[Forms] = {**REQUIRED, **_DECIDING, **_COPIES, **_INFORMING}
 """The forms of all attributes that are read."""

@@ -122,7 +122,7 @@ class Contexts:
         return replace(write, value=blob.place, form="blob")
 
     async def write_of(self, value: Any, replaced: State) -> ContextWrite:
-        """Return a write of a state in the place of another one, as `context_write`."""
+        """Return the write that puts a state in the place of `replaced`; see `context_write`."""
         text, has_blobs = encoded(value), self.table.blobs is not None
         made = partial(
             _write_of, text, replaced.version, has_blobs=has_blobs, replaced=replaced.place

@@ -238,9 +238,9 @@ class DurableStorage:
     """The owner of the tasks."""
     clock: Clock = field(default_factory=SystemClock)
     timing: Timing = field(default_factory=Timing)
-    """The times that commits set."""
+    """Lengths of leases, waits and expiries, from which commits set their times."""
     observer: Observer = field(default_factory=Observer)
-    """What is added to commits, and told of them."""
+    """Adds fields to commits, and hears of them."""
     is_serial: bool = False
     """True: the turns of a conversation run one after the other."""
 

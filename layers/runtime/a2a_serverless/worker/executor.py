@@ -456,7 +456,7 @@ class TurnQueue(EventQueue):
             await self.wait(self._guard.clock.sleep(seconds))
 
     async def wait(self, wait: Coroutine[Any, Any, None]) -> None:
-        """Await a wait of the agent's, which ends at once if the client cancels.
+        """Await `wait` for the agent; a cancel of the client ends it at once.
 
         Raises:
             CancelledError: the client has canceled; raised here in a loop other than the worker's.

@@ -83,7 +83,7 @@ def failed_by(error: Exception, meaning: Meaning) -> FailedBy:
 
 @dataclass(kw_only=True, eq=False)
 class FailedAttempt:
-    """An attempt that is over, by an error; its agent has stopped, and emits nothing more.
+    """An attempt that an error has ended: its agent has stopped, and emits nothing more.
 
     Args:
         error: why it could not end its turn.
@@ -101,7 +101,7 @@ class FailedAttempt:
     retry: RetryPolicy
     keeps_texts: bool
     end: AttemptEnd = field(init=False)
-    """How it has failed."""
+    """The end of the attempt, with the error's name and place."""
 
     def __post_init__(self) -> None:
         error, guard = self.error, self.writer.guard
@@ -118,7 +118,10 @@ class FailedAttempt:
         self.end = guard.ended(reason_of(error), place=place, message=said)
 
     def _counted(self) -> tuple[int, Spared | None]:
-        """Return the attempts that are used up, and the starts that use up none if it is one."""
+        """Return the attempts used up so far, and the starts that use up none.
+
+        The second is None unless this start is one of those.
+        """
         head = self._guard.head
         attempts = attempts_started(head, is_claimed=not self._guard.must_claim)
         if isinstance(self.error, StaleStateError):  # no agent has failed: another turn came first

@@ -827,7 +827,7 @@ class TurnWriter:
 
 
 def _both(earlier: Commit, later: Commit) -> Commit:
-    """Return what two parts of a batch want of its commit; the later one's words count."""
+    """Return what a batch wants of its commit; where both parts say something, the later counts."""
     has_failed = later.failed is not None
     return replace(
         earlier,

@@ -348,7 +348,7 @@ class TurnRecords:
         if self._writer.failure is not None or self._queue.is_closed():
             await asyncio.get_running_loop().create_future()  # until the attempt is cancelled
 
-    # -- what is said once more -----------------------------------------------------------------
+    # -- events that an earlier attempt has emitted ----------------------------------------------
 
     def keeps(self, event: Event, *, is_end: bool) -> bool:
         """Return True if an event goes no further: the log keeps it, or its step holds it.
