@@ -57,6 +57,7 @@ from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.rows import TaskQuery
 from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.testing.clock import PacedClock
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import (
     BATCH,
@@ -160,17 +161,18 @@ async def test_fences_cost_a_process_one_unit_in_two_seconds(bench: Bench) -> No
     assert cost(usage) == (2, 0, 2)
 
 
-async def worker_of(bench: Bench, agent: Agent) -> Worker:
-    """A worker on the machine's clock, whose process has told of itself in this minute."""
-    set_clock(bench.storage, SystemClock())
-    worker = Worker(agent, backends=replace(memory_backends(Settings()), storage=bench.storage))
+async def worker_of(bench: Bench, agent: Agent, clock: Clock) -> Worker:
+    """A worker whose process has told of itself in this minute."""
+    set_clock(bench.storage, clock)
+    backends = memory_backends(Settings(), clock)
+    worker = Worker(agent, backends=replace(backends, storage=bench.storage))
     await worker.adapter.presence.tell()
     return worker
 
 
 async def test_a_quick_turn_costs_a_worker_two_requests(bench: Bench) -> None:
     """One read has HEAD and log; one commit has the claim and what the agent did."""
-    worker = await worker_of(bench, Agent(complete))
+    worker = await worker_of(bench, Agent(complete), PacedClock())
     await worker.send()
     with bench.meter.measure() as usage:
         assert await worker.work()
@@ -184,18 +186,23 @@ async def remembered(context: RequestContext, queue: EventQueue) -> None:
     await complete(context, queue)
 
 
-async def test_a_conversation_costs_four_units_a_turn_and_no_request(bench: Bench) -> None:
-    """Its line is written with the message and with the ending, and read with the state."""
+async def test_a_conversation_costs_five_units_a_turn_and_no_request(bench: Bench) -> None:
+    """Its line is written with the message and with the ending, and read with the state.
+
+    A second passes between two turns, so what expires later than before is in its index anew.
+    """
     costs = []
     for is_serial in (False, True):
         bench.storage.is_serial = is_serial
-        worker = await worker_of(bench, Agent(remembered))
+        clock = PacedClock()
+        worker = await worker_of(bench, Agent(remembered), clock)
         for _ in range(2):
             with bench.meter.measure() as usage:
+                await clock.pass_time(1)
                 await worker.send()
                 assert await worker.work()
         costs.append(cost(usage))
-    assert costs == [(4, 20, 2), (4, 24, 2)]
+    assert costs == [(4, 21, 2), (4, 26, 2)]
 
 
 async def test_a_new_task_moves_the_expiry_of_its_conversations_line(bench: Bench) -> None:
@@ -313,7 +320,7 @@ async def test_what_the_first_page_needs_costs_little(bench: Bench) -> None:
 async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> None:
     """HEAD says it, which is read with the log; the end finds nothing to remove."""
     agent = Agent(complete)
-    worker = await worker_of(bench, agent)
+    worker = await worker_of(bench, agent, SystemClock())
     head = await worker.send()
     await bench.storage.request_cancel(head.task_id)
     with bench.meter.measure() as usage:
