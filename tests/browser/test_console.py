@@ -174,6 +174,20 @@ def test_the_list_is_live(visit: Visit, site: Site) -> None:
     expect(visit.page.locator(".counts")).to_contain_text("failed")
 
 
+def test_a_list_out_of_sight_asks_for_nothing(visit: Visit) -> None:
+    """While its tab is hidden, each request of htmx for the rows is refused in the browser."""
+    visit.go("/tasks")
+    visit.page.evaluate(
+        """document.addEventListener("htmx:beforeRequest", (event) =>
+            console.log(`hidden ${document.hidden}, refused ${event.defaultPrevented}`))"""
+    )
+    for hidden in ("false", "true"):
+        said = f"hidden {hidden}, refused {hidden}"
+        told = f"{{value: {hidden}, configurable: true}}"
+        with visit.page.expect_console_message(lambda it, said=said: it.text == said):
+            visit.page.evaluate(f'Object.defineProperty(document, "hidden", {told})')
+
+
 # -- what is shown -----------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -15,6 +16,8 @@ from starlette.responses import RedirectResponse, Response
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError, UnreadableTaskError
 from a2a_serverless.storage.deletion import Erasure, Owner, count_data
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.dynamodb import DynamoTable
+from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
@@ -25,6 +28,7 @@ from a2a_serverless_tools.console.events import KINDS, events
 from a2a_serverless_tools.console.filters import TaskFilter, is_scope
 from a2a_serverless_tools.console.inspector import Inspector, Seen
 from a2a_serverless_tools.console.journal import Entry, about
+from a2a_serverless_tools.console.lists import Looked
 from a2a_serverless_tools.console.paging import LogFilter, Place
 from a2a_serverless_tools.console.parts import IMAGES, media_type
 from a2a_serverless_tools.console.picture import picture
@@ -44,7 +48,9 @@ PAUSED_MS: Final = 60_000
 """How old the ages on a page about a task may get, in milliseconds: with an open turn, without."""
 _OFTEN_S: Final = 2
 _SELDOM_S: Final = 30
-"""Seconds after which a page is read again: seldom, if that looks at more than it shows."""
+"""Seconds after which a list is read again: seldom, if that looks at more than it shows."""
+_BILLED_A_SECOND: Final = 5
+"""The most requests a second with which an open list reads a table that takes money for each."""
 _WAIT_S: Final = 2.0
 """The longest wait of one step of a deletion, for what an index may show late."""
 _COUNTS: Final = 10
@@ -123,7 +129,7 @@ class Pages:
             older=older,
             is_first=not asked.get("page") and rows.searched is None,
             same=urlencode({**which.fields, "page": asked.get("page", ""), "live": "1"}),
-            every_s=_SELDOM_S if (rows.looked and rows.looked.count > PAGE) else _OFTEN_S,
+            every_s=_pause_s(rows.looked, self._inspector.storage.table),
             now=now,
         )
 
@@ -352,3 +358,12 @@ def _asked_every(head: Head | None, shown: Timeline, now_ms: int, *, often: str)
 def _openings(seen: Seen) -> dict[int, int]:
     """Return the version that has opened each turn, by the turn's number."""
     return {turn.number: turn.version for turn in seen.turns if turn.version}
+
+
+def _pause_s(looked: Looked | None, table: Table) -> int:
+    """Return the seconds after which a list that has looked at so much is read again."""
+    if looked is None:
+        return _OFTEN_S
+    pause = _SELDOM_S if looked.count > PAGE else _OFTEN_S
+    billed = looked.requests if isinstance(table, DynamoTable) else 0
+    return max(pause, math.ceil(billed / _BILLED_A_SECOND))

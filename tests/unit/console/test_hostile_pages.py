@@ -22,6 +22,7 @@ from a2a_serverless_tools.console.parts import MOST_TEXT, _html_of
 from a2a_serverless_tools.console.rendering import visible
 from a2a_serverless_tools.console.rows import PAGE
 from a2a_serverless_tools.console.trying import Exchange
+from tests.support.databases import moto_database
 from tests.support.messages import request
 from tests.unit.console.conftest import ANN, OWN, URL, Person, visited
 
@@ -245,3 +246,19 @@ async def test_a_search_is_repeated_seldom(
     text = (await person.get(f"/_console/tasks?{asked}")).text
     assert f'hx-trigger="every {seconds}s"' in text
     assert f"The rows are read again every {seconds} seconds" in text
+
+
+async def test_an_open_list_has_a_bounded_price() -> None:
+    """It asks DynamoDB at most five requests a second, however many hours it looks through."""
+    with moto_database() as moto:
+        inspector = Inspector(moto.storage(), Settings(), place="the table")
+        async with visited(Console(inspector, url=URL, endpoint="http://127.0.0.1:9")) as one:
+            for asked in ("", "since=day", "since=week&state=working"):
+                text = (await one.get(f"/_console/tasks?{asked}")).text
+                every = re.search(r'hx-trigger="every ([0-9]+)s"', text)
+                took = re.search(r"by ([0-9,]+) requests of the table", text)
+                assert every
+                assert took
+                requests = int(took[1].replace(",", ""))
+                assert requests >= 100
+                assert requests <= int(every[1]) * 5 < requests + 5

@@ -46,6 +46,11 @@ document.addEventListener("htmx:afterRequest", (event) => {
   if (event.detail.successful) ok();
 });
 
+// A list that is out of sight, and has no title to keep, asks for nothing.
+document.addEventListener("htmx:beforeRequest", (event) => {
+  if (document.hidden && event.target.id === "rows") event.preventDefault();
+});
+
 // -- times and title -------------------------------------------------------------------------
 
 const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "your time zone";
