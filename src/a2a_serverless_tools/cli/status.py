@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from a2a_serverless_tools.cli.arguments import Adders, Parser
 from a2a_serverless_tools.cli.text import printable
@@ -50,9 +50,10 @@ def _lines(status: Status) -> Iterator[str]:
     yield f"{status.place}, {iso(status.at)}"
     yield from status.wrong or ("Nothing needs a person, as far as these numbers say.",)
     yield ""
+    yield "messages of queues; a turn has several if the sweeper has sent it again"
+    queues = list(_queues(status.queues, status.at))
     yield from _table(
-        ("messages, also copies of a turn", "wait", "received", "oldest"),
-        _queues(status.queues, status.at),
+        ("queue", "wait", "received", "oldest"), queues, none="no queue is named here"
     )
     yield ""
     yield f"workers that have told of themselves within 3 minutes: {status.working}"
@@ -60,11 +61,12 @@ def _lines(status: Status) -> Iterator[str]:
         (one.name, one.release, str(one.turns), f"{age(max(0, status.at - one.at))} ago")
         for one in status.processes
     ]
-    yield from _table(("process", "release", "turns", "seen"), seen)
+    yield from _table(("process", "release", "turns", "seen"), seen, none="none within the hour")
     yield ""
     yield "open turns that wait, or were sent again: tasks --attention KIND lists them"
     more = "" if status.waiting.is_all else ", at least"
-    yield from _table(("kind", f"turns{more}"), _pairs(status.waiting.kinds))
+    kinds = [(kind, f"{turns:,}") for kind, turns in status.waiting.kinds.items()]
+    yield from _table(("kind", f"turns{more}"), kinds, none="none")
     yield from (f"  retry: {reason}: {n:,}" for reason, n in status.waiting.retries.items())
     yield ""
     yield from _table(("in the last", "1 hour", "24 hours"), _troubles(status.hour, status.day))
@@ -72,7 +74,7 @@ def _lines(status: Status) -> Iterator[str]:
     yield ""
     yield from _table(("tasks that ended", "1 hour", "24 hours"), _times(status))
     yield ""
-    yield "the last that went wrong"
+    yield "the last that went wrong" + ("" if status.tail else ": nothing within 24 hours")
     for one in status.tail:
         said = f"{one.caller}  {one.first_line!r}" if one.first_line else one.caller
         hook = f"webhook {one.config_id}" if one.config_id else ""
@@ -87,11 +89,6 @@ def _queues(queues: Sequence[Queue], now: int) -> Iterator[Sequence[str]]:
         unknown = "unknown" if one.waiting else ""
         oldest = unknown if one.oldest_at is None else age(max(0, now - one.oldest_at))
         yield one.what, _number(one.waiting), _number(one.received), oldest
-
-
-def _pairs(counts: Any) -> Iterator[Sequence[str]]:
-    for name, number in counts.items():
-        yield name, f"{number:,}"
 
 
 def _troubles(hour: Troubles, day: Troubles) -> Iterator[Sequence[str]]:
@@ -130,9 +127,14 @@ def _number(number: int | None) -> str:
     return "unknown" if number is None else f"{number:,}"
 
 
-def _table(header: Sequence[str], rows: Iterator[Sequence[str]] | list[Any]) -> Iterator[str]:
-    """Yield the lines of a table; of the columns behind the first one the right ends meet."""
+def _table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, none: str = ""
+) -> Iterator[str]:
+    """Yield the lines of a table, in which numbers are aligned; without rows it is `none`."""
     lines = [header, *rows]
+    if none and len(lines) == 1:
+        yield f"  {none}"
+        return
     widths = [max(len(line[at]) for line in lines) for at in range(len(header))]
     for line in lines:
         rest = (cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))

@@ -32,6 +32,8 @@ def test_it_is_well_until_something_fails(run: Run, storage: DurableStorage) -> 
     head = opened(storage, "t")
     code, out, _ = run("status")
     assert (code, "Nothing needs a person, as far as these numbers say." in out) == (0, True)
+    assert "tasks --attention KIND lists them\n  none\n" in out
+    assert out.endswith("the last that went wrong: nothing within 24 hours\n")
     assert json.loads(run("status", "--json")[1])["is_well"] is True
     wait(storage.commit(head, FAILED))
     code, out, _ = run("status")
@@ -81,7 +83,7 @@ def test_the_queues_of_a_table_in_a_file(
     assert "unknown" not in out
     assert LETTER.job.task_id in run("notifications")[1]
     assert run("undecodable")[:2] == (0, "")
-    assert out.splitlines()[3].startswith("messages, also copies of a turn ")
+    assert out.splitlines()[4].startswith("queue ")
 
 
 def test_a_file_shows_its_queues_where_no_setting_names_them(
