@@ -103,6 +103,22 @@ async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
     assert await storage.leave(copy, "share") is None
 
 
+@pytest.mark.parametrize("by", ["its attempt", "another process"])
+async def test_a_turn_that_was_left_is_not_given_back(storage: DurableStorage, by: str) -> None:
+    """An attempt that has not heard of it, as an answer was lost, changes nothing."""
+    head = await storage.commit(await opened(storage), Commit(token="one", claims=True))
+    if by == "its attempt":
+        asleep = AttemptEnd(token="one", reason="asleep", at=1, until=60_000)
+        await storage.commit(head, Commit(token="one", leaves=asleep))
+    else:
+        assert await storage.leave(head, "share", at=1)
+    before = await newest(storage, head)
+    end = AttemptEnd(token="one", reason="UnavailableError", at=2, until=3)
+    assert not await storage.release(head, end, due_at=4)
+    assert await newest(storage, head) == before
+    assert before.left
+
+
 async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
     storage: DurableStorage,
 ) -> None:

@@ -117,11 +117,13 @@ async def test_a_claim_takes_the_error_of_its_own_attempt_into_the_log(
     shutdown = AttemptEnd(token="2", reason="shutdown", correlation_id="c2", at=2)
     assert await storage.release(head, shutdown)
     assert (await read(storage, head)).head.released == shutdown
-    assert await storage.release(head, replace(end, token="2"))
+    assert not await storage.release(head, replace(end, token="2")), "it is given back once"
     head = await claim(storage, (await read(storage, head)).head, "3")
-    head = await claim(storage, head, "4")
+    assert await storage.release(head, replace(end, token="3"))
+    head = await claim(storage, (await read(storage, head)).head, "4")
+    head = await claim(storage, head, "5")
     ends = [record.ended for record in (await read(storage, head)).records[3:]]
-    assert ends == [replace(end, token="2"), AttemptEnd(token="3", reason="lost")]
+    assert ends == [shutdown, replace(end, token="3"), AttemptEnd(token="4", reason="lost")]
 
 
 async def test_a_subscriber_is_shown_what_a_restart_restores(storage: DurableStorage) -> None:

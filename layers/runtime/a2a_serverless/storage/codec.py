@@ -540,10 +540,12 @@ def given_back(
     """Return the update that notes that the attempt `end.token` has given its turn back.
 
     The turn has no share any more: nothing works on it. `starts_over`: its records do not count.
+    Refused as `renewed`, or if the turn was left: it waits on, for what it was left for.
     """
     waits = _attention_values(replace(head, released=end, left="")) if end.until else {}
-    update = noted(head, end.token, {**values, **_released_values(end), **waits})
-    return replace(update, remove=(*_LINE, "checkpoint") if starts_over else _LINE)
+    update = _held(head, end.token, {**values, **_released_values(end), **waits})
+    removed = (*_LINE, "checkpoint") if starts_over else _LINE
+    return replace(update, remove=removed, when=[*update.when, Check("left", "absent")])
 
 
 def renewed(head: Head, token: str) -> Update:
@@ -551,7 +553,11 @@ def renewed(head: Head, token: str) -> Update:
 
     A turn that sleeps would be due at another time.
     """
-    update = noted(head, token, {})
+    return _held(head, token, {})
+
+
+def _held(head: Head, token: str, values: Mapping[str, Any]) -> Update:
+    update = noted(head, token, values)
     is_held: When = [[Check("released", "absent"), Check("released", "<>", token)]]
     return replace(update, when=[*update.when, *is_held])
 

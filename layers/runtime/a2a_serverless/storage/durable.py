@@ -820,9 +820,9 @@ class DurableStorage:
         `due_at` also moves the due time, unless a cancel has set it; `attempts` sets how many
         attempts of the turn count, and `spared` how many starts do not. `starts_over`: the next
         attempt begins at the turn's beginning, whatever was recorded.
-        False when that attempt does not own the turn: it never claimed it, the turn is over,
-        another attempt has claimed it, or the task is gone. Commits made since `head` was read do
-        not matter.
+        False when that attempt does not own the turn: it never claimed it, has left it or given it
+        back before, the turn is over, another attempt has claimed it, or the task is gone. Commits
+        made since `head` was read do not matter.
 
         Raises:
             UnavailableError: no answer within the retry budget; the outcome is unknown.
