@@ -256,7 +256,7 @@ SHORT: tuple[Scenario, ...] = (
 LONG: tuple[Scenario, ...] = (
     Scenario(
         "turns that stand in line while the sweeper is hasty",
-        200_000,
+        197_000,
         Budget(crash=1, twice=1, leaves=1, hasty=1),
         turns=COMPLETES,
     ),
