@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import httpx
 import pytest
 from a2a.types import Artifact, Part, TaskState
-from playwright.sync_api import Browser, CDPSession, expect
+from playwright.sync_api import Browser, CDPSession, ConsoleMessage, expect
 
 from a2a_serverless.storage.deletion import count_data
 from a2a_serverless.tasks.entries import ArtifactWritten
@@ -182,9 +182,12 @@ def test_a_list_out_of_sight_asks_for_nothing(visit: Visit) -> None:
             console.log(`hidden ${document.hidden}, refused ${event.defaultPrevented}`))"""
     )
     for hidden in ("false", "true"):
-        said = f"hidden {hidden}, refused {hidden}"
+
+        def is_said(message: ConsoleMessage, hidden: str = hidden) -> bool:
+            return message.text == f"hidden {hidden}, refused {hidden}"
+
         told = f"{{value: {hidden}, configurable: true}}"
-        with visit.page.expect_console_message(lambda it, said=said: it.text == said):
+        with visit.page.expect_console_message(is_said):
             visit.page.evaluate(f'Object.defineProperty(document, "hidden", {told})')
 
 

@@ -804,8 +804,8 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
     storage = bench.storage
     storage.observer = Observer(trace=lambda: trace)
     head = (await storage.open_task("x" * 36, request(), idempotency_key="key")).head
-    texts = {"place": "p" * MOST_PLACE, "message": "m" * (MOST_OF_ERROR - MOST_PLACE)}
-    for said, most in (({}, 824), (texts, 1024), ({}, 824), (texts, 1024)):
+    texts = "p" * MOST_PLACE, "m" * (MOST_OF_ERROR - MOST_PLACE)
+    for (place, text), most in ((("", ""), 824), (texts, 1024)) * 2:
         claim = Commit(token=new_token(), claims=True, restores=0, worker=worker)
         head = await storage.commit(head, claim)
         assert head.token is not None
@@ -814,7 +814,8 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
             reason="UnavailableError",
             correlation_id="0123456789abcdef",
             at=storage.clock.now_ms(),
-            **said,
+            place=place,
+            message=text,
         )
         assert await storage.release(head, end)
         assert max(map(item_bytes, items_of(observer, storage, head))) < most

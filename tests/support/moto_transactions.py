@@ -13,8 +13,10 @@ from unittest import mock
 from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.dynamodb.models.table import Table
+from moto.dynamodb.parsing.executors import SetExecutor
 
 _transact = DynamoDBBackend.transact_write_items
+_set = SetExecutor.set
 
 
 def _transacted(self: DynamoDBBackend, transact_items: list[dict[str, Any]]) -> None:
@@ -43,6 +45,12 @@ def _transacted(self: DynamoDBBackend, transact_items: list[dict[str, Any]]) -> 
         _transact(self, transact_items)
 
 
+def _set_copy(*, value_to_set: Any, **options: Any) -> None:
+    """Set an attribute to a copy: moto lets a copied list and its origin be one list."""
+    _set(value_to_set=copy.deepcopy(value_to_set), **options)
+
+
 def keep_what_is_named() -> None:
     """Make moto do so, in this process, from now on; a second time changes nothing."""
+    SetExecutor.set = staticmethod(_set_copy)  # type: ignore[assignment]
     DynamoDBBackend.transact_write_items = _transacted  # type: ignore[method-assign]
