@@ -111,7 +111,9 @@ async def _work(client: Patient) -> str:
 async def _ask(client: Patient) -> str:
     """A task of two turns."""
     task_id = str((await client.send("ask")).task["id"])
-    paused = await client.world.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    paused = await client.world.state(
+        task_id, TaskState.TASK_STATE_INPUT_REQUIRED, within_s=WITHIN_S
+    )
     answered = await client.send("chunks 4 0.1", task=paused)
     assert answered.task["id"] == task_id
     return task_id
@@ -125,7 +127,7 @@ async def _unsent(world: World) -> str:
 async def _cancel(client: Patient) -> str:
     """A task that its client cancels while its agent runs: its worker has to look to hear of it."""
     task_id = str((await client.send("silent")).task["id"])
-    await client.world.state(task_id, TaskState.TASK_STATE_WORKING)
+    await client.world.state(task_id, TaskState.TASK_STATE_WORKING, within_s=WITHIN_S)
     await client.cancel(task_id)
     return task_id
 

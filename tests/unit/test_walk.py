@@ -41,6 +41,8 @@ STEP = re.compile(r"^\| \d+ \| \[`([^`]*)`\]\(([^)]*)\) `([^`]*)` \|", re.MULTIL
 MOST_STEPS = 25
 QUICK_S = 0.5
 """A longer send, on a busy machine, is counted with the streams, and its turn is claimed."""
+SENDS = 5
+"""What a process does now and then is not in the shortest of as many quick sends."""
 MOST_MODULES = 32
 
 
@@ -134,14 +136,16 @@ async def _send_twice(trace: Trace) -> None:
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             await _send(client)
-            is_quick, tries = False, 20
-            while not is_quick and tries:
-                tries -= 1
-                trace.entered.clear()
+            sends: list[list[tuple[str, str]]] = []
+            quick = 0
+            while quick < SENDS and len(sends) < 20:
+                trace.entered = []
                 began = monotonic()
                 with trace.running():
                     await _send(client)
-                is_quick = monotonic() - began < QUICK_S
+                quick += monotonic() - began < QUICK_S
+                sends.append(trace.entered)
+            trace.entered = min(sends, key=lambda entered: len({module for module, _ in entered}))
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
