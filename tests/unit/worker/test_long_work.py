@@ -303,6 +303,20 @@ def test_a_cancel_ends_all_of_a_thread(bench: Bench) -> None:
     assert seen == ["ended"]
 
 
+def test_a_sleep_in_a_thread_is_not_named_as_left(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The turn leaves with it, and what waits for the thread is the runtime's own."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await asyncio.to_thread(lambda: asyncio.run(ctx.sleep(3600)))
+        await ctx.respond("awake")
+
+    run = bench(handle).send("hi")
+    assert (run.text, run.attempts) == ("awake", 2)
+    assert not [r for r in caplog.records if r.__dict__.get("action") == "background_tasks_ended"]
+
+
 # -- blocking functions ------------------------------------------------------------------------
 
 

@@ -58,7 +58,7 @@ from a2a_serverless.tasks.rules import Commit, ContextWrite, merge_metadata
 from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless.worker.files import AGENTS, FileInfo, Files
 from a2a_serverless.worker.guard import TurnWriter
-from a2a_serverless.worker.loops import AgentCall, AgentCalls, noted
+from a2a_serverless.worker.loops import AgentCall, AgentCalls, noted, runtimes_own
 from a2a_serverless.worker.records import TurnRecords
 from a2a_serverless.worker.steps import current_step, outside
 
@@ -464,7 +464,8 @@ class TurnQueue(EventQueue):
         if self.is_home:
             await wait
             return
-        await self.at_home(first_of(wait, self._stopping.wait()))
+        with runtimes_own():
+            await self.at_home(first_of(wait, self._stopping.wait()))
         if self._stopping.is_set():
             raise asyncio.CancelledError
 

@@ -50,6 +50,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _in_agent: ContextVar[StartedTasks | None] = ContextVar("in_agent", default=None)
+_is_runtimes: ContextVar[bool] = ContextVar("is_runtimes", default=False)
 
 _ARGUMENTS: Final = ("", "ctx", "context, event_queue")
 """Of a method of the agent, by their number: a Worker's, an AgentExecutor's."""
@@ -80,6 +81,16 @@ def in_agent() -> bool:
     return _in_agent.get() is not None
 
 
+@contextmanager
+def runtimes_own() -> Iterator[None]:
+    """Name no task in the log that the block starts for an agent: the agent has not left it."""
+    before = _is_runtimes.set(True)
+    try:
+        yield
+    finally:
+        _is_runtimes.reset(before)
+
+
 # -- an agent's own tasks --------------------------------------------------------------------
 
 
@@ -93,19 +104,24 @@ class StartedTasks:
 
     def __init__(self, on_exit: Callable[[AgentFailedError], object] = lambda _: None) -> None:
         self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._runtimes: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.on_exit = on_exit
 
     def add(self, task: asyncio.Future[Any]) -> None:
         if isinstance(task, asyncio.Task):
             self._tasks.add(task)
+            if _is_runtimes.get():
+                self._runtimes.add(task)
 
     async def end(self, *, clock: Clock, fields: Mapping[str, object]) -> None:
         """End the tasks that an agent has left running after its call; name them in the log, once.
 
         So nothing of a turn runs on into the next invocation, for another caller. Tasks that are
-        being cancelled already are waited for, and not named. `fields` are added to the log lines.
+        being cancelled already are waited for, and not named, nor are those of `runtimes_own`.
+        `fields` are added to the log lines.
         """
-        names = sorted({_name_of(task) for task in self._running() if not task.cancelling()})
+        left = [task for task in self._running() if task not in self._runtimes]
+        names = sorted({_name_of(task) for task in left if not task.cancelling()})
         if names:
             text = "Tasks that the agent had left running were ended with its turn: %s"
             extra = {"action": "background_tasks_ended", **fields}
