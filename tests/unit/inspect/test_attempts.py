@@ -373,6 +373,14 @@ def test_each_end_has_a_wait_of_its_own(end: AttemptEnd, text: str) -> None:
     assert waits(of(*records, head=claimed(token="B")))[1] == text
 
 
+def test_an_end_may_be_older_than_the_commit_that_claims() -> None:
+    """A failure, a sleep: its time is taken before the claim, which one commit may say with it."""
+    end = AttemptEnd(token="A", reason="ValueError", at=998, until=3_000)
+    shown = of(opening(), claim(2, "A", 1_000), claim(3, "B", 5_000, end), head=claimed(token="B"))
+    assert shown.turns[0].attempts[0].took_ms == 0
+    assert waits(shown)[1].startswith("waited 4.0 s for the next try after ValueError")
+
+
 def test_a_first_attempt_waited_in_line_or_behind_a_turn() -> None:
     """In line as far as HEAD shows it; behind the turn before until that had ended."""
     left = replace(opened(), left="share", left_at=5)

@@ -445,11 +445,15 @@ def _close(
 
 
 def _give_back(attempt: Attempt, end: AttemptEnd) -> None:
-    """End an attempt as it has said; a time before its claim is not of this end.
+    """End an attempt as it has said; a time up to the end of the one before is not of this end.
 
-    The commit that gives the turn back may be the attempt's last.
+    The commit that gives the turn back may be the attempt's last, and also its claim. The end's
+    time is taken before that commit.
     """
-    is_its_own = end.at is not None and end.at >= (attempt.started_at or 0)
+    earliest, since = attempt.started_at or 0, attempt.wait.since
+    if since is not None:
+        earliest = min(earliest, since + 1)
+    is_its_own = end.at is not None and end.at >= earliest
     at = max(end.at or 0, attempt.last_at or 0) if is_its_own else None
     _close(attempt, "gave back", at, end)
 
