@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -175,19 +176,23 @@ def test_an_invocation_waits_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> N
     """After an export that is late no invocation waits; one whose provider raises is no error."""
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "worker")
     monkeypatch.setattr(spans, "_export", spans._Export())
-    let_go, asked = threading.Event(), []
+    let_go, begun, asked = threading.Event(), threading.Event(), []
 
     class Late(SpanProcessor):
         def force_flush(self, timeout_millis: int = 0) -> bool:
             asked.append(timeout_millis)
+            begun.set()
             return let_go.wait(60)
 
     with recorded() as seen:
         seen.provider.add_span_processor(Late())
-        for _ in range(3):
+        began = time.monotonic()
+        for within_s in (0.01, 30, 30):
             with spans.span("attempt", {}):
                 pass
-            spans.flush(0.01)
+            spans.flush(within_s)
+        assert time.monotonic() - began < 30
+        assert begun.wait(30)  # the export's thread may begin after the wait for it
     let_go.set()
     assert len(asked) == 1
 
