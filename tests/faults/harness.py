@@ -160,7 +160,8 @@ class World:
         arguments = [*arguments, *options]
         running = processes.start(name, arguments, variables, self.folder / f"{name}.log")
         self.started.append(running)
-        said = await running.says(ready)
+        # It may reach its point before it says that it is ready.
+        said = await running.says(ready, may_end=bool(point))
         bad_days.begin(name, self.variables)
         if kind == "api":
             self.http.base_url = httpx.URL(said)

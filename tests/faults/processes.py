@@ -99,10 +99,12 @@ class Running:
     def said(self) -> str:
         return self.output.read_text(encoding="utf-8") if self.output.exists() else ""
 
-    async def says(self, pattern: str) -> str:
-        """The first group of `pattern`, once the process has said it."""
+    async def says(self, pattern: str, *, may_end: bool = False) -> str:
+        """The first group of `pattern`, once the process has said it; "" if it `may_end` before."""
         deadline = time.monotonic() + START_S
         while (found := re.search(pattern, self.said())) is None:
+            if may_end and self.has_ended:
+                return ""
             assert not self.has_ended, f"{self.name} ended: {self.said()}"
             assert time.monotonic() < deadline, f"{self.name} did not say {pattern}: {self.said()}"
             await asyncio.sleep(0.02)
