@@ -389,7 +389,7 @@ LONG: tuple[Scenario, ...] = (
     ),
     Scenario(
         "artifacts from outside beside restarts, at length",
-        81_000,
+        11_600,
         Budget(twice=1, notes=2, follows=1),
         turns=PAUSES,
     ),
