@@ -16,14 +16,20 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage import deletion
 from a2a_serverless.storage.contexts import context_write
-from a2a_serverless.storage.deletion import Counted, Deleted, count_data, delete_data, delete_task
+from a2a_serverless.storage.deletion import (
+    Counted,
+    Deleted,
+    count_data,
+    delete_data,
+    delete_remains,
+    delete_task,
+    has_remains,
+)
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
-from a2a_serverless.storage.layout import (
-    context_item,
-    task_partition,
-)
+from a2a_serverless.storage.layout import context_item, head_key, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
+from a2a_serverless.storage.table import Delete
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
@@ -231,6 +237,24 @@ async def test_what_has_expired_goes_too(storage: DurableStorage, clock: ManualC
     assert deleted.tasks == 0
     assert deleted.webhooks == 3
     assert await delete_data(storage) == Deleted(is_done=True)
+
+
+async def test_what_has_lost_its_head_is_no_task_while_it_is_deleted(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader meanwhile finds none, although the deletion has put a fence in the place of HEAD."""
+    head = (await storage.open_task("ctx", request("old"))).head
+    await storage.table.write(Delete(key=head_key(head.scope, head.task_id)))
+    seen, erase = list[object](), deletion._erase
+
+    async def beside_a_reader(*given: Any, **options: Any) -> Any:
+        seen.extend([await storage.head(head.task_id), await storage.read(head.task_id)])
+        return await erase(*given, **options)
+
+    monkeypatch.setattr(deletion, "_erase", beside_a_reader)
+    assert await delete_remains(storage, head.task_id)
+    assert seen == [None, None]
+    assert not await has_remains(storage, head.task_id)
 
 
 def test_every_backend_is_asked() -> None:

@@ -587,9 +587,11 @@ def gone(now_ms: int) -> list[Check]:
 
 
 def live_head(item: Mapping[str, Any] | None, now_ms: int) -> Head | None:
-    """Return the HEAD that an item holds; None if there is no item, or the task has expired."""
-    head = head_of(item) if item else None
-    return None if head is None or head.has_expired(now_ms) else head
+    """Return the HEAD that an item holds; None if there is no item, or the task has expired.
+
+    Of one that has expired nothing else need be there: so a deletion fences what has no HEAD.
+    """
+    return head_of(item) if item and is_live(item, now_ms) else None
 
 
 # -- EVENT: writing --------------------------------------------------------------------------------
