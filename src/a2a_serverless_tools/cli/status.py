@@ -45,7 +45,7 @@ async def _show(options: Namespace) -> int:
 
 
 def _lines(status: Status) -> Iterator[str]:
-    from a2a_serverless_tools.inspect.wording import age, iso
+    from a2a_serverless_tools.inspect.wording import UNCOUNTED, age, iso
 
     yield f"{status.place}, {iso(status.at)}"
     yield from status.wrong or ("Nothing needs a person, as far as these numbers say.",)
@@ -71,6 +71,7 @@ def _lines(status: Status) -> Iterator[str]:
     yield ""
     yield from _table(("in the last", "1 hour", "24 hours"), _troubles(status.hour, status.day))
     yield "tasks --attention failed --since 1h lists them, and --reason NAME some of them"
+    yield f"webhooks given up: {UNCOUNTED}"
     yield ""
     yield from _table(("tasks that ended", "1 hour", "24 hours"), _times(status))
     yield ""

@@ -22,6 +22,8 @@ from a2a_serverless_tools.inspect.words import step_text
 UNREADABLE: Final = "unreadable"
 NO_REASON: Final = "none"
 """How a filter says that no reason is known: the agent has said so itself."""
+UNCOUNTED: Final = "one that is still tried again is not counted; its task shows the next try"
+"""What the number of webhooks given up leaves out: to count the others takes four more queries."""
 IN_LINE: Final[Mapping[str, str]] = {
     "share": "in line for a place of the workers",
     "conversation": "waits for another turn of its conversation",
@@ -342,8 +344,14 @@ def webhook(one: Webhook) -> str:
         tries = "one attempt" if one.failures == 1 else f"{one.failures} attempts"
         text += f", {tries} failed since {iso(one.failing_since) or 'an unknown time'}"
     if one.answer:
-        text += f", last answer {one.answer} at {iso(one.answered_at) or 'an unknown time'}"
+        text += f", {answered(one.answer)} at {iso(one.answered_at) or 'an unknown time'}"
     return text + (f", next try at {iso(one.next_at)}" if one.next_at is not None else "")
+
+
+def answered(answer: str) -> str:
+    """Return what came of the last attempt; a gate that was shut is no answer of the receiver."""
+    is_held = answer.startswith(("the host fails: ", "no consent: "))
+    return f"not called ({answer})" if is_held else f"last answer {answer}"
 
 
 def told(one: Webhook) -> str:

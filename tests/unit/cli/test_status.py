@@ -19,6 +19,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import open_backends
 from a2a_serverless_tools.console.letters import oldest_of
+from a2a_serverless_tools.inspect.wording import UNCOUNTED
 from tests.support.clocks import ManualClock
 from tests.unit.cli.conftest import Run, opened, wait
 from tests.unit.push.test_jobs import LETTER
@@ -33,6 +34,7 @@ def test_it_is_well_until_something_fails(run: Run, storage: DurableStorage) -> 
     code, out, _ = run("status")
     assert (code, "Nothing needs a person, as far as these numbers say." in out) == (0, True)
     assert "tasks --attention KIND lists them\n  none\n" in out
+    assert f"webhooks given up: {UNCOUNTED}\n" in out
     assert out.endswith("the last that went wrong: nothing within 24 hours\n")
     assert json.loads(run("status", "--json")[1])["is_well"] is True
     wait(storage.commit(head, FAILED))

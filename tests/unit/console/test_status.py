@@ -35,6 +35,7 @@ from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.rows import TaskQuery
 from a2a_serverless_tools.console.status import Status, status_of
+from a2a_serverless_tools.inspect.wording import UNCOUNTED
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.unit.console.conftest import ANN, URL, Person, visited
@@ -213,6 +214,7 @@ async def test_each_number_leads_to_its_list(
     await storage.postpone(await asked(storage, "again"), due_at=clock.now_ms(), sends=1)
     await untold(storage, "again", clock.now_ms())
     text = (await person.get("/_console/status")).text
+    assert f"Webhooks given up: {UNCOUNTED}." in text
     assert "<title>wrong: 1 open turn was sent again" in text
     assert 'data-title="wrong: 1 open turn was sent again' in text
     links = re.findall(r'<a href="(/_console/tasks\?[^"]*attention[^"]*)">([\d,]+)</a>', text)

@@ -423,6 +423,9 @@ def test_a_webhook_has_its_last_answer_and_its_next_try() -> None:
     assert webhook(shown).endswith(
         ", last answer status 503 at 1970-01-01T00:00:06.000Z, next try at 1970-01-01T00:00:09.000Z"
     )
+    held = failed.answered("the host fails: ConnectError", 7_000, next_at=9_000)
+    (shown,) = timeline_of(opened(), [], pushes=[held]).webhooks
+    assert ", not called (the host fails: ConnectError) at 1970-01-01T00:00:07" in webhook(shown)
     later = replace(failed, failures=0, failing_since=None)  # by a release that keeps no answer
     (shown,) = timeline_of(opened(), [], pushes=[later]).webhooks
     assert (shown.answer, shown.next_at) == ("status 503", None)
