@@ -13,7 +13,7 @@ from typing import Final
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, LOST, NOT_STARTED, AttemptEnd, Trouble
 from a2a_serverless.tasks.head import Wait as Reason
-from a2a_serverless.tasks.push import GivenUp
+from a2a_serverless.tasks.push import HOST_FAILS, NO_CONSENT, GivenUp
 from a2a_serverless.tasks.turns import Attempt, Outcome, Wait, WaitsFor
 from a2a_serverless_tools.inspect.timeline import Change, Happening, InLine, Timeline
 from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
@@ -350,7 +350,7 @@ def webhook(one: Webhook) -> str:
 
 def answered(answer: str) -> str:
     """Return what came of the last attempt; a gate that was shut is no answer of the receiver."""
-    is_held = answer.startswith(("the host fails: ", "no consent: "))
+    is_held = answer.startswith((NO_CONSENT, HOST_FAILS))
     return f"not called ({answer})" if is_held else f"last answer {answer}"
 
 

@@ -43,7 +43,7 @@ from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, caller_number
-from a2a_serverless.tasks.push import LEFT_MS, MAX_REFUSALS, Push
+from a2a_serverless.tasks.push import HOST_FAILS, LEFT_MS, MAX_REFUSALS, NO_CONSENT, Push
 
 logger = logging.getLogger(__name__)
 
@@ -368,7 +368,7 @@ class _Job:
             passage, gate = self._destination.passage(self._clock.now_ms())
         if gate is None:
             return None
-        subject = "no consent" if gate.kind == "consent" else "the host fails"
+        subject = NO_CONSENT if gate.kind == "consent" else HOST_FAILS
         reason = f"{subject}: {gate.answer or 'it is being asked'}"
         if passage == "refused":
             return Outcome(meaning="never", reason=reason)

@@ -34,6 +34,10 @@ MAX_REFUSALS: Final = 10
 MAX_ANSWER_CHARS: Final = 200
 """The longest `Push.answer`, which says how an attempt ended; the rest is cut off."""
 
+NO_CONSENT: Final = "no consent"
+HOST_FAILS: Final = "the host fails"
+"""How `Push.answer` begins if the receiver was not called: why not."""
+
 LEFT_MS: Final = 60_000
 """A wait from this one on is spent in the table, and a shorter one on the queue."""
 
