@@ -89,8 +89,8 @@ _PRIMARY: Final = 0xFF
 T = TypeVar("T")
 
 _lock = threading.Lock()
-_wakers: defaultdict[Path, set[Waker]] = defaultdict(set)
-"""The waits of this process, by file: its own commits end them at once."""
+_wakers: defaultdict[tuple[Path, str], set[Waker]] = defaultdict(set)
+"""The waits of this process, by file and partition: its own commits end them at once."""
 _changed_at: dict[Path, float] = {}
 """When this process has last seen a commit, by file."""
 
@@ -170,21 +170,22 @@ class SqliteTable(Streamed):
         check_writes(writes)
         await self.patiently(lambda: self._write(writes))
         with _lock:
-            for waker in _wakers.get(self.path, ()):  # the waits of this process
+            waits = [_wakers.get((self.path, write.key.PK), ()) for write in writes]
+            for waker in {waker for each in waits for waker in each}:
                 waker.wake()
 
     @contextmanager
     def watch(self, partition: str) -> Iterator[Watch]:
-        waker = Waker()
+        waker, place = Waker(), (self.path, partition)
         with _lock:
-            _wakers[self.path].add(waker)
+            _wakers[place].add(waker)
         try:
             yield _FileWatch(self, partition, waker)
         finally:
             with _lock:
-                _wakers[self.path].discard(waker)
-                if not _wakers[self.path]:
-                    del _wakers[self.path]
+                _wakers[place].discard(waker)
+                if not _wakers[place]:
+                    del _wakers[place]
 
     async def added(self, after: int, *, limit: int = 100) -> list[tuple[int, Item]]:
         """Return the next rows in the order of their commits, each with its number.
