@@ -30,7 +30,7 @@ from tests.unit.push.receivers import OK, Receiver, Request, status
 
 pytestmark = pytest.mark.emulators
 
-ROUNDS = 20 if IS_LONG else 1
+ROUNDS = 6 if IS_LONG else 1
 TASKS = 12 if IS_LONG else 8
 
 STREAM = ["push-stream-received", "push-job-sent"]
