@@ -31,9 +31,9 @@ from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
 from tests.support.memory import PolledTable
-from tests.support.moto_transactions import keep_what_is_named
+from tests.support.moto_transactions import mend_copies
 
-keep_what_is_named()
+mend_copies()
 
 TABLE = "tasks"
 

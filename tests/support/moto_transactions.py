@@ -1,7 +1,8 @@
-"""Transactions on moto that keep a copy of what they name, and not of the whole table.
+"""What moto copies: of the table too much, of a list nothing.
 
-moto copies every item of the table for each write of a transaction, to put it back if the
-transaction is refused. A table that a session of tests shares has thousands of items.
+For each write of a transaction it copies every item of the table, to put it back if the transaction
+is refused. A table that a session of tests shares has thousands of items. And where an attribute is
+set to another one that is a list, both are one list.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ def _transacted(self: DynamoDBBackend, transact_items: list[dict[str, Any]]) -> 
 
 
 def _set_copy(*, value_to_set: Any, **options: Any) -> None:
-    """Set an attribute to a copy: moto lets a copied list and its origin be one list."""
+    """Set an attribute to a copy of the value."""
     _set(value_to_set=copy.deepcopy(value_to_set), **options)
 
 
-def keep_what_is_named() -> None:
-    """Make moto do so, in this process, from now on; a second time changes nothing."""
+def mend_copies() -> None:
+    """Make moto copy what it has to, in this process; a second time changes nothing."""
     SetExecutor.set = staticmethod(_set_copy)  # type: ignore[assignment]
     DynamoDBBackend.transact_write_items = _transacted  # type: ignore[method-assign]

@@ -50,7 +50,7 @@ _OFTEN_S: Final = 2
 _SELDOM_S: Final = 30
 """Seconds after which a list is read again: seldom, if that looks at more than it shows."""
 _BILLED_A_SECOND: Final = 5
-"""The most requests a second with which an open list reads a table that takes money for each."""
+"""About how many requests a second an open list may send to a table that bills each."""
 _WAIT_S: Final = 2.0
 """The longest wait of one step of a deletion, for what an index may show late."""
 _COUNTS: Final = 10

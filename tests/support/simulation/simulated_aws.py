@@ -20,9 +20,9 @@ from starlette.types import Receive, Scope, Send
 
 from a2a_serverless import aws
 from a2a_serverless_tools.local.template import Names, provision
-from tests.support.moto_transactions import keep_what_is_named
+from tests.support.moto_transactions import mend_copies
 
-keep_what_is_named()
+mend_copies()
 
 _ENVIRONMENT = {
     "AWS_REGION": "us-east-1",

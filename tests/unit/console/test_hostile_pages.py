@@ -249,7 +249,7 @@ async def test_a_search_is_repeated_seldom(
 
 
 async def test_an_open_list_has_a_bounded_price() -> None:
-    """It asks DynamoDB at most five requests a second, however many hours it looks through."""
+    """It sends about five requests a second to DynamoDB, however many hours it looks through."""
     with moto_database() as moto:
         inspector = Inspector(moto.storage(), Settings(), place="the table")
         async with visited(Console(inspector, url=URL, endpoint="http://127.0.0.1:9")) as one:

@@ -540,7 +540,7 @@ def given_back(
     """Return the update that notes that the attempt `end.token` has given its turn back.
 
     The turn has no share any more: nothing works on it. `starts_over`: its records do not count.
-    Refused as `renewed`, or if the turn was left: it waits on, for what it was left for.
+    Refused as `renewed`, or if the turn was left: such a turn waits on.
     """
     waits = _attention_values(replace(head, released=end, left="")) if end.until else {}
     update = _held(head, end.token, {**values, **_released_values(end), **waits})
@@ -557,6 +557,7 @@ def renewed(head: Head, token: str) -> Update:
 
 
 def _held(head: Head, token: str, values: Mapping[str, Any]) -> Update:
+    """Return `noted` for an attempt that has not given its turn back."""
     update = noted(head, token, values)
     is_held: When = [[Check("released", "absent"), Check("released", "<>", token)]]
     return replace(update, when=[*update.when, *is_held])
@@ -589,7 +590,7 @@ def gone(now_ms: int) -> list[Check]:
 def live_head(item: Mapping[str, Any] | None, now_ms: int) -> Head | None:
     """Return the HEAD that an item holds; None if there is no item, or the task has expired.
 
-    Of one that has expired nothing else need be there: so a deletion fences what has no HEAD.
+    One that has expired may lack all else: a deletion puts such a fence where there is no HEAD.
     """
     return head_of(item) if item and is_live(item, now_ms) else None
 
