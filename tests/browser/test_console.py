@@ -571,7 +571,14 @@ SEEN = """() => [...document.querySelectorAll('nav a')].every(link => {
 """True if each way to a page, and to a view of a task, is in the window."""
 
 
-@pytest.mark.parametrize("width", [320, 400, 1280, 2560])
+UNSCROLLED = """() => {
+  const list = document.querySelector('.scroll');
+  return list.scrollWidth <= list.clientWidth;
+}"""
+"""True if the list of tasks shows all its columns without being scrolled."""
+
+
+@pytest.mark.parametrize("width", [320, 400, 800, 1280, 2560])
 def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: int) -> None:
     """From 320 px to 2,560: what does not fit scrolls in its own place, but the ways to pages."""
     seeds.killed(site.scribe, f"width-{width}")
@@ -582,6 +589,8 @@ def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: i
     scribe.claim(head, "a")
     end = AttemptEnd(token="a", reason="ValueError", correlation_id="0" * 16)
     scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "No."), token="a", failed=end)
+    held = scribe.open(f"00000000-0000-4000-8000-held-{width:07}", "Hello.", user=long_name)
+    scribe.claim(held, "b")
     waits = site.scribe.open(f"00000000-0000-4000-8000-waits-{width}", "Hello.")
     due_at = site.storage.clock.now_ms() + 7_000_000
     assert seeds.done(site.storage.postpone(waits, due_at=due_at, sends=12))
@@ -596,6 +605,8 @@ def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: i
             visit.go(path)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
             assert visit.page.evaluate(FILLED), path
+            if path == "/tasks" and width >= 1280:
+                assert visit.page.evaluate(UNSCROLLED)
         for view in ("conversation", "timeline", "events", "cost"):
             visit.task(site, f"width-{width}", view)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, view
