@@ -64,8 +64,7 @@ class Waker:
 
     def wake(self) -> None:
         """End the wait, from any thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._woken.set)
+        call_in(self._loop, self._woken.set)
 
     async def wait(self, seconds: float) -> None:
         """Return when woken, at the latest after `seconds` of the machine's time."""

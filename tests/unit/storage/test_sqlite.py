@@ -6,9 +6,10 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,29 @@ async def test_a_commit_of_another_process_ends_a_wait(table: SqliteTable, path:
         async with asyncio.timeout(30):
             await waiting
     assert await table.get(Key("P", "B")) == {"PK": "P", "SK": "B"}
+
+
+async def test_one_thread_looks_for_all_waits_and_ends_behind_the_last(
+    table: SqliteTable, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of another process ends those of its partition alone, however many there are."""
+    monkeypatch.setattr(sqlite, "_LINGERS_S", 0.01)
+
+    with ExitStack() as watches:
+        waits = {
+            asyncio.create_task(watches.enter_context(table.watch(name)).wait(60)): name
+            for name in "PQ" * 20
+        }
+        (looker,) = (t for t in threading.enumerate() if str(path) in t.name)
+        with closing(sqlite3.connect(path)) as other, other:
+            other.execute("INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
+        async with asyncio.timeout(30):
+            await asyncio.wait([wait for wait, name in waits.items() if name == "P"])
+        assert {name for wait, name in waits.items() if not wait.done()} == {"Q"}
+        for wait in waits:
+            wait.cancel()
+    await asyncio.to_thread(looker.join, 30)
+    assert not looker.is_alive()
 
 
 async def test_rows_are_numbered_in_the_order_of_their_commits(table: SqliteTable) -> None:

@@ -38,7 +38,7 @@ _RETRY_MS: Final = 200
 
 _LINE_END: Final = "\n"
 
-_UNICODE_LINE_ENDS: Final = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
+_UNICODE_LINE_ENDS: Final = {char: f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 """JSON escapes of the characters that end a line in Unicode, and in the SDK's client, but not in
 server-sent events."""
 
@@ -142,7 +142,9 @@ async def _framed(items: StreamItems, show: Callable[[StreamEvent], Any]) -> Asy
                 if isinstance(item, _EarlyEnd):
                     yield {"comment": item.remark, "retry": _RETRY_MS}
                 else:
-                    data = json_utils.dumps(show(item)).translate(_UNICODE_LINE_ENDS)
+                    data = json_utils.dumps(show(item))
+                    for char, escape in _UNICODE_LINE_ENDS.items():
+                        data = data.replace(char, escape)
                     yield {"id": str(item.cursor), "data": data}
 
 

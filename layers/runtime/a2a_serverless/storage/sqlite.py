@@ -21,6 +21,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote
@@ -53,8 +54,12 @@ BUSY_S: Final = 15.0
 """Seconds for which a request waits for other writers."""
 
 _POLLS_S: Final = ((2.0, 0.005), (30.0, 0.025))
-SLOWEST_POLL_S: Final = 0.1
+_FASTEST_POLL_S: Final = _POLLS_S[0][1]
+_SLOWEST_POLL_S: Final = 0.1
 """Seconds since the last commit, and those between two looks for the commits of other processes."""
+
+_LINGERS_S: Final = 1.0
+"""Seconds without a wait after which the thread ends that looks for commits."""
 
 _ROWS_A_PAGE: Final = 500
 
@@ -88,11 +93,12 @@ _PRIMARY: Final = 0xFF
 
 T = TypeVar("T")
 
+_Newest = tuple[int | None, int]
+"""The last row of a partition and the number of deletions: each write changes one of them."""
+
 _lock = threading.Lock()
-_wakers: defaultdict[tuple[Path, str], set[Waker]] = defaultdict(set)
-"""The waits of this process, by file and partition: its own commits end them at once."""
-_changed_at: dict[Path, float] = {}
-"""When this process has last seen a commit, by file."""
+_all_waits = weakref.WeakValueDictionary[Path, "_Waits"]()
+"""The waits of this process, by file."""
 
 
 _OTHERS: Final = """
@@ -133,6 +139,8 @@ class SqliteTable(Streamed):
         self._own = threading.local()
         self._all: list[sqlite3.Connection] = []
         self._file: tuple[int, int] | None = None
+        with _lock:
+            self._waits = _all_waits.setdefault(self.path, _Waits(self.path))
         weakref.finalize(self, _close, self._all)
         deadline = time.monotonic() + BUSY_S
         while not self._is_open(deadline):
@@ -169,23 +177,18 @@ class SqliteTable(Streamed):
     async def write(self, *writes: Write, exactly: bool = False) -> None:  # noqa: ARG002 - no answer is lost
         check_writes(writes)
         await self.patiently(lambda: self._write(writes))
-        with _lock:
-            waits = [_wakers.get((self.path, write.key.PK), ()) for write in writes]
-            for waker in {waker for each in waits for waker in each}:
-                waker.wake()
+        self._waits.end({write.key.PK for write in writes})
 
     @contextmanager
     def watch(self, partition: str) -> Iterator[Watch]:
-        waker, place = Waker(), (self.path, partition)
-        with _lock:
-            _wakers[place].add(waker)
+        newest = None
+        with suppress(sqlite3.Error):  # then the first look says that something has changed
+            newest = _newest(self._connection, partition)
+        wait = self._waits.begin(partition, newest)
         try:
-            yield _FileWatch(self, partition, waker)
+            yield wait.waker
         finally:
-            with _lock:
-                _wakers[place].discard(waker)
-                if not _wakers[place]:
-                    del _wakers[place]
+            self._waits.leave(wait)
 
     async def added(self, after: int, *, limit: int = 100) -> list[tuple[int, Item]]:
         """Return the next rows in the order of their commits, each with its number.
@@ -241,7 +244,7 @@ class SqliteTable(Streamed):
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         if self.path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        with closing(sqlite3.connect(self._uri(), uri=True, isolation_level=None)) as reading:
+        with closing(_connected(self.path)) as reading:
             reading.execute("BEGIN")  # both of one moment: another process may make the table
             (version,) = reading.execute("PRAGMA user_version").fetchone()
             (others,) = reading.execute(_OTHERS).fetchone()
@@ -285,9 +288,7 @@ class SqliteTable(Streamed):
         )
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._uri(), uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False
-        )
+        connection = _connected(self.path, timeout=BUSY_S, check_same_thread=False)
         self._all.append(connection)
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file, before all else
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -296,10 +297,6 @@ class SqliteTable(Streamed):
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA busy_timeout = 0")
         return connection
-
-    def _uri(self) -> str:
-        """Return the name by which SQLite opens the file, and makes none."""
-        return f"file:{quote(str(self.path))}?mode=rw"
 
     @property
     def _connection(self) -> sqlite3.Connection:
@@ -414,58 +411,119 @@ class SqliteTable(Streamed):
             connection.execute(f"PRAGMA incremental_vacuum({_PAGES_FREED})").fetchall()
         return done
 
-    # -- watching ------------------------------------------------------------------------------
 
-    def version(self) -> int:
-        """Return a number that changes with every commit of another connection than its own."""
-        if not hasattr(self._own, "watching"):
-            self._own.watching = self._connect()
-        (version,) = self._own.watching.execute("PRAGMA data_version").fetchone()
-        return int(version)
+@dataclass(eq=False, slots=True)
+class _Wait:
+    """A wait for a write to a partition."""
 
-    def newest_in(self, partition: str) -> tuple[int | None, int]:
-        """Return what every write to a partition changes, and every deletion."""
-        found: tuple[int | None, int] = self._connection.execute(
-            "SELECT (SELECT max(id) FROM items WHERE PK = ?), done FROM deletions", (partition,)
-        ).fetchone()
-        return found
+    partition: str
+    waker: Waker
+    newest: _Newest | None
+    """What was stored when it began; None: not known."""
 
 
-class _FileWatch:
-    """What was stored when the watch began, and the wait for something else."""
+class _Waits:
+    """The waits of this process for writes to one file.
 
-    def __init__(self, table: SqliteTable, partition: str, waker: Waker) -> None:
-        self._table = table
-        self._partition = partition
-        self._waker = waker
-        self._version = -1
-        self._newest: tuple[int | None, int] | None = None
-        with suppress(sqlite3.Error):  # then the first look says that something has changed
-            self._version = table.version()
-            self._newest = table.newest_in(partition)
+    A commit of this process ends them at once. One thread looks for commits of other processes
+    while there are waits: often behind a commit, seldom in a quiet file.
+    """
 
-    async def wait(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not await self._table.patiently(self._has_changed):
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._waits: defaultdict[str, set[_Wait]] = defaultdict(set)
+        self._is_looking = False
+        self._look_now = threading.Event()
+        self._pause_s = _FASTEST_POLL_S
+        self._changed_at = 0.0
+        self._version: int | None = None
+
+    def begin(self, partition: str, newest: _Newest | None) -> _Wait:
+        wait = _Wait(partition, Waker(), newest)
+        with _lock:
+            self._waits[partition].add(wait)
+            self._version = None  # a commit may have come since `newest` was read
+            if not self._is_looking:
+                self._is_looking = True
+                name = f"looks at {self._path}"
+                threading.Thread(target=self._look, name=name, daemon=True).start()
+            self._hurry()
+        return wait
+
+    def leave(self, wait: _Wait) -> None:
+        with _lock:
+            self._waits[wait.partition].discard(wait)
+            if not self._waits[wait.partition]:
+                del self._waits[wait.partition]
+
+    def end(self, partitions: Iterable[str]) -> None:
+        """End the waits for partitions that this process has written to."""
+        with _lock:
+            for wait in {w for name in partitions for w in self._waits.get(name, ())}:
+                wait.waker.wake()
+            self._changed_at = time.monotonic()  # another process may answer soon
+            self._hurry()
+
+    def _hurry(self) -> None:
+        """Look now, unless the next look is near."""
+        if self._pause_s > _FASTEST_POLL_S:
+            self._look_now.set()
+
+    def _look(self) -> None:
+        file = _identity(self._path)
+        with suppress(sqlite3.Error), closing(_connected(self._path)) as connection:
+            while self._is_needed() and _identity(self._path) == file:
+                self._end_changed(connection)
+                quiet_s = time.monotonic() - self._changed_at
+                self._pause_s = next((p for s, p in _POLLS_S if quiet_s < s), _SLOWEST_POLL_S)
+                self._look_now.wait(self._pause_s)
+                self._look_now.clear()
+        # The file cannot be read, or there is no wait: the request behind a wait tells the cause.
+        with _lock:
+            self._is_looking = False
+            for wait in {wait for waits in self._waits.values() for wait in waits}:
+                wait.waker.wake()
+
+    def _is_needed(self) -> bool:
+        """Return False after a second without waits."""
+        with _lock:
+            if self._waits:
+                return True
+            self._pause_s = _LINGERS_S
+        self._look_now.wait(_LINGERS_S)
+        self._look_now.clear()
+        return bool(self._waits)
+
+    def _end_changed(self, connection: sqlite3.Connection) -> None:
+        """End the waits for what has changed since the last look."""
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        with _lock:
+            if version == self._version:
                 return
-            await self._waker.wait(min(self._pause_s(), left_s))
-            self._waker.clear()
+            if self._version is not None:
+                self._changed_at = time.monotonic()
+            self._version = version
+            waits = [wait for waits in self._waits.values() for wait in waits]
+        newest = {name: _newest(connection, name) for name in {w.partition for w in waits}}
+        for wait in waits:
+            if wait.newest != newest[wait.partition]:
+                wait.waker.wake()
 
-    def _has_changed(self) -> bool:
-        version = self._table.version()
-        if version == self._version:
-            return False
-        _changed_at[self._table.path] = time.monotonic()
-        newest = self._table.newest_in(self._partition)
-        is_other = newest != self._newest
-        self._version, self._newest = version, newest
-        return is_other
 
-    def _pause_s(self) -> float:
-        quiet_s = time.monotonic() - _changed_at.get(self._table.path, 0.0)
-        return next((pause for until, pause in _POLLS_S if quiet_s < until), SLOWEST_POLL_S)
+def _connected(path: Path, **options: Any) -> sqlite3.Connection:
+    """Open a file, and make none."""
+    name = f"file:{quote(str(path))}?mode=rw"
+    connection: sqlite3.Connection = sqlite3.connect(
+        name, uri=True, isolation_level=None, **options
+    )
+    return connection
+
+
+def _newest(connection: sqlite3.Connection, partition: str) -> _Newest:
+    found: _Newest = connection.execute(
+        "SELECT (SELECT max(id) FROM items WHERE PK = ?), done FROM deletions", (partition,)
+    ).fetchone()
+    return found
 
 
 def _close(connections: list[sqlite3.Connection]) -> None:
