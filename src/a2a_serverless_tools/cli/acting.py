@@ -212,8 +212,8 @@ def _print_plan(plan: Plan) -> None:
 
     print(
         printable(
-            f"{plan.which.sentence()}: looked at {plan.looked:,}. To {ACTS[plan.act]}:"
-            f" {len(plan.rows):,} task{'' if len(plan.rows) == 1 else 's'}."
+            f"{plan.which.sentence()}: looked at {plan.looked:,}."
+            f" Tasks to {ACTS[plan.act]}: {len(plan.rows):,}."
         )
     )
     for row in plan.rows[:_SHOWN]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import Adders, Parser
-from a2a_serverless_tools.cli.text import agreed, printable, refuse
+from a2a_serverless_tools.cli.text import agreed, printable, refuse, say
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.console.letters import Aside, Letter, Letters
@@ -67,6 +67,8 @@ async def _look(options: Namespace) -> int:
         found = [letter for letter in found if letter.message_id == options.message]
         if not found:
             return refuse(gone)
+    if not found:
+        say(f"There are no {_WHAT[options.queue]}.")
     for letter in found:
         print(_text(letter, "json" if options.json else options.verb))
     return 0

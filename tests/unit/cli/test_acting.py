@@ -77,7 +77,7 @@ def test_a_crowd_is_counted_before_it_is_acted_on(
     ago = ("--since", "900d")
     said = run(*chosen, *ago, "--dry-run", "--limit", "2")
     assert re.match(
-        r"user ann, state failed, since 2024-\S+: looked at 2\. To delete for good: 2 tasks\.\n"
+        r"user ann, state failed, since 2024-\S+: looked at 2\. Tasks to delete for good: 2\.\n"
         "  t-2  failed  ",
         said.out,
     )
@@ -183,7 +183,7 @@ def test_a_table_that_may_only_be_read(
     monkeypatch.setattr(BaseClient, "_make_api_call", reading)
     one, many = ("tasks", "redeliver", "t-0"), ("tasks", "redeliver", "--user", "ann")
     assert run(*one, "--dry-run").out == "t-0: It can be done.\n"
-    assert "redeliver the notifications of: 20 tasks" in run(*many, "--dry-run").out
+    assert "Tasks to redeliver the notifications of: 20." in run(*many, "--dry-run").out
     for arguments in (one, many):
         code, out, err = run(*arguments, "--yes")
         assert code == 2

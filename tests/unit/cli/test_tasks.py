@@ -281,7 +281,7 @@ def test_a_look_at_a_queue_asks_all_servers(
     events = aws.client("sqs").meta.events
     name = "provide-client-params.sqs.ReceiveMessage"
     events.register(name, lambda params, **_: waits.append(params["WaitTimeSeconds"]), "wait")
-    assert run("undecodable")[0] == 0
+    assert run("undecodable") == (0, "", "There are no messages that cannot be read.\n")
     events.unregister(name, unique_id="wait")
     assert waits == [1]
 
