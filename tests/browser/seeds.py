@@ -175,7 +175,7 @@ def asleep(scribe: Scribe, task_id: str) -> None:
 def failing_webhook(scribe: Scribe, task_id: str) -> None:
     """A finished task whose receiver has not answered for ten minutes."""
     config = TaskPushNotificationConfig(
-        id="crm", url="https://crm.example.com/hooks/8d1f", token="secret"
+        id="crm", url="https://crm.example.com/hooks/new-orders", token="secret"
     )
     head = scribe.open(task_id, "File the invoice.", push=config)
     scribe.wait(1)
@@ -195,7 +195,7 @@ def failing_webhook(scribe: Scribe, task_id: str) -> None:
 
 def told_slowly(scribe: Scribe, task_id: str) -> Head:
     """A killed task whose receiver took one notification at the third attempt; with the lines."""
-    config = TaskPushNotificationConfig(id="crm", url="https://crm.example.com/hooks/8d1f")
+    config = TaskPushNotificationConfig(id="crm", url="https://crm.example.com/hooks/new-orders")
     head = killed(scribe, task_id, push=config)
     (push,) = done(scribe.storage.webhooks.all(task_id))
     at = scribe.clock.now_ms() - 70_000

@@ -264,7 +264,7 @@ def test_a_failing_webhook_is_shown_with_its_next_try(visit: Visit, site: Site) 
     expect(fact).to_contain_text("last answer status 503")
     expect(fact).to_contain_text("next try in 1 h")
     expect(visit.page.locator(".picture .bar.failing title")).to_contain_text("6 attempts failed")
-    assert "8d1f" not in visit.page.content()
+    assert "new-orders" not in visit.page.content()
     assert "secret" not in visit.page.content()
 
 
