@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import signal
 import ssl
 from collections.abc import Generator
 from typing import Any
@@ -44,6 +45,8 @@ def pytest_configure() -> None:
     yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # type: ignore[misc]
     session.create_loader = functools.cache(_loader)
     _keep_root_certificates()
+    # A shell that runs the suite in the background lets it ignore Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parse, known = template.parse_document, dict[str, dict[str, Any]]()
 
     def parse_once(text: str, name: str) -> dict[str, Any]:
