@@ -149,8 +149,8 @@ async def test_a_message_that_cannot_be_read(running: Dev) -> None:
 
 
 def test_undecodable_messages_are_listed(run: Run) -> None:
-    """Without any, nothing is printed."""
-    assert run("undecodable") == (0, "", "")
+    """Without any, a sentence says so, which is no line of the list."""
+    assert run("undecodable") == (0, "", "There are no messages that cannot be read.\n")
 
 
 # -- what is kept of the logs --------------------------------------------------------------------
