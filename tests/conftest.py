@@ -45,7 +45,7 @@ def pytest_configure() -> None:
     yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # type: ignore[misc]
     session.create_loader = functools.cache(_loader)
     _keep_root_certificates()
-    # A shell that runs the suite in the background lets it ignore Ctrl-C.
+    # A shell that starts the suite in the background makes it ignore Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     parse, known = template.parse_document, dict[str, dict[str, Any]]()
 
@@ -58,7 +58,7 @@ def pytest_configure() -> None:
 
 
 def _keep_root_certificates() -> None:
-    """Give each client of httpx the same context: to read the certificates takes 20 ms."""
+    """Let all clients of httpx share one TLS context: to make one takes 20 ms."""
     create, kept = ssl.create_default_context, functools.cache(ssl.create_default_context)
 
     def created(*args: Any, **options: Any) -> ssl.SSLContext:

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
@@ -83,6 +84,29 @@ async def test_one_thread_looks_for_all_waits_and_ends_behind_the_last(
             wait.cancel()
     await asyncio.to_thread(looker.join, 30)
     assert not looker.is_alive()
+
+
+async def test_a_commit_while_a_wait_begins_ends_it(
+    table: SqliteTable, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not missed, though the thread has looked at it before it knew of the wait."""
+    read, waits = sqlite._newest, table._waits
+
+    def late(connection: sqlite3.Connection, partition: str) -> tuple[int | None, int]:
+        found = read(connection, partition)
+        if threading.current_thread() is threading.main_thread():
+            while (seen := waits._version) is None:
+                time.sleep(0.001)
+            with closing(sqlite3.connect(path)) as other, other:
+                other.execute("INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
+            while waits._version == seen:
+                time.sleep(0.001)
+        return found
+
+    with table.watch("Q"):  # so that the thread looks
+        monkeypatch.setattr(sqlite, "_newest", late)
+        with table.watch("P") as watch:
+            await asyncio.wait_for(watch.wait(60), 30)
 
 
 async def test_rows_are_numbered_in_the_order_of_their_commits(table: SqliteTable) -> None:

@@ -143,6 +143,7 @@ async def _framed(items: StreamItems, show: Callable[[StreamEvent], Any]) -> Asy
                     yield {"comment": item.remark, "retry": _RETRY_MS}
                 else:
                     data = json_utils.dumps(show(item))
+                    # Not by `translate`: that takes 0.1 µs a character where one is not ASCII.
                     for char, escape in _UNICODE_LINE_ENDS.items():
                         data = data.replace(char, escape)
                     yield {"id": str(item.cursor), "data": data}

@@ -478,7 +478,7 @@ class _Waits:
                 self._pause_s = next((p for s, p in _POLLS_S if quiet_s < s), _SLOWEST_POLL_S)
                 self._look_now.wait(self._pause_s)
                 self._look_now.clear()
-        # The file cannot be read, or there is no wait: the request behind a wait tells the cause.
+        # No wait is left without a look: where the file cannot be read, the next request says why.
         with _lock:
             self._is_looking = False
             for wait in {wait for waits in self._waits.values() for wait in waits}:
