@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import signal
 import ssl
 from collections.abc import Generator
@@ -45,6 +46,7 @@ def pytest_configure() -> None:
     yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # type: ignore[misc]
     session.create_loader = functools.cache(_loader)
     _keep_root_certificates()
+    _keep_levels()
     # A shell that starts the suite in the background makes it ignore Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     parse, known = template.parse_document, dict[str, dict[str, Any]]()
@@ -66,6 +68,20 @@ def _keep_root_certificates() -> None:
         return (kept if is_of_httpx else create)(*args, **options)
 
     ssl.create_default_context = created
+
+
+def _keep_levels() -> None:
+    """Let a logger take no second time the level that it has.
+
+    pytest sets one six times a test, and each forgets what all loggers know of their levels.
+    """
+    set_level = logging.Logger.setLevel
+
+    def changed(logger: logging.Logger, level: int | str) -> None:
+        if level not in {logger.level, logging.getLevelName(logger.level)}:
+            set_level(logger, level)
+
+    logging.Logger.setLevel = changed  # type: ignore[assignment,method-assign]
 
 
 def _loader(folders: str | None) -> loaders.Loader:

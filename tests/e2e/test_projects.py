@@ -60,6 +60,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(wheel, tmp_path_factory.mktemp("env") / "env") / "a2a-serverless"
 
 
+@installs_a_project
 @pytest.mark.parametrize("python", PYTHONS_HERE)
 def test_demo_runs_in_an_empty_folder(
     python: str, wheel: Path, program: Path, tmp_path: Path
@@ -153,13 +154,16 @@ def test_a_project_of_an_older_version(
 
 
 @installs_a_project
-@pytest.mark.parametrize("python", pythons() if IS_LONG else pythons()[:1])
+@pytest.mark.parametrize("python", PYTHONS_HERE)
 def test_a_lock_is_for_each_python(python: str, wheel: Path, program: Path, tmp_path: Path) -> None:
-    """A project that the suite's Python has made runs on another one, which locks it the same."""
+    """A project that the suite's Python has made runs on another one, which locks it the same.
+
+    Without a Python it is the oldest of the machine.
+    """
     links = ["--find-links", wheel.parent]
     run([program, "init", "mine", *links], cwd=tmp_path)
     project = tmp_path / "mine"
-    run([UV, "venv", "--quiet", "--python", python, ".venv"], cwd=project)
+    run([UV, "venv", "--quiet", "--python", python or pythons()[0], ".venv"], cwd=project)
     sync = [UV, "pip", "sync", "--quiet", "--python", ".venv/bin/python", "--require-hashes"]
     run([*sync, *links, "requirements/dev.txt"], cwd=project)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
@@ -10,6 +10,22 @@ from a2a_serverless.tasks.head import Head
 Kind = Literal["run", "cancel"]
 Leaves = Literal["", "asleep", "handover"]
 Service = Literal["table", "queue"]
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def _quick(kind: type[T]) -> type[T]:
+    """Give a named tuple a `_replace` of a quarter of the time: the search makes states with it."""
+    place_of = {name: place for place, name in enumerate(kind._fields)}  # type: ignore[attr-defined]
+
+    def replaced(before: T, /, **changed: object) -> T:
+        values = list(before)
+        for name, value in changed.items():
+            values[place_of[name]] = value
+        return tuple.__new__(kind, values)
+
+    kind._replace = replaced  # type: ignore[attr-defined]
+    return kind
 
 
 class Seen:
@@ -31,6 +47,7 @@ class Stored:
         self.body = body
 
 
+@_quick
 class Write(NamedTuple):
     """A commit that somebody wants to make. `entries` are named, see `World.entry`."""
 
@@ -44,6 +61,7 @@ class Write(NamedTuple):
     """How the attempt leaves its turn at a record."""
 
 
+@_quick
 class Op(NamedTuple):
     """A message of the queue, known by what its deduplication id is made of."""
 
@@ -55,6 +73,7 @@ class Op(NamedTuple):
     """True in the quarantine queue, whose consumers have no neighbours."""
 
 
+@_quick
 class Message(NamedTuple):
     """An operation in the queue; `held` while a delivery of it has not run out."""
 
@@ -63,6 +82,7 @@ class Message(NamedTuple):
     held: bool = False
 
 
+@_quick
 class Plan(NamedTuple):
     """A commit that an attempt is about to make in `phase`, and what follows it."""
 
@@ -75,6 +95,7 @@ class Plan(NamedTuple):
     """The agent has returned, and this is its last commit."""
 
 
+@_quick
 class Worker(NamedTuple):
     """One worker process and the delivery it works on."""
 
@@ -108,6 +129,7 @@ class Worker(NamedTuple):
 IDLE = Worker()
 
 
+@_quick
 class Process(NamedTuple):
     """A short-lived process: an API request, a sweep, the handling of a dead letter."""
 
@@ -119,6 +141,7 @@ class Process(NamedTuple):
     """A dead letter ends its task as canceled, not as failed."""
 
 
+@_quick
 class Reader(NamedTuple):
     """A subscriber: the version up to which it has read which incarnation.
 
@@ -131,6 +154,7 @@ class Reader(NamedTuple):
     page_inc: int = 0
 
 
+@_quick
 class Budget(NamedTuple):
     """What may still happen: faults, then the client's requests."""
 
@@ -178,6 +202,7 @@ class Budget(NamedTuple):
     expires: int = 0
 
 
+@_quick
 class State(NamedTuple):
     """The world. What follows `budget` is not there in reality: it is what the checks remember."""
 

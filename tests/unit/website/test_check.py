@@ -10,11 +10,9 @@ import pytest
 from website import api, check, names, observed, places, reference
 from website.site import build, page
 
-KNOWN = names.known()
-
 
 def found(text: str, name: str = "docs/deploy/page.md") -> list[tuple[int, str]]:
-    return [(line, what) for line, what in names.findings(name, text, KNOWN)]
+    return [(line, what) for line, what in names.findings(name, text, names.known())]
 
 
 def test_all_that_pages_name_exists() -> None:
@@ -88,9 +86,10 @@ def test_the_command_prints_page_and_line(
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/order.toml").write_text('Start = ["gone"]\n', encoding="utf-8")
     (tmp_path / "docs/page.md").write_text("# Page\n\nSet `A2A_NOTHING`.\n", encoding="utf-8")
+    known = names.known()
+    monkeypatch.setattr(names, "known", lambda: known)
     for module in (places, check, names):
         monkeypatch.setattr(module, "ROOT", tmp_path)
-    monkeypatch.setattr(names, "known", lambda: KNOWN)
     assert check.main([]) == 1
     assert capsys.readouterr().out.splitlines() == [
         "docs/page.md:3: there is no setting A2A_NOTHING",

@@ -41,6 +41,9 @@ from tests.unit.worker.shares import (
 )
 
 RUNS = 2 if LONG else 1
+MANY = 300 if LONG else 150
+"""The turns of one caller that keep ten places busy."""
+FLOOD_S = 30 if LONG else 15
 BEHIND_S = 4.0
 """Seconds within which a caller's turn starts behind 60 of another on four places, at p95."""
 
@@ -51,7 +54,7 @@ def test_a_caller_does_not_wait_for_all_turns_of_another() -> None:
     assert p95(waits) <= BEHIND_S
 
 
-@pytest.mark.parametrize(("places", "count"), [(4, 60), (10, 300)])
+@pytest.mark.parametrize(("places", "count"), [(4, 60), (10, MANY)])
 def test_a_caller_alone_has_all_places(places: int, count: int) -> None:
     """While nobody else waits, the turns of one caller keep 95 % of the places busy."""
     assert alone(places, count, 2.0, seed=0) >= 0.95
@@ -63,7 +66,7 @@ def test_a_steady_flood_holds_up_no_other_caller(rate: float, places: int) -> No
 
     A turn that waits for its share uses up no receive: no message has more than three.
     """
-    runs = [steady(rate, 30, places=places, turn_s=2.0, seed=seed) for seed in range(RUNS)]
+    runs = [steady(rate, FLOOD_S, places=places, turn_s=2.0, seed=seed) for seed in range(RUNS)]
     assert p95([wait for waits, _ in runs for wait in waits]) <= 5
     assert max(receives for _, receives in runs) <= MOST_RECEIVES
 
@@ -82,7 +85,8 @@ def test_conversations_leave_their_next_turns_in_line() -> None:
 
 def test_callers_with_turns_of_different_lengths_share_the_places() -> None:
     """Turns of a minute leave turns of two seconds a fair part, and no place is idle."""
-    shares = together({"A": 60.0, "B": 2.0}, 700, places=10, seed=1)
+    long_s, count = (60.0, 700) if LONG else (30.0, 350)
+    shares = together({"A": long_s, "B": 2.0}, count, places=10, seed=1)
     assert 0.2 <= shares["B"] <= 0.6
     assert sum(shares.values()) >= 0.9
 
@@ -100,7 +104,7 @@ def test_what_fails_leaves_no_place_idle_for_long(fault: Mapping[str, Any], leas
 
     The message that woke the next turn comes again after a minute, and others take its part.
     """
-    assert alone(10, 300, 2.0, seed=0, **fault) >= least
+    assert alone(10, MANY, 2.0, seed=0, **fault) >= least
 
 
 # -- one process -----------------------------------------------------------------------------
