@@ -89,6 +89,11 @@ class _Keeping(RotatingFileHandler):
     def format(self, record: logging.LogRecord) -> str:
         return json.dumps(asdict(_line(record)))
 
+    def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: ARG002, N802 - logging's name
+        """Return True if the file is full; what this overrides formats each record for that."""
+        self.stream = self.stream or self._open()
+        return os.fstat(self.stream.fileno()).st_size >= self.maxBytes
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Leave the record out: the terminal has it, and a full disk must not stop any work."""
 

@@ -107,11 +107,11 @@ class Queue(MemoryQueue[Operation]):
         super().__init__(Operation, visibility_s=VISIBILITY_S, clock=clock, name=name)
         self._receives = receives
 
-    async def _receive(self, limit: int) -> list[EventRecord]:
-        records = await super()._receive(limit)
+    async def _receive(self, limit: int) -> tuple[list[EventRecord], float]:
+        records, next_s = await super()._receive(limit)
         for record in records:
             self._receives[self.decode_record(record).message.task_id] += 1
-        return records
+        return records, next_s
 
     async def pull(self, limit: int, wait_s: float) -> list[Handle[Operation]]:
         await asyncio.sleep(REQUEST_S)

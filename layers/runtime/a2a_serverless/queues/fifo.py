@@ -127,6 +127,10 @@ class Handle(ABC, Generic[M]):
         """Return how long the message has waited, at most from `since` on; 0: unknown."""
         return now_ms - max(self.sent_at, since) if self.sent_at else 0
 
+    def kept_s(self, now_ms: int) -> float:  # noqa: ARG002 - unknown behind an event source
+        """Return for how many seconds the receive keeps the message from others; 0: unknown."""
+        return 0.0
+
     @abstractmethod
     async def ack(self) -> None:
         """Remove the message for good.

@@ -237,6 +237,10 @@ class _TableHandle(Handle[M]):
     def __init__(self, queue: TableQueue[M], record: EventRecord) -> None:
         super().__init__(queue.kind, record)
         self._queue = queue
+        self._hidden_until = int(record["attributes"].get("HiddenUntil", 0))
+
+    def kept_s(self, now_ms: int) -> float:
+        return (self._hidden_until - now_ms) / 1000
 
     async def ack(self) -> None:
         await self._queue.delete(self._record)
@@ -318,7 +322,8 @@ class TableQueue(FifoQueue[M]):
 
     async def receive(self) -> EventRecord | None:
         """Return the next delivery as a record; None if no message is visible."""
-        return next(iter(await self._receive(1)), None)
+        records, _ = await self._receive(1)
+        return next(iter(records), None)
 
     async def pull(self, limit: int, wait_s: float) -> list[Handle[M]]:
         until = self._clock.monotonic() + wait_s
@@ -397,9 +402,9 @@ class TableQueue(FifoQueue[M]):
         """
         try:
             with self._table.watch(self._partition) as watch:
-                records = await self._receive(limit)
+                records, next_s = await self._receive(limit)
                 if not records and wait_s > 0:
-                    await self._news(watch, min(wait_s, await self._until_visible_s()))
+                    await self._news(watch, min(wait_s, next_s))
         except UnavailableError as error:
             self._failures += 1
             self._log_failure(error)
@@ -413,14 +418,19 @@ class TableQueue(FifoQueue[M]):
         extra["error"] = type(error).__name__
         logger.warning("Receiving from the queue failed: %s", error, extra=extra)
 
-    async def _receive(self, limit: int) -> list[EventRecord]:
+    async def _receive(self, limit: int) -> tuple[list[EventRecord], float]:
+        """Return deliveries, and the seconds until the next one or until the next look."""
         now, taken = self._clock.now_ms(), list[EventRecord]()
-        visible = Range(partition=self._partition, index=BY_DUE, last=now, page=MOST_AT_ONCE)
-        async for page in self._table.query(visible):
+        next_s = LONGEST_WAIT_S if self._table.wakes else POLL_S
+        by_due = Range(partition=self._partition, index=BY_DUE, page=MOST_AT_ONCE)
+        async for page in self._table.query(by_due):
             for entry in page:
                 # Known before each write: what is received after `shutdown` would lie hidden.
                 if self.is_closed or len(taken) == limit:
-                    return taken
+                    return taken, 0
+                if entry["due_at"] > now:
+                    left_s = (entry["due_at"] - self._clock.now_ms()) / 1000
+                    return taken, max(_LEAST_WAIT_S, min(next_s, left_s))
                 try:
                     group = await self._receive_of(Key(entry["PK"], entry["SK"]), now)
                 except UnavailableError as error:
@@ -432,7 +442,7 @@ class TableQueue(FifoQueue[M]):
                     continue
                 if group is not None:
                     taken.append(self._record(group))
-        return taken
+        return taken, next_s
 
     async def _receive_of(self, key: Key, now: int) -> _Group | None:
         """Receive the first message of a group that is no dead letter; None if none is visible."""
@@ -505,16 +515,6 @@ class TableQueue(FifoQueue[M]):
             for item in page:
                 yield _Group.of(Key(item["PK"], item["SK"]), item)
 
-    async def _until_visible_s(self) -> float:
-        """Return the seconds until the next message is visible, or until the next look."""
-        longest_s = LONGEST_WAIT_S if self._table.wakes else POLL_S
-        first = Range(partition=self._partition, index=BY_DUE, page=1)
-        async for page in self._table.query(first):
-            for entry in page:
-                left_s: float = (entry["due_at"] - self._clock.now_ms()) / 1000
-                return max(_LEAST_WAIT_S, min(longest_s, left_s))
-        return longest_s
-
     async def _news(self, watch: Watch, seconds: float) -> None:
         """Return when the queue may have changed, at the latest after `seconds` of its clock."""
         waker = Waker()
@@ -543,6 +543,7 @@ class TableQueue(FifoQueue[M]):
                 "MessageGroupId": group.key.SK.removeprefix(GROUP),
                 "MessageDeduplicationId": first.deduplication_id,
                 "SentTimestamp": str(first.sent_at),
+                "HiddenUntil": str(group.due_at),
             },
             "messageAttributes": {},
             "eventSource": "aws:sqs",

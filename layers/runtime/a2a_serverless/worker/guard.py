@@ -471,7 +471,8 @@ class Guard:
     async def keeping_delivery(self) -> AsyncIterator[None]:
         """Renew the delivery during the block; after it there are no more renewals.
 
-        Without a renewal in time the delivery is lost, and the turn is stopped.
+        It is renewed at once, unless its receive keeps it as long as that would. Without a renewal
+        in time the delivery is lost, and the turn is stopped.
 
         Raises:
             ConcurrencyError: the delivery has expired already.
@@ -481,7 +482,11 @@ class Guard:
             yield
             return
         asked_at, seconds = self.clock.monotonic(), self._seconds()
-        await self.handle.extend(seconds)
+        kept_s = self.handle.kept_s(self.clock.now_ms())
+        if LOST_AFTER * seconds < kept_s <= seconds:
+            seconds = kept_s
+        else:
+            await self.handle.extend(seconds)
         self._counts_until = self._end_of(asked_at, seconds)
         async with self.keeper.over(partial(self._beat, self.handle)):
             yield
