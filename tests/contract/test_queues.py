@@ -239,6 +239,21 @@ async def test_an_extended_delivery_stays_away(queues: TableQueues | SqsQueues) 
         assert (again.message.task_id, again.attempt) == ("lost", 2)
 
 
+@everywhere
+async def test_a_delivery_says_how_long_its_receive_keeps_it(
+    queues: TableQueues | SqsQueues,
+) -> None:
+    """A queue on a table knows when it comes again, and SQS does not: its answer may be late."""
+    queue = queues.queue(visibility_s=60)
+    async with consuming(queue) as consumer:
+        await queue.send(Note())
+        delivery = await consumer.next()
+        kept_s = delivery.hidden_until / 1000 - time.time()
+        assert 50 < kept_s < 60 if isinstance(queues, TableQueues) else delivery.hidden_until == 0
+        await delivery.nack(delay_s=60)
+        assert delivery.hidden_until == 0
+
+
 @with_expiring_receipts
 async def test_an_expired_delivery_has_no_say(queues: TableQueues | SqsQueues) -> None:
     """When another has the message, `extend` raises, and `ack` and `nack` change nothing."""

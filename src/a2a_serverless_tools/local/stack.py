@@ -25,6 +25,7 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, check_backends, table_backends
 from a2a_serverless.worker.adapter import LONG_POLL_S, Presence, Watch, WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents, keeps_conversation, load_agent
+from a2a_serverless.worker.loops import Keeper
 from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.dotenv import Dotenv
 from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
@@ -86,12 +87,19 @@ def _workers(
                     await presence.tell()
 
     with ExitStack() as running:
-        threads = [Background(f"worker-{number + 1}") for number in range(count)]
-        for thread in threads:
-            running.enter_context(thread)
+        keepers = [Keeper() for _ in range(count)]
+        threads = [
+            running.enter_context(Background(f"worker-{number}", keeper.stay))
+            for number, keeper in enumerate(keepers, 1)
+        ]
         made = [
-            (WorkerAdapter(backends, agent(), settings, watch=watch, presence=presence), thread)
-            for thread in threads
+            (
+                WorkerAdapter(
+                    backends, agent(), settings, keeper=keeper, watch=watch, presence=presence
+                ),
+                thread,
+            )
+            for keeper, thread in zip(keepers, threads, strict=True)
         ]
         for thread in threads:
             running.callback(thread.cancel)

@@ -181,6 +181,23 @@ async def test_a_blockage_that_does_not_end_is_reported_meanwhile(
         assert reported.wait(WAIT_S)  # blocks this event loop
 
 
+async def test_a_blockage_is_told_to_no_later_turn() -> None:
+    """A process that goes on between its turns keeps one thread, which tells each turn its own."""
+    keeper, heard = Keeper(), list[str]()
+    staying = asyncio.create_task(keeper.stay())
+    async with keeper.over(on_blocked=lambda _, place: heard.append(place)):
+        await asyncio.sleep(2 * loops.LOOK_S)  # the watch looks
+        time.sleep(loops.BLOCKED_S + 4 * loops.LOOK_S)  # noqa: ASYNC251 - what agents do
+    assert len(heard) == 1
+    async with keeper.over(on_blocked=lambda _, place: heard.append(place)):
+        await asyncio.sleep(3 * loops.LOOK_S)
+    assert len(heard) == 1
+    assert len(keepers_alive()) == 1
+    staying.cancel()
+    await asyncio.gather(staying, return_exceptions=True)
+    assert keepers_alive() == []
+
+
 async def test_threads_of_the_agent_do_not_hold_up_its_end() -> None:
     """A turn is concluded when its agent is done, whatever its threads still do."""
     release = threading.Event()

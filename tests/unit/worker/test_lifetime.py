@@ -44,6 +44,7 @@ class Delivery(Handle[Operation]):
     def __init__(self, *failures: Exception | None, hangs: bool = False) -> None:
         self.message = Operation.to_run(params_of(opened()))
         self.attempt = 1
+        self.hidden_until = 0
         self._failures = list(failures)
         self._hangs = hangs
         self.extended: list[float] = []
@@ -93,6 +94,21 @@ async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
     assert handle.extended[:3] == [BEAT_S] * 3
     assert "keeper" in handle.threads
     assert beating() == []
+
+
+@pytest.mark.parametrize(
+    ("share", "at_once"), [(0, 1), (0.5, 1), (1, 0), (2, 1)], ids=["unknown", "half", "all", "more"]
+)
+async def test_a_delivery_that_its_receive_keeps_is_not_kept_again(
+    share: float, at_once: int
+) -> None:
+    """A receive that has just hidden it for the visibility is a renewal; the next one follows."""
+    handle = Delivery()
+    handle.hidden_until = SystemClock().now_ms() + int(share * 1000 * BEAT_S)
+    async with kept(handle) as guard:
+        assert len(handle.extended) == at_once
+        assert handle.thrice.wait(WAIT_S)
+    assert not guard.is_lost
 
 
 async def test_an_expired_delivery_is_lost() -> None:

@@ -121,15 +121,14 @@ class Handle(ABC, Generic[M]):
         """
         self.sent_at = int(record["attributes"].get("SentTimestamp", 0))
         """When the message was sent, in milliseconds; 0: unknown."""
+        self.hidden_until = 0
+        """Until when its receive keeps it from others, in milliseconds since the epoch; 0: unknown,
+        as behind an event source."""
         self._record = record
 
     def waited_ms(self, now_ms: int, *, since: int = 0) -> int:
         """Return how long the message has waited, at most from `since` on; 0: unknown."""
         return now_ms - max(self.sent_at, since) if self.sent_at else 0
-
-    def kept_s(self, now_ms: int) -> float:  # noqa: ARG002 - unknown behind an event source
-        """Return for how many seconds the receive keeps the message from others; 0: unknown."""
-        return 0.0
 
     @abstractmethod
     async def ack(self) -> None:

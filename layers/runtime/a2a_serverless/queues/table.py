@@ -237,15 +237,12 @@ class _TableHandle(Handle[M]):
     def __init__(self, queue: TableQueue[M], record: EventRecord) -> None:
         super().__init__(queue.kind, record)
         self._queue = queue
-        self._hidden_until = int(record["attributes"].get("HiddenUntil", 0))
-
-    def kept_s(self, now_ms: int) -> float:
-        return (self._hidden_until - now_ms) / 1000
 
     async def ack(self) -> None:
         await self._queue.delete(self._record)
 
     async def nack(self, *, delay_s: float = 0) -> None:
+        self.hidden_until = 0
         await self._queue.hide(self._record, delay_s)
 
     async def extend(self, lease_s: float) -> None:
@@ -328,11 +325,14 @@ class TableQueue(FifoQueue[M]):
     async def pull(self, limit: int, wait_s: float) -> list[Handle[M]]:
         until = self._clock.monotonic() + wait_s
         while not self.is_closed:
-            left_s = until - self._clock.monotonic()
+            left_s, now = until - self._clock.monotonic(), self._clock.now_ms()
             records = await self._next(min(limit, MOST_AT_ONCE), left_s)
-            handles = [await self.handle_of(record) for record in records]
+            read = [await self.handle_of(record) for record in records]
+            handles = [handle for handle in read if handle is not None]
+            for handle in handles:
+                handle.hidden_until = now + int(self._visibility_s * 1000)
             if records or left_s <= 0:
-                return [handle for handle in handles if handle is not None]
+                return handles
         return []
 
     def decode_record(self, record: EventRecord, *, removes: bool = False) -> _TableHandle[M]:  # noqa: ARG002 - every `ack` does
@@ -543,7 +543,6 @@ class TableQueue(FifoQueue[M]):
                 "MessageGroupId": group.key.SK.removeprefix(GROUP),
                 "MessageDeduplicationId": first.deduplication_id,
                 "SentTimestamp": str(first.sent_at),
-                "HiddenUntil": str(group.due_at),
             },
             "messageAttributes": {},
             "eventSource": "aws:sqs",

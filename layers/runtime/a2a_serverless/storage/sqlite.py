@@ -385,14 +385,15 @@ class SqliteTable(Streamed):
         with self._transaction() as connection:
             before = [self._get(write.key) for write in writes]
             after = outcome(writes, before, self._indexes)
-            for write, item in zip(writes, after, strict=True):
-                self._store(write.key, item)
+            for write, old, new in zip(writes, before, after, strict=True):
+                self._store(write.key, old, new)
             if None in after:
                 connection.execute(_DELETED)
 
-    def _store(self, key: Key, item: Item | None) -> None:
+    def _store(self, key: Key, before: Item | None, item: Item | None) -> None:
         connection = self._connection
-        connection.execute("DELETE FROM items WHERE PK = ? AND SK = ?", key)
+        if before is not None:
+            connection.execute("DELETE FROM items WHERE PK = ? AND SK = ?", key)
         if item is not None:
             columns = "".join(f'"{name}", ' for name in self._columns)
             values = (*key, *(item.get(name) for name in self._columns), *_encoded(item))

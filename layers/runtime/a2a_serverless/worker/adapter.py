@@ -301,7 +301,7 @@ class WorkerAdapter:
         missing: ConfigurationError | None = None
         have_threads(asyncio.get_running_loop(), concurrency)
         self.shares.idle = lambda: concurrency - len(running)
-        async with asyncio.TaskGroup() as deliveries:
+        async with self.keeper.over(), asyncio.TaskGroup() as deliveries:
             while not operations.is_closed:
                 if len(running) >= concurrency:
                     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

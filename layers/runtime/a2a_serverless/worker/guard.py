@@ -482,7 +482,7 @@ class Guard:
             yield
             return
         asked_at, seconds = self.clock.monotonic(), self._seconds()
-        kept_s = self.handle.kept_s(self.clock.now_ms())
+        kept_s = (self.handle.hidden_until - self.clock.now_ms()) / 1000
         if LOST_AFTER * seconds < kept_s <= seconds:
             seconds = kept_s
         else:

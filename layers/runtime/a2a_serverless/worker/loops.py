@@ -27,13 +27,13 @@ from collections.abc import (
     Mapping,
 )
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
 
-from a2a_serverless.clock import STOP_GRACE_S, Clock, call_in, end_tasks, first_of
+from a2a_serverless.clock import STOP_GRACE_S, Clock, call_in, end_tasks
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.worker.failures import (
     AgentFailedError,
@@ -446,8 +446,8 @@ class Keeper:
     """Runs the duties of a process's turns in one thread, as long as there are any.
 
     So the delivery and the lease of a turn are renewed, and the turn is claimed, even if its agent
-    blocks the event loop. Between two invocations of a Lambda no thread is left. One keeper belongs
-    to one event loop, that of the agents.
+    blocks the event loop. Between two invocations of a Lambda no thread is left; other processes
+    keep it with `stay`. One keeper belongs to one event loop, that of the agents.
 
     >>> async def run(keeper: Keeper, renew: Duty) -> None:
     ...     async with keeper.over(renew):
@@ -461,6 +461,11 @@ class Keeper:
     def lag_s(self) -> float:
         """Return how many seconds late the agents' loop last answered; 0 while no turn runs."""
         return 0.0 if self._side is None else self._side.lag.seconds
+
+    async def stay(self) -> None:
+        """Keep the thread until cancelled, in a process that goes on between its turns."""
+        async with self.over():
+            await asyncio.get_running_loop().create_future()
 
     @asynccontextmanager
     async def over(self, *duties: Duty, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
@@ -525,7 +530,8 @@ class _Side:
         self.has_left = False
         self._listeners: set[OnBlocked] = set()
         self._home = asyncio.get_running_loop()
-        self.lag = _Lag(self._home, threading.get_ident())
+        self._home_thread = threading.get_ident()
+        self.lag = _Lag(self._home, self._home_thread)
         self._has_ended = self._home.create_future()
         self._duties: list[_OnDuty] = []
         self._ready = threading.Event()
@@ -563,6 +569,8 @@ class _Side:
         blocked = self.lag.unreported()
         if blocked is not None:
             _tell(listener, *blocked)
+        if not self._listeners:
+            self.lag = _Lag(self._home, self._home_thread)  # no later turn hears of this blockage
 
     async def end(self) -> None:
         """Return when the thread has ended."""
@@ -594,11 +602,15 @@ class _Side:
         self._ready.set()
         absent = 0
         while not self._stop.is_set():
-            await first_of(asyncio.sleep(LOOK_S), self._stop.wait())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._stop.wait()
             # The home loop may stand still for a moment between two of its runs.
             absent = 0 if self._home.is_running() else absent + 1
             if absent > 1:
                 break
+            if not (self._duties or self._listeners):
+                continue
             blocked = self.lag.look()
             if blocked is not None:
                 for listener in tuple(self._listeners):
