@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import gzip
+import json
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -17,6 +19,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from botocore import exceptions as boto
 from botocore.config import Config
+from botocore.loaders import JSONFileLoader
 from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
@@ -290,6 +293,21 @@ def _connect(service: str, read_timeout_s: int) -> Any:
         raise ConfigurationError(msg) from error
 
 
+class _Descriptions(JSONFileLoader):
+    """Reads botocore's descriptions of services into plain dictionaries.
+
+    botocore's own loader makes ordered ones, which takes twice the time: 20 ms of a cold start.
+    """
+
+    def load_file(self, file_path: str) -> Any:
+        """Return what `file_path` has with `.json` or `.json.gz` at its end; None: neither is."""
+        for ending, opened in ((".json", open), (".json.gz", gzip.open)):
+            if os.path.isfile(file_path + ending):  # noqa: PTH113 - as `os.listdir` below
+                with opened(file_path + ending, "rb") as file:
+                    return json.load(file)
+        return None
+
+
 def _session() -> Session:
     """Return a session that takes each folder in the catalogue of services for a service.
 
@@ -297,6 +315,7 @@ def _session() -> Session:
     """
     session = Session()
     catalogue = session.get_component("data_loader")
+    catalogue.file_loader = _Descriptions()
     # Not `Path.is_dir`, which raises where a parent, such as the home of another user, is closed.
     folders = filter(os.path.isdir, catalogue.search_paths)
     names = [name for folder in folders for name in os.listdir(folder)]  # noqa: PTH208
