@@ -18,7 +18,7 @@ from a2a_serverless.observability.logs import with_context
 from a2a_serverless_tools.inspect.lines import LogLine
 
 MOST_BYTES: Final = 5_000_000
-"""The most bytes of each of the two files in which `dev` keeps its newest lines."""
+"""Bytes after which `dev` begins the other of the two files with its newest lines."""
 _OURS: Final = "a2a_serverless"
 _PLAIN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that every log record has; all others of a record are fields of its line."""
