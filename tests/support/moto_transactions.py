@@ -1,4 +1,4 @@
-"""What moto copies: of the table too much, of a list nothing.
+"""What moto copies: of the table too much, of a list nothing; and how it writes a value.
 
 For each write of a transaction it copies every item of the table, to put it back if the transaction
 is refused. A table that a session of tests shares has thousands of items. And where an attribute is
@@ -11,6 +11,8 @@ import copy
 from typing import Any
 from unittest import mock
 
+from moto.core.model import StructureShape
+from moto.core.serialize import ResponseSerializer
 from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.dynamodb.models.table import Table
@@ -18,6 +20,7 @@ from moto.dynamodb.parsing.executors import SetExecutor
 
 _transact = DynamoDBBackend.transact_write_items
 _set = SetExecutor.set
+_structure = ResponseSerializer._serialize_type_structure
 
 
 def _transacted(self: DynamoDBBackend, transact_items: list[dict[str, Any]]) -> None:
@@ -51,7 +54,23 @@ def _set_copy(*, value_to_set: Any, **options: Any) -> None:
     _set(value_to_set=copy.deepcopy(value_to_set), **options)
 
 
+def _value(
+    self: ResponseSerializer, serialized: Any, value: Any, shape: StructureShape, key: str
+) -> None:
+    """Write an attribute's value without a look for each type that it might have."""
+    if shape.name != "AttributeValue" or not key or not isinstance(value, dict):
+        _structure(self, serialized, value, shape, key)
+        return
+    written: dict[str, Any] = self.MAP_TYPE()
+    for kind, of in value.items():
+        member = shape.members[kind]
+        member.parent = shape  # type: ignore[attr-defined]
+        self._serialize(written, of, member, kind)
+    self._default_serialize(serialized, written, shape, key)
+
+
 def mend_copies() -> None:
     """Make moto copy what it has to, in this process; a second time changes nothing."""
     SetExecutor.set = staticmethod(_set_copy)  # type: ignore[assignment]
     DynamoDBBackend.transact_write_items = _transacted  # type: ignore[method-assign]
+    ResponseSerializer._serialize_type_structure = _value  # type: ignore[method-assign]
