@@ -105,7 +105,14 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mix the files: those that wait for other processes run beside those that compute."""
-    items.sort(key=lambda item: zlib.crc32(item.nodeid.partition("::")[0].encode()))
+    items.sort(key=lambda item: zlib.crc32(_block(item).encode()))
+
+
+def _block(item: pytest.Item) -> str:
+    """Return what stays together: a file; of a folder's files those that share an emulator."""
+    file = item.nodeid.partition("::")[0]
+    shares = any(map(item.get_closest_marker, ("browser", "emulators", "foreign")))
+    return file.rpartition("/")[0] if shares else file
 
 
 @pytest.hookimpl(wrapper=True)
