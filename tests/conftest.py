@@ -105,14 +105,15 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mix the files: those that wait for other processes run beside those that compute."""
-    items.sort(key=lambda item: zlib.crc32(_block(item).encode()))
+    items.sort(key=_place)
 
 
-def _block(item: pytest.Item) -> str:
-    """Return what stays together: a file; of a folder's files those that share an emulator."""
+def _place(item: pytest.Item) -> tuple[bool, int]:
+    """Return where a test runs: those that share a browser or an emulator first and together."""
     file = item.nodeid.partition("::")[0]
     shares = any(map(item.get_closest_marker, ("browser", "emulators", "foreign")))
-    return file.rpartition("/")[0] if shares else file
+    block = file.rpartition("/")[0] if shares else file
+    return not shares, zlib.crc32(block.encode())
 
 
 @pytest.hookimpl(wrapper=True)
