@@ -168,6 +168,7 @@ def test_a_cancel_ends_a_wait_in_a_thread(
 ) -> None:
     """An event loop of the agent's own, which no asyncio cancellation reaches, hears it too."""
     seen: list[str] = []
+    has_ended = threading.Event()
 
     def blocking(ctx: TaskContext) -> None:
         async def waiting() -> None:
@@ -178,6 +179,8 @@ def test_a_cancel_ends_a_wait_in_a_thread(
             asyncio.run(waiting())
         except asyncio.CancelledError:
             seen.append("cancelled")
+        finally:
+            has_ended.set()
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.run_sync(blocking, ctx)
@@ -185,6 +188,7 @@ def test_a_cancel_ends_a_wait_in_a_thread(
     caplog.set_level(logging.INFO)
     stand = bench(handle)
     assert stand.send("hi").state == "canceled"
+    assert has_ended.wait(10)  # the thread is on its way out when its turn has ended
     assert seen == ["cancelled"]
     assert "thread_left_behind" not in {getattr(one, "action", "") for one in caplog.records}
 
