@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import logging
+import os
 import signal
 import ssl
 import zlib
@@ -72,9 +73,9 @@ def _keep_root_certificates() -> None:
 
 
 def _keep_levels() -> None:
-    """Let a logger take no second time the level that it has.
+    """Set a logger's level only where it changes.
 
-    pytest sets one six times a test, and each forgets what all loggers know of their levels.
+    pytest sets levels in each phase of a test, and each time all loggers forget what is enabled.
     """
     set_level = logging.Logger.setLevel
 
@@ -104,8 +105,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mix the files: those that wait for other processes run beside those that compute."""
-    items.sort(key=_place)
+    """Mix the files of several processes: those that wait run beside those that compute."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=_place)
 
 
 def _place(item: pytest.Item) -> tuple[bool, int]:

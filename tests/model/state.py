@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
@@ -10,22 +10,6 @@ from a2a_serverless.tasks.head import Head
 Kind = Literal["run", "cancel"]
 Leaves = Literal["", "asleep", "handover"]
 Service = Literal["table", "queue"]
-
-T = TypeVar("T", bound=tuple[Any, ...])
-
-
-def _quick(kind: type[T]) -> type[T]:
-    """Give a named tuple a `_replace` of a quarter of the time: the search makes states with it."""
-    place_of = {name: place for place, name in enumerate(kind._fields)}  # type: ignore[attr-defined]
-
-    def replaced(before: T, /, **changed: object) -> T:
-        values = list(before)
-        for name, value in changed.items():
-            values[place_of[name]] = value
-        return tuple.__new__(kind, values)
-
-    kind._replace = replaced  # type: ignore[attr-defined]
-    return kind
 
 
 class Seen:
@@ -47,7 +31,6 @@ class Stored:
         self.body = body
 
 
-@_quick
 class Write(NamedTuple):
     """A commit that somebody wants to make. `entries` are named, see `World.entry`."""
 
@@ -61,7 +44,6 @@ class Write(NamedTuple):
     """How the attempt leaves its turn at a record."""
 
 
-@_quick
 class Op(NamedTuple):
     """A message of the queue, known by what its deduplication id is made of."""
 
@@ -73,7 +55,6 @@ class Op(NamedTuple):
     """True in the quarantine queue, whose consumers have no neighbours."""
 
 
-@_quick
 class Message(NamedTuple):
     """An operation in the queue; `held` while a delivery of it has not run out."""
 
@@ -82,7 +63,6 @@ class Message(NamedTuple):
     held: bool = False
 
 
-@_quick
 class Plan(NamedTuple):
     """A commit that an attempt is about to make in `phase`, and what follows it."""
 
@@ -95,7 +75,6 @@ class Plan(NamedTuple):
     """The agent has returned, and this is its last commit."""
 
 
-@_quick
 class Worker(NamedTuple):
     """One worker process and the delivery it works on."""
 
@@ -129,7 +108,6 @@ class Worker(NamedTuple):
 IDLE = Worker()
 
 
-@_quick
 class Process(NamedTuple):
     """A short-lived process: an API request, a sweep, the handling of a dead letter."""
 
@@ -141,7 +119,6 @@ class Process(NamedTuple):
     """A dead letter ends its task as canceled, not as failed."""
 
 
-@_quick
 class Reader(NamedTuple):
     """A subscriber: the version up to which it has read which incarnation.
 
@@ -154,7 +131,6 @@ class Reader(NamedTuple):
     page_inc: int = 0
 
 
-@_quick
 class Budget(NamedTuple):
     """What may still happen: faults, then the client's requests."""
 
@@ -202,7 +178,6 @@ class Budget(NamedTuple):
     expires: int = 0
 
 
-@_quick
 class State(NamedTuple):
     """The world. What follows `budget` is not there in reality: it is what the checks remember."""
 

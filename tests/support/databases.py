@@ -31,9 +31,9 @@ from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
 from tests.support.memory import PolledTable
-from tests.support.moto_transactions import mend_copies
+from tests.support.mended_moto import mend_moto
 
-mend_copies()
+mend_moto()
 
 TABLE = "tasks"
 

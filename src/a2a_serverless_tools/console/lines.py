@@ -90,7 +90,7 @@ class _Keeping(RotatingFileHandler):
         return json.dumps(asdict(_line(record)))
 
     def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: ARG002, N802 - logging's name
-        """Return True if the file is full; what this overrides formats each record for that."""
+        """Return True if the file is full. logging's own way formats each record twice."""
         self.stream = self.stream or self._open()
         return os.fstat(self.stream.fileno()).st_size >= self.maxBytes
 

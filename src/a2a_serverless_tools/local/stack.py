@@ -87,21 +87,15 @@ def _workers(
                     await presence.tell()
 
     with ExitStack() as running:
-        keepers = [Keeper() for _ in range(count)]
-        threads = [
-            running.enter_context(Background(f"worker-{number}", keeper.stay))
-            for number, keeper in enumerate(keepers, 1)
-        ]
-        made = [
-            (
-                WorkerAdapter(
-                    backends, agent(), settings, keeper=keeper, watch=watch, presence=presence
-                ),
-                thread,
+        made: list[_Worker] = []
+        for number in range(1, count + 1):
+            keeper = Keeper()
+            thread = running.enter_context(Background(f"worker-{number}", keeper.stay))
+            adapter = WorkerAdapter(
+                backends, agent(), settings, keeper=keeper, watch=watch, presence=presence
             )
-            for keeper, thread in zip(keepers, threads, strict=True)
-        ]
-        for thread in threads:
+            made.append((adapter, thread))
+        for _, thread in made:
             running.callback(thread.cancel)
         running.enter_context(Background("queue", serve))
         running.callback(lambda: asyncio.run(backends.operations.shutdown()))

@@ -20,9 +20,9 @@ from starlette.types import Receive, Scope, Send
 
 from a2a_serverless import aws
 from a2a_serverless_tools.local.template import Names, provision
-from tests.support.moto_transactions import mend_copies
+from tests.support.mended_moto import mend_moto
 
-mend_copies()
+mend_moto()
 
 _ENVIRONMENT = {
     "AWS_REGION": "us-east-1",

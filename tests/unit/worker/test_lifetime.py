@@ -19,7 +19,7 @@ from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.guard import RENEW_AFTER, RETRY_AFTER, Guard
+from a2a_serverless.worker.guard import LOST_AFTER, RENEW_AFTER, RETRY_AFTER, Guard
 from tests.support.queues import is_empty
 from tests.support.workers import (
     Agent,
@@ -102,11 +102,19 @@ async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
 async def test_a_delivery_that_its_receive_keeps_is_not_kept_again(
     share: float, at_once: int
 ) -> None:
-    """A receive that has just hidden it for the visibility is a renewal; the next one follows."""
+    """A receive that has just hidden it for the visibility counts as a renewal."""
     handle = Delivery()
-    handle.hidden_until = SystemClock().now_ms() + int(share * 1000 * BEAT_S)
-    async with kept(handle) as guard:
+    handle.hidden_until = SystemClock().now_ms() + int(share * 60_000)
+    async with kept(handle, visibility_s=60) as guard:
         assert len(handle.extended) == at_once
+        assert guard._counts_until <= time.monotonic() + LOST_AFTER * 60
+
+
+async def test_a_delivery_that_its_receive_keeps_is_renewed_later() -> None:
+    """The renewals of such a delivery follow as those of any other."""
+    handle = Delivery()
+    handle.hidden_until = SystemClock().now_ms() + int(BEAT_S * 1000)
+    async with kept(handle) as guard:
         assert handle.thrice.wait(WAIT_S)
     assert not guard.is_lost
 

@@ -44,6 +44,7 @@ RUNS = 2 if LONG else 1
 MANY = 300 if LONG else 150
 """The turns of one caller that keep ten places busy."""
 FLOOD_S = 30 if LONG else 15
+"""Seconds of a steady flood."""
 BEHIND_S = 4.0
 """Seconds within which a caller's turn starts behind 60 of another on four places, at p95."""
 
@@ -84,7 +85,7 @@ def test_conversations_leave_their_next_turns_in_line() -> None:
 
 
 def test_callers_with_turns_of_different_lengths_share_the_places() -> None:
-    """Turns of a minute leave turns of two seconds a fair part, and no place is idle."""
+    """Long turns leave turns of two seconds a fair part, and no place is idle."""
     long_s, count = (60.0, 700) if LONG else (30.0, 350)
     shares = together({"A": long_s, "B": 2.0}, count, places=10, seed=1)
     assert 0.2 <= shares["B"] <= 0.6

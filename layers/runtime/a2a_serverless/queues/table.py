@@ -52,7 +52,7 @@ POLL_S: Final = 1.0
 """Seconds between two looks at an idle queue, on a table that does not tell of writes."""
 
 _LEAST_WAIT_S: Final = 0.01
-"""Seconds between two looks where the index shows a message that another has received."""
+"""Seconds between two looks at least, where the next message is visible in a moment."""
 
 _PART: Final = 40_000
 """Characters of a damaged group in one message for a person: at most 240 KB in JSON."""
@@ -419,7 +419,7 @@ class TableQueue(FifoQueue[M]):
         logger.warning("Receiving from the queue failed: %s", error, extra=extra)
 
     async def _receive(self, limit: int) -> tuple[list[EventRecord], float]:
-        """Return deliveries, and the seconds until the next one or until the next look."""
+        """Return deliveries, and the seconds after which to look again."""
         now, taken = self._clock.now_ms(), list[EventRecord]()
         next_s = LONGEST_WAIT_S if self._table.wakes else POLL_S
         by_due = Range(partition=self._partition, index=BY_DUE, page=MOST_AT_ONCE)

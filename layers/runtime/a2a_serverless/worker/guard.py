@@ -471,8 +471,8 @@ class Guard:
     async def keeping_delivery(self) -> AsyncIterator[None]:
         """Renew the delivery during the block; after it there are no more renewals.
 
-        It is renewed at once, unless its receive keeps it as long as that would. Without a renewal
-        in time the delivery is lost, and the turn is stopped.
+        It is renewed at the beginning, unless it was received so recently that this adds little.
+        Without a renewal in time the delivery is lost, and the turn is stopped.
 
         Raises:
             ConcurrencyError: the delivery has expired already.
@@ -483,6 +483,7 @@ class Guard:
             return
         asked_at, seconds = self.clock.monotonic(), self._seconds()
         kept_s = (self.handle.hidden_until - self.clock.now_ms()) / 1000
+        # Not if it is kept for longer: were this worker to die, its turn would wait for that.
         if LOST_AFTER * seconds < kept_s <= seconds:
             seconds = kept_s
         else:

@@ -446,8 +446,9 @@ class Keeper:
     """Runs the duties of a process's turns in one thread, as long as there are any.
 
     So the delivery and the lease of a turn are renewed, and the turn is claimed, even if its agent
-    blocks the event loop. Between two invocations of a Lambda no thread is left; other processes
-    keep it with `stay`. One keeper belongs to one event loop, that of the agents.
+    blocks the event loop. Between two invocations of a Lambda no thread is left; a process that
+    goes on between its turns keeps the thread. One keeper belongs to one event loop, that of the
+    agents.
 
     >>> async def run(keeper: Keeper, renew: Duty) -> None:
     ...     async with keeper.over(renew):
@@ -463,7 +464,7 @@ class Keeper:
         return 0.0 if self._side is None else self._side.lag.seconds
 
     async def stay(self) -> None:
-        """Keep the thread until cancelled, in a process that goes on between its turns."""
+        """Keep the thread, with or without duties, until cancelled."""
         async with self.over():
             await asyncio.get_running_loop().create_future()
 

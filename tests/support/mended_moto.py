@@ -1,4 +1,4 @@
-"""What moto copies: of the table too much, of a list nothing; and how it writes a value.
+"""What moto copies, and how it writes values: of a table too much, of a list nothing.
 
 For each write of a transaction it copies every item of the table, to put it back if the transaction
 is refused. A table that a session of tests shares has thousands of items. And where an attribute is
@@ -69,8 +69,11 @@ def _value(
     self._default_serialize(serialized, written, shape, key)
 
 
-def mend_copies() -> None:
-    """Make moto copy what it has to, in this process; a second time changes nothing."""
+def mend_moto() -> None:
+    """Let moto copy what it has to, and write values quickly, in this process.
+
+    A second time changes nothing.
+    """
     SetExecutor.set = staticmethod(_set_copy)  # type: ignore[assignment]
     DynamoDBBackend.transact_write_items = _transacted  # type: ignore[method-assign]
     ResponseSerializer._serialize_type_structure = _value  # type: ignore[method-assign]
