@@ -331,7 +331,7 @@ async def every_minute(
 
 
 @pytest.mark.skipif(not LONG, reason="`make long`: ten minutes of one hostile client")
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)  # on a machine as busy as `MOST_OTHERS` says, it takes 330 s
 def test_one_client_rings_no_alarm(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
