@@ -19,9 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 import httpx
 from a2a.types import Artifact, Message, Part, StreamResponse, Task, TaskState, TaskStatus
-from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
 from a2a_serverless_tools.cli.text import as_line, printable, readable, say
 
@@ -87,7 +87,7 @@ class Answer:
     def take(self, event: StreamResponse) -> None:
         """Show an event."""
         if self.as_json:
-            print(as_line(MessageToDict(event)), flush=True)
+            print(as_line(json_of(event)), flush=True)
         match event.WhichOneof("payload"):
             case "task":
                 self._take_task(event.task)
@@ -156,7 +156,7 @@ class Answer:
             self._known.add((of, _mark(part)))
             if part.HasField("data"):
                 self._end_line()
-                self._write(json.dumps(MessageToDict(part.data), ensure_ascii=False))
+                self._write(json.dumps(json_of(part.data), ensure_ascii=False))
                 self._end_line()
             elif not self.is_silent:
                 self.files.append(part)

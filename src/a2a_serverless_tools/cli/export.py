@@ -113,10 +113,8 @@ def _task(log: Log, now_ms: int) -> dict[str, Any]:
 
     Each turn has the trace of its request, its attempts and its waits.
     """
-    from google.protobuf.json_format import MessageToDict
-
     from a2a_serverless.observability.spans import kept_trace_id
-    from a2a_serverless.tasks.entries import TurnOpened
+    from a2a_serverless.tasks.entries import TurnOpened, json_of
     from a2a_serverless.tasks.turns import turns_of
     from a2a_serverless_tools.cli.task_text import worked
     from a2a_serverless_tools.inspect.wording import iso
@@ -136,7 +134,7 @@ def _task(log: Log, now_ms: int) -> dict[str, Any]:
         for entry in record.entries
         if isinstance(entry, TurnOpened)
     ]
-    task = MessageToDict(log.fold().task())
+    task = json_of(log.fold().task())
     head = log.head
     times = {"created_at": iso(head.created_at), "expires_at": iso(head.expires_at)}
     usage = [asdict(one) for one in head.usage]
@@ -158,12 +156,11 @@ async def _record(storage: DurableStorage, log: Log, entry: Recorded) -> dict[st
 
 async def _webhooks(storage: DurableStorage, task_id: str) -> AsyncIterator[dict[str, Any]]:
     """Yield the push configurations of a task, also of one that cannot be read."""
-    from google.protobuf.json_format import MessageToDict
-
     from a2a_serverless.errors import UnreadablePushError
     from a2a_serverless.storage.layout import PUSH, task_partition
     from a2a_serverless.storage.table import beginning
     from a2a_serverless.storage.webhooks import push_of
+    from a2a_serverless.tasks.entries import json_of
 
     partition = task_partition(storage.scope.digest, task_id)
     for item in await storage.table.all(beginning(partition, PUSH)):
@@ -172,7 +169,7 @@ async def _webhooks(storage: DurableStorage, task_id: str) -> AsyncIterator[dict
         except UnreadablePushError as error:
             yield {"kind": "damaged", "reason": str(error)}
             continue
-        shown = _without_secrets(MessageToDict(push.config))
+        shown = _without_secrets(json_of(push.config))
         yield {"kind": "webhook", "config": shown, "left_out": list(_SECRETS)}
 
 

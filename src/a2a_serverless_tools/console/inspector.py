@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.errors import TaskNotFoundError
@@ -19,6 +18,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.shares import ahead
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.conversation import Place
+from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.fold import (
     Cursor,
     Event,
@@ -220,5 +220,5 @@ def as_response(event: Event) -> dict[str, Any]:
             response = StreamResponse(artifact_update=event)
         case _:
             response = StreamResponse(status_update=event)
-    shown: dict[str, Any] = MessageToDict(response)
+    shown: dict[str, Any] = json_of(response)
     return shown

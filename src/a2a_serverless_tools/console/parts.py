@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import Artifact, Message, Part
-from google.protobuf.json_format import MessageToDict
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 from markdown_it.rules_block import StateBlock, table
@@ -17,6 +16,7 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from a2a_serverless.tasks.blobs import blob_of
+from a2a_serverless.tasks.entries import json_of
 from a2a_serverless_tools.console.difference import common
 
 Content: TypeAlias = Message | Artifact
@@ -170,7 +170,7 @@ def _other(part: Part, index: int) -> ShownPart:
 
 
 def _json_of(part: Part) -> str:
-    return json.dumps(MessageToDict(part.data), indent=2, ensure_ascii=False)
+    return json.dumps(json_of(part.data), indent=2, ensure_ascii=False)
 
 
 def _is_markdown(part: Part) -> bool:

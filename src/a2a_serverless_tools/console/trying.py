@@ -19,11 +19,12 @@ from urllib.parse import urlsplit
 
 import httpx
 from a2a.types import AgentCard
-from google.protobuf.json_format import MessageToDict, MessageToJson, Parse, ParseError
+from google.protobuf.json_format import Parse, ParseError
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.http.card import missing_fields
+from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless_tools.console.finding import find_tasks
 from a2a_serverless_tools.console.inspector import Inspector
@@ -170,8 +171,10 @@ class Trying:
             card, text = await _fetched(self.endpoint)
         return page(
             "card.html",
-            card=MessageToDict(card) if card is not None else None,
-            raw=MessageToJson(card, indent=2, ensure_ascii=False) if card is not None else text,
+            card=json_of(card) if card is not None else None,
+            raw=json.dumps(json_of(card), indent=2, ensure_ascii=False)
+            if card is not None
+            else text,
             faults=list(_faults_of(card)) if card is not None else [text] if text else [],
         )
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from a2a.helpers import get_data_parts, get_text_parts
+from a2a.helpers import get_text_parts
 from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 
-from a2a_serverless.tasks.entries import StepId
+from a2a_serverless.tasks.entries import StepId, data_of
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
@@ -55,7 +55,7 @@ class SeenArtifact:
     @property
     def data(self) -> list[Any]:
         """Return its JSON values."""
-        return get_data_parts(self.artifact.parts)
+        return data_of(self.artifact.parts)
 
     @property
     def files(self) -> list[FileInfo]:

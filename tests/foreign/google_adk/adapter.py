@@ -407,12 +407,16 @@ async def test_an_agent_after_those_side_by_side_makes_no_call_twice() -> None:
 
 
 async def test_a_confirmed_tool_is_called_once() -> None:
-    """The question, a person's consent, and the call after it, whichever record is the last."""
+    """The question, a person's consent, and the call after it, whichever record is the last.
+
+    A whole number that the person gives is an int.
+    """
 
     async def play(calls: list[str]) -> list[Any]:
         asks = [calling("adds", what="a"), calling("sure")]
 
-        def sure() -> dict[str, str]:
+        def sure(tool_context: ToolContext) -> dict[str, str]:
+            assert str(tool_context.tool_confirmation.payload) == "{'seats': 2}"
             calls.append("sure")
             return {"result": "done"}
 
@@ -427,7 +431,8 @@ async def test_a_confirmed_tool_is_called_once() -> None:
             for data in get_data_parts(task.status.message.parts)
             if data.get("name") == "adk_request_confirmation"
         )
-        answer = {"id": asked["id"], "name": asked["name"], "response": {"confirmed": True}}
+        response = {"confirmed": True, "payload": {"seats": 2}}
+        answer = {"id": asked["id"], "name": asked["name"], "response": response}
         sent = SendMessageRequest(message=Message(message_id="a", role=Role.ROLE_USER))
         part = new_data_part(answer)
         part.metadata["adk_type"] = "function_response"

@@ -117,7 +117,7 @@ async def test_two_tasks_wait_at_once() -> None:
     await talk.answer(first, "1")
     _, task = await talk.say("c")
     text = answered(task)
-    assert text == "call y, y: {'n': 2.0} (1), call x, x: 1 (1), c", text
+    assert text == "call y, y: {'n': 2} (1), call x, x: 1 (1), c", text
 
 
 class Talkative(Fake):

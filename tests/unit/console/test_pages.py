@@ -153,7 +153,7 @@ async def test_progress_is_one_bar(storage: DurableStorage, person: Person) -> N
         head = await storage.commit(head, Commit(entries=(entry,)))
     path = f"/_console/task/{ANN.digest}/t"
     shown = (await person.get(path)).text
-    bar = '<progress value="3.0" max="10.0">30 %</progress> <span class="dim">3 of 10</span>'
+    bar = '<progress value="3" max="10">30 %</progress> <span class="dim">3 of 10</span>'
     assert shown.count(bar) == shown.count("<progress") == 2
     assert "&lt;b&gt;page 3&lt;/b&gt;" in shown
     assert "page 1" not in shown

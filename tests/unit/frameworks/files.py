@@ -65,13 +65,14 @@ async def check_what_the_model_is_sent(made: Made) -> None:
     completed(
         await talk.show(
             Part(text="Look"),
-            new_data_part({"n": "é"}),
+            new_data_part({"n": ["é", 3, 0.5]}),
             raw(PICTURE, "image/png"),
             raw(DOCUMENT, filename="of May.pdf"),
             Part(text="at these"),
         )
     )
-    first = ["Look", '{"n": "é"}', ("image/png", PICTURE), ("application/pdf", DOCUMENT)]
+    data = '{"n": ["é", 3, 0.5]}'
+    first = ["Look", data, ("image/png", PICTURE), ("application/pdf", DOCUMENT)]
     assert seen == [[*first, "at these"]], seen
     completed(await talk.show(raw(PICTURE, "image/jpg; q=1")))
     assert seen[1] == [*first, "at these", ("image/jpeg", PICTURE)], seen[1]

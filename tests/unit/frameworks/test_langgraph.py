@@ -115,10 +115,10 @@ async def test_an_answer_resumes_the_node_that_asked() -> None:
     first, asks = await talk.say("one?")
     assert question(asks) == "one?"
     second, _ = await talk.say("two?")
-    assert answered(await talk.answer(second, {"n": 2})) == "[two?] {'n': 2.0}"
+    assert answered(await talk.answer(second, {"n": 2})) == "[two?] {'n': 2}"
     assert answered(await talk.answer(first, "1")) == "[one?] 1"
     _, last = await talk.say("c")
-    assert answered(last) == "[two?, [two?] {'n': 2.0}, one?, [one?] 1, c]"
+    assert answered(last) == "[two?, [two?] {'n': 2}, one?, [one?] 1, c]"
 
 
 async def test_an_answer_is_no_beginning() -> None:

@@ -12,7 +12,7 @@ import copy
 import json
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from contextvars import Context, ContextVar, copy_context
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -21,6 +21,8 @@ from uuid import uuid4
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from google.adk.a2a.converters.part_converter import A2A_DATA_PART_END_TAG as _END_TAG
+from google.adk.a2a.converters.part_converter import A2A_DATA_PART_START_TAG as _TAG
 from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
 from google.adk.agents import BaseAgent, LlmAgent
 from google.adk.agents.callback_context import CallbackContext
@@ -35,6 +37,7 @@ from google.adk.sessions import InMemorySessionService, Session
 from google.adk.tools import AgentTool, BaseTool, FunctionTool, ToolContext
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
+from google.genai.types import Content
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS, Adapter
@@ -42,6 +45,7 @@ from a2a_serverless.frameworks.conversation import Conversation, Messages
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import File, PartRefusedError, Takes, tell
 from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, text_of
+from a2a_serverless.tasks.entries import whole
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import TaskContext
@@ -175,10 +179,11 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
     """The author's, for the run."""
 
     async def run_async(self, **given: Any) -> AsyncGenerator[AdkEvent, None]:
-        options = {**given, **self.options}
+        options = {**given, "new_message": _with_ints(given["new_message"]), **self.options}
+        told = whole(given["run_config"].custom_metadata)
         if "run_config" in self.options:  # with what the ADK's executor tells of the request
             told = {
-                **given["run_config"].custom_metadata,
+                **told,
                 **(options["run_config"].custom_metadata or {}),
             }
             options["run_config"] = options["run_config"].model_copy(
@@ -197,6 +202,21 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
         except Exception as error:
             self.error = error
             raise
+
+
+def _with_ints(message: Content) -> Content:
+    """Return a message with its whole numbers as ints: the ADK reads all numbers as floats.
+
+    A data part that is none of the ADK's own is a text of JSON between two tags.
+    """
+    made = Content.model_validate(whole(message.model_dump(exclude_none=True)))
+    for part in made.parts or []:
+        text = part.inline_data.data if part.inline_data else b""
+        if text.startswith(_TAG) and text.endswith(_END_TAG):
+            with suppress(ValueError):  # a client's own file
+                data = whole(json.loads(text[len(_TAG) : -len(_END_TAG)]))
+                part.inline_data.data = _TAG + json.dumps(data).encode() + _END_TAG
+    return made
 
 
 async def _errors_last(events: AsyncIterator[AdkEvent]) -> AsyncIterator[AdkEvent]:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from mimetypes import MimeTypes
 from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
-from a2a.helpers import get_data_parts
 from a2a.types import Part
 
+from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import UserTurn
@@ -157,8 +157,7 @@ class Takes:
         made = []
         for number, part in enumerate(turn.parts):
             if part.HasField("data"):
-                (value,) = get_data_parts([part])
-                made.append(text(json.dumps(value, ensure_ascii=False)))
+                made.append(text(json.dumps(json_of(part.data), ensure_ascii=False)))
             elif not part.HasField("text"):
                 made.append(file(self._file(number, part)))
             elif part.text:  # services refuse a text without characters

@@ -34,6 +34,7 @@ from a2a_serverless.http.operations import DurableRequestHandler, Entrypoint
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.http.uploads import Uploads
 from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.entries import whole
 from a2a_serverless.wiring import Backends
 
 _CARD_MAX_AGE_S = 300
@@ -147,7 +148,7 @@ def _add_card_routes(app: FastAPI, card_of: Callable[[Request], AgentCard]) -> N
         # It loads the models of 0.3, whose fields the card has as well.
         from a2a.server.request_handlers.response_helpers import agent_card_to_dict  # noqa: PLC0415
 
-        content = agent_card_to_dict(card_of(request))
+        content = whole(agent_card_to_dict(card_of(request)))
         # Weak, and without the signatures: two signatures of one card are different texts.
         unsigned = {name: value for name, value in content.items() if name != "signatures"}
         tag = sha256(json.dumps(unsigned, sort_keys=True).encode()).hexdigest()

@@ -186,15 +186,18 @@ def read_json(body: bytes) -> Any:
     its `params`: clients that write null for whatever they leave out mean nothing by it.
 
     Raises:
-        JSONParseError: not JSON or UTF-8, nested too deeply, or a number that is infinite or NaN.
+        JSONParseError: not JSON or UTF-8, nested too deeply, or a number that is NaN or infinite,
+            also as a double.
         InvalidParamsError: more than `_MAX_VALUES` values.
     """
     try:
         value = json.loads(
             body, parse_constant=_refuse, parse_float=_finite, parse_int=_representable
         )
-    except (ValueError, RecursionError, OverflowError) as error:
+    except (ValueError, RecursionError) as error:
         raise JSONParseError(message="The body is not valid JSON.") from error
+    except OverflowError as error:
+        raise JSONParseError(message=_TOO_LARGE) from error
     _check_size(value)
     if isinstance(value, dict):
         _drop_null_data(value)
@@ -301,15 +304,17 @@ def _refuse(constant: str) -> float:
 
 def _finite(text: str) -> float:
     number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(text)
+    if math.isinf(number):
+        raise OverflowError
     return number
 
 
 def _representable(text: str) -> int:
-    number = int(text)
-    float(number)
-    return number
+    _finite(text)
+    return int(text)
+
+
+_TOO_LARGE: Final = "A number is larger than a double can be, which is 1.8e308: send it as a text."
 
 
 # -- fields ----------------------------------------------------------------------------------

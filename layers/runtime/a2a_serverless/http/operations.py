@@ -34,7 +34,6 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import UnsupportedOperationError
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message as AnyMessage
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -56,7 +55,7 @@ from a2a_serverless.storage.blobs import Inline, inlined_bytes
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import list_tasks
 from a2a_serverless.storage.tail import Tail, TailEvent
-from a2a_serverless.tasks.entries import is_plain
+from a2a_serverless.tasks.entries import is_plain, json_of
 from a2a_serverless.tasks.fold import Event, bound
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import terminal_error
@@ -384,7 +383,7 @@ class A2AOperation:
             return _by_kind(result)
         if isinstance(result, ListTasksResponse):
             return _shown_page(result)
-        return None if result is None else MessageToDict(result)
+        return None if result is None else json_of(result)
 
 
 def shown_event(item: StreamEvent) -> _Json:
@@ -399,7 +398,7 @@ def _shown_page(found: ListTasksResponse) -> _Json:
     `found` (A2A 1.0.1, section 3.1.4).
     """
     return {
-        "tasks": [MessageToDict(task) for task in found.tasks],
+        "tasks": [json_of(task) for task in found.tasks],
         "nextPageToken": found.next_page_token,
         "pageSize": found.page_size,
         "totalSize": found.total_size,
@@ -407,7 +406,7 @@ def _shown_page(found: ListTasksResponse) -> _Json:
 
 
 def _by_kind(event: Event) -> _Json:
-    return {_KINDS[type(event)]: MessageToDict(event)}
+    return {_KINDS[type(event)]: json_of(event)}
 
 
 def task_of(result: Any) -> str:
@@ -534,7 +533,7 @@ async def _fitting(tasks: Sequence[Task], storage: DurableStorage, inline: Inlin
 
 def _sent_bytes(task: Task | Message) -> int:
     """Return the bytes of a task or message in an answer, as Lambda sends it."""
-    found = MessageToDict(task)
+    found = json_of(task)
     text = json.dumps(found, ensure_ascii=False, separators=(",", ":")).encode()
     return _sent(text) + 1  # and a comma between two
 

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from a2a.types import AgentExtension, Part
 from a2a.utils.errors import UnsupportedOperationError
-from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.http import UPLOADS_PATH
 from a2a_serverless.http.context import CallContext, base_url
@@ -20,6 +19,7 @@ from a2a_serverless.storage.blobs import Link, header_type
 from a2a_serverless.storage.leases import UPLOADS as SLOTS
 from a2a_serverless.storage.leases import Leases, Slots
 from a2a_serverless.tasks.blobs import UPLOADS, Blob, BlobOwner
+from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.identity import is_unicode, new_incarnation
 from a2a_serverless.wiring import Backends
 
@@ -91,7 +91,7 @@ class Uploads:
             "url": upload.url,
             "headers": dict(upload.headers),
             "expiresAt": datetime.fromtimestamp(until_s, UTC).isoformat().replace("+00:00", "Z"),
-            "part": MessageToDict(part),
+            "part": json_of(part),
         }
 
     def _check(self, asked: Mapping[str, Any]) -> None:

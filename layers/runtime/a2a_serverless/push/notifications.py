@@ -19,7 +19,7 @@ from google.protobuf import json_format
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import Restarted
+from a2a_serverless.tasks.entries import Restarted, json_of
 from a2a_serverless.tasks.fold import LAST, Log
 from a2a_serverless.tasks.head import TERMINAL, Head
 from a2a_serverless.tasks.identity import digest
@@ -80,7 +80,7 @@ class Notification:
             response = StreamResponse(status_update=self.event)
         else:
             response = StreamResponse(artifact_update=self.event)
-        return json_format.MessageToJson(response, indent=None, ensure_ascii=False)
+        return json.dumps(json_of(response), ensure_ascii=False)
 
     def headers(self, push: Push, signature: str) -> dict[str, str]:
         """Return the headers of the next attempt that depend on configuration and event.

@@ -25,6 +25,7 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from google.protobuf.json_format import MessageToDict  # noqa: TID251 - here alone: `json_of`
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as AnyMessage
 from google.protobuf.struct_pb2 import Struct
@@ -306,6 +307,11 @@ def parts_of(message: AnyMessage | None) -> Iterator[Part]:
     return (part for content in contents_of(message) for part in content.parts)
 
 
+def data_of(parts: Iterable[Part]) -> list[Any]:
+    """Return the JSON values of parts, those of its data parts."""
+    return [json_of(part.data) for part in parts if part.HasField("data")]
+
+
 def is_plain(message: AnyMessage | None) -> bool:
     """Return True if a message is stored and shown as it is: no part is large, or has a URL."""
     return not any(part.url or part.ByteSize() > APART_BYTES for part in parts_of(message))
@@ -342,6 +348,30 @@ def is_finite(message: AnyMessage) -> bool:
     return all(math.isfinite(number) for number in _numbers(message))
 
 
+def json_of(message: AnyMessage) -> Any:
+    """Return the JSON of a message, of a Struct or of a Value, with its whole numbers as ints.
+
+    Raises:
+        SerializeToJsonError, ValueError: it has a number or a time that JSON cannot express.
+    """
+    return whole(MessageToDict(message))
+
+
+def whole(value: Any) -> Any:
+    """Return a JSON value with its whole numbers as ints; its dicts and lists are changed in place.
+
+    A Struct has doubles alone, which Python would give and write as 3.0. From 1e21 on they stay
+    floats, which are written with an exponent, as ECMAScript does it.
+    """
+    kind = type(value)
+    if kind is float:
+        return int(value) if value.is_integer() and abs(value) < _LONGEST_INT else value
+    for key, each in value.items() if kind is dict else enumerate(value) if kind is list else ():
+        if type(each) in _NUMBERS_IN:
+            value[key] = whole(each)
+    return value
+
+
 def has_time(status: TaskStatus) -> bool:
     """Return True if JSON can express the time of a status."""
     at = status.timestamp
@@ -350,6 +380,8 @@ def has_time(status: TaskStatus) -> bool:
 
 _NOT_FINITE: Final = re.compile(rb"\x11.{6}[\xf0-\xff][\x7f\xff]", re.DOTALL)
 """Finds every `number_value` that is NaN or infinite; other bytes may match it as well."""
+_LONGEST_INT: Final = 1e21
+_NUMBERS_IN: Final = frozenset({float, dict, list})
 _FIRST_S: Final = -62_135_596_800
 _LAST_S: Final = 253_402_300_799
 _NANOS: Final = 1_000_000_000

@@ -8,6 +8,8 @@ from typing import Final
 
 from google.protobuf.struct_pb2 import Struct
 
+from a2a_serverless.tasks.entries import whole
+
 KEY: Final = "progress"
 """The key of a status's metadata: `{"progress": {"done": 3, "total": 10}}`."""
 
@@ -67,7 +69,7 @@ def progress_in(metadata: Struct | None) -> Progress | None:
         return None
     told = metadata.fields[KEY].struct_value.fields
     numbers = [
-        told[name].number_value
+        whole(told[name].number_value)
         for name in ("done", "total")
         if name in told and told[name].WhichOneof("kind") == "number_value"
     ]

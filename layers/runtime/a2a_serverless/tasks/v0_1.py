@@ -18,6 +18,7 @@ from a2a.types import (
 )
 from pydantic import BaseModel
 
+from a2a_serverless.tasks.entries import whole
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import is_terminal
 
@@ -134,5 +135,5 @@ def _part(part: Json) -> Json:
 
 def dumped(model: BaseModel) -> Json:
     """Return the JSON of a model."""
-    found: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    found: Json = whole(model.model_dump(mode="json", by_alias=True, exclude_none=True))
     return found

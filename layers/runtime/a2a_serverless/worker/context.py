@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
 
-from a2a.helpers import get_data_parts, get_text_parts, new_data_part
+from a2a.helpers import get_text_parts, new_data_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import (
@@ -30,11 +30,11 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from google.protobuf.json_format import MessageToDict, ParseError
+from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.sources import Source
-from a2a_serverless.tasks.entries import StepId
+from a2a_serverless.tasks.entries import StepId, data_of, json_of
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.worker.executor import TurnQueue
@@ -167,12 +167,12 @@ class UserTurn:
     @property
     def data_parts(self) -> list[Any]:
         """Return the JSON values of the user's message."""
-        return get_data_parts(self._message.parts)
+        return data_of(self._message.parts)
 
     @property
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the user's message."""
-        return MessageToDict(self._message.metadata)
+        return dict(json_of(self._message.metadata))
 
     @property
     def reference_task_ids(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 from a2a.utils.errors import InvalidParamsError, InvalidRequestError, UnsupportedOperationError
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as AnyMessage
 from pydantic import BaseModel, ValidationError
@@ -40,6 +40,7 @@ from starlette.requests import Request
 from a2a_serverless.http.checks import NOT_BASE64, check_values, is_base64, refused_field, refusing
 from a2a_serverless.http.operations import task_of
 from a2a_serverless.http.streams import StreamEvent
+from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.v0_1 import dumped
 
@@ -225,7 +226,7 @@ def _message_form(body: Json) -> Json:
     _read_params("SendMessage", {"message": sent})
     # Its result is optional only where its argument is.
     converted = cast("pb2_v03.Message", ToProto.message(types_v03.Message.model_validate(sent)))
-    return {**body, name: MessageToDict(converted)} | _configuration(body)
+    return {**body, name: json_of(converted)} | _configuration(body)
 
 
 def _with_kind(part: Any) -> Any:
@@ -277,9 +278,9 @@ def _shown_in_rest(name: str) -> Callable[[Any], Any]:
             case Task() | Message():
                 return _written(result, ToProto.task_or_message if is_send else ToProto.task)
             case TaskPushNotificationConfig():
-                return MessageToDict(ToProto.task_push_notification_config(_of_0_3(result)))
+                return json_of(ToProto.task_push_notification_config(_of_0_3(result)))
             case ListTaskPushNotificationConfigsResponse():
-                return MessageToDict(
+                return json_of(
                     pb2_v03.ListTaskPushNotificationConfigResponse(
                         configs=[
                             ToProto.task_push_notification_config(_of_0_3(config))
@@ -326,9 +327,10 @@ def _written(event: Event, write: Callable[[Any], AnyMessage]) -> Json:
         UnsupportedOperationError: a list in it is nested too deeply; names the ways to get it.
     """
     try:
-        return MessageToDict(write(_of_0_3(event)))
+        written: Json = json_of(write(_of_0_3(event)))
     except DecodeError as error:
         raise UnsupportedOperationError(
             message=f"Task {task_of(event)} has a list that is nested too deeply for HTTP+JSON of"
             " A2A 0.3: get the task over JSON-RPC, or with A2A 1.0."
         ) from error
+    return written

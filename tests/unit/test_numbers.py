@@ -1,0 +1,241 @@
+"""Numbers: what a client sends reaches the agent, and comes back, as the number that it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+from a2a.helpers import new_data_part
+from a2a.types import AgentCard, AgentExtension, StreamResponse, TaskPushNotificationConfig
+from google.protobuf.json_format import ParseDict
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.push.notifications import owed
+from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.fold import Log
+from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, Push
+from a2a_serverless.wiring import Backends, memory_backends
+from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless_tools.cli.answers import Answer
+from a2a_serverless_tools.cli.export import _task
+from a2a_serverless_tools.console.inspector import event_lines
+from a2a_serverless_tools.console.parts import shown_parts
+from a2a_serverless_tools.testing import AgentBench
+
+EXACT = 2**53
+EDGES = [0, -0.0, 1, -3.0, EXACT - 1, -EXACT, EXACT, EXACT + 2, 1e16, 2**63, -(2**63), 1e20]
+EDGES += [0.1, 1e-7, 5e-324, 1e21, 1.5e300, sys.float_info.max]
+
+
+def numbers(seed: int) -> dict[str, Any]:
+    """JSON with the edges, and with other whole and broken numbers at several depths."""
+    draw = random.Random(seed)  # noqa: S311 - a seeded draw
+
+    def value(depth: int) -> Any:
+        kind = draw.randrange(6 if depth else 4)
+        if kind == 4:
+            return {f"k{number}": value(depth - 1) for number in range(4)}
+        if kind == 5:
+            return [value(depth - 1) for _ in range(4)]
+        whole = draw.randint(-EXACT, EXACT) >> draw.randrange(53)
+        return (
+            whole,
+            float(whole),
+            draw.uniform(-1e3, 1e3),
+            draw.gauss(0, 1) * 10.0 ** whole.bit_length(),
+        )[kind]
+
+    return {"edges": EDGES, "text": "3.0", "yes": True, "drawn": [value(3) for _ in range(40)]}
+
+
+class Echo(Worker):
+    """Says what it was given, in each way that takes JSON."""
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    async def handle(self, ctx: TaskContext) -> None:
+        (data,) = ctx.data_parts
+        self.given.append((data, ctx.metadata))
+        await ctx.progress(3, 10)
+        await ctx.emit_artifact("given", data=data, metadata=ctx.metadata)
+        await ctx.request_input("Well?", data) if "asks" in data else await ctx.complete_json(data)
+
+
+def parts_of(value: Any) -> Iterator[Any]:
+    """The value, and all that is in it."""
+    yield value
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        yield from parts_of(each)
+
+
+def check(text: str, *sent: Any) -> None:
+    """The JSON of a text holds what was sent; each of its numbers is in its shortest form."""
+
+    def broken(token: str) -> float:
+        number = float(token)
+        assert token == repr(number), token
+        assert not number.is_integer() or abs(number) >= 1e21, token
+        return number
+
+    found = list(parts_of(json.loads(text, parse_float=broken)))
+    for value in sent:
+        assert value in found, text[:2000]
+
+
+def check_ints(value: Any) -> None:
+    """An agent has an int for each whole number within 2^53."""
+    for each in parts_of(value):
+        assert not isinstance(each, float) or not each.is_integer() or abs(each) > EXACT, each
+
+
+def forms(data: dict[str, Any]) -> Mapping[str, tuple[str, str, dict[str, Any]]]:
+    """Path, version and body of a send in each version and binding, in one piece and streamed."""
+    new = {"role": "ROLE_USER", "parts": [{"data": data}], "metadata": data}
+    part = {"kind": "data", "type": "data", "data": data}
+    old = {"kind": "message", "role": "user", "parts": [part], "metadata": data}
+    of_0_1 = {"sessionId": "c"}
+    made = {
+        "1.0 rest": ("/message:send", "1.0", new),
+        "1.0 rest stream": ("/message:stream", "1.0", new),
+        "1.0 SendMessage": ("/", "1.0", new),
+        "1.0 SendStreamingMessage": ("/", "1.0", new),
+        "0.3 rest": ("/v1/message:send", "0.3", old),
+        "0.3 rest stream": ("/v1/message:stream", "0.3", old),
+        "0.3 message/send": ("/", "0.3", old),
+        "0.3 message/stream": ("/", "0.3", old),
+        "0.1 tasks/send": ("/", "", old),
+        "0.1 tasks/sendSubscribe": ("/", "", old),
+    }
+    asked: dict[str, tuple[str, str, dict[str, Any]]] = {}
+    for name, (path, version, said) in made.items():
+        body: dict[str, Any] = {"message": {**said, "messageId": name}}
+        if version == "":
+            body |= {"id": name.replace("/", "-").replace(" ", "-"), **of_0_1}
+        if path == "/":
+            body = {"jsonrpc": "2.0", "id": 1, "method": name.split()[1], "params": body}
+        asked[name] = (path, version, body)
+    return asked
+
+
+@pytest.fixture
+def agent() -> Echo:
+    return Echo()
+
+
+@pytest.fixture
+def backends(settings: Settings) -> Backends:
+    return memory_backends(settings)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(auth="none", blocking_limit_s=20, older_dialects=True)
+
+
+@pytest.fixture
+async def client(
+    agent: Echo, settings: Settings, backends: Backends
+) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of the agent, which works."""
+    card = AgentCard(name="Echo", version="1", default_input_modes=["application/json"])
+    card.capabilities.streaming = True
+    told = AgentExtension(uri="urn:limits")
+    told.params.update({"maxBytes": 100_000_000, "share": 0.5})
+    card.capabilities.extensions.append(told)
+    transport = httpx.ASGITransport(create_app(settings, backends, card))
+    adapter = WorkerAdapter(backends, WorkerExecutor(agent), settings)
+    serving = asyncio.create_task(adapter.serve(concurrency=2))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_numbers_in_and_out(agent: Echo, client: httpx.AsyncClient, seed: int) -> None:
+    """In each version and binding, in one piece and streamed, as data and as metadata."""
+    data = numbers(seed)
+    for name, (path, version, body) in forms(data).items():
+        answer = await client.post(
+            path, json=body, headers={"A2A-Version": version} if version else {}
+        )
+        lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+        text = f"[{','.join(lines)}]" if lines else answer.text
+        check(text, data, *([{"done": 3, "total": 10}] if lines else []))
+        given, metadata = agent.given.pop()
+        assert (given, metadata) == (data, data), name
+        check_ints([given, metadata])
+
+
+async def test_numbers_for_operators(
+    agent: Echo, client: httpx.AsyncClient, backends: Backends, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lists, webhooks of 1.0 and 0.1, export, console and command line have the same numbers."""
+    data = numbers(4)
+    sent = forms(data)["1.0 rest"][2]
+    task = (await client.post("/message:send", json=sent, headers={"A2A-Version": "1.0"})).json()
+    task_id = task["task"]["id"]
+    listed = "/tasks?includeArtifacts=true"
+    check((await client.get(listed, headers={"A2A-Version": "1.0"})).text, data)
+    check(
+        (await client.get("/.well-known/agent-card.json")).text, {"maxBytes": 10**8, "share": 0.5}
+    )
+
+    log = await backends.storage.for_scope(ANONYMOUS).read(task_id)
+    assert isinstance(log, Log)
+    for config_id in ("mine", CONFIG_ID_OF_0_1):
+        config = TaskPushNotificationConfig(id=config_id, task_id=task_id)
+        push = Push(scope="", incarnation=log.head.incarnation, config=config, version=0)
+        bodies = [event.body(push).decode() for event in owed(log, push, "all")]
+        check(f"[{','.join(bodies)}]", data, {"done": 3, "total": 10})
+    check(json.dumps(_task(log, 0)), data)
+    check(json.dumps([event for _, event in event_lines(log)]), data, {"done": 3, "total": 10})
+    shown = log.fold().task()
+    (part,) = shown_parts(shown.artifacts[0].parts)
+    check(part.text, data)
+
+    response = ParseDict(task, StreamResponse())
+    for as_json in (True, False):
+        Answer(as_json=as_json).take(response)
+        check(capsys.readouterr().out.splitlines()[0], data)
+
+
+def test_numbers_on_the_bench() -> None:
+    """An author's test reads them as the agent has said them, and answers with them."""
+    data = {**numbers(5), "asks": True}
+    agent = Echo()
+    with AgentBench(agent) as bench:
+        run = bench.send(new_data_part(data), metadata={"seq": 7})
+        run = run.reply(new_data_part(numbers(6)))
+    assert run.artifacts["given"].data == [numbers(6)]
+    check_ints([agent.given, run.artifacts["given"].data])
+    assert agent.given == [(data, {"seq": 7}), (numbers(6), {})]
+    assert str(run.progress[0].done) == "3"
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + 400 * "0", "1" + 5000 * "0"])
+@pytest.mark.parametrize("form", ["1.0 rest", "0.3 message/send"])
+async def test_a_number_that_no_double_holds(
+    client: httpx.AsyncClient, form: str, number: str
+) -> None:
+    """It is refused with a sentence, which has the way out; nothing is stored."""
+    path, version, body = forms({"n": "N"})[form]
+    headers = {"A2A-Version": version, "Content-Type": "application/json"}
+    text = json.dumps(body).replace('"N"', number)
+    answer = await client.post(path, content=text, headers=headers)
+    assert (
+        "A number is larger than a double can be, which is 1.8e308: send it as a text."
+        in answer.text
+    )
+    assert not (await client.get("/tasks", headers={"A2A-Version": "1.0"})).json()["tasks"]
