@@ -105,8 +105,12 @@ def _one_text(parts: list[Any]) -> Iterator[Any]:
 
 
 def updates(events: list[Any]) -> list[Any]:
-    """The events of streams, but for the Tasks that they begin with."""
-    return [event for event in events if not isinstance(event, str)]
+    """The events of streams, but for the Tasks that they begin with.
+
+    Of equal ones that follow on each other the first stands: the metadata of a Task is told here by
+    a status, and the ADK says it again in its next one.
+    """
+    return [event for event, _ in groupby(event for event in events if not isinstance(event, str))]
 
 
 def _is_wordless(message: Any) -> bool:

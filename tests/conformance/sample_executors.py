@@ -328,6 +328,19 @@ class WholeTask(Sample):
         await event_queue.enqueue_event(whole)
 
 
+class TellsByTask(Sample):
+    """Says in the Task itself how far it is: by a message of its history, and by metadata."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        updater = updater_of(context, event_queue)
+        task = new_task(context)
+        task.status.state = S.TASK_STATE_WORKING
+        task.history.append(updater.new_agent_message([Part(text="half")]))
+        task.metadata.update({"pages": 2})
+        await event_queue.enqueue_event(task)
+        await updater.complete()
+
+
 class Raising(Sample):
     """Raises: before or after its Task, after its end, an error of the protocol or its own."""
 

@@ -104,6 +104,7 @@ CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
     "return_immediately": (x.WaitsToBegin, returns_immediately),
     "a synchronous client": (x.SynchronousClient, HELLO),
     "a whole Task at the end": (x.WholeTask, HELLO),
+    "a Task that tells": (x.TellsByTask, HELLO),
     "raises before its Task": (lambda: x.Raising("before", NO_MODEL), HELLO),
     "raises after its Task": (lambda: x.Raising("after", NO_MODEL), HELLO),
     "raises after the end": (lambda: x.Raising("after the end", NO_MODEL), HELLO),
@@ -481,6 +482,14 @@ STREAMS: dict[str, tuple[Any, Any] | None] = {
     "a whole Task at the end": (
         [],  # a Task, which is left out here
         [["a", ["", "42"], {}], ["status", "COMPLETED", None, {}]],
+    ),
+    "a Task that tells": (
+        [["status", "COMPLETED", None, {}]],  # behind a Task
+        [
+            ["status", "WORKING", "half", {}],
+            ["status", "WORKING", None, {"metadata": {"pages": 2.0}}],
+            ["status", "COMPLETED", None, {}],
+        ],
     ),
 }
 """What differs in the updates of a stream; None: nothing."""

@@ -133,6 +133,22 @@ async def test_the_time_filter_is_inclusive(storage: DurableStorage, clock: Manu
     assert first
 
 
+@pytest.mark.parametrize("ms", [0, 1, 18, 999])
+async def test_the_time_filter_is_exact(
+    storage: DurableStorage, clock: ManualClock, ms: int
+) -> None:
+    """A time is not cut: a task's own, or one a nanosecond later, in each millisecond."""
+    clock.advance((ms - clock.now_ms()) % 1000 / 1000)
+    (made,) = await fill(storage, clock, 1)
+    task = await Storage(storage).load_task(made)
+    assert task is not None
+    at_ms = task.status.timestamp.ToMilliseconds()
+    for nanos, expected in ((0, [made]), (1, []), (1000, []), (999_999, [])):
+        task.status.timestamp.FromNanoseconds(at_ms * 1_000_000 + nanos)
+        query = ListTasksQuery(status_timestamp_after=at(task))
+        assert ids(await Storage(storage).list_tasks(query)) == expected, nanos
+
+
 async def test_pages_do_not_overlap(storage: DurableStorage, clock: ManualClock) -> None:
     """Pages of any size hold every task once; the last has no token (42)."""
     made = await fill(storage, clock, 7)

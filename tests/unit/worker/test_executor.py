@@ -27,6 +27,7 @@ from a2a.types import (
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.fold import Event
+from a2a_serverless.tasks.push import pushed
 from a2a_serverless.worker.context import TaskContext, Worker, WorkerExecutor
 from a2a_serverless_tools.contract import Storage
 from tests.support.messages import said
@@ -93,6 +94,48 @@ async def test_a_task_event_brings_what_it_holds() -> None:
     assert (said(task), status_text(task)) == (["hello", "note"], "ok")
     assert artifact_texts(task) == {"a": ["all"]}
     assert task.metadata["cost"] == 3
+
+
+async def test_streams_and_webhooks_tell_what_a_task_event_brings() -> None:
+    """Messages and metadata come as statuses, once; what the task says goes on as it was."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.current_task is None:
+            await queue.enqueue_event(status(context, S.TASK_STATE_WORKING, "at it"))
+            task = Task(id=context.task_id or "", context_id=context.context_id or "")
+            task.status.CopyFrom(status(context, S.TASK_STATE_WORKING, "at it").status)
+            task.history.extend([text_message("one"), text_message("two")])
+            task.metadata["cost"] = 3
+            await queue.enqueue_event(task)
+            await queue.enqueue_event(task)
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
+            return
+        given = context.current_task
+        given.metadata["cost"] = 4
+        await queue.enqueue_event(given)  # and so it asks the same again
+
+    bench, task = await run(execute, turns=("hello", "that"))
+    assert said(task) == ["hello", "one", "two", "at it", "which?", "that"]
+    assert status_text(task) == "which?"
+    assert task.status.state == S.TASK_STATE_INPUT_REQUIRED
+    log = await bench.storage.read(task.id)
+    assert log is not None
+    told = [event for _, event in pushed(task.id, task.context_id, log.records, "all")]
+    statuses = [event for event in told if isinstance(event, TaskStatusUpdateEvent)]
+    words = [
+        ("".join(part.text for part in event.status.message.parts), dict(event.metadata))
+        for event in statuses
+        if event.status.HasField("message") or event.metadata
+    ]
+    assert words == [
+        ("at it", {}),
+        ("one", {}),
+        ("two", {}),
+        ("at it", {"cost": 3}),
+        ("which?", {}),
+        ("", {"cost": 4}),
+        ("which?", {}),
+    ]
 
 
 async def test_the_task_an_agent_was_given_may_be_sent_back() -> None:

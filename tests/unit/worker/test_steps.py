@@ -1211,6 +1211,9 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
     (lambda ctx: ctx.step("x", lambda: b"\xff", type=bytes), "write as JSON and read again: Err"),
     (lambda ctx: ctx.step("x", lambda: (n for n in "x")), "collect what it yields"),
     (lambda ctx: ctx.step("set", set, "x"), r"list\(…\)"),
+    (lambda ctx: ctx.step("x", lambda: [{1: "a", "1": "b"}]), "two keys are '1' as text"),
+    (lambda ctx: ctx.step("x", lambda: {True: 1, "true": 2}), "two keys are 'true' as text"),
+    (lambda ctx: ctx.step("x", lambda: {1: 1, "1": 2}, type=dict), "two keys are '1' as text"),
     (lambda ctx: ctx.step("big", "x".__mul__, MAX_APART_BYTES), "at most 50,000,000"),
     (lambda ctx: ctx.step("call", len("x")), "a name, a function and its arguments"),  # type: ignore[arg-type]
     (lambda ctx: ctx.sleep(-1), "seconds, a number from 0 on"),

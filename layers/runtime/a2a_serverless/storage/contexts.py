@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -229,12 +230,31 @@ def encoded(value: Any) -> str:
     """Return a state as JSON.
 
     Raises:
-        InvalidArgumentError: it is no JSON value.
+        InvalidArgumentError: it is no JSON value, or two of its keys are the same as text.
     """
     try:
-        return json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"A context's state must be a JSON value: {error}.") from error
+    if (key := key_twice(text)) is not None:
+        msg = f"Two keys of a context's state are {key!r} as text: give each another text."
+        raise InvalidArgumentError(msg)
+    return text
+
+
+def key_twice(text: str | bytes) -> str | None:
+    """Return a key that an object of a JSON text has twice, whose first value is lost; None: none.
+
+    Python writes such a text of `{1: "a", "1": "b"}`.
+    """
+    found: list[str] = []
+
+    def note(pairs: list[tuple[str, None]]) -> None:
+        if len(dict(pairs)) < len(pairs):
+            found.append(Counter(name for name, _ in pairs).most_common(1)[0][0])
+
+    json.loads(text, object_pairs_hook=note)
+    return found[0] if found else None
 
 
 def _write_of(

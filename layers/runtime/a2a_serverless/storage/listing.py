@@ -14,7 +14,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from a2a.types import ListTasksResponse, Task, TaskState
@@ -59,6 +59,9 @@ _MAX_TOTAL: Final = 2**31 - 1
 _Fitting = Callable[[Sequence[Task]], Awaitable[int]]
 """Returns how many of the first tasks fit into one answer; it may make them what is sent."""
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_BELOW_MS: Final = re.compile(r"[.,]\d{3}\d*[1-9]")
+"""Finds a fraction of a millisecond in an ISO 8601 time."""
 _PLACE = re.compile(r"[0-9]{15}#[A-Za-z0-9._:-]{1,100}")
 
 
@@ -411,4 +414,6 @@ def _milliseconds(timestamp: str | None) -> int:
         raise InvalidArgumentError("status_timestamp_after must be an ISO 8601 time.") from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return max(0, int(moment.timestamp() * 1000))
+    # Those of tasks are whole milliseconds: a time between two of them is before the later one.
+    past = bool(_BELOW_MS.search(timestamp))
+    return max(0, (moment - _EPOCH) // timedelta(milliseconds=1) + past)

@@ -46,10 +46,9 @@ from a2a_serverless.tasks.blobs import raw_bytes
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
-    MessageAppended,
-    MetadataMerged,
     Replied,
     StatusChanged,
+    copied,
     is_plain,
 )
 from a2a_serverless.tasks.fold import Event, Fold, Record, bound, joined
@@ -112,8 +111,6 @@ class TurnView:
                 msg = f"The agent emitted a {type(event).__name__}, which is no A2A event."
                 raise InvalidAgentEventError(msg)
         self._has_emitted = True
-        if any(isinstance(entry, StatusChanged) for entry in entries):
-            self._sent_back = ()
         self.add(entries)
         return entries
 
@@ -177,32 +174,42 @@ class TurnView:
         yield from _reply(self._completed(message))
 
     def _of_task(self, task: Task) -> Iterator[Entry]:
-        """Yield entries for what is new in a Task; agents send the Task they got, or their own."""
+        """Yield entries for what is new in a Task; agents send the Task they got, or their own.
+
+        Messages and metadata are statuses, so that streams and webhooks tell them, too.
+        """
         self._check_task_id(task.id, "Task")
-        for message in task.history:
-            if message.parts and not self._has_message(message):
-                _check_parts(message.parts, "A message")
-                yield MessageAppended(self._completed(message))
         for artifact in task.artifacts:
             known = self._fold.artifacts.get(artifact.artifact_id)
             if known is None or joined(known) != joined(artifact):
                 yield ArtifactWritten(_checked(artifact))
+        told = [each for each in task.history if each.parts and not self._has_message(each)]
         metadata = self._news_of(_joined(task, *task.history, task.status.message))
-        if metadata.fields:
-            yield MetadataMerged(metadata)
-        if task.HasField("status"):
-            yield from self._of_snapshot(task.status)
+        is_news = self._takes_status(task.status)
+        if is_news or told or metadata.fields:
+            now = copied(self._fold.status)
+            if now.state == TaskState.TASK_STATE_SUBMITTED:
+                now.state = TaskState.TASK_STATE_WORKING
+            last = self._status(task.status if is_news else now, metadata)
+            said = [self._status(TaskStatus(state=now.state, message=each)) for each in told]
+            for number, entry in enumerate((*said, last)):
+                # A status that stays is said again at last: its message joins no history.
+                yield entry if is_news or number else replace(entry, archive=False)
 
-    def _of_snapshot(self, status: TaskStatus) -> Iterator[Entry]:
+    def _takes_status(self, status: TaskStatus) -> bool:
+        """Return True if a Task's status is a new one, and note whether it is the given one."""
         if self._given is not None and _says_the_same(status, self._given.status):
             self._sent_back = (self._status(status),)
-        elif self._is_news(status):
-            yield self._status(status)
+            return False
+        if self._is_news(status):
+            self._sent_back = ()
+            return True
+        return False
 
     def _of_status(self, event: TaskStatusUpdateEvent) -> Entry:
         self._check_task_id(event.task_id, "TaskStatusUpdateEvent")
-        metadata = _joined(event, event.status.message)
-        return self._status(event.status, metadata if metadata.fields else None)
+        self._sent_back = ()
+        return self._status(event.status, _joined(event, event.status.message))
 
     def _of_artifact(self, event: TaskArtifactUpdateEvent) -> Entry:
         """Return the entry of a chunk; the first chunk of a new artifact never appends.
@@ -225,7 +232,7 @@ class TurnView:
         if status.message.parts:
             _check_parts(status.message.parts, "A message")
             copy.message.CopyFrom(self._completed(status.message))
-        return StatusChanged(copy, metadata, archive=True)
+        return StatusChanged(copy, metadata or None, archive=True)
 
     def _check_task_id(self, task_id: str, kind: str) -> None:
         if task_id != self._fold.task_id:

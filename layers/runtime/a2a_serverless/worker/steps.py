@@ -25,6 +25,7 @@ from a2a.types import Artifact, TaskArtifactUpdateEvent
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 
 from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.storage.contexts import key_twice
 from a2a_serverless.tasks.blobs import comparable
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -237,6 +238,11 @@ class Form(NamedTuple):
             entry = Recorded(step_id, "bytes", result)
         else:
             entry = Recorded(step_id, self.name, self._json(step_id, result))
+            if (key := key_twice(entry.value)) is not None:
+                raise WrongCallError(
+                    f"Step {step_id.name!r} has returned a dict of which two keys are {key!r} as"
+                    " text, and a record is JSON: give each another text."
+                )
         if len(entry.value) > most:
             raise WrongCallError(
                 f"The result of step {step_id.name!r} has {len(entry.value):,} bytes, and a record"
