@@ -53,13 +53,17 @@ def settings_for(requests: Sequence[Request]) -> Settings:
 async def replay(requests: Sequence[Request], backends: Backends, card: AgentCard) -> list[Reply]:
     """Send a client's session, on tasks of this server's; return the answers in their order.
 
-    A request goes out when the one before it was answered, or its stream has begun. Each is
-    refused if and only if it was refused then.
+    A request goes out when the one before it was answered, or its stream has begun; the answer to a
+    question when the question has come. Each is refused if and only if it was refused then.
     """
     app = create_app(settings_for(requests), backends, card, entrypoint="stream")
     ids: dict[str, str] = {}
     reading: list[asyncio.Task[Reply]] = []
     for request in requests:
+        if _is_answer(request):
+            sent = zip(requests, reading, strict=False)
+            asking = [reply for each, reply in sent if each.task == request.task]
+            await asyncio.wait_for(asyncio.gather(*asking), ANSWER_S)
         told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         reading.append(asyncio.create_task(_play(app, request.with_ids(ids), told)))
         answer = await asyncio.wait_for(told, ANSWER_S)
@@ -68,6 +72,11 @@ async def replay(requests: Sequence[Request], backends: Backends, card: AgentCar
             number = int(request.task.removeprefix("task-"))
             ids = {name: real for real, name in answer.ids(number).items()} | ids
     return await asyncio.wait_for(asyncio.gather(*reading), ANSWER_S)
+
+
+def _is_answer(request: Request) -> bool:
+    body = request.body if isinstance(request.body, dict) else {}
+    return "taskId" in body.get("params", body).get("message", {})
 
 
 async def _play(app: FastAPI, request: Request, told: asyncio.Future[Answer]) -> Reply:

@@ -1,4 +1,7 @@
-"""The agent of the matrix: `ask` asks back, `obey` waits to be canceled, all else is said back."""
+"""The agent of the matrix: `ask` asks back, `obey` waits to be canceled, all else is said back.
+
+`tell` is said back by a message alone, all else by the chunks of an artifact.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ class Told(Worker):
             case "obey":
                 await ctx.send_status("Waiting.")
                 await asyncio.Event().wait()
+            case "tell":
+                await ctx.respond("You said: tell")
             case text:
                 for chunk in ("You said: ", text):
                     await ctx.emit_text_artifact(chunk, artifact_id="echo", append=True)

@@ -35,6 +35,9 @@ SAYS: Mapping[str, str] = {
     "card": "Matrix",
     "send": "completed: You said: go",
     "delegate": "You said: go",
+    "as a tool": "You said: go",
+    "as a tool, streamed": "You said: go",
+    "last message": "You said: tell",
     "stream": "You said: go",
     "poll": "You said: go",
     "get": "completed: You said: go",
@@ -52,7 +55,8 @@ SAYS: Mapping[str, str] = {
 }
 """What a client tells of an operation, in part, or in its own words; of the last one an error."""
 
-WHOLE = tuple(name for name in SAYS if name not in ("delegate", "poll"))
+OF_FRAMEWORKS = ("delegate", "as a tool", "as a tool, streamed", "last message", "poll")
+WHOLE = tuple(name for name in SAYS if name not in OF_FRAMEWORKS)
 """What a client of the protocol does."""
 
 
@@ -89,11 +93,16 @@ CLIENTS = (
     Client("JavaScript 0.3", ("node", "operations-0.3.mjs"), without("list")),
     Client("Python 1.3", python("python_1_3", own=False), WHOLE),
     Client("Python 0.3", python("python_0_3"), without("list", "list push", "delete push")),
-    Client("Google ADK", python("google_adk"), ("delegate", "question", "answer"), (JSONRPC,)),
+    Client(
+        "Google ADK",
+        python("google_adk"),
+        ("as a tool", "as a tool, streamed", "last message", "stream", "question", "answer"),
+        (JSONRPC,),
+    ),
     Client(
         "agent-framework",
         python("agent_framework"),
-        ("delegate", "stream", "question", "answer"),
+        ("delegate", "last message", "stream", "question", "answer"),
     ),
     Client("CrewAI", python("crewai"), ("delegate", "poll", "question", "answer")),
     Client("Strands", python("strands_client"), ("delegate", "stream", "question"), (JSONRPC,)),
@@ -137,10 +146,18 @@ ELSEWHERE = {
 _SHOWS_NO_ARTIFACT = (
     "Strands' own: of a task that ends with a message it shows the message, and no artifact"
 )
+_SHOWS_NO_MESSAGE = (
+    "agent-framework's own: of a task without artifacts run() returns the caller's own text"
+)
 FAULTS: Mapping[tuple[str, str, str], str] = {
     ("Python 0.3", REST, "unknown task"): (
         "the client's own: it shows HTTP's status, 404, and not the error in the body"
     ),
+    ("Google ADK", JSONRPC, "as a tool, streamed"): (
+        "the ADK's own: its AgentTool gives the model the last text of a stream alone"
+    ),
+    ("agent-framework", JSONRPC, "last message"): _SHOWS_NO_MESSAGE,
+    ("agent-framework", REST, "last message"): _SHOWS_NO_MESSAGE,
     ("Strands", JSONRPC, "delegate"): _SHOWS_NO_ARTIFACT,
     ("Strands", JSONRPC, "stream"): _SHOWS_NO_ARTIFACT,
 }

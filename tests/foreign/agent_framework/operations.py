@@ -24,6 +24,9 @@ async def main(url: str, binding: str) -> None:
         async def delegate() -> str:
             return str((await agent.run("go")).text)
 
+        async def tell() -> str:
+            return str((await agent.run("tell")).text)
+
         async def stream() -> str:
             return "".join([update.text async for update in agent.run("go", stream=True)])
 
@@ -36,6 +39,7 @@ async def main(url: str, binding: str) -> None:
         session = agent.create_session()
         async with agent:
             await tried("delegate", delegate)
+            await tried("last message", tell)
             await tried("stream", stream)
             await tried("question", ask)
             await tried("answer", answer)

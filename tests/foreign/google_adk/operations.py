@@ -8,14 +8,52 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
+from collections.abc import AsyncGenerator
 
+import httpx
+from a2a.client import ClientConfig, ClientFactory
+from google.adk.agents import LlmAgent
 from google.adk.agents.remote_a2a_agent import RemoteA2aAgent
+from google.adk.models import BaseLlm, LlmRequest, LlmResponse
 from google.adk.runners import InMemoryRunner
+from google.adk.tools import AgentTool
 from google.genai import types
 
 from tests.foreign.tried import tried
 
 APP, USER = "matrix", "somebody"
+
+
+class Calling(BaseLlm):  # type: ignore[misc] # its environment has the types, ours does not
+    """Hands its message to the remote agent, and says what that has answered."""
+
+    async def generate_content_async(
+        self,
+        llm_request: LlmRequest,
+        stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
+    ) -> AsyncGenerator[LlmResponse, None]:
+        last = llm_request.contents[-1].parts[-1]
+        if last.function_response:
+            part = types.Part(text=last.function_response.response["result"])
+        else:
+            call = types.FunctionCall(name="remote", args={"request": last.text})
+            part = types.Part(function_call=call)
+        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+
+
+async def as_a_tool(url: str, text: str, *, streaming: bool) -> str:
+    """What a model reads of the remote agent that is its tool."""
+    async with httpx.AsyncClient(timeout=60) as http:
+        factory = ClientFactory(ClientConfig(httpx_client=http, streaming=streaming))
+        card = f"{url}.well-known/agent-card.json"
+        remote = RemoteA2aAgent(name="remote", agent_card=card, a2a_client_factory=factory)
+        agent = LlmAgent(name="root", model=Calling(model="fake"), tools=[AgentTool(remote)])
+        runner = InMemoryRunner(agent=agent, app_name=APP)
+        session = await runner.session_service.create_session(app_name=APP, user_id=USER)
+        message = types.Content(role="user", parts=[types.Part(text=text)])
+        events = runner.run_async(user_id=USER, session_id=session.id, new_message=message)
+        *_, last = [event async for event in events]
+        return "".join(part.text or "" for part in last.content.parts)
 
 
 async def main(url: str) -> None:
@@ -37,7 +75,7 @@ async def main(url: str) -> None:
             texts += [str(value) for call in calls for value in call.args.values()]
         return "".join(texts)
 
-    async def delegate() -> str:
+    async def stream() -> str:
         session = await runner.session_service.create_session(app_name=APP, user_id=USER)
         return await said(session.id, "go")
 
@@ -47,7 +85,10 @@ async def main(url: str) -> None:
         return await said(session.id, "ask")
 
     asked: list[str] = []
-    await tried("delegate", delegate)
+    await tried("as a tool", lambda: as_a_tool(url, "go", streaming=False))
+    await tried("as a tool, streamed", lambda: as_a_tool(url, "go", streaming=True))
+    await tried("last message", lambda: as_a_tool(url, "tell", streaming=False))
+    await tried("stream", stream)
     await tried("question", ask)
     await tried("answer", lambda: said(asked[0], "go"))
 
