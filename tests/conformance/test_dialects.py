@@ -13,8 +13,8 @@ import pytest
 from a2a.compat.v0_3 import types as types_v03
 from a2a.types import AgentCard
 
+from a2a_serverless.clock import SystemClock
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
 from tests.conformance.conftest import FUNCTIONS, ServedAgent, serving
 from tests.conformance.older_clients import (
@@ -408,7 +408,22 @@ class TestRepetition:
         assert caught.value.code == -32602
 
 
+class Later(SystemClock):
+    """The time in a while."""
+
+    after_s = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.after_s * 1000
+
+
 class TestSubmitting:
+    @pytest.fixture
+    def clock(self, backends: Backends) -> Later:
+        """The clock of the API, after the worker has begun."""
+        backends.storage.clock = clock = Later()
+        return clock
+
     @pytest.fixture(params=[SUBMIT_PATH, "/"])
     def client(self, request: pytest.FixtureRequest, agent: ServedAgent) -> Client01:
         return Client01(agent.client, request.param)
@@ -447,14 +462,68 @@ class TestSubmitting:
                 await client.call(method, {"message": sent("go")["message"], **params})
             assert caught.value.code == -32602
 
-    async def test_its_time_to_live(self, client: Client01, backends: Backends) -> None:
-        """E10: a submitted task lives for an hour, other tasks as long as ever."""
+    @pytest.mark.parametrize(
+        ("text", "status"), [("go", "completed"), ("ask", "input-required"), ("wait", "working")]
+    )
+    async def test_a_result_is_kept_for_an_hour_from_its_end(
+        self, client: Client01, worker: ScriptedWorker, clock: Later, text: str, status: str
+    ) -> None:
+        """E10: a task that works, or waits, is not gone, however old it is."""
+        submitting = asyncio.create_task(client.call("tasks/submit", self.submission(text)))
+        if text == "wait":
+            await worker.waiting.wait()
+        else:
+            await submitting
+        for after_s, seen in ((3500, status), (3600, "not_found" if text == "go" else status)):
+            clock.after_s = after_s
+            result = await client.call("tasks/status", {"taskId": "test-1"})
+            assert result["task"]["status"] == seen
+        if text == "wait":
+            worker.gate.set()
+            assert (await submitting)["task"]["status"] == "completed"
+            result = await client.call("tasks/status", {"taskId": "test-1"})
+            assert result["task"]["status"] == "completed"
+
+    async def test_its_id_is_free_after_that(
+        self, client: Client01, worker: ScriptedWorker, clock: Later
+    ) -> None:
+        """E10: the next submit under the id opens another task."""
         await client.call("tasks/submit", self.submission("go"))
+        clock.after_s = 3600
+        task = (await client.call("tasks/submit", self.submission("fail")))["task"]
+        assert task["status"] == "failed"
+        assert len(worker.started) == 2
+
+    async def test_tasks_that_were_not_submitted_are_kept(
+        self, client: Client01, clock: Later
+    ) -> None:
+        """E10: its status is known, and nothing is deleted, however long ago it has ended."""
         await client.send("go", task=Seen("another"))
-        storage = backends.storage.for_scope(ANONYMOUS)
-        kept = [await storage.head("test-1"), await storage.head("another")]
-        seconds = [(h.expires_at - h.created_at) // 1000 for h in kept if h is not None]
-        assert seconds == [3600, 30 * 86_400]
+        clock.after_s = 7200
+        found = await client.call("tasks/status", {"taskId": "another"})
+        assert found["task"]["status"] == "completed"
+        with pytest.raises(RpcError):
+            await client.call("tasks/submit", self.submission("other", "another"))
+        assert (await client.call("tasks/get", {"id": "another"}))["id"] == "another"
+
+    @pytest.mark.parametrize("text", ["go", "wait"])
+    async def test_no_advice_that_is_refused(
+        self, client: Client01, worker: ScriptedWorker, text: str
+    ) -> None:
+        """E11: other content under the id of a task that works or has ended names another id."""
+        submitting = asyncio.create_task(client.call("tasks/submit", self.submission(text)))
+        if text == "wait":
+            await worker.waiting.wait()
+        else:
+            await submitting
+        with pytest.raises(RpcError) as caught:
+            await client.call("tasks/submit", self.submission("something else"))
+        assert "under another id" in str(caught.value)
+        assert "without taskId" not in str(caught.value)
+        other = await client.call("tasks/submit", self.submission("go", "test-2"))
+        assert other["task"]["status"] == "completed"
+        worker.gate.set()
+        await submitting
 
     async def test_a_running_task(self, client: Client01, worker: ScriptedWorker) -> None:
         """E18: the status of a running task is working."""

@@ -160,7 +160,7 @@ class Settings(BaseModel):
     older_dialects: bool = False
     """True to serve the methods of A2A 0.1, and `tasks/submit` and `tasks/status`, too."""
     submitted_ttl_s: float = Field(default=3600, gt=0)
-    """The time that a task of `tasks/submit` is kept after its creation."""
+    """The time that the result of `tasks/submit` is kept after the end of its task."""
 
     push_queue: str = ""
     """URL or name of the queue of push deliveries; empty: push is not offered."""

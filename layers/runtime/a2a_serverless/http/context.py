@@ -83,13 +83,14 @@ class CallContext:
         tenant: the tenant that the request names; empty if it names none.
         chosen_id: the id that the client has given to its task, which is created if it does not
             exist; None, as in most calls, when the server chooses.
-        ttl_s: how long a created task is kept; None: as long as any other.
+        creation_key: the idempotency key of a created task with a client's own id, if the request
+            has none.
     """
 
     request: Request
     tenant: str = ""
     chosen_id: str | None = None
-    ttl_s: float | None = None
+    creation_key: str | None = None
 
     @property
     def user_name(self) -> str:

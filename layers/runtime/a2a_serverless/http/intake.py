@@ -20,6 +20,7 @@ from a2a_serverless.errors import (
     ContextMismatchError,
     IdempotencyConflictError,
     RepeatedKeyError,
+    TaskNotAcceptingMessagesError,
     TaskNotCancelableError,
     TaskNotFoundError,
     TaskTerminalStateError,
@@ -38,7 +39,7 @@ from a2a_serverless.tasks.entries import Caller, TurnOpened
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head, Operation, OperationParams, is_interrupted
 from a2a_serverless.tasks.identity import Scope, digest, first_task_id, keyed_context_id, new_id
-from a2a_serverless.tasks.rules import Commit, content_digest, key_digest, message_digest
+from a2a_serverless.tasks.rules import AS_NEW, Commit, content_digest, key_digest, message_digest
 from a2a_serverless.wiring import Backends
 
 REBASES = 8
@@ -120,8 +121,9 @@ class Intake:
             context_id,
             caller=context.caller(self._carried),
             task_id=chosen or first,
-            idempotency_key=_header_key(key) if chosen else _creation_key(request, key),
-            ttl_s=context.ttl_s,
+            idempotency_key=_header_key(key) or context.creation_key
+            if chosen
+            else _creation_key(request, key),
         )
         head, turn = opened.head, 1
         if opened.created and opened.log is not None:
@@ -131,7 +133,12 @@ class Intake:
             return await self._rejoin(storage, head, turn, request, context)
         if _repeats_outcome(head, request):
             return await self._rejoin(storage, head, head.turn, request, context)
-        return await self._follow_up(storage, _addressed(request, chosen), context)
+        try:
+            return await self._follow_up(storage, _addressed(request, chosen), context)
+        except (TaskTerminalStateError, TaskNotAcceptingMessagesError) as error:
+            # Some of the dialects in which clients name their tasks have no message without an id.
+            advice = str(error).replace(AS_NEW, "under another id")
+            raise type(error)(advice) from error
 
     async def create(
         self,

@@ -52,13 +52,14 @@ from a2a_serverless.http.receivers import Receivers
 from a2a_serverless.http.streams import StreamEvent, StreamItems, followed
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Inline, inlined_bytes
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import list_tasks
 from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.entries import is_plain, json_of
 from a2a_serverless.tasks.fold import Event, bound
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import terminal_error
+from a2a_serverless.tasks.rules import key_digest, terminal_error
 from a2a_serverless.wiring import Backends
 
 M = TypeVar("M", bound=AnyMessage)
@@ -183,6 +184,19 @@ class DurableRequestHandler:
             length = self._length(params)
             inline = self._inline(context)
             return await self._storage(context).load_task(params.id, length, inline=inline)
+
+    async def forget_result(self, context: CallContext, *, kept_s: float) -> None:
+        """Delete the task that the context names, so that its id is free again.
+
+        Do so only if it was created with the context's key, and has ended `kept_s` seconds ago, or
+        earlier.
+        """
+        storage, task_id = self._storage(context), context.chosen_id or ""
+        head = await storage.head(task_id)
+        if head is None or head.key_digest != key_digest(context.creation_key):
+            return
+        if head.is_terminal and head.status_at + kept_s * 1000 <= storage.clock.now_ms():
+            await delete_task(storage, task_id, incarnation=head.incarnation)
 
     @operation("list_tasks")
     async def on_list_tasks(

@@ -68,6 +68,9 @@ from a2a_serverless.tasks.usage import summed
 LEFT_MS: Final[Mapping[Reason, int]] = {"share": 3_600_000, "conversation": 300_000}
 """Milliseconds after which the sweeper looks at a turn that is left, by what it waits for."""
 
+AS_NEW: Final = "without taskId"
+"""How a client sends a message that opens a task, unless it names its tasks itself."""
+
 SNAPSHOT_BYTES: Final = 65_536
 """The least bytes of log from one snapshot of a task to the next."""
 
@@ -427,7 +430,7 @@ def _check(head: Head, commit: Commit) -> None:
     transitions = any(isinstance(entry, StatusChanged) for entry in commit.entries)
     opens = any(isinstance(entry, TurnOpened) for entry in commit.entries)
     if head.is_terminal and (transitions or opens):
-        raise terminal_error(head, "Send the message without taskId: it starts a new task.")
+        raise terminal_error(head, f"Send the message {AS_NEW}: it starts a new task.")
     if commit.claims and not head.turn_is_open:
         raise TurnFinishedError
     written_by_another = commit.token is not None and head.token != commit.token
@@ -436,7 +439,7 @@ def _check(head: Head, commit: Commit) -> None:
     if opens and (not is_interrupted(head.state) or head.next_turn):
         msg = (
             f"The task is {state_name(head.state)} and does not wait for a message: send it"
-            " when the task asks for input, or without taskId as a new task."
+            f" when the task asks for input, or {AS_NEW} as a new task."
         )
         raise TaskNotAcceptingMessagesError(msg)
 

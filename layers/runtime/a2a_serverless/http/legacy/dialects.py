@@ -189,18 +189,27 @@ class LegacyDialects:
     # -- submit and ask later ------------------------------------------------------------------
 
     async def _submit(self, params: _Params, context: CallContext) -> _Result:
-        context.chosen_id = _text(params, "taskId")
-        context.ttl_s = self._settings.submitted_ttl_s
+        await self._named(params, context)
         task = await self._finished(_message_of({"message": params.get("message")}), context)
         return {"task": submitted(task)}
 
     async def _status(self, params: _Params, context: CallContext) -> _Result:
-        task_id = _text(params, "taskId")
+        task_id = await self._named(params, context)
         asked = GetTaskRequest(id=task_id, history_length=0)
         task = await self._handler.find_task(asked, context)
         if task is None:
             return {"task": {"id": task_id, "status": "not_found"}}
         return {"task": submitted(task)}
+
+    async def _named(self, params: _Params, context: CallContext) -> str:
+        """Return the id of the client's task, which is gone if its result was kept for its time.
+
+        The key tells tasks that were submitted from all others, which are kept as ever.
+        """
+        task_id = _text(params, "taskId")
+        context.chosen_id, context.creation_key = task_id, digest("submitted-task", task_id)
+        await self._handler.forget_result(context, kept_s=self._settings.submitted_ttl_s)
+        return task_id
 
     async def _finished(self, request: SendMessageRequest, context: CallContext) -> Task:
         """Return the task after its turn, even if the agent has answered with a Message alone."""
