@@ -15,6 +15,7 @@ from a2a.types import AgentCard
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
 from tests.conformance.conftest import FUNCTIONS, ServedAgent, serving
 from tests.conformance.older_clients import (
@@ -186,7 +187,7 @@ class TestVersion01:
         assert (await sending).text == STORY
 
     async def test_push_in_a_message_and_beside_it(
-        self, client: Client01, agent: ServedAgent
+        self, client: Client01, agent: ServedAgent, backends: Backends
     ) -> None:
         """0.1 has one receiver for a task: the later one replaces the first, as 1.0 shows."""
         first = {"url": "https://receiver.example/1", "authentication": {"schemes": ["Bearer"]}}
@@ -194,12 +195,19 @@ class TestVersion01:
         shown = await client.call("tasks/pushNotification/get", {"id": seen["id"]})
         assert shown["pushNotificationConfig"]["url"] == first["url"]
         assert shown["pushNotificationConfig"]["authentication"] == {"schemes": ["Bearer"]}
-        second = {"id": seen["id"], "pushNotificationConfig": {"url": "https://receiver.example/2"}}
+        empty = {"url": "https://receiver.example/2", "authentication": {"schemes": []}}
+        second = {"id": seen["id"], "pushNotificationConfig": empty}
         await client.call("tasks/pushNotification/set", second)
         listed = await agent.call("ListTaskPushNotificationConfigs", {"taskId": seen["id"]})
         assert [(one["id"], one["url"]) for one in listed.result["configs"]] == [
             ("a2a-0.1", "https://receiver.example/2")
         ]
+        push = await backends.storage.for_scope(ANONYMOUS).webhooks.get(seen["id"], "a2a-0.1")
+        assert push is not None
+        assert push.dialect == "0.1"
+        third = {"id": seen["id"], "pushNotificationConfig": {"url": "http://10.0.0.7/"}}
+        with pytest.raises(RpcError, match=r"pushNotificationConfig\.url"):
+            await client.call("tasks/pushNotification/set", third)
 
     @pytest.mark.parametrize("name", ["id", "taskId"])
     async def test_a_task_is_named_by_either_name(self, client: Client01, name: str) -> None:

@@ -16,6 +16,7 @@ from a2a.types import AgentCard
 from pydantic import SecretStr
 
 from a2a_serverless.settings import Settings
+from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
 from tests.conformance.conftest import FUNCTIONS, ServedAgent, serving
 from tests.support.a2a_calls import JSONRPC, Answer, message
@@ -417,7 +418,7 @@ class TestOlderJsonRpc:
         "config",
         [
             {"url": "https://10.0.0.7/", "token": TOKEN},
-            {"url": URL, "token": TOKEN, "authentication": {"schemes": []}},
+            {"url": URL, "token": TOKEN, "authentication": {"schemes": [], "credentials": "c"}},
             {"url": URL, "token": [TOKEN]},
             {"url": 7, "token": TOKEN},
             {"url": "https://\ud800/", "token": TOKEN},
@@ -444,6 +445,78 @@ class TestOlderJsonRpc:
         """0.3, 7.8: nothing is deleted without the id of the configuration."""
         refused = await rpc(agent, f"{OLDER}delete", {"id": task_id})
         assert refused["error"]["code"] == -32602
+
+
+OLD_MESSAGE = {"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "ask"}]}
+
+
+async def older(agent: ServedAgent, way: str, task_id: str, config: Any) -> dict[str, Any]:
+    """Set a configuration over 0.3, in one of its ways; the answer's body."""
+    if way == "JSON-RPC":
+        body = {"taskId": task_id, "pushNotificationConfig": config}
+        return await rpc(agent, f"{OLDER}set", body)
+    if way == "in a message":
+        configuration = {"pushNotificationConfig": config}
+        return await rpc(
+            agent, "message/send", {"message": OLD_MESSAGE, "configuration": configuration}
+        )
+    form = {"pushNotificationConfig": config}
+    form = form if way == "JavaScript" else {"config": form}
+    answered = await agent.client.post(f"/v1/tasks/{task_id}/pushNotificationConfigs", json=form)
+    found: dict[str, Any] = answered.json()
+    return found
+
+
+OLDER_WAYS = ["JSON-RPC", "in a message", "HTTP+JSON", "JavaScript"]
+
+
+@pytest.mark.parametrize(
+    ("way", "authentication"),
+    [
+        *((way, None) for way in OLDER_WAYS),
+        *((way, {"schemes": []}) for way in OLDER_WAYS),
+        ("HTTP+JSON", {}),
+        ("JavaScript", {}),
+    ],
+)
+async def test_a_webhook_of_0_3_is_told_in_0_3(
+    agent: ServedAgent, backends: Backends, task_id: str, way: str, authentication: Any
+) -> None:
+    """0.3, 9.5: however it is set; its list of schemes may be empty, in ProtoJSON left out."""
+    config = {"id": "mine", "url": URL, "authentication": authentication}
+    answered = await older(agent, way, task_id, config)
+    assert "error" not in answered
+    set_on = answered["result"]["id"] if way == "in a message" else task_id
+    push = await backends.storage.for_scope(ANONYMOUS).webhooks.get(set_on, "mine")
+    assert push is not None
+    assert push.dialect == "0.3"
+    assert not push.config.HasField("authentication")
+
+
+@pytest.mark.parametrize("way", OLDER_WAYS)
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"url": "http://10.0.0.7/"}, "url"),
+        ({"url": ""}, "url"),
+        ({"url": URL, "token": "\n"}, "token"),
+        ({"url": URL, "authentication": {"schemes": ["a b"]}}, "authentication.schemes"),
+        ({"url": URL, "authentication": {"schemes": ["Digest"]}}, "authentication.schemes"),
+        (
+            {"url": URL, "authentication": {"schemes": ["Basic"], "credentials": "\n"}},
+            "authentication.credentials",
+        ),
+    ],
+)
+async def test_a_refusal_names_the_fields_of_0_3(
+    agent: ServedAgent, task_id: str, way: str, config: Any, field: str
+) -> None:
+    """A client reads the names of what it has sent, and no name of 1.0."""
+    answered = await older(agent, way, task_id, config)
+    place = "configuration." if way == "in a message" else ""
+    message = answered["error"]["message"]
+    assert f"{place}pushNotificationConfig.{field}" in message
+    assert "taskPushNotificationConfig" not in message
 
 
 # -- secrets -----------------------------------------------------------------------------------

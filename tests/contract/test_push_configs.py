@@ -227,7 +227,7 @@ async def test_another_scope_sees_nothing(storage: DurableStorage) -> None:
 
 
 async def test_a_task_that_has_ended_takes_one(storage: DurableStorage) -> None:
-    """A configuration for an ended task is stored, as the kit asks, and is owed nothing."""
+    """A configuration for an ended task is stored, as the kit asks, behind all its events."""
     task = await Storage(storage).create_task("ctx", message())
     await Storage(storage).update_task(task.id, TaskState.TASK_STATE_COMPLETED)
     await storage.webhooks.put(config(task.id, "late"))
@@ -257,12 +257,13 @@ async def test_a_cursor_moves_from_where_it_stands(storage: DurableStorage) -> N
 
 
 async def test_a_move_meets_a_replacement(storage: DurableStorage) -> None:
-    """A success counts for the replaced one too; failures do not outlive it."""
+    """Neither a success nor failures of the one before outlive it."""
     task = await Storage(storage).create_task("ctx", message())
     start = await storage.webhooks.put(config(task.id, "a"))
-    await storage.webhooks.put(config(task.id, "a", "https://other.example/"))
-    failed = replace(start, failures=1, failing_since=5)
-    assert await storage.webhooks.move(start, failed)
+    other = await storage.webhooks.put(config(task.id, "a", "https://other.example/"))
+    assert not await storage.webhooks.move(start, replace(start, version=2, set_mark=0))
+    failed = replace(other, failures=1, failing_since=5)
+    assert await storage.webhooks.move(other, failed)
     replaced = await storage.webhooks.put(config(task.id, "a"))
     assert await storage.webhooks.move(failed, replace(failed, failures=2)) is False
     assert await storage.webhooks.get(task.id, "a") == replaced == start

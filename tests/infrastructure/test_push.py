@@ -13,7 +13,7 @@ from a2a_serverless.tasks.head import KNOWN, state_name
 from a2a_serverless.tasks.push import PushEvents
 from a2a_serverless_tools.local.sources import BATCH
 from a2a_serverless_tools.local.template import Template
-from tests.support.simulation.pushing import TIMEOUT_S, stream_filter
+from tests.support.simulation.pushing import TIMEOUT_S, WEBHOOKS_SET, stream_filter
 
 Json = dict[str, Any]
 
@@ -23,8 +23,15 @@ RECORD = json.loads(
 )["Records"][0]
 
 
-def record(*, name: str = "INSERT", sort: str = "", state: str | None = None) -> Json:
-    """A record as the stream has it, of an item with another key or state."""
+def record(
+    *,
+    name: str = "INSERT",
+    sort: str = "",
+    state: str | None = None,
+    mark: int = 0,
+    move: str = "",
+) -> Json:
+    """A record as the stream has it, of an item with another key or other attributes."""
     changed: Json = json.loads(json.dumps(RECORD)) | {"eventName": name}
     keys, image = changed["dynamodb"]["Keys"], changed["dynamodb"]["NewImage"]
     if sort:
@@ -32,9 +39,12 @@ def record(*, name: str = "INSERT", sort: str = "", state: str | None = None) ->
     image.pop("state")
     if state is not None:
         image["state"] = {"S": state}
+    image |= {"set_mark": {"N": str(mark)}} if mark else {}
+    image |= {"move": {"S": move}} if move else {}
     return changed
 
 
+WEBHOOK_SET = record(sort="PUSH#qW3rTy-uI_0p#mine", mark=7)
 COMMITS = [record(), *(record(state=state_name(state)) for state in sorted(KNOWN))]
 OTHERS = [
     record(name="MODIFY", sort="HEAD", state="TASK_STATE_COMPLETED"),
@@ -42,6 +52,10 @@ OTHERS = [
     record(name="REMOVE", state="TASK_STATE_COMPLETED"),
     record(name="INSERT", sort="PUSH#qW3rTy-uI_0p#mine"),
     record(name="INSERT", sort="CANCEL"),
+    record(name="REMOVE", sort="PUSH#qW3rTy-uI_0p#mine"),
+    record(name="MODIFY", sort="PUSH#qW3rTy-uI_0p#mine", mark=7, move="moved"),
+    record(name="MODIFY", sort="PUSH#qW3rTy-uI_0p#mine", move="moved"),
+    record(name="MODIFY", sort="HEAD", mark=7),
 ]
 
 
@@ -49,9 +63,10 @@ OTHERS = [
 def test_the_filter_drops_what_the_function_would_drop(which: PushEvents) -> None:
     """For each choice a record wakes PushFunction exactly if the function would use it."""
     passes = stream_filter(Settings(push_events=which)).passes
-    for each in [*COMMITS, *OTHERS]:
+    for each in [*COMMITS, WEBHOOK_SET, WEBHOOK_SET | {"eventName": "MODIFY"}, *OTHERS]:
         assert passes(each) is bool(list(_committed_by([each], which))), each
     assert any(map(passes, COMMITS))
+    assert passes(WEBHOOK_SET)
     assert not any(map(passes, OTHERS))
 
 
@@ -59,7 +74,8 @@ def test_the_filter_is_chosen_with_the_setting(document: Json, transformed: Json
     """One parameter chooses what wakes the function and what it sends."""
     source = transformed["PushFunctionCommits"]["Properties"]
     assert source["FilterCriteria"]["Filters"] == [
-        {"Pattern": {"Fn::FindInMap": ["PushFilters", {"Ref": "PushEvents"}, "Pattern"]}}
+        {"Pattern": {"Fn::FindInMap": ["PushFilters", {"Ref": "PushEvents"}, "Pattern"]}},
+        {"Pattern": WEBHOOKS_SET},
     ]
     assert tuple(document["Parameters"]["PushEvents"]["AllowedValues"]) == CHOICES
     assert set(document["Mappings"]["PushFilters"]) == set(CHOICES)

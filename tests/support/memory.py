@@ -10,7 +10,7 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.keys import KeyStore
-from a2a_serverless.storage.layout import EVENTS, INDEXES
+from a2a_serverless.storage.layout import EVENTS, INDEXES, tells_of_push
 from a2a_serverless.storage.leases import PLACES, Slots
 from a2a_serverless.storage.table import Item, Key, Pause, Watch
 from a2a_serverless.wiring import OBSERVER
@@ -51,7 +51,9 @@ def items_of(storage: DurableStorage) -> dict[Key, Item]:
     return storage.table._items
 
 
-def on_insert(table: MemoryTable, listener: Callable[[Item], None]) -> Callable[[], None]:
+def on_insert(
+    table: MemoryTable, listener: Callable[[Item], None], *, also_rewritten: bool = False
+) -> Callable[[], None]:
     """Tell `listener` of every item that is made from now on; return a function to stop.
 
     It is called in the writer's thread, in the order of the writes.
@@ -60,7 +62,7 @@ def on_insert(table: MemoryTable, listener: Callable[[Item], None]) -> Callable[
 
     def stored(key: Key, before: Item | None, after: Item | None) -> None:
         store(key, before, after)
-        if is_told and before is None and after is not None:
+        if is_told and (also_rewritten or before is None) and after is not None:
             listener(dict(after))
 
     def stop() -> None:
@@ -81,4 +83,17 @@ def commits_of(storage: DurableStorage) -> list[Item]:
             made.append(item)
 
     on_insert(storage.table, take)
+    return made
+
+
+def webhooks_set_in(storage: DurableStorage) -> list[Item]:
+    """The push configurations of all scopes from now on, each time that one is set."""
+    assert isinstance(storage.table, MemoryTable)
+    made: list[Item] = []
+
+    def take(item: Item) -> None:
+        if tells_of_push(item["SK"], item):
+            made.append(item)
+
+    on_insert(storage.table, take, also_rewritten=True)
     return made

@@ -334,7 +334,7 @@ def timeline(
     left = head.left if head.turn_is_open else ""
     discards, turns = discards_of(records), turns_of(head, records)
     commits = tuple(_commits(records, discards))
-    webhooks = webhooks_of(seen.pushes, records, push_events)
+    webhooks = webhooks_of(seen.pushes, head, records, push_events)
     released = head.released if head.turn_is_open and head.was_released else None
     known = {name: None if name in seen.missing else getattr(head, name) for name in _MAY_LACK}
     if known["turn"] is not None:

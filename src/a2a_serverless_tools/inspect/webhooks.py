@@ -11,7 +11,8 @@ from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.push import GivenUp, Push, PushEvents, pushed
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.push import GivenUp, Push, PushEvents, owed_events, pushed
 from a2a_serverless_tools.inspect.lines import LogLine
 
 _Result: TypeAlias = Literal["told", "failed", "given up"]
@@ -101,18 +102,18 @@ class Webhook:
 
 
 def webhooks_of(
-    pushes: Iterable[Push], records: Sequence[Record], which: PushEvents
+    pushes: Iterable[Push], head: Head, records: Sequence[Record], which: PushEvents
 ) -> tuple[Webhook, ...]:
-    """Return the webhooks of a task whose commits are `records`, in the order of `pushes`.
+    """Return the webhooks of a task with this HEAD and these commits, in the order of `pushes`.
 
     `which` are the events that the deployment pushes.
     """
-    events = [event for event, _ in pushed("", "", records, which)]
+    events = list(pushed("", "", records, which))
     return tuple(
         Webhook(
             config_id=push.config.id,
             receiver=_receiver(push.config.url),
-            owed=sum(event > push.cursor for event in events),
+            owed=sum(1 for _ in owed_events(push, head, events)),
             next_at=push.next_at if push.failing_since is not None else None,
             **{name: getattr(push, name) for name in _AS_STORED},
         )

@@ -19,7 +19,7 @@ from botocore.exceptions import ClientError
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.storage.dynamodb import typed
-from a2a_serverless.storage.layout import event_position
+from a2a_serverless.storage.layout import event_position, tells_of_push
 from a2a_serverless.storage.table import Check, Item, Key, Put, Streamed, key_of
 
 logger = logging.getLogger(__name__)
@@ -54,10 +54,10 @@ class StreamSource(ABC):
 
 
 class AddedStream(StreamSource):
-    """The commits in a table that tells of its new items, from the oldest one that is left on.
+    """The commits, and push configurations that were set, in a table that tells of its new items.
 
-    How far it has read stands in the table: so commits are not lost while nothing reads, and after
-    a crash those of the last batch come again.
+    It begins with the oldest that is left. How far it has read stands in the table: so none is lost
+    while nothing reads, and after a crash those of the last batch come again.
 
     Args:
         table: the table.
@@ -71,7 +71,7 @@ class AddedStream(StreamSource):
         seen = told = int(stored["seen"]) if stored is not None else 0
         while True:
             added = await self._table.added(seen, limit=BATCH)
-            records = [_record_of(n, item) for n, item in added if event_position(item["SK"])]
+            records = [_record_of(n, item) for n, item in added if _is_told(item)]
             if records:
                 await consume(records)
             seen = added[-1][0] if added else seen
@@ -85,6 +85,10 @@ class AddedStream(StreamSource):
 
 
 _CURSOR: Final = Key("STREAM#push", "CURSOR")
+
+
+def _is_told(item: Item) -> bool:
+    return bool(event_position(item["SK"])) or tells_of_push(item["SK"], item)
 
 
 def _record_of(number: int, item: Item) -> dict[str, Any]:

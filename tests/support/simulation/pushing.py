@@ -66,5 +66,11 @@ def pushing(
 
 def stream_filter(settings: Settings) -> StreamFilter:
     """Return the filter of template.yaml for the events that these settings push."""
-    document = yaml_parse(find_template().read_text(encoding="utf-8"))
-    return StreamFilter([document["Mappings"]["PushFilters"][settings.push_events]["Pattern"]])
+    chosen = _DOCUMENT["Mappings"]["PushFilters"][settings.push_events]["Pattern"]
+    return StreamFilter([chosen, WEBHOOKS_SET])
+
+
+_DOCUMENT = yaml_parse(find_template().read_text(encoding="utf-8"))
+_COMMITS = _DOCUMENT["Resources"]["PushFunction"]["Properties"]["Events"]["Commits"]["Properties"]
+WEBHOOKS_SET: str = _COMMITS["FilterCriteria"]["Filters"][1]["Pattern"]
+"""The filter of webhooks that were set."""

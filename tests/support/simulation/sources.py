@@ -111,13 +111,13 @@ class SqsSource(EventSource):
 
 
 class MemoryStream(StreamSource):
-    """The new items of a table in this process, from now on."""
+    """The items of a table in this process that are written from now on."""
 
     def __init__(self, table: MemoryTable) -> None:
         self._made: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self._number = 0
-        self.close = on_insert(table, self._take)
+        self.close = on_insert(table, self._take, also_rewritten=True)
 
     async def feed(self, consume: Consume) -> None:
         woken = asyncio.Event()

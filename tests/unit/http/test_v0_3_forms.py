@@ -214,6 +214,35 @@ async def test_a_number_with_an_exponent(client: httpx.AsyncClient, task_id: str
     assert (await client.get(path, headers=headers)).status_code == 200
 
 
+@pytest.mark.parametrize("length", [0, 1, None])
+async def test_how_much_of_the_history(
+    client: httpx.AsyncClient, worker: ScriptedWorker, length: int | None
+) -> None:
+    """0 is none in both bindings, also in the answer to a message over JSON-RPC.
+
+    In a message over HTTP+JSON it is what 0.3's own a2a.proto says of it there: no limit.
+    """
+
+    async def call(method: str, params: Any) -> Any:
+        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+        return (await client.post("/", json=body)).json()["result"]
+
+    message = {**KINDS, "parts": [{"kind": "text", "text": "go"}]}
+    sent = await call("message/send", {"message": message, "configuration": _limited(length)})
+    got = await call("tasks/get", {"id": sent["id"], **_limited(length)})
+    path = f"/v1/tasks/{sent['id']}?" + "".join(f"{n}={v}" for n, v in _limited(length).items())
+    read = (await client.get(path)).json()
+    body = {"message": message, "configuration": {"blocking": True, **_limited(length)}}
+    posted = (await post(client, "/message:send", body)).json()["task"]
+    expected = 1 if length is None else length
+    assert [len(one.get("history", ())) for one in (sent, got, read)] == [expected] * 3
+    assert len(posted.get("history", ())) == 1
+
+
+def _limited(length: int | None) -> dict[str, int]:
+    return {} if length is None else {"historyLength": length}
+
+
 async def test_over_jsonrpc_an_error_has_no_details_of_1_0(client: httpx.AsyncClient) -> None:
     """0.3 has none: its data are the fields that are wrong, or nothing."""
     call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {}}

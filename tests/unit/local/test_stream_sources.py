@@ -5,12 +5,13 @@ import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from a2a.types import TaskState
+from a2a.types import TaskPushNotificationConfig, TaskState
 from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import ConfigurationError
@@ -290,6 +291,30 @@ def file(tmp_path: Path) -> Iterator[SqliteTable]:
     """A table in a file."""
     with closing(SqliteTable(tmp_path / "file", INDEXES)) as table:
         yield table
+
+
+async def test_a_file_tells_of_webhooks_that_were_set(file: SqliteTable) -> None:
+    """A new one, and one that replaces it; none whose cursor has moved since."""
+    storage = DurableStorage(file)
+    await storage.open_task("context", request(), task_id="task-1")
+    hook = TaskPushNotificationConfig(id="mine", task_id="task-1", url="https://example.com/")
+    async with reading(AddedStream(file)) as reader:
+        seen: list[str] = []
+        for url in ("https://example.com/", "https://example.com/2"):
+            hook.url = url
+            push = await storage.webhooks.put(hook)
+            await reader.until(lambda: str(push.set_mark) in marks(reader.records))  # noqa: B023
+            assert await storage.webhooks.move(push, replace(push, version=1, set_mark=0))
+            seen.append(str(push.set_mark))
+        await Storage(storage).update_task("task-1", TaskState.TASK_STATE_COMPLETED)
+        await reader.until(lambda: reader.commits() == [1, 2])
+    assert {*marks(reader.records)} == {*seen}
+
+
+def marks(records: list[Any]) -> list[str]:
+    """The marks of the configurations that were set."""
+    images = [record["dynamodb"]["NewImage"] for record in records]
+    return [image["set_mark"]["N"] for image in images if image["SK"]["S"].startswith("PUSH#")]
 
 
 async def test_a_file_tells_of_each_commit_at_least_once(file: SqliteTable) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import jwt
 import pytest
+from a2a.compat.v0_3 import types as types_v03
 from a2a.types import Artifact, Part, StreamResponse, TaskState, TaskStatus
 from google.protobuf import json_format
 
@@ -97,6 +98,7 @@ async def test_a_transition_is_told(receiver: Receiver, world: World) -> None:
     assert response.status_update.context_id == "ctx"
     assert response.status_update.status.state == WORKING
     assert request.headers.keys() == {
+        "a2a-version",
         "authorization",
         "content-length",
         "content-type",
@@ -109,6 +111,7 @@ async def test_a_transition_is_told(receiver: Receiver, world: World) -> None:
         "x-a2a-signature",
     }
     assert request.headers["content-type"] == "application/a2a+json"
+    assert request.headers["a2a-version"] == "1.0"
     assert request.headers["authorization"] == f"Bearer {CREDENTIALS}"
     assert request.headers["x-a2a-notification-token"] == TOKEN
     assert request.attempt == 1
@@ -130,7 +133,7 @@ async def test_a_client_of_0_1_is_told_in_its_form(receiver: Receiver, world: Wo
     """The event alone, with the names of 0.1, as JSON; a pause is final there."""
     head = await world.open()
     own = config(receiver.url(), CONFIG_ID_OF_0_1, task_id=head.task_id)
-    await world.storage.webhooks.put(own)
+    await world.storage.webhooks.put(own, "0.1")
     await world.say(head, WORKING, INPUT_REQUIRED)
     await world.pump()
     bodies = [json.loads(request.body) for request in receiver.requests]
@@ -143,6 +146,102 @@ async def test_a_client_of_0_1_is_told_in_its_form(receiver: Receiver, world: Wo
     ]
     assert receiver.requests[0].headers["content-type"] == "application/json"
     assert receiver.requests[0].headers["authorization"] == f"Bearer {CREDENTIALS}"
+    assert "a2a-version" not in receiver.requests[0].headers
+
+
+def tasks(receiver: Receiver) -> list[types_v03.Task]:
+    """The Tasks of 0.3 that a receiver was told of."""
+    assert {request.headers["content-type"] for request in receiver.requests} == {
+        "application/json"
+    }
+    assert {request.headers["a2a-version"] for request in receiver.requests} == {"0.3"}
+    found = [types_v03.Task.model_validate_json(request.body) for request in receiver.requests]
+    assert [json.loads(request.body)["kind"] for request in receiver.requests] == ["task"] * len(
+        found
+    )
+    return found
+
+
+@pytest.mark.parametrize("way", ["set", "inline", "late"])
+async def test_a_client_of_0_3_is_told_in_its_form(
+    receiver: Receiver, world: World, way: str
+) -> None:
+    """The whole Task of 0.3 as each event has left it, however the configuration came."""
+    hook = config(receiver.url())
+    push = hook if way == "inline" else None
+    opened = await world.storage.open_task("c", request_of("hello"), push=push, push_dialect="0.3")
+    head = opened.head
+    hook.task_id = head.task_id
+    if way == "set":
+        await world.storage.webhooks.put(hook, "0.3")
+    await world.say(head, WORKING)
+    await said(world, head, "one", INPUT_REQUIRED, WORKING, "two", COMPLETED)
+    if way == "late":
+        await world.storage.webhooks.put(hook, "0.3")
+    await world.pump()
+    shown = [
+        (task.id, task.status.state.value, [a.artifact_id for a in task.artifacts or ()])
+        for task in tasks(receiver)
+    ]
+    expected = [
+        ("submitted", []),
+        ("working", []),
+        ("input-required", ["one", "two"]),  # all that was committed with it
+        ("working", ["one", "two"]),
+        ("completed", ["one", "two"]),
+    ]
+    begins = {"set": 1, "inline": 0, "late": 4}[way]
+    assert shown == [(head.task_id, *each) for each in expected[begins:]]
+
+
+async def said(world: World, head: Head, *each: str | TaskState) -> None:
+    """One commit with these artifacts and states."""
+    current = await world.storage.head(head.task_id)
+    assert current is not None
+    entries = [
+        ArtifactWritten(Artifact(artifact_id=one, parts=[Part(text="x")]))
+        if isinstance(one, str)
+        else StatusChanged(TaskStatus(state=one))
+        for one in each
+    ]
+    await world.storage.commit(current, Commit(entries=tuple(entries)))
+
+
+async def test_chunks_are_one_task_of_0_3(receiver: Receiver) -> None:
+    """Where artifacts are pushed, those that wait together come in one Task, as the next status."""
+    world = World(push_events="all")
+    head = await world.open()
+    hook = config(receiver.url(), task_id=head.task_id)
+    await world.storage.webhooks.put(hook, "0.3")
+    await world.say(head, WORKING)
+    await world.pump()
+    for number in range(20):
+        await said(world, head, f"a{number}")
+    await world.pump()
+    await said(world, head, "last")
+    await world.say(head, COMPLETED)
+    await world.pump()
+    assert [(t.status.state.value, len(t.artifacts or ())) for t in tasks(receiver)] == [
+        ("working", 0),
+        ("working", 20),
+        ("completed", 21),
+    ]
+
+
+async def test_the_last_who_sets_it_speaks_its_dialect(receiver: Receiver, world: World) -> None:
+    """A configuration that is replaced over another version of A2A is told in that one."""
+    head = await world.open(states=[COMPLETED])
+    hook = config(receiver.url(), CONFIG_ID_OF_0_1, task_id=head.task_id)
+    for dialect in ("0.1", "1.0", "0.3"):
+        await world.storage.webhooks.put(hook, dialect)
+        await world.pump()
+    bodies = [json.loads(request.body) for request in receiver.requests]
+    assert [body.get("type") or body.get("kind") for body in bodies] == [
+        "TaskStatusUpdateEvent",
+        None,
+        "task",
+    ]
+    assert "statusUpdate" in bodies[1]
 
 
 async def test_without_secrets_there_are_no_headers_for_them(
@@ -690,12 +789,13 @@ async def test_a_deleted_configuration_is_told_no_more(receiver: Receiver, world
 
 
 @pytest.mark.parametrize(
-    ("states", "rest"), [([WORKING, COMPLETED], ["COMPLETED"]), ([COMPLETED], [])]
+    ("states", "rest"),
+    [([WORKING, COMPLETED], ["COMPLETED"]), ([COMPLETED], ["COMPLETED"]), ([WORKING], [])],
 )
 async def test_a_replaced_configuration_counts_from_the_next_event_on(
     world: World, states: list[TaskState], rest: list[str]
 ) -> None:
-    """The new URL gets what the old one was not told of, also when that was failing; no more."""
+    """The new URL gets what the old one was not told of, though that was failing, and the end."""
     with listening(2) as [old, new]:
         head = await world.open(old.url())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from typing import Any
@@ -21,8 +22,8 @@ from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.destinations import LONGEST_S, MOST_FAILURES, REFUSED_S, Gate
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1, MAX_REFUSALS
+from a2a_serverless.tasks.identity import Dialect, Scope
+from a2a_serverless.tasks.push import MAX_REFUSALS
 from a2a_serverless.tasks.rules import Commit
 from tests.support.memory import items_of
 from tests.support.messages import agent_message, request
@@ -88,17 +89,24 @@ async def test_a_receiver_is_asked_before_its_first_notification(
     assert claims["event_id"] == question.event_id != event.event_id
 
 
-async def test_a_receiver_of_0_1_is_asked_in_its_form(public: World, victim: Receiver) -> None:
-    """The question is an event of 0.1, as its notifications are."""
+@pytest.mark.parametrize("dialect", ["0.1", "0.3"])
+async def test_an_older_receiver_is_asked_in_its_form(
+    public: World, victim: Receiver, dialect: Dialect
+) -> None:
+    """The question is an event of 0.1 or a Task of 0.3, as its notifications are."""
     head = await public.open()
-    url = victim.url("victim.example")
-    await public.storage.webhooks.put(config(url, CONFIG_ID_OF_0_1, task_id=head.task_id))
+    own = config(victim.url("victim.example"), task_id=head.task_id)
+    await public.storage.webhooks.put(own, dialect)
     await public.say(head, COMPLETED)
     await public.pump()
     question, event = victim.requests
     assert is_question(question)
-    assert b'"submitted"' in question.body
-    assert b'"completed"' in event.body
+    kinds = {"0.1": ("type", "TaskStatusUpdateEvent"), "0.3": ("kind", "task")}
+    for asked, state in ((question, "submitted"), (event, "completed")):
+        body = json.loads(asked.body)
+        name, kind = kinds[dialect]
+        assert (body[name], body["id"], body["status"]["state"]) == (kind, head.task_id, state)
+    assert json.loads(question.body)["metadata"] == {"consent": "asked"}
 
 
 async def test_a_consent_is_asked_for_once(public: World, victim: Receiver) -> None:

@@ -24,7 +24,7 @@ from a2a_serverless.tasks.head import Head, state_name
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
-from tests.support.memory import commits_of, memory_keys, memory_storage
+from tests.support.memory import commits_of, memory_keys, memory_storage, webhooks_set_in
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, take
 from tests.unit.push.hostile import PUBLIC
@@ -94,6 +94,7 @@ class World:
         self.timeout_s = 5.0
         self.deliverer = Deliverer(self.storage, self.backends, self.settings)
         self.committed = commits_of(self.storage) if storage is None else []
+        self.set = webhooks_set_in(self.storage) if storage is None else []
         self._numbers = iter(range(1, 1_000_000))
 
     def reach(self, authority: Authority) -> None:
@@ -143,8 +144,10 @@ class World:
 
     async def pass_on(self) -> None:
         """Pass on what the stream holds."""
-        records = [stream_record(c, next(self._numbers)) for c in self.committed]
+        items = [*self.committed, *self.set]
         self.committed.clear()
+        self.set.clear()
+        records = [stream_record(item, next(self._numbers)) for item in items]
         assert await self.stream.process(records) == []
 
     def take(self) -> Handle[PushJob] | None:

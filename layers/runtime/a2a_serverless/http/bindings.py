@@ -52,7 +52,7 @@ from a2a_serverless.http.operations import (
 from a2a_serverless.http.streams import event_source
 from a2a_serverless.http.uploads import Uploads
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.identity import is_unicode
+from a2a_serverless.tasks.identity import Dialect, is_unicode
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -117,7 +117,7 @@ class _Rest:
             check_values(dict(request.query_params), ListTasksRequest)
         check_query(request.query_params)
         body = await _body(request, is_needed=operation.has_body)
-        tenant, media_type = "", None
+        context, media_type = CallContext(request, dialect="0.3"), None
         if is_0_3:
             # It loads the models of 0.3, a tenth of a cold start.
             from a2a_serverless.http.legacy import v0_3  # noqa: PLC0415
@@ -125,9 +125,9 @@ class _Rest:
             asked, show, show_event = v0_3.over_rest(operation.name, request, body)
         else:
             asked = _asked(request, operation, body)
-            tenant, media_type = _tenant(request, body), A2A_JSON_MEDIA_TYPE
+            context, media_type = CallContext(request, _tenant(request, body)), A2A_JSON_MEDIA_TYPE
             show, show_event = operation.show, shown_event
-        answer = operation.handle(self.handler, asked, CallContext(request, tenant))
+        answer = operation.handle(self.handler, asked, context)
         if operation.streams:
             keep_alive_s = self.settings.keep_alive_s
             return await event_source(answer, show_event, _shown_error, keep_alive_s=keep_alive_s)
@@ -281,7 +281,8 @@ class _JsonRpc:
             operation = _METHODS[method]
             asked = parsed(params, operation.request)
             show, show_event = operation.show, shown_event
-        context = CallContext(request, getattr(asked, "tenant", ""))
+        dialect: Dialect = "1.0" if is_1_0 else "0.3"
+        context = CallContext(request, getattr(asked, "tenant", ""), dialect=dialect)
         answer = operation.handle(self.handler, asked, context)
         if not operation.streams:
             result = await answer

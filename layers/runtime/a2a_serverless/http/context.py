@@ -10,10 +10,17 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from email.utils import unquote
-from typing import Any
+from typing import Any, Final
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
-from a2a.types import AgentCard, SendMessageRequest
+from a2a.types import (
+    AgentCard,
+    DeleteTaskPushNotificationConfigRequest,
+    GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+)
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.errors import (
     A2AError,
@@ -22,6 +29,7 @@ from a2a.utils.errors import (
     VersionNotSupportedError,
 )
 from a2a.utils.proto_utils import validate_proto_required_fields
+from google.protobuf.message import Message as AnyMessage
 from starlette.requests import Request
 
 from a2a_serverless.carried import CarriedVariables
@@ -38,7 +46,7 @@ from a2a_serverless.observability import spans
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.fold import Cursor
-from a2a_serverless.tasks.identity import Scope, digest
+from a2a_serverless.tasks.identity import Dialect, Scope, digest
 
 EXTENSION_HEADERS = (HTTP_EXTENSION_HEADER, "X-A2A-Extensions")
 """The header's name, and that until 0.3."""
@@ -85,12 +93,14 @@ class CallContext:
             exist; None, as in most calls, when the server chooses.
         creation_key: the idempotency key of a created task with a client's own id, if the request
             has none.
+        dialect: the version of A2A that the client speaks.
     """
 
     request: Request
     tenant: str = ""
     chosen_id: str | None = None
     creation_key: str | None = None
+    dialect: Dialect = "1.0"
 
     @property
     def user_name(self) -> str:
@@ -331,7 +341,7 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
             async def stream(handler: Any, params: Any, context: Any) -> AsyncIterator[Any]:
                 with protocol_errors(action, _task_id(params)):
                     _tell_span(name, params)
-                    check_required(params)
+                    check_required(params, context.dialect)
                     async with aclosing(method(handler, params, context)) as events:
                         async for event in events:
                             yield event
@@ -342,7 +352,7 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
         async def call(handler: Any, params: Any, context: Any) -> Any:
             with protocol_errors(action, _task_id(params)):
                 _tell_span(name, params)
-                check_required(params)
+                check_required(params, context.dialect)
                 return await method(handler, params, context)
 
         return call
@@ -357,7 +367,7 @@ def _tell_span(name: str, params: Any) -> None:
     piece.set({"rpc.method": name, "a2a.task.id": _task_id(params) or None})
 
 
-def check_required(params: Any) -> None:
+def check_required(params: Any, dialect: Dialect = "1.0") -> None:
     """Refuse params that lack what the protocol requires (section 5.7), by the names in JSON.
 
     Raises:
@@ -366,10 +376,31 @@ def check_required(params: Any) -> None:
     try:
         validate_proto_required_fields(_shape(params))
     except InvalidParamsError as error:
-        fields = [_in_json(missing["field"]) for missing in (error.data or {}).get("errors", [])]
+        missing = [_in_json(one["field"]) for one in (error.data or {}).get("errors", [])]
+        fields = [in_dialect(field, type(params), dialect) for field in missing]
         missing_fields = ((field, "Missing or empty.") for field in fields)
         message = f"Required and missing or empty: {', '.join(fields)}."
         raise invalid_params(message, *missing_fields) from error
+
+
+def in_dialect(field: str, of: type[AnyMessage], dialect: Dialect) -> str:
+    """Return the name of a field of the params `of`, given as 1.0 has it, for a client's eyes."""
+    if dialect == PROTOCOL_VERSION_1_0:
+        return field
+    field = re.sub(r"\bauthentication\.scheme$", "authentication.schemes", field)
+    inline = "pushNotification" if dialect == "0.1" else "configuration.pushNotificationConfig"
+    if of is TaskPushNotificationConfig:
+        return field if field == "taskId" else f"pushNotificationConfig.{field}"
+    if of in _ABOUT_A_CONFIG:
+        return {"taskId": "id", "id": "pushNotificationConfigId"}.get(field, field)
+    return field.replace("configuration.taskPushNotificationConfig", inline)
+
+
+_ABOUT_A_CONFIG: Final = (
+    GetTaskPushNotificationConfigRequest,
+    ListTaskPushNotificationConfigsRequest,
+    DeleteTaskPushNotificationConfigRequest,
+)
 
 
 def _shape(params: Any) -> Any:

@@ -38,7 +38,14 @@ from a2a_serverless.tasks.attempts import repeated_turn
 from a2a_serverless.tasks.entries import Caller, TurnOpened
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import Head, Operation, OperationParams, is_interrupted
-from a2a_serverless.tasks.identity import Scope, digest, first_task_id, keyed_context_id, new_id
+from a2a_serverless.tasks.identity import (
+    Dialect,
+    Scope,
+    digest,
+    first_task_id,
+    keyed_context_id,
+    new_id,
+)
 from a2a_serverless.tasks.rules import AS_NEW, Commit, content_digest, key_digest, message_digest
 from a2a_serverless.wiring import Backends
 
@@ -124,6 +131,7 @@ class Intake:
             idempotency_key=_header_key(key) or context.creation_key
             if chosen
             else _creation_key(request, key),
+            dialect=context.dialect,
         )
         head, turn = opened.head, 1
         if opened.created and opened.log is not None:
@@ -150,6 +158,7 @@ class Intake:
         task_id: str | None = None,
         idempotency_key: str | None = None,
         ttl_s: float | None = None,
+        dialect: Dialect = "1.0",
     ) -> Opened:
         """Create a task with its first turn, and send the turn to the workers.
 
@@ -169,6 +178,7 @@ class Intake:
             idempotency_key=idempotency_key,
             ttl_s=ttl_s,
             push=_inline_push(request),
+            push_dialect=dialect,
         )
         head = opened.head
         try:  # again: what a deletion does not see is stored after its fence
@@ -195,7 +205,12 @@ class Intake:
             turn = _repeated_turn(head, request, key)
             if turn is not None:
                 return await self._rejoin(storage, head, turn, request, context)
-            commit = Commit(entries=(turn_opened,), idempotency_key=key, push=_inline_push(request))
+            commit = Commit(
+                entries=(turn_opened,),
+                idempotency_key=key,
+                push=_inline_push(request),
+                push_dialect=context.dialect,
+            )
             try:
                 head = await storage.commit(head, commit)
             except ConcurrencyError:

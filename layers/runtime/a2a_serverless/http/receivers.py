@@ -19,6 +19,7 @@ from a2a.types import (
     SendMessageRequest,
     TaskPushNotificationConfig,
 )
+from a2a.utils.constants import PROTOCOL_VERSION_0_3
 from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -33,7 +34,7 @@ from a2a_serverless.errors import (
     UnavailableError,
     WebhooksFullError,
 )
-from a2a_serverless.http.context import CallContext, check_required, names_1_0
+from a2a_serverless.http.context import CallContext, check_required, in_dialect
 from a2a_serverless.http.errors import http_error, invalid_params
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -125,7 +126,8 @@ class Receivers:
     ) -> TaskPushNotificationConfig:
         """Register a receiver, or replace the one with the same id; make an id if there is none.
 
-        It is notified of what is committed from now on. If the task has ended, that is nothing.
+        It is notified of what is committed from now on. If the task has ended by then, or waits for
+        its client, it is told so (section 4.3.3).
 
         Raises:
             InvalidParamsError: names each field that cannot be used; nothing was stored.
@@ -133,12 +135,12 @@ class Receivers:
             NewerReleaseError: only a newer release may write the task; nothing was stored.
         """
         _check_push(self._card)
-        _check_config(config)
+        _check_config(config, context)
         storage, head = await self._storage_with(config.task_id, context)
         check_writable(head)
-        await self._check_url(config.url)
+        await self._check_url(config.url, context)
         await self._check_room(storage, config.task_id, config.id)
-        return _without_secrets(await storage.webhooks.put(config), context)
+        return _without_secrets(await storage.webhooks.put(config, context.dialect), context)
 
     async def get(
         self, request: GetTaskPushNotificationConfigRequest, context: CallContext
@@ -151,10 +153,10 @@ class Receivers:
         """
         _check_push(self._card)
         storage = self._storage(context)
-        if not request.id and not names_1_0(context.request):
+        if not request.id and context.dialect == PROTOCOL_VERSION_0_3:
             push = next(iter(await storage.webhooks.all(request.task_id)), None)
         else:
-            check_required(request)
+            check_required(request, context.dialect)
             push = await storage.webhooks.get(request.task_id, request.id)
         if push is None:
             raise TaskNotFoundError("There is no such task, or it has no such push configuration.")
@@ -203,18 +205,18 @@ class Receivers:
         """
         _check_push(self._card)
         config = request.configuration.task_push_notification_config
-        _check_config(config, at=_INLINE)
+        _check_config(config, context, at=_INLINE)
         task_id = request.message.task_id
         if config.task_id not in ("", task_id):
             problem = "It must be absent or name the message's task."
-            raise _refused_config([("taskId", problem)], at=_INLINE)
+            raise _refused_config([("taskId", problem)], context, at=_INLINE)
         # First the task: the host is not looked up if the caller cannot see or open the task.
         if task_id:
             await self._storage_with(task_id, context)
         else:
             context.check_may_open()
         # A message is not refused because a name server does not answer.
-        await self._check_url(config.url, at=_INLINE, must_resolve=False)
+        await self._check_url(config.url, context, at=_INLINE, must_resolve=False)
         await self._check_room(self._storage(context), task_id, inline_id(config))
 
     async def _check_room(self, storage: DurableStorage, task_id: str, config_id: str) -> None:
@@ -224,11 +226,13 @@ class Receivers:
         if not task_id or await storage.webhooks.get(task_id, config_id) is None:
             raise WebhooksFullError(self._open.most)
 
-    async def _check_url(self, url: str, *, at: str = "", must_resolve: bool = True) -> None:
+    async def _check_url(
+        self, url: str, context: CallContext, *, at: str = "", must_resolve: bool = True
+    ) -> None:
         try:
             await check_receiver(url, self._allowed, must_resolve=must_resolve)
         except InvalidArgumentError as error:
-            raise _refused_config([("url", str(error))], at=at) from error
+            raise _refused_config([("url", str(error))], context, at=at) from error
 
     def _storage(self, context: CallContext) -> DurableStorage:
         return self._backends.storage.for_scope(context.scope)
@@ -281,7 +285,9 @@ def _check_push(card: AgentCard) -> None:
         raise PushNotificationNotSupportedError(message="The agent sends no push notifications.")
 
 
-def _check_config(config: TaskPushNotificationConfig, *, at: str = "") -> None:
+def _check_config(
+    config: TaskPushNotificationConfig, context: CallContext, *, at: str = ""
+) -> None:
     """Refuse a push configuration that cannot make a valid request; do not look up its URL.
 
     `at` is its place in the request: the prefix of its fields' names.
@@ -291,11 +297,16 @@ def _check_config(config: TaskPushNotificationConfig, *, at: str = "") -> None:
     """
     found = [*problems(config), *_scheme_problems(config)]
     if found:
-        raise _refused_config(found, at=at)
+        raise _refused_config(found, context, at=at)
 
 
-def _refused_config(found: Iterable[tuple[str, str]], *, at: str = "") -> InvalidParamsError:
-    problems = [(f"{at}{field}", _sentence(why)) for field, why in found]
+def _refused_config(
+    found: Iterable[tuple[str, str]], context: CallContext, *, at: str = ""
+) -> InvalidParamsError:
+    of = SendMessageRequest if at else TaskPushNotificationConfig
+    problems = [
+        (in_dialect(f"{at}{field}", of, context.dialect), _sentence(why)) for field, why in found
+    ]
     first = ": ".join(problems[0])
     return invalid_params(f"The push configuration cannot be used: {first}", *problems)
 

@@ -262,7 +262,7 @@ class _Job:
         if log.needs_newer:
             self.log(logging.WARNING, "needs_newer", f"Job given back: {_NEWER}")
             return again(NEWER_DELAY_S)
-        notifications = list(owed(log, push, which))
+        notifications = owed(log, push, which)
         if not notifications:
             await self._at_rest(push)
         verdict = await self._tell_all(push, notifications)
@@ -380,7 +380,7 @@ class _Job:
         head = await self._storage.head(self._job.task_id)
         if head is None:
             return Outcome(meaning="again", reason="its task is gone")
-        notification = consent_call(head)
+        notification = consent_call(head, push)
         attempt = _Try(push, notification, notification.event_id(push))
         async with self._deliverer.client.session() as session:
             outcome = await self._post(session, attempt)
@@ -429,9 +429,9 @@ class _Job:
             audience = receiver.origin
             # Links are made for this attempt: they live for minutes, and events wait for hours. The
             # contents go with it: many events wait for their turn.
-            event = copied(notification.event)
-            await self._storage.show(event, self._deliverer.inline)
-            body = replace(notification, event=event).body(push)
+            content = copied(notification.content)
+            await self._storage.show(content, self._deliverer.inline)
+            body = notification.body(push, content)
         except InvalidArgumentError as error:
             return Outcome(meaning="never", reason=str(error))
         signature = await self._deliverer.signer.sign(
@@ -531,10 +531,13 @@ class _Job:
         for _ in range(_MOVES):
             if push is None or not seen <= push.cursor < event:
                 return
+            # Another URL than that of this attempt may have to be told of the state.
+            is_news = push.set_mark != attempt.push.set_mark or not attempt.notification.tells_state
             after = replace(
                 push,
                 failures=0,
                 failing_since=failing_since,
+                set_mark=push.set_mark if is_news else 0,
                 refusals=0 if refused is None else push.refusals + refused,
             ).settled(event, outcome.reason, self._clock.now_ms(), is_told=refused is None)
             ends = attempt.notification.ends_task

@@ -32,8 +32,8 @@ from a2a_serverless.queues.fifo import EventRecord, FifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import Ended, count_ended
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.layout import event_position, owner_of
-from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state, state_name
+from a2a_serverless.storage.layout import event_position, owner_of, push_names, tells_of_push
+from a2a_serverless.tasks.head import RESTING, TERMINAL, plain_state, state_name
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import PushEvents
 
@@ -47,7 +47,7 @@ _MAX_REQUEST_SHARE: Final = 0.6
 _AT_ONCE: Final = 16
 """Tasks whose configurations are read at the same time."""
 
-_ENDS: Final = frozenset(state_name(state) for state in TERMINAL | INTERRUPTED)
+_ENDS: Final = frozenset(state_name(state) for state in RESTING)
 
 _PLAIN_ENDS: Final = {state_name(state): plain_state(state) for state in TERMINAL}
 
@@ -134,9 +134,9 @@ class _StreamRecord:
 class PushStream:
     """Makes a job for each receiver that a commit concerns.
 
-    A record of the table's stream only says that a task was committed up to a version. DynamoDB
-    Streams keeps the order for each item, but not for a task: so the events to send, and their
-    order, are only decided when a delivery reads the log.
+    A record of the table's stream only says that a task was committed up to a version, or that a
+    configuration was set. DynamoDB Streams keeps the order for each item, but not for a task: so
+    the events to send, and their order, are only decided when a delivery reads the log.
 
     Args:
         storage: the configurations, seen through any scope.
@@ -198,41 +198,59 @@ class PushStream:
             logger.warning("Tasks that ended are not counted: %s", error, extra=extra)
 
     async def send(self, committed: _StreamRecord) -> None:
-        """Send a job for each configuration that is owed the commit."""
+        """Send a job for each configuration that is owed the commit, or the state as it is.
+
+        A configuration that is set while its task is at work waits for the task's next commit:
+        until then its receiver is not even asked for consent.
+        """
         storage = self._storage.for_scope(Scope(committed.scope))
-        for push in await storage.webhooks.all(committed.task_id):
+        pushes = [
+            push
+            for push in await storage.webhooks.all(committed.task_id)
+            if push.incarnation == committed.incarnation and not push.is_given_up
+        ]
+        is_set = any(push.set_mark for push in pushes)
+        head = await storage.head(committed.task_id) if is_set else None
+        rests = head is not None and head.state in RESTING
+        for push in pushes:
             is_owed = push.version < committed.version
-            is_same = push.incarnation == committed.incarnation
-            if is_same and is_owed and not push.is_given_up:
-                job = PushJob(
-                    scope=committed.scope,
-                    task_id=committed.task_id,
-                    incarnation=committed.incarnation,
-                    config_id=push.config.id,
-                    version=committed.version,
-                    trace=dict(committed.trace),
-                )
-                with suppress(FullGroupError):  # the jobs that wait there read this commit too
-                    await self._jobs.send(job)
-                faults.point("push-job-sent")
+            if not is_owed and not (rests and push.set_mark):
+                continue
+            job = PushJob(
+                scope=committed.scope,
+                task_id=committed.task_id,
+                incarnation=committed.incarnation,
+                config_id=push.config.id,
+                version=committed.version if is_owed else 1,
+                # Each setting of a configuration is a job of its own for the queue.
+                wake=0 if is_owed else push.set_mark,
+                trace=dict(committed.trace),
+            )
+            with suppress(FullGroupError):  # the jobs that wait there read this commit too
+                await self._jobs.send(job)
+            faults.point("push-job-sent")
 
 
 def _committed_by(records: Iterable[EventRecord], which: PushEvents) -> Iterable[_StreamRecord]:
-    """Return the commits of `records` that may have an event to push.
+    """Return the commits of `records` that may have an event to push, and set configurations.
 
-    The event source filters by the same rule, so that records without events cost no invocation.
+    A configuration that was set has version 0. The event source filters by the same rule, so that
+    other records cost no invocation.
     """
     for record in records:
         change = record["dynamodb"]
         partition, sort = change["Keys"]["PK"]["S"], change["Keys"]["SK"]["S"]
-        place = event_position(sort)
-        if record["eventName"] != "INSERT" or place is None:
-            continue
         image = change.get("NewImage", {})
-        if not _may_have_event(image.get("state", {}).get("S"), which):
+        place = event_position(sort)
+        if tells_of_push(sort, image):
+            incarnation, version = push_names(sort)[0], 0
+        elif record["eventName"] == "INSERT" and place is not None:
+            if not _may_have_event(image.get("state", {}).get("S"), which):
+                continue
+            incarnation, version, _ = place
+        else:
             continue
         scope, task_id = owner_of(partition)
-        incarnation, version, _ = place
         trace = image.get("trace", {}).get("S")
         yield _StreamRecord(
             number=change["SequenceNumber"],

@@ -21,8 +21,8 @@ class PushJob(BaseModel):
     """News for one receiver: the task has been committed up to `version` at least.
 
     `incarnation` tells the task from a later one with the same id. `wake` is the time at which a
-    configuration was due that has waited in the table; 0: the job is that of a commit. `trace`
-    holds the trace headers of the commit.
+    configuration was due that has waited in the table, or the mark of one that was set; 0: the job
+    is that of a commit. `trace` holds the trace headers of the commit.
     """
 
     model_config = ConfigDict(frozen=True)

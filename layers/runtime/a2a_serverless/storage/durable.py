@@ -94,6 +94,7 @@ from a2a_serverless.tasks.fold import Log, Record, belonging_to, check_history_l
 from a2a_serverless.tasks.head import AttemptEnd, Head, Reason, Spared
 from a2a_serverless.tasks.identity import (
     ANONYMOUS,
+    Dialect,
     Scope,
     TaskKey,
     check_context_id,
@@ -525,6 +526,7 @@ class DurableStorage:
         idempotency_key: str | None = None,
         ttl_s: float | None = None,
         push: TaskPushNotificationConfig | None = None,
+        push_dialect: Dialect = "1.0",
     ) -> Opened:
         """Create a task with its first turn open, in one request.
 
@@ -551,6 +553,7 @@ class DurableStorage:
             idempotency_key=idempotency_key,
             ttl_s=ttl_s,
             push=push,
+            push_dialect=push_dialect,
             is_serial=self.is_serial,
         )
         now_ms = self.clock.now_ms()
@@ -895,7 +898,9 @@ def _sized(step: Step, size: int) -> Step:
 
 def _pushed(step: Step) -> Push | None:
     """Return the inline configuration that is stored with a commit; None without one."""
-    return None if step.push is None else inline_push(step.push, step.head)
+    if step.push is None:
+        return None
+    return inline_push(step.push, step.push_dialect, step.head)
 
 
 def _body_of(step: Step) -> bytes:

@@ -331,6 +331,11 @@ def open_webhooks(scope: str) -> str:
     return f"HOOKS#{Scope(scope).person}"
 
 
+def tells_of_push(sort: str, item: Mapping[str, Any]) -> bool:
+    """Return True if an item is a push configuration that was set, and has not moved since."""
+    return sort.startswith(PUSH) and "set_mark" in item and "move" not in item
+
+
 def push_names(sort: str) -> tuple[str, str]:
     """Return incarnation and id of a push configuration from its SK."""
     incarnation, _, config_id = sort.removeprefix(PUSH).partition("#")

@@ -600,13 +600,14 @@ class Table(ABC):
 
 
 class Streamed(Table):
-    """A table that tells of its new items, so that what is committed can be pushed."""
+    """A table that tells of what is written, so that what is committed can be pushed."""
 
     @abstractmethod
     async def added(self, after: int, *, limit: int = 100) -> list[tuple[int, Item]]:
         """Return the next items in the order of their commits, each with its number.
 
-        An item that is written again comes again, or not. No smaller number may appear later.
+        An item that is written again comes again under a new number, as it is by then: so a webhook
+        that replaces another one is told. No smaller number may appear later.
 
         Args:
             after: the last number that was read; 0: none was.

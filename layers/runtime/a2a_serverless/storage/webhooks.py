@@ -14,9 +14,10 @@ read does so before it returns. Commits do not look at any of this and do not pa
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from a2a.types import TaskPushNotificationConfig
 from google.protobuf.message import DecodeError
@@ -62,14 +63,24 @@ from a2a_serverless.storage.table import (
 )
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import Scope, is_task_id, new_token
-from a2a_serverless.tasks.push import GivenUp, Push, check_room, checked, tallied
+from a2a_serverless.tasks.identity import Dialect, Scope, is_task_id, new_token
+from a2a_serverless.tasks.push import (
+    CONFIG_ID_OF_0_1,
+    GivenUp,
+    Push,
+    check_room,
+    checked,
+    tallied,
+)
 from a2a_serverless.tasks.rules import check_writable
 
 logger = logging.getLogger(__name__)
 
 _PUTS: Final = 40
 """How often a put that loses to others is tried; of puts at the same time one always succeeds."""
+
+_MARKS: Final = 2**53 - 1
+"""How many marks there are of configurations that were set."""
 
 _READS: Final = 10
 """How often a read goes on when HEAD and a new configuration do not fit together yet."""
@@ -163,11 +174,13 @@ class Webhooks:
         msg = f"The push configurations of task {task_id} did not settle in {_READS} reads."
         raise UnavailableError(msg)
 
-    async def put(self, given: TaskPushNotificationConfig) -> Push:
+    async def put(self, given: TaskPushNotificationConfig, dialect: Dialect = "1.0") -> Push:
         """Store a configuration of the task `given.task_id`; its id is made here when it is empty.
 
         Its cursor stands at the task's version, so that exactly what is committed from now on is
         delivered. If it replaces a configuration with the same id, it takes over that one's cursor.
+        The stream tells of it: if the task has ended, or waits for its client, the receiver is told
+        so (`tasks.push.owed_events`).
 
         Raises:
             TaskNotFoundError: the task does not exist.
@@ -187,6 +200,8 @@ class Webhooks:
                 scope=held.head.scope,
                 incarnation=held.head.incarnation,
                 config=config,
+                dialect=dialect,
+                set_mark=1 + secrets.randbelow(_MARKS),
                 version=held.head.version,
             )
             noted = Update(
@@ -238,7 +253,8 @@ class Webhooks:
         stored although its answer was lost counts as done.
         """
         move = new_token()
-        seen, wanted = _position(before), _position(after) | _outcome(after)
+        seen = _position(before) | {"set_mark": before.set_mark}
+        wanted = _position(after) | _outcome(after)
         is_due, task_id = wakes or after.is_left, after.config.task_id
         if is_due:
             due_at = self.clock.now_ms() if wakes else after.next_at
@@ -252,6 +268,7 @@ class Webhooks:
                 *(() if is_due else ("due_key", "due_at")),
                 *((*_GIVEN_UP, *ATTENTION) if before.given_up and not after.given_up else ()),
                 *(("scope_key", "status_key") if closes else ()),
+                *(() if after.set_mark else ("set_mark",)),
             ],
             when=[
                 *(_as_seen(*one) for one in seen.items()),
@@ -354,21 +371,22 @@ def _put(push: Push, head: Head, *, write: int) -> Update:
     """Return the update that stores a configuration without a cursor; `push_at` is its cursor.
 
     A configuration that is stored already keeps its own cursor. Its failures and refusals are
-    forgotten.
+    forgotten. `set_mark` without a `move` lets the stream tell of it.
     """
-    opened = open_webhook(head.scope, head.task_id, push.config.id)
     return Update(
         key=_key(head.scope, push),
-        values=({} if head.is_terminal else opened)
+        values=open_webhook(head.scope, head.task_id, push.config.id)
         | {
             "body": push.config.SerializeToString(),
+            "dialect": push.dialect,
             "expires_at": seconds(head.expires_at),
             "failures": 0,
             "failing_since": None,
             "refusals": 0,
             "push_write": write,
-        },
-        remove=("answer", "answered_at", "next_at"),
+        }
+        | ({"set_mark": push.set_mark} if push.set_mark else {}),
+        remove=("answer", "answered_at", "next_at", "move"),
     )
 
 
@@ -425,8 +443,9 @@ _DEFAULTS: Final[Item] = {
     "failures": 0,
     "failing_since": None,
     "refusals": 0,
+    "set_mark": 0,
 }
-"""The attributes of `_position` that an item may lack, and their values if it does."""
+"""The attributes of a move's condition that an item may lack, and their values if it does."""
 
 
 def push_of(item: Mapping[str, Any]) -> Push:
@@ -444,7 +463,7 @@ def push_of(item: Mapping[str, Any]) -> Push:
     if config is None or (config.task_id, config.id) != (task_id, config_id):
         msg = f"{name}, as its body is missing or damaged: set it again under its id, or delete it."
         raise UnreadablePushError(msg)
-    numbers = [values.get(part) for part in ("version", "index", "failures", "refusals")]
+    numbers = [values.get(part) for part in ("version", *_DEFAULTS) if part != "failing_since"]
     if not all(isinstance(number, int) for number in (*numbers, values["failing_since"] or 0)):
         msg = f"{name}, as its cursor is missing or damaged: delete it, and set it again."
         raise UnreadablePushError(msg)
@@ -452,11 +471,18 @@ def push_of(item: Mapping[str, Any]) -> Push:
         scope=scope,
         incarnation=incarnation,
         config=config,
+        dialect=_dialect_of(values.get("dialect"), config_id),
         **{part: values[part] for part in ("version", *_DEFAULTS)},
         **_informing(values, {"answer": str, "answered_at": int, "next_at": int, "told": int}),
         told_count=_told_count(values),
         given_up=_given_up(values),
     )
+
+
+def _dialect_of(stored: object, config_id: str) -> Dialect:
+    """Return a configuration's dialect; without one release 0.3.0 has stored it."""
+    known = (one for one in get_args(Dialect) if one == stored)
+    return next(known, "0.1" if stored is None and config_id == CONFIG_ID_OF_0_1 else "1.0")
 
 
 def _informing(values: Mapping[str, Any], forms: Mapping[str, type]) -> dict[str, Any]:

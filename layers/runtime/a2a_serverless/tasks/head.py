@@ -34,7 +34,10 @@ FAILED = frozenset({TaskState.TASK_STATE_FAILED, TaskState.TASK_STATE_REJECTED})
 INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
 """The turn waits for its client: a message may open the next turn."""
 
-KNOWN = TERMINAL | INTERRUPTED | {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
+RESTING = TERMINAL | INTERRUPTED
+"""Nobody works for the client: the task has ended, or waits for it."""
+
+KNOWN = RESTING | {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
 
 FORMAT: Final = 2
 """The format of stored tasks that this release knows, see the page `format`."""

@@ -13,7 +13,7 @@ import secrets
 import uuid
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from a2a_serverless.errors import InvalidArgumentError
 
@@ -23,6 +23,9 @@ PERSON_CHARS = 16
 """Characters of a scope that name the principal: 96 bits of a digest, as those that name both."""
 TaskKey: TypeAlias = tuple[str, str]
 """The scope's digest and the id of a task."""
+
+Dialect: TypeAlias = Literal["1.0", "0.3", "0.1"]
+"""The version of A2A that a client speaks; its webhooks are told in it, too."""
 
 _TASK_ID = re.compile(r"[A-Za-z0-9._:-]{1,100}")
 

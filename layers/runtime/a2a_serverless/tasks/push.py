@@ -17,8 +17,8 @@ from a2a.types import (
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.fold import LAST, Fold, Record, events_of
-from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, Attention, Head
-from a2a_serverless.tasks.identity import digest, is_task_id
+from a2a_serverless.tasks.head import RESTING, Attention, Head
+from a2a_serverless.tasks.identity import Dialect, digest, is_task_id
 
 PushEvents = Literal["ends", "statuses", "all"]
 """The events to push: interrupted and terminal states, all states, or artifacts too."""
@@ -42,10 +42,7 @@ LEFT_MS: Final = 60_000
 """A wait from this one on is spent in the table, and a shorter one on the queue."""
 
 CONFIG_ID_OF_0_1: Final = "a2a-0.1"
-"""The id of the configuration that a client of A2A 0.1 has set; it is notified in 0.1's form.
-
-A2A 0.1 has one configuration for each task, which has no id.
-"""
+"""The id of the configuration of a client of A2A 0.1, where a task has one without an id."""
 
 MAX_CONFIG_BYTES: Final = 16 * 1024
 MAX_URL_BYTES: Final = 2048
@@ -93,6 +90,10 @@ class Push:
     """With its id and its task's; token and credentials are in it. Not to be changed."""
     version: int
     index: int = LAST
+    dialect: Dialect = "1.0"
+    set_mark: int = field(default=0, compare=False)
+    """Random, from when a client has set it until its receiver was told of a status; 0 afterwards,
+    and if it came with a message."""
     failures: int = 0
     """Attempts at the next event that have failed."""
     failing_since: int | None = None
@@ -169,7 +170,7 @@ class Push:
     def knows_told(self) -> bool:
         """Return True if `told` and `given_up`, as they are stored, account for the cursor."""
         given_up = self.given_up.version if self.given_up else 0
-        return self.index == LAST or self.version <= max(self.told or 0, given_up)
+        return self.index >= LAST or self.version <= max(self.told or 0, given_up)
 
     @property
     def is_left(self) -> bool:
@@ -210,10 +211,29 @@ def pushed(
                 yield (record.version, index), event
 
 
+def owed_events(
+    push: Push, head: Head, events: Iterable[tuple[tuple[int, int], Pushed]]
+) -> Iterator[tuple[tuple[int, int], Pushed | None]]:
+    """Yield those of a task's pushed `events` that the receiver is owed; None: the state as it is.
+
+    A client may come with its configuration after the last event of a task that has ended, or waits
+    for it. Its receiver is told of that state, at a place behind all events (A2A 1.0.1, section
+    4.3.3: at least one attempt for each webhook). A status that it is owed says the same.
+    """
+    place, knows_state = push.cursor, push.set_mark == 0 or head.state not in RESTING
+    for at, event in events:
+        if at > push.cursor:
+            place, knows_state = at, knows_state or isinstance(event, TaskStatusUpdateEvent)
+            yield at, event
+    if not knows_state:
+        version, index = place
+        yield (version, max(index, LAST) + 1), None
+
+
 def _is_pushed(event: Pushed, which: PushEvents) -> bool:
     if not isinstance(event, TaskStatusUpdateEvent):
         return which == "all"
-    return which != "ends" or event.status.state in TERMINAL | INTERRUPTED
+    return which != "ends" or event.status.state in RESTING
 
 
 def problems(config: TaskPushNotificationConfig) -> Iterator[tuple[str, str]]:
@@ -269,7 +289,7 @@ def inline_id(config: TaskPushNotificationConfig) -> str:
     return config.id or digest("push-inline", config.url)
 
 
-def inline_push(config: TaskPushNotificationConfig, head: Head) -> Push:
+def inline_push(config: TaskPushNotificationConfig, dialect: Dialect, head: Head) -> Push:
     """Return the configuration that comes with the commit to `head`, the first commit it is owed.
 
     Raises:
@@ -277,8 +297,13 @@ def inline_push(config: TaskPushNotificationConfig, head: Head) -> Push:
     """
     own = checked(config)
     own.id, own.task_id = inline_id(own), head.task_id
-    version = head.version - 1
-    return Push(scope=head.scope, incarnation=head.incarnation, config=own, version=version)
+    return Push(
+        scope=head.scope,
+        incarnation=head.incarnation,
+        config=own,
+        dialect=dialect,
+        version=head.version - 1,
+    )
 
 
 def check_room(held: Iterable[str], config_id: str) -> None:

@@ -62,7 +62,7 @@ from a2a_serverless.tasks.head import (
     is_terminal,
     state_name,
 )
-from a2a_serverless.tasks.identity import digest, new_incarnation, new_token
+from a2a_serverless.tasks.identity import Dialect, digest, new_incarnation, new_token
 from a2a_serverless.tasks.usage import summed
 
 LEFT_MS: Final[Mapping[Reason, int]] = {"share": 3_600_000, "conversation": 300_000}
@@ -109,6 +109,7 @@ class NewTask:
     idempotency_key: str | None = None
     ttl_s: float | None = None
     push: TaskPushNotificationConfig | None = field(default=None, repr=False)
+    push_dialect: Dialect = "1.0"
     is_serial: bool = False
     """True: its turns take places in the line of their conversation."""
 
@@ -163,6 +164,7 @@ class Commit:
     idempotency_key: str | None = None
     context_write: ContextWrite | None = None
     push: TaskPushNotificationConfig | None = field(default=None, repr=False)
+    push_dialect: Dialect = "1.0"
     worker: str = ""
     restores: int = 0
     failed: AttemptEnd | None = None
@@ -204,6 +206,7 @@ class Step:
     """Of the idempotency key with which the message of a follow-up came; empty: it had none."""
     push: TaskPushNotificationConfig | None = field(default=None, repr=False)
     """An inline configuration as the client sent it: stored with the commit, or not at all."""
+    push_dialect: Dialect = "1.0"
 
     @property
     def changes_status(self) -> bool:
@@ -248,6 +251,7 @@ def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = 
         base=0,
         trace=trace,
         push=new.push,
+        push_dialect=new.push_dialect,
     )
 
 
@@ -301,6 +305,7 @@ def advance(
         context_write=commit.context_write,
         key_digest=key_digest(commit.idempotency_key),
         push=commit.push,
+        push_dialect=commit.push_dialect,
     )
 
 

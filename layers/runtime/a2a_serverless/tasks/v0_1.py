@@ -114,11 +114,14 @@ def push_config(config: TaskPushNotificationConfig) -> Json:
     return {"id": config.task_id, "pushNotificationConfig": shape}
 
 
-def notification(event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent) -> Json:
-    """Convert an event for a webhook: as in a stream of `tasks/sendSubscribe`, without envelope.
+def notification(event: TaskStatusUpdateEvent | TaskArtifactUpdateEvent | Task) -> Json:
+    """Convert what a webhook is told: a Task for 0.3, an event for 0.1.
 
-    An artifact can only be recognised by its `artifactId`: its number only counts within a stream.
+    The event is as in a stream of `tasks/sendSubscribe`, without envelope. An artifact can only be
+    recognised by its `artifactId`: its number only counts within a stream.
     """
+    if isinstance(event, Task):
+        return dumped(conversions.to_compat_task(event))
     shape = Shapes(is_0_1=True).own_events(event)
     if "artifact" in shape:
         del shape["artifact"]["index"]

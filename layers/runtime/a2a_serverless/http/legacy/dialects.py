@@ -101,7 +101,8 @@ class LegacyDialects:
         """
         method = envelope["method"]
         with protocol_errors("older_dialect"):
-            result = await self._methods[method](_params(envelope), CallContext(request))
+            context = CallContext(request, dialect="0.1")
+            result = await self._methods[method](_params(envelope), context)
             if not isinstance(result, _Stream):
                 content = {"jsonrpc": "2.0", "id": request_id, "result": result}
                 advice = GET_SENT if method in _SENDS else GET_STREAMED
@@ -127,10 +128,7 @@ class LegacyDialects:
         return _Stream(items, Shapes(is_0_1=True).own_events)
 
     async def _get(self, params: _Params, context: CallContext) -> _Result:
-        # As in 0.3, where a history length of 0 means all messages.
-        length = params.get("historyLength")
-        is_all = type(length) is int and length == 0
-        asked = {"id": _task_id(params), "historyLength": None if is_all else length}
+        asked = {"id": _task_id(params), "historyLength": params.get("historyLength")}
         task = await self._handler.on_get_task(parsed(asked, GetTaskRequest), context)
         return Shapes().task(task)
 
@@ -305,9 +303,11 @@ def _config_of(params: _Params, name: str) -> Json | None:
     own, simple = given.get("authentication"), given.get("authenticationInfo")
     if isinstance(own, Mapping):
         schemes = own.get("schemes")
-        if not isinstance(schemes, list) or not schemes:
+        if not isinstance(schemes, list):
             raise InvalidParamsError(message=f"{name}.authentication.schemes is no list of names.")
-        config["authentication"] = {"scheme": schemes[0], "credentials": own.get("credentials")}
+        if schemes or own.get("credentials"):
+            scheme = schemes[0] if schemes else ""
+            config["authentication"] = {"scheme": scheme, "credentials": own.get("credentials")}
     elif isinstance(simple, Mapping):
         config["authentication"] = {
             "scheme": simple.get("scheme"),

@@ -23,8 +23,10 @@ from a2a.compat.v0_3.proto_utils import FromProto, ToProto
 from a2a.types import (
     AgentCard,
     GetExtendedAgentCardRequest,
+    GetTaskRequest,
     ListTaskPushNotificationConfigsResponse,
     Message,
+    SendMessageRequest,
     Task,
     TaskArtifactUpdateEvent,
     TaskPushNotificationConfig,
@@ -105,11 +107,13 @@ def _read_params(name: str, params: Any) -> AnyMessage:
         case "SendMessage" | "SendStreamingMessage":
             with _conversion("message"):
                 message = types_v03.MessageSendParams.model_validate(params)
-                return _sent(message, "message.parts.file.bytes")
+                sent = _sent(message, "message.parts.file.bytes")
+                if message.configuration and message.configuration.history_length == 0:
+                    sent.configuration.history_length = 0  # the SDK takes it for all messages
+                return sent
         case "CreateTaskPushNotificationConfig":
             with _conversion("push configuration"):
-                config = types_v03.TaskPushNotificationConfig.model_validate(params)
-                return conversions.to_core_task_push_notification_config(config)
+                return _registered(types_v03.TaskPushNotificationConfig.model_validate(params))
         case "GetExtendedAgentCard":
             if not isinstance(params, dict | list):
                 raise InvalidRequestError(message="The parameters must be an object or a list.")
@@ -118,10 +122,25 @@ def _read_params(name: str, params: Any) -> AnyMessage:
     with _conversion("request"):
         if isinstance(params, dict) and "pushNotificationConfigId" in params:
             types_v03.DeleteTaskPushNotificationConfigParams.model_validate(params)
-        return convert(model.model_validate({"id": "", "params": params}))
+        read = model.model_validate({"id": "", "params": params})
+        if isinstance(read, types_v03.GetTaskRequest) and read.params.history_length == 0:
+            return GetTaskRequest(id=read.params.id, history_length=0)  # the SDK: all messages
+        return convert(read)
 
 
-def _sent(message: types_v03.MessageSendParams, path: str) -> AnyMessage:
+def _registered(config: types_v03.TaskPushNotificationConfig) -> TaskPushNotificationConfig:
+    registered = conversions.to_core_task_push_notification_config(config)
+    _drop_empty_authentication(registered)
+    return registered
+
+
+def _drop_empty_authentication(config: TaskPushNotificationConfig) -> None:
+    """Take an authentication without schemes, which 0.3 allows, for none."""
+    if not config.authentication.ByteSize():
+        config.ClearField("authentication")
+
+
+def _sent(message: types_v03.MessageSendParams, path: str) -> SendMessageRequest:
     """Return a send of 1.0.
 
     Raises:
@@ -133,8 +152,12 @@ def _sent(message: types_v03.MessageSendParams, path: str) -> AnyMessage:
         file = getattr(part.root, "file", None)
         if isinstance(file, types_v03.FileWithBytes) and not is_base64(file.bytes, strict=True):
             raise refused_field(path, *NOT_BASE64)
-    sent = types_v03.SendMessageRequest(id="", params=message)
-    return conversions.to_core_send_message_request(sent)
+    sent = conversions.to_core_send_message_request(
+        types_v03.SendMessageRequest(id="", params=message)
+    )
+    if sent.configuration.HasField("task_push_notification_config"):
+        _drop_empty_authentication(sent.configuration.task_push_notification_config)
+    return sent
 
 
 @contextmanager
@@ -202,8 +225,7 @@ def _config_in_rest(body: Json) -> AnyMessage:
         request = ParseDict(
             body, pb2_v03.CreateTaskPushNotificationConfigRequest(), ignore_unknown_fields=True
         )
-        config = FromProto.task_push_notification_config_request(request)
-        return conversions.to_core_task_push_notification_config(config)
+        return _registered(FromProto.task_push_notification_config_request(request))
 
 
 def _message_form(body: Json) -> Json:

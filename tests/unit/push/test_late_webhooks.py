@@ -1,0 +1,226 @@
+"""A webhook that is set when its task has ended, or waits for its client: it is told so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, get_args
+
+import pytest
+from a2a.types import Artifact, Part, TaskState, TaskStatus
+
+from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
+from a2a_serverless.tasks.fold import LAST
+from a2a_serverless.tasks.head import KNOWN, RESTING, TERMINAL, Head
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.push import MAX_CONFIGS, PushEvents
+from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.inspect.webhooks import webhooks_of
+from tests.support.messages import agent_message
+from tests.support.queues import is_empty
+from tests.unit.push.receivers import OK, Receiver, listening, status
+from tests.unit.push.test_destinations import is_question
+from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World, config
+
+S = TaskState
+
+
+async def put(world: World, head: Head, url: str, config_id: str = "hook-1") -> None:
+    await world.storage.webhooks.put(config(url, config_id, task_id=head.task_id))
+
+
+async def commit(world: World, head: Head, *entries: Any) -> Head:
+    current = await world.storage.head(head.task_id)
+    assert current is not None
+    return await world.storage.commit(current, Commit(entries=entries))
+
+
+async def owed(world: World, head: Head) -> list[int]:
+    """How many events `a2a-serverless task` says that each webhook is owed."""
+    log = await world.storage.read(head.task_id)
+    assert log is not None
+    pushes = await world.storage.webhooks.all(head.task_id)
+    found = webhooks_of(pushes, log.head, log.records, world.settings.push_events)
+    return [webhook.owed for webhook in found]
+
+
+@pytest.mark.parametrize("which", get_args(PushEvents))
+@pytest.mark.parametrize("state", sorted(KNOWN))
+async def test_it_is_told_of_the_state_as_it_is(
+    receiver: Receiver, which: PushEvents, state: TaskState
+) -> None:
+    """At once and once, whatever is pushed; of a task at work nothing is told."""
+    world = World(push_events=which)
+    head = await world.open(states=[WORKING, state])
+    rests, ends = state in RESTING, state in TERMINAL
+    await put(world, head, receiver.url())
+    assert await owed(world, head) == [int(rests)]
+    assert await world.pump() == int(rests)
+    assert receiver.states == [S.Name(state).removeprefix("TASK_STATE_")] * rests
+    assert await owed(world, head) == [0]
+    assert await world.pump() == 0
+    assert await world.storage.webhooks.count_open() == int(not ends)
+
+
+async def test_it_is_asked_for_consent_first(
+    public: World, receiver: Receiver, victim: Receiver
+) -> None:
+    """As before any other notification."""
+    head = await public.open(states=[COMPLETED])
+    await put(public, head, victim.url("victim.example"))
+    await public.pump()
+    assert [is_question(request) for request in victim.requests] == [True, False]
+    assert b"COMPLETED" in victim.requests[-1].body
+
+
+async def test_it_is_a_tenants(receiver: Receiver, world: World) -> None:
+    """The task and its webhook belong to a caller in a tenant."""
+    world.storage = world.storage.for_scope(Scope.of("acme", "ann"))
+    await put(world, await world.open(states=[COMPLETED]), receiver.url())
+    await world.pump()
+    assert receiver.states == ["COMPLETED"]
+
+
+async def test_it_races_with_the_end(
+    receiver: Receiver, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task ends between the put's read and its write: its cursor is behind the end."""
+    head = await world.open(states=[WORKING])
+    write, ends = world.storage.table.write, [COMPLETED]
+
+    async def late(*writes: Any) -> Any:
+        while ends:
+            await world.say(head, ends.pop())
+        return await write(*writes)
+
+    monkeypatch.setattr(world.storage.table, "write", late)
+    await put(world, head, receiver.url())
+    push = await world.push(head)
+    assert push.cursor == (3, LAST)
+    await world.pump()
+    assert receiver.states == ["COMPLETED"]
+
+
+async def test_an_end_behind_it_is_told_once(receiver: Receiver, world: World) -> None:
+    """Both the put and the end wake its receiver."""
+    head = await world.open(receiver.url(), states=[COMPLETED])
+    await world.run(seconds=10)
+    assert receiver.states == ["COMPLETED"]
+    assert await owed(world, head) == [0]
+
+
+async def test_a_state_that_has_passed_is_not_told(receiver: Receiver) -> None:
+    """The task goes on before the delivery: only what comes next is told."""
+    world = World(push_events="ends")
+    head = await world.open(states=[INPUT_REQUIRED])
+    await put(world, head, receiver.url())
+    await world.say(head, WORKING)
+    assert await world.pump() == 0
+    await world.say(head, COMPLETED)
+    await world.pump()
+    assert receiver.states == ["COMPLETED"]
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_work_behind_the_state(receiver: Receiver, *, is_large: bool) -> None:
+    """A status beside which an attempt works on, and one that HEAD has no room for."""
+    world = World(push_events="ends")
+    head = await world.open(states=[WORKING])
+    text = agent_message("x" * 5000 * is_large + "Sign in.")
+    asks = TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED, message=text)
+    await commit(world, head, StatusChanged(asks))
+    await commit(world, head, ArtifactWritten(Artifact(artifact_id="a", parts=[Part(text="x")])))
+    await put(world, head, receiver.url())
+    await world.pump()
+    [told] = [json.loads(request.body)["statusUpdate"] for request in receiver.requests]
+    assert told["status"]["state"] == "TASK_STATE_AUTH_REQUIRED"
+    assert told["status"]["message"]["parts"][0]["text"].endswith("Sign in.")
+
+
+# -- failures ----------------------------------------------------------------------------------
+
+
+async def test_it_is_tried_again_under_its_id(receiver: Receiver, world: World) -> None:
+    """Like any event; meanwhile nothing of it is on the queue twice."""
+    receiver.script = lambda request: OK if request.attempt == 3 else status(503)
+    head = await world.open(states=[COMPLETED])
+    await put(world, head, receiver.url())
+    await world.run(seconds=60)
+    assert [request.attempt for request in receiver.requests] == [1, 2, 3]
+    assert len({request.event_id for request in receiver.requests}) == 1
+    assert is_empty(world.jobs)
+
+
+async def test_it_is_given_up_and_told_again(receiver: Receiver, world: World) -> None:
+    """A refusal is final, and recorded; setting it again tells the state again."""
+    receiver.script = lambda _: status(410)
+    head = await world.open(states=[COMPLETED])
+    await put(world, head, receiver.url())
+    await world.pump()
+    push = await world.push(head)
+    assert push.given_up is not None
+    assert push.given_up.reason == "status 410"
+    assert await world.storage.webhooks.count_open() == 0
+    receiver.script = lambda _: OK
+    await put(world, head, receiver.url())
+    await world.pump()
+    assert receiver.states == ["COMPLETED"] * 2
+    assert len({request.event_id for request in receiver.requests}) == 2
+
+
+# -- replacements and deletions ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["told", "failing", "during the call"])
+async def test_it_is_replaced(world: World, when: str) -> None:
+    """The receiver that replaces it is told, wherever the first one's delivery stands."""
+    with listening(2) as [old, new]:
+        head = await world.open(states=[COMPLETED])
+
+        async def replaced() -> AsyncIterator[bytes]:
+            await put(world, head, new.url())
+            yield OK
+
+        old.script = lambda _: {"told": OK, "failing": status(503)}.get(when) or replaced()
+        await put(world, head, old.url())
+        await world.pump()
+        if when != "during the call":
+            await put(world, head, new.url())
+        await world.run(seconds=20)
+        assert (old.states, new.states) == (["COMPLETED"], ["COMPLETED"])
+        assert await owed(world, head) == [0]
+
+
+async def test_it_is_deleted_before_its_delivery(receiver: Receiver, world: World) -> None:
+    """Nothing is sent; the same id again is told anew."""
+    head = await world.open(states=[COMPLETED])
+    await put(world, head, receiver.url())
+    await world.pass_on()
+    await world.storage.webhooks.delete(head.task_id, "hook-1")
+    await world.pump()
+    assert receiver.requests == []
+    await put(world, head, receiver.url())
+    await world.pump()
+    assert receiver.states == ["COMPLETED"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [(["same"] * 100, 1), ([f"hook-{n}" for n in range(100)], MAX_CONFIGS)],
+    ids=["one id", "many ids"],
+)
+async def test_a_hundred_at_once(
+    receiver: Receiver, world: World, ids: Sequence[str], told: int
+) -> None:
+    """Each configuration is told once; more than ten are refused with a sentence."""
+    head = await world.open(states=[COMPLETED])
+    for number, config_id in enumerate(ids):
+        if len({*ids[: number + 1]}) <= MAX_CONFIGS:
+            await put(world, head, receiver.url(), config_id)
+            continue
+        with pytest.raises(InvalidArgumentError, match="may have at most 10 push configurations"):
+            await put(world, head, receiver.url(), config_id)
+    await world.run(seconds=5)
+    assert receiver.states == ["COMPLETED"] * told
+    assert is_empty(world.jobs)
