@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TextIO
+from urllib.parse import urlsplit
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
@@ -20,6 +22,15 @@ from a2a_serverless_tools.scaffold.source import project_around
 
 FOLDER: Final = ".a2a"
 NAME: Final = "dev.db"
+
+HERE: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+"""The hosts of the loopback, on which `dev` listens."""
+
+_READ_S: Final = 1.0
+"""Seconds within which another process has looked whether a `dev` holds its file."""
+
+_MOST_CHARS: Final = 1000
+"""Characters that are read of what is beside the file."""
 
 _OURS: Final = ("items", "deletions")
 """The tables of a file that this framework has written."""
@@ -78,10 +89,12 @@ def held(path: Path) -> Iterator[_OwnFile]:
         raise ConfigurationError(f"{msg} another file with --file.") from error
     with os.fdopen(lock, "r+", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_alone(file)
         except BlockingIOError:
-            msg = f"{path} is in use by {_name_of(file.read())}: end that one, or name another file"
-            raise ConfigurationError(f"{msg} with --file.") from None
+            url = _announced(file.read(_MOST_CHARS))
+            name = f"the dev at {url}" if url else "another dev, which has just begun"
+            msg = f"{path} is in use by {name}: end that one, or name another file with --file."
+            raise ConfigurationError(msg) from None
         except OSError as error:
             msg = f"{path} cannot be locked ({error.strerror}): name a file on a disk of this"
             raise ConfigurationError(f"{msg} machine with --file.") from error
@@ -91,11 +104,16 @@ def held(path: Path) -> Iterator[_OwnFile]:
 
 
 def url_of(path: Path) -> str:
-    """Return the address of the `dev` that has a file; empty: none runs, or it is not known."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        said = json.loads(_beside(path).read_text(encoding="utf-8"))
-        os.kill(int(said["process"]), 0)
-        return str(said["url"])
+    """Return the address of the `dev` that has a file; empty: none runs, or it is not known.
+
+    Anybody may have written what is beside the file, such as the author of a repository. It counts
+    only while a process holds its lock.
+    """
+    with suppress(OSError, ValueError), _beside(path).open(encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _announced(file.read(_MOST_CHARS))
     return ""
 
 
@@ -143,9 +161,37 @@ def _beside(path: Path) -> Path:
     return path.with_name(f"{path.name}.lock")
 
 
-def _name_of(said: str) -> str:
-    """Return the `dev` that a lock's file names."""
-    try:
-        return f"the dev at {json.loads(said)['url']}"
-    except (ValueError, KeyError, TypeError):
-        return "another dev, which has just begun"
+def _lock_alone(file: TextIO) -> None:
+    """Lock a file for this process; one that only looks who has it lets it go at once.
+
+    Raises:
+        BlockingIOError: another process keeps it.
+        OSError: it cannot be locked.
+    """
+    deadline = time.monotonic() + _READ_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _announced(said: str) -> str:
+    """Return the address in what `announce` has written; empty: it is none, or its `dev` is gone.
+
+    That is an http address of the loopback, without a name or a password in it.
+    """
+    faults = (AttributeError, KeyError, OSError, OverflowError, RecursionError, TypeError)
+    with suppress(ValueError, *faults):
+        known = json.loads(said)
+        url, process = known["url"], known["process"]
+        parts = urlsplit(url)
+        is_here = parts.scheme == "http" and parts.hostname in HERE and "@" not in parts.netloc
+        if is_here and parts.port and type(process) is int and process > 0:
+            os.kill(process, 0)  # what a dev before has left is there until the next one announces
+            return f"http://{parts.netloc}"
+    return ""

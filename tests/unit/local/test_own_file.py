@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -63,6 +65,62 @@ def test_a_second_dev_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
         own.announce("http://127.0.0.1:1")
         assert url_of(file) == "http://127.0.0.1:1"
     assert url_of(file) == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "process", "counts"),
+    [
+        ("http://127.0.0.1:1", os.getpid(), True),
+        ("http://localhost:1", os.getpid(), True),
+        ("http://[::1]:1", os.getpid(), True),
+        ("http://127.0.0.1:1", 0, False),
+        ("http://127.0.0.1:1", -1, False),
+        ("http://127.0.0.1:1", True, False),
+        ("http://127.0.0.1:1", "1", False),
+        ("http://127.0.0.1:1", 2**70, False),
+        ("http://127.0.0.2:1", os.getpid(), False),
+        ("http://0.0.0.0:1", os.getpid(), False),
+        ("http://127.0.0.1", os.getpid(), False),
+        ("http://127.0.0.1:1@stranger.example:1", os.getpid(), False),
+        ("http://user@127.0.0.1:1", os.getpid(), False),
+        ("http://127.0.0.1.stranger.example:1", os.getpid(), False),
+        ("https://127.0.0.1:1", os.getpid(), False),
+        ("file://127.0.0.1:1", os.getpid(), False),
+        ("http://127.0.0.1:\x1b[31m", os.getpid(), False),
+        (1, os.getpid(), False),
+    ],
+)
+def test_an_address_counts_only_while_its_lock_is_held(
+    tmp_path: Path, url: object, process: object, counts: bool
+) -> None:
+    """What anybody may have written names no agent: without a holder, or of another host."""
+    file, beside = tmp_path / "dev.db", tmp_path / "dev.db.lock"
+    said = json.dumps({"url": url, "process": process})
+    beside.write_text(said)
+    assert url_of(file) == ""
+    with held(file):
+        assert url_of(file) == ""
+        beside.write_text(said)
+        assert url_of(file) == (url if counts else "")
+        for broken in ("", "[]", "null", "[" * 100_000, said + "}"):
+            beside.write_text(broken)
+            assert url_of(file) == ""
+    beside.unlink()
+    assert url_of(file) == ""
+
+
+def test_a_look_keeps_no_dev_from_its_file(tmp_path: Path) -> None:
+    """Who looks has the lock for a moment, and a dev that begins then waits for that."""
+    file = tmp_path / "dev.db"
+    with held(file):
+        pass
+    with (tmp_path / "dev.db.lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        end = threading.Timer(0.05, fcntl.flock, (looking, fcntl.LOCK_UN))
+        end.start()
+        with held(file):
+            pass
+        end.join()
 
 
 def test_a_folder_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
