@@ -91,7 +91,7 @@ def test_a_second_dev_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
     ],
 )
 def test_an_address_counts_only_while_its_lock_is_held(
-    tmp_path: Path, url: object, process: object, counts: bool
+    tmp_path: Path, url: object, process: object, *, counts: bool
 ) -> None:
     """What anybody may have written names no agent: without a holder, or of another host."""
     file, beside = tmp_path / "dev.db", tmp_path / "dev.db.lock"
