@@ -29,6 +29,7 @@ pytest_plugins = [
     "tests.support.followers",
     "tests.support.permission_report",
     "tests.support.secrecy",
+    "tests.support.terminals",
 ]
 
 

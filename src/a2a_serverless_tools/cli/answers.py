@@ -11,15 +11,16 @@ import json
 import mimetypes
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import httpx
 from a2a.types import Artifact, Message, Part, StreamResponse, Task, TaskState, TaskStatus
 
+from a2a_serverless.client.origins import AgentOrigins, RefusedUrlError
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
@@ -27,6 +28,10 @@ from a2a_serverless_tools.cli.text import as_line, printable, readable, say
 
 EXIT_FAILED: Final = 1
 EXIT_ASKS: Final = 3
+
+MOST_BYTES: Final = 1_000_000_000
+"""Of all files of an answer that are kept."""
+_LONGEST_ID: Final = 1000
 
 _WELL: Final = frozenset({TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_UNSPECIFIED})
 _NO_NAME: Final = "file"
@@ -85,7 +90,11 @@ class Answer:
         self._said, self._has_text, self._is_in_line = "", False, False
 
     def take(self, event: StreamResponse) -> None:
-        """Show an event."""
+        """Show an event.
+
+        Raises:
+            ConfigurationError: it is of a task whose id no task can have.
+        """
         if self.as_json:
             print(as_line(json_of(event)), flush=True)
         match event.WhichOneof("payload"):
@@ -121,6 +130,11 @@ class Answer:
 
     def _is_of(self, task_id: str, context_id: str) -> None:
         """Take note of an event's task; artifacts of another one may have the same ids."""
+        if not task_id.isprintable() or len(task_id) > _LONGEST_ID:
+            raise ConfigurationError(
+                "The agent gives its task an id that no task can have, which is not shown: nothing"
+                " more is read of it."
+            )
         if task_id != self.task_id:
             self._texts, self._known = {}, set()
         self.task_id, self.context_id = task_id, context_id
@@ -202,23 +216,30 @@ def described(part: Part) -> str:
     return printable(", ".join(filter(None, (_name(part), part.media_type, what))))
 
 
-async def keep(parts: Iterable[Part], folder: Path, http: httpx.AsyncClient) -> list[Path]:
+async def keep(
+    parts: Iterable[Part], folder: Path, agent: AgentOrigins, http: httpx.AsyncClient
+) -> list[Path]:
     """Write files into a folder, under names that are free there; return their paths.
 
     `http` fetches those that are links, without the credentials of the agent's caller: a link that
     an agent gives is complete.
 
     Raises:
-        ConfigurationError: the folder cannot be written, or a file cannot be fetched.
+        ConfigurationError: the folder cannot be written, a file cannot be fetched or may not, or
+            all together have more than `MOST_BYTES`.
     """
-    written = []
+    written, left = [], MOST_BYTES
     for part in parts:
         try:
             with _opened(folder, _name(part)) as file:
-                if part.HasField("url"):
-                    await _fetch(part.url, file, http)
-                else:
-                    file.write(part.raw)
+                try:
+                    async for piece in _content(part, agent, http):
+                        left -= len(piece)
+                        _check_room(left, part)
+                        file.write(piece)
+                except BaseException:
+                    os.unlink(file.name)  # noqa: PTH108 - what has come is no file
+                    raise
                 written.append(Path(file.name))
         except OSError as error:
             msg = f"{folder} cannot be written ({error.strerror}): name another one with --out."
@@ -226,15 +247,28 @@ async def keep(parts: Iterable[Part], folder: Path, http: httpx.AsyncClient) -> 
     return written
 
 
-async def _fetch(url: str, file: BinaryIO, http: httpx.AsyncClient) -> None:
+async def _content(
+    part: Part, agent: AgentOrigins, http: httpx.AsyncClient
+) -> AsyncIterator[bytes]:
+    """Yield a file's content in pieces, by its link if it has one."""
+    if not part.HasField("url"):
+        yield part.raw
+        return
     try:
-        async with http.stream("GET", url) as answer:
+        async with http.stream("GET", agent.check(part.url)) as answer:
             answer.raise_for_status()
             async for piece in answer.aiter_bytes():
-                file.write(piece)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        os.unlink(file.name)  # noqa: PTH108 - what has come is no file
-        raise ConfigurationError(f"The file at {url} cannot be fetched: {error}") from error
+                yield piece
+    except (httpx.HTTPError, httpx.InvalidURL, RefusedUrlError) as error:
+        raise ConfigurationError(f"The file at {part.url} cannot be fetched: {error}") from error
+
+
+def _check_room(left: int, part: Part) -> None:
+    if left < 0:
+        raise ConfigurationError(
+            f"The files have more than {MOST_BYTES:,} bytes in all, the most that --out keeps:"
+            f" fetch {part.url or _name(part)} by itself."
+        )
 
 
 def _opened(folder: Path, name: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import os
+import shlex
 import sys
 import uuid
 from argparse import Namespace
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from a2a.types import AgentCard, Part, StreamResponse
 
     from a2a_serverless.client import ResumingClient
+    from a2a_serverless.client.origins import AgentOrigins
 _KEY: Final = "A2A_API_KEY"
 """The variable with the caller's key, where `--key` does not name one."""
 _RAW_BYTES: Final = 2_000_000
@@ -145,6 +147,7 @@ async def _opened(url: str, options: Namespace) -> _Talk:
     from a2a.client import ClientConfig
 
     from a2a_serverless.client import Retries, create_resuming_client
+    from a2a_serverless.client.origins import is_here
 
     own = dict(map(_header, options.header))
     if not all(
@@ -152,12 +155,12 @@ async def _opened(url: str, options: Namespace) -> _Talk:
     ):
         raise ConfigurationError(f"--key, {_KEY} and --header take printable ASCII alone.")
     # A proxy of the environment does not know this machine's own addresses.
-    http = httpx.AsyncClient(headers=own, timeout=_TIMEOUT_S, trust_env=not _is_here(url))
+    http = httpx.AsyncClient(headers=own, timeout=_TIMEOUT_S, trust_env=not is_here(url))
     try:
         first = {"headers": {**_credentials(options.key), **own}}
         card = await _card(url, http, first)
         http.headers.update({**_credentials(options.key, card), **own})
-        await _check_interfaces(url, card, http)
+        agent = await _interfaces(url, card, http)
         config = ClientConfig(httpx_client=http, supported_protocol_bindings=[*_BINDINGS])
         client = await create_resuming_client(
             card, config, retries=Retries(give_up_after_s=_GIVE_UP_S)
@@ -165,7 +168,7 @@ async def _opened(url: str, options: Namespace) -> _Talk:
     except BaseException:
         await http.aclose()
         raise
-    return _Talk(url, card, http, client, options)
+    return _Talk(url, card, agent, http, client, options)
 
 
 async def _card(url: str, http: httpx.AsyncClient, first: dict[str, Any]) -> AgentCard:
@@ -185,15 +188,19 @@ async def _card(url: str, http: httpx.AsyncClient, first: dict[str, Any]) -> Age
         raise
 
 
-async def _check_interfaces(url: str, card: AgentCard, http: httpx.AsyncClient) -> None:
-    """Refuse a card with other bindings alone, or whose interfaces on another host do not answer.
+async def _interfaces(url: str, card: AgentCard, http: httpx.AsyncClient) -> AgentOrigins:
+    """Return where the agent with a card is called; from now on `http` asks nothing else here.
 
-    Calls there would be tried again and again, as those to an agent that is being replaced.
+    Refused is a card with other bindings alone, one that leads to this machine from another, and
+    one whose interfaces on another host do not answer: calls there would be tried again and again,
+    as those to an agent that is being replaced.
 
     Raises:
         ConfigurationError: one sentence names what the card says.
     """
     import httpx
+
+    from a2a_serverless.client.origins import AgentOrigins, is_here
 
     ways = card.supported_interfaces
     spoken = [way.url for way in ways if way.protocol_binding in _BINDINGS]
@@ -203,6 +210,12 @@ async def _check_interfaces(url: str, card: AgentCard, http: httpx.AsyncClient) 
             f"The card of {url} names no interface over {' or '.join(_BINDINGS)}, and this"
             f" command speaks no other (it names {named})."
         )
+    if not is_here(url) and (wrong := next(filter(is_here, spoken), "")):
+        raise ConfigurationError(
+            f"The card of {url} names {wrong}, which is this machine and not the agent's: correct"
+            " the card."
+        )
+    http.event_hooks["request"].append(AgentOrigins(url).guarding)
     if urlsplit(url).netloc not in {urlsplit(way).netloc for way in spoken}:
         try:
             await http.head(spoken[0])
@@ -211,6 +224,7 @@ async def _check_interfaces(url: str, card: AgentCard, http: httpx.AsyncClient) 
                 f"The card of {url} names {spoken[0]}, which cannot be reached ({_said(error)}):"
                 " correct the card."
             ) from error
+    return AgentOrigins(url, *spoken)
 
 
 class _Talk:
@@ -219,6 +233,7 @@ class _Talk:
     Args:
         url: the agent's, as the caller has named it.
         card: the agent's.
+        agent: where it is called.
         http: the client's, with the caller's credentials.
         client: calls the agent.
         options: the arguments.
@@ -228,6 +243,7 @@ class _Talk:
         self,
         url: str,
         card: AgentCard,
+        agent: AgentOrigins,
         http: httpx.AsyncClient,
         client: ResumingClient,
         options: Namespace,
@@ -238,7 +254,8 @@ class _Talk:
         self.task: str = options.task
         """The task that the caller has named, until a message was sent to it."""
         self.answer = Answer(as_json=options.json, context_id=options.context)
-        self._http, self._client, self._out = http, client, options.out
+        self._agent, self._http, self._client = agent, http, client
+        self._out: Path | None = options.out
         self._as_json: bool = options.json
         self._files: list[Path] = options.file
         self._asked_at: float | None = None
@@ -323,16 +340,21 @@ class _Talk:
         elif self.answer.files:
             import httpx
 
-            trusts = not _is_here(self.url)
-            async with httpx.AsyncClient(timeout=_TIMEOUT_S, trust_env=trusts) as http:
-                for path in await keep(self.answer.files, self._out, http):
+            from a2a_serverless.client.origins import is_here
+
+            trusts = not is_here(self.url)
+            hooks = {"request": [self._agent.guarding]}
+            async with httpx.AsyncClient(
+                timeout=_TIMEOUT_S, trust_env=trusts, event_hooks=hooks
+            ) as http:
+                for path in await keep(self.answer.files, self._out, self._agent, http):
                     say(f"file {path}, {path.stat().st_size:,} bytes")
         return self.answer.exit_code
 
     def say_ids(self, what: str = "it may go on; see it") -> None:
         """Say how to name the task."""
         if self.answer.task_id and not self._as_json:
-            say(f"{what}: {PROGRAM} send {self.url} --task {self.answer.task_id}")
+            say(f"{what}: {_again(self.url, self.answer.task_id)}")
 
     async def _parts(self) -> AsyncIterator[Part]:
         """Yield the files to send; upload those for which the message has no room."""
@@ -356,8 +378,13 @@ class _Talk:
         if "text/event-stream" in request.headers.get("Accept", ""):
             now = asyncio.get_running_loop().time()
             if self._asked_at is not None and now - self._asked_at < _SOON_S:
-                say(f"nothing comes from {request.url.host}: trying again")
+                say(f"nothing comes from {printable(request.url.host)}: trying again")
             self._asked_at = now
+
+
+def _again(url: str, task_id: str) -> str:
+    """Return the command that shows a task again, to be copied into a shell."""
+    return f"{PROGRAM} send {shlex.quote(url)} --task {shlex.quote(task_id)}"
 
 
 def _url_and_text(words: Sequence[str]) -> tuple[str, str]:
@@ -391,10 +418,6 @@ def _is_url(word: str) -> bool:
     except ValueError:
         host = None
     return bool(host) and word.startswith(("http://", "https://")) and len(word.split()) == 1
-
-
-def _is_here(url: str) -> bool:
-    return urlsplit(url).hostname in {"127.0.0.1", "localhost", "::1"}
 
 
 def _header(given: str) -> tuple[str, str]:
@@ -437,6 +460,7 @@ def _explained(url: str) -> Iterator[None]:
     from a2a.utils.errors import A2AError
 
     from a2a_serverless.client import GaveUpError
+    from a2a_serverless.client.origins import RefusedUrlError
     from a2a_serverless.client.retries import causes, status_of
 
     try:
@@ -445,9 +469,11 @@ def _explained(url: str) -> Iterator[None]:
         raise ConfigurationError("The text, or a name beside it, is not UTF-8.") from error
     except GaveUpError as error:
         named = error.task_id
-        way = f"see it again with {PROGRAM} send {url} --task {named}" if named else "send it again"
+        way = f"see it again with {_again(url, named)}" if named else "send it again"
         msg = f"{error.reason} The agent may go on with it: {way}."
         raise ConfigurationError(msg) from error
+    except RefusedUrlError as error:
+        raise ConfigurationError(str(error)) from error
     except (A2AError, httpx.HTTPError, httpx.InvalidURL) as error:
         status, chain = status_of(error), list(causes(error))
         if status in {httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN}:

@@ -1,0 +1,296 @@
+"""`send` and a server that is a stranger's: what it says, where it leads, how much it gives.
+
+That no byte of it commands the terminal, and that nothing is asked but where the card says, is what
+the watch over all tests looks at (`tests/support/terminals.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from a2a_serverless.sources import UPLOADS_EXTENSION
+from a2a_serverless_tools.cli import answers, send
+from a2a_serverless_tools.local.http_server import HttpServer, bind
+from tests.unit.cli.conftest import Run
+
+ODD = "\x1b]0;t\x07\x9b31m\u202e\x7f\rx"
+SHELL = "t'; touch owned; '"
+KEY = "a-key-of-twenty-or-more-characters"
+ENDED, ASKS, WORKS = "COMPLETED", "INPUT_REQUIRED", "WORKING"
+
+
+class Stranger:
+    """An agent that answers as it is told, at whatever name leads to it, and notes what it is sent.
+
+    Its card names `interface` and `store`; what begins with `/` is its own.
+    """
+
+    def __init__(self) -> None:
+        self.url = self.interface = self.store = ""
+        self.events: list[Any] = []
+        self.error: Any = None
+        self.offer: Any = {}
+        self.file = b"content"
+        self.seen: list[Request] = []
+
+    async def answer(self, request: Request) -> Response:
+        self.seen.append(request)
+        if request.url.path == "/.well-known/agent-card.json":
+            return JSONResponse(self._card())
+        if request.url.path == "/files":
+            return JSONResponse(self.offer)
+        if request.method != "POST":
+            return Response(self.file)
+        asked = await request.json()
+        answer = [{"error": self.error}] if self.error else [{"result": e} for e in self.events]
+        lines = [json.dumps({"jsonrpc": "2.0", "id": asked["id"], **one}) for one in answer]
+        return Response("".join(f"data: {x}\n\n" for x in lines), media_type="text/event-stream")
+
+    def _card(self) -> dict[str, Any]:
+        own = {"protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+        uploads = {"uri": UPLOADS_EXTENSION, "params": {"url": self._at(self.store or "/files")}}
+        return {
+            "name": ODD,
+            "description": ODD,
+            "version": ODD,
+            "skills": [],
+            "supportedInterfaces": [{"url": self._at(self.interface or "/rpc"), **own}],
+            "capabilities": {"streaming": True, "extensions": [uploads]},
+            "defaultInputModes": [ODD],
+            "defaultOutputModes": [ODD],
+        }
+
+    def _at(self, url: str) -> str:
+        return self.url + url if url.startswith("/") else url
+
+    def asked(self, method: str) -> list[str]:
+        """The paths of the requests with a method, but for those of the protocol."""
+        paths = [one.url.path for one in self.seen if one.method == method]
+        return [path for path in paths if path.startswith("/a/")]
+
+
+@pytest.fixture
+def stranger() -> Iterator[Stranger]:
+    app = Stranger()
+    routes = [Route("/{path:path}", app.answer, methods=["GET", "HEAD", "POST", "PUT", "DELETE"])]
+    bound = bind(0)
+    with HttpServer(Starlette(routes=routes), bound) as server:
+        app.url = server.url
+        yield app
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Stdout is a terminal, and a name of `.test` leads to this machine."""
+    resolve = socket.getaddrinfo
+
+    def resolved(host: Any, *more: Any, **named: Any) -> Any:
+        is_ours = str(host, "ascii") if isinstance(host, bytes) else str(host)
+        return resolve("127.0.0.1" if is_ours.endswith(".test") else host, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.delenv("A2A_API_KEY", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def task(*parts: Any, state: str = ENDED, task_id: str = "t", text: str = "said") -> Any:
+    said = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": text}]}
+    status = {"state": f"TASK_STATE_{state}", "message": said}
+    artifacts = [{"artifactId": ODD, "name": ODD, "parts": list(parts)}] if parts else []
+    return {"task": {"id": task_id, "contextId": ODD, "status": status, "artifacts": artifacts}}
+
+
+def far(url: str, name: str = "agent.test") -> str:
+    """The same place by a name that is not known to be this machine."""
+    return url.replace("127.0.0.1", name)
+
+
+# -- what it says ----------------------------------------------------------------------------
+
+FILE = {"raw": "aGk=", "filename": ODD, "mediaType": ODD}
+LINK = {"url": f"https://store.example/{ODD}", "filename": ODD, "mediaType": ODD}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [task({"text": ODD}, FILE, LINK, {"data": {ODD: [ODD]}}, text=ODD)],
+        [task(text=ODD, state=WORKS), task(text=ODD, state="FAILED")],
+        [task(text=ODD, state=ASKS)],
+        [{"message": {"messageId": ODD, "role": "ROLE_AGENT", "parts": [{"text": ODD}]}}],
+        {"code": -32603, "message": ODD, "data": [{"@type": ODD, "reason": ODD}]},
+        {"code": -32001, "message": ODD},
+        [task(task_id=ODD)],
+        [{ODD: ODD}],
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--json",), ("--out", "out")])
+def test_no_text_of_it_commands_the_terminal(
+    said: Any, options: tuple[str, ...], stranger: Stranger, run: Run
+) -> None:
+    """In whichever field it is, also of a refusal and of what is no event."""
+    if isinstance(said, list):
+        stranger.events = said
+    else:
+        stranger.error = said
+    shown = run("send", stranger.url, "hi", *options)
+    assert shown.out + shown.err
+
+
+def test_the_line_to_copy_is_one_command(stranger: Stranger, run: Run) -> None:
+    """A task's id is one word of it, whatever the shell would make of it."""
+    stranger.events = [task(state=ASKS, task_id=SHELL)]
+    said = run("send", stranger.url, "hi")
+    line = next(line for line in said.err.splitlines() if "--task" in line)
+    words = shlex.split(line.partition("answer it: ")[2])
+    assert words == ["a2a-serverless", "send", stranger.url, "--task", SHELL]
+
+
+@pytest.mark.parametrize("task_id", [ODD, "t\n", "t" * 1001, "\u2028"])
+def test_an_id_that_no_task_can_have_is_refused(task_id: str, stranger: Stranger, run: Run) -> None:
+    """It is not shown, and nothing more of the task is."""
+    stranger.events = [task({"text": "more"}, state=ASKS, task_id=task_id)]
+    said = run("send", stranger.url, "hi")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.count("\n") == 1
+    assert "an id that no task can have" in said.err
+
+
+# -- where it leads --------------------------------------------------------------------------
+
+GOOD = {"method": "PUT", "url": "/a/1", "headers": {"Content-Type": "x/y"}, "part": {"url": "/u"}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({}, None),
+        ({"method": "DELETE"}, "another method than PUT"),
+        ({"method": "POST"}, "another method than PUT"),
+        ({"method": ["PUT"]}, "another method than PUT"),
+        ({"headers": {"X-Real-IP": "127.0.0.1"}}, "other headers than"),
+        ({"headers": {"Cookie": "a=b"}}, "other headers than"),
+        ({"headers": {"Host": "router.home"}}, "other headers than"),
+        ({"headers": {"Content-Type": "a\r\nX-Evil: 1"}}, "other headers than"),
+        ({"headers": {"Content-Type": ODD}}, "other headers than"),
+        ({"headers": {"Content-Type": 1}}, "answer to the request for it is none"),
+        ({"headers": "x"}, "answer to the request for it is none"),
+        ({"part": {"raw": 1}}, "answer to the request for it is none"),
+        ({"url": None}, "no URL for a file"),
+        ({"url": "http://a:b"}, "no URL for a file"),
+        ({"url": f"https://store.example/{ODD}"}, "no URL for a file"),
+        ({"url": "file:///etc/passwd"}, "takes https"),
+        ({"url": "http://store.example/a/1"}, "http://store.example for a file, which is not"),
+        ({"url": "http://127.0.0.1:PORT/a/1"}, "an address of this machine"),
+        ({"url": "https://localhost:PORT/a/1"}, "an address of this machine"),
+        ({"url": "https://[::ffff:127.0.0.1]:PORT/a/1"}, "an address of this machine"),
+        ({"url": "https://0.0.0.0:PORT/a/1"}, "an address of this machine"),
+        ({"url": "https://store.test:PORT/a/1"}, "https://store.test:PORT, an address of this"),
+    ],
+)
+def test_an_upload_is_one_put_to_where_it_may_be(
+    changed: dict[str, Any],
+    named: str | None,
+    stranger: Stranger,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another method, header, scheme, or an address of this machine gets one sentence, no request.
+
+    The agent is one of another machine: by its name.
+    """
+    monkeypatch.setattr(send, "_RAW_BYTES", 0)
+    (tmp_path / "f.bin").write_bytes(b"12345")
+    port, url = stranger.url.rpartition(":")[2], far(stranger.url)
+    stranger.interface, stranger.store = f"{url}/rpc", f"{url}/files"
+    stranger.events = [task()]
+    offer = {**GOOD, "url": f"{url}/a/1", **changed}
+    stranger.offer = json.loads(json.dumps(offer).replace("PORT", port))
+    said = run("send", url, "hi", "--file", "f.bin", "--key", KEY)
+    if named is None:
+        assert (said.code, stranger.asked("PUT")) == (0, ["/a/1"])
+    else:
+        assert (said.code, said.err.count("\n")) == (2, 1)
+        assert named.replace("PORT", port) in said.err
+        assert not [path for method in ("PUT", "POST", "DELETE") for path in stranger.asked(method)]
+
+
+@pytest.mark.parametrize(
+    ("interface", "store"),
+    [
+        ("http://127.0.0.1:PORT/a/rpc", ""),
+        ("http://other.test:PORT/a/rpc", ""),
+        ("", "http://127.0.0.1:PORT/a/files"),
+        ("", "https://other.test:PORT/a/files"),
+    ],
+)
+def test_a_card_of_another_machine_does_not_lead_to_this_one(
+    interface: str,
+    store: str,
+    stranger: Stranger,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither text, nor key, nor the request for an upload comes to a service of the caller's."""
+    monkeypatch.setattr(send, "_RAW_BYTES", 0)
+    (tmp_path / "f.bin").write_bytes(b"12345")
+    port, url = stranger.url.rpartition(":")[2], far(stranger.url)
+    stranger.interface = interface.replace("PORT", port) or f"{url}/rpc"
+    stranger.store = store.replace("PORT", port) or f"{url}/files"
+    said = run("send", url, "hi", "--file", "f.bin", "--key", KEY)
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "this machine" in said.err
+    assert [path for method in ("POST", "HEAD") for path in stranger.asked(method)] == []
+
+
+@pytest.mark.parametrize(
+    ("is_near", "link", "named"),
+    [
+        (False, "AGENT/a/1", None),
+        (False, "http://store.example/a/1", "takes https"),
+        (False, "http://127.0.0.1:PORT/a/1", "an address of this machine"),
+        (False, "https://store.test:PORT/a/1", "an address of this machine"),
+        (True, "http://localhost:PORT/a/1", None),
+        (True, "http://store.example/a/1", "takes https"),
+        (True, "file:///etc/passwd", "takes https"),
+    ],
+)
+def test_a_file_is_fetched_from_where_it_may_be(
+    link: str, named: str | None, stranger: Stranger, run: Run, *, is_near: bool
+) -> None:
+    """`--out` has the same rule as an upload; an agent on this machine may name any place on it."""
+    port = stranger.url.rpartition(":")[2]
+    url = stranger.url if is_near else far(stranger.url)
+    stranger.interface = f"{url}/rpc"
+    stranger.events = [task({"url": link.replace("AGENT", url).replace("PORT", port)})]
+    said = run("send", url, "hi", "--out", "out", "--key", KEY)
+    assert (said.code, stranger.asked("GET")) == ((0, ["/a/1"]) if named is None else (2, []))
+    assert named is None or named in said.err
+    assert [path.read_bytes() for path in Path("out").iterdir()] == [b"content"] * (named is None)
+
+
+@pytest.mark.parametrize("parts", [[FILE, {"url": "/a/1"}], [{"url": "/a/1"}, {"url": "/a/2"}]])
+def test_files_have_a_bound(
+    parts: list[Any], stranger: Stranger, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that goes beyond it is not kept, and those before it stay."""
+    monkeypatch.setattr(answers, "MOST_BYTES", 8)
+    found = [{**one, "url": stranger.url + one["url"]} if "url" in one else one for one in parts]
+    stranger.events = [task(*found)]
+    said = run("send", stranger.url, "hi", "--out", "out")
+    assert (said.code, len([*Path("out").iterdir()])) == (2, 1)
+    assert "more than 8 bytes in all, the most that --out keeps: fetch http" in said.err
