@@ -187,6 +187,34 @@ async def test_a_deletion_is_of_one_incarnation(blobs: Blobs) -> None:
     assert await blobs.get(Blob.of(LARGE + b"\3", alike)) == LARGE + b"\3"
 
 
+async def test_uploads_are_found_by_their_person(blobs: Blobs) -> None:
+    """In every scope, whatever else is stored there, page by page; a deletion counts them."""
+    person, other = "p" * 16, "q" * 16
+    scopes = [person + tenant * 16 for tenant in "abc"]
+    uploads = [
+        BlobOwner.uploads(scope)._replace(incarnation=f"{scope[-1]}{n:011}")
+        for scope in (scopes[0], scopes[2], other + "a" * 16)
+        for n in range(2)
+    ]
+    tasks = [BlobOwner(scope, f"task:{n}", "i" * 12) for scope in scopes[:2] for n in range(2)]
+    states = [BlobOwner.of_state(scopes[1], "context", "w" * 12)]
+    for owner in (*uploads, *tasks, *states):
+        await blobs.put(Blob.of(LARGE, owner), LARGE, "")
+    assert await blobs.scopes(person) == scopes
+    assert await blobs.scopes(person + "c" * 16) == [scopes[2]]
+    assert await blobs.scopes("r" * 16) == []
+    for scope, count in zip(scopes, (2, 0, 2), strict=True):
+        found = [blob async for blob in blobs.uploads(scope)]
+        assert found == [Blob.of(LARGE, one) for one in uploads if one.scope == scope]
+        start, keys = BlobOwner.uploads(scope).prefix, [blob.key for blob in found]
+        assert await blobs.keys(start, limit=1) == keys[:1]
+        assert await blobs.keys(start, "".join(keys[:1])) == keys[1:]
+        assert await blobs.delete(BlobOwner.uploads(scope)) == count
+        assert await blobs.delete(BlobOwner.uploads(scope)) == 0
+    assert await blobs.scopes(person) == scopes[:2]
+    assert len([blob async for blob in blobs.uploads(other + "a" * 16)]) == 2
+
+
 async def test_a_link_of_s3_fixes_what_it_gives(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,9 +89,12 @@ class ModelBlobs(MemoryBlobs):
         is_there: bool = await self.desk.ask("copy", (source.key, blob.key))
         return is_there
 
-    async def delete(self, owner: BlobOwner) -> None:
+    async def delete(self, owner: BlobOwner) -> int:
+        deleted = 0
         while found := await self.desk.ask("list", owner.prefix):
             await self.desk.ask("remove", found)
+            deleted += len(found)
+        return deleted
 
 
 def storage_of(desk: Desk, name: str, now_ms: int) -> DurableStorage:

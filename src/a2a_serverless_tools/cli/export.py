@@ -18,6 +18,7 @@ from a2a_serverless_tools.cli.text import as_line, counting, refuse
 if TYPE_CHECKING:
     from a2a_serverless.storage.deletion import Owner
     from a2a_serverless.storage.durable import DurableStorage
+    from a2a_serverless.tasks.blobs import Blob
     from a2a_serverless.tasks.entries import Recorded
     from a2a_serverless.tasks.fold import Log
 
@@ -29,8 +30,9 @@ def _add(export: Parser) -> None:
     export.does(
         _export,
         "Writes a caller's tasks with history, artifacts and metadata, the states of "
-        "its conversations and its webhooks without their secrets, one JSON object a line, and "
-        "changes nothing. The last line has the counts. What is damaged is named in a line.",
+        "its conversations, its webhooks without their secrets and its uploads, one JSON object a "
+        "line, and changes nothing. The last line has the counts. What is damaged is named in a "
+        "line.",
     )
     add_owner(export)
     export.add_argument("--context", metavar="ID", help="only what belongs to this context")
@@ -79,7 +81,7 @@ async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict
     A task that changes meanwhile may come twice, the later one as it is then, but is not missed.
     """
     from a2a_serverless.errors import UnreadableTaskError
-    from a2a_serverless.storage.deletion import stored_in
+    from a2a_serverless.storage.deletion import stored_in, uploaded
 
     for scope in await owner.scopes(storage):
         own = storage.for_scope(scope)
@@ -106,6 +108,9 @@ async def _exported(storage: DurableStorage, owner: Owner) -> AsyncIterator[dict
             if "task_id" in ids:
                 async for line in _webhooks(own, ids["task_id"]):
                     yield {**line, **named}
+        if owner.context_id is None:
+            async for blob in uploaded(own):
+                yield {"scope": scope.digest, **await _upload(own, blob)}
 
 
 def _task(log: Log, now_ms: int) -> dict[str, Any]:
@@ -171,6 +176,19 @@ async def _webhooks(storage: DurableStorage, task_id: str) -> AsyncIterator[dict
             continue
         shown = _without_secrets(json_of(push.config))
         yield {"kind": "webhook", "config": shown, "left_out": list(_SECRETS)}
+
+
+async def _upload(storage: DurableStorage, blob: Blob) -> dict[str, Any]:
+    """Return a file that was uploaded, as a part of the protocol; it is in memory meanwhile."""
+    from base64 import b64encode
+
+    from a2a_serverless.storage.blobs import whole
+
+    of = {"sha256": blob.digest, "size": blob.size}
+    content = await whole(storage.table.blobs, blob)
+    if content is None:
+        return {"kind": "damaged", **of, "reason": "The upload is gone meanwhile, or damaged."}
+    return {"kind": "upload", **of, "part": {"raw": b64encode(content).decode()}}
 
 
 def _without_secrets(config: dict[str, Any]) -> dict[str, Any]:

@@ -65,9 +65,9 @@ def _add_purge(verbs: Commands) -> None:
     purge = verbs.add_parser("purge", help="deletes all that a caller has")
     purge.does(
         _purge,
-        "Deletes a caller's tasks with their logs and webhooks, and the states of its "
-        "contexts, for good. It counts them first, and asks. Meanwhile the caller's new messages "
-        "are refused. An interrupted deletion is continued by the next.",
+        "Deletes a caller's tasks with their logs and webhooks, the states of its "
+        "contexts and its uploads, for good. It counts them first, and asks. Meanwhile the "
+        "caller's new messages are refused. An interrupted deletion is continued by the next.",
     )
     add_owner(purge)
     purge.add_argument("--context", metavar="ID", help="only what belongs to this context")
@@ -177,7 +177,6 @@ async def _purge(options: Namespace) -> int:
     """Count, ask and delete; return 2 if nothing may or can be deleted, 3 if there is nothing."""
     from a2a_serverless_tools.cli.places import inspector_of
     from a2a_serverless_tools.console.acts import Acts
-    from a2a_serverless_tools.inspect.wording import amounts
 
     if (fault := fault_of_owner(options, "purge deletes")) is not None:
         return refuse(fault)
@@ -194,7 +193,7 @@ async def _purge(options: Namespace) -> int:
         counted, tenants = await _counted(storage, owner)
     if counted.is_nothing:
         return nothing_of(options, f"{whose} has nothing {where}, and nothing was deleted")
-    has = amounts(counted.tasks, counted.contexts, counted.webhooks)
+    has = _amounts(counted)
     rest = f"; of {counted.remains} more there are remains" if counted.remains else ""
     several = f", in {tenants} tenants" if tenants > 1 else ""
     print(printable(f"{whose} has {has} {where}{several}{rest}."))
@@ -204,7 +203,7 @@ async def _purge(options: Namespace) -> int:
     # The entry names no caller: what names this one is being deleted.
     entry = await journal.begin("purge", which=f"all that a caller has: {has}")
     deleted = await _deleted(storage, owner, options, counted)
-    gone = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
+    gone = _amounts(deleted)
     await journal.end(entry, f"Deleted {gone}.")
     if not deleted.is_done:
         return refuse(
@@ -274,7 +273,6 @@ async def _deleted(
     It gives up, and is not done, after `_MORE` tasks more than were counted.
     """
     from a2a_serverless.storage.deletion import Deleted, Erasure
-    from a2a_serverless_tools.inspect.wording import amounts
 
     erasure = Erasure(storage, owner, lag_s=options.settle)
     deleted, most = Deleted(is_done=False), counted.tasks + _MORE
@@ -286,10 +284,16 @@ async def _deleted(
                 if erasure.is_empty:
                     await storage.clock.sleep(erasure.pause_s)
     except BaseException:
-        so_far = amounts(deleted.tasks, deleted.contexts, deleted.webhooks)
+        so_far = _amounts(deleted)
         print(f"Deleted {so_far} so far: run it again for the rest.", file=sys.stderr)
         raise
     return deleted
+
+
+def _amounts(of: Counted | Deleted) -> str:
+    from a2a_serverless_tools.inspect.wording import amounts
+
+    return amounts(of.tasks, of.contexts, of.webhooks, of.uploads)
 
 
 def fault_of_owner(options: Namespace, does: str) -> str | None:

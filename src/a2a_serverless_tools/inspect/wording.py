@@ -389,11 +389,11 @@ def act_ended(outcome: str) -> str:
     return outcome or "its end was not noted: look at the task"
 
 
-def amounts(tasks: int, contexts: int, webhooks: int) -> str:
-    """Return how much data a caller has: `1 task, 2 contexts with a state and no webhooks`."""
+def amounts(tasks: int, contexts: int, webhooks: int, uploads: int) -> str:
+    """Return how much data a caller has: `1 task, 2 contexts with a state, no webhooks and ...`."""
     return (
-        f"{_number(tasks, 'task')}, {_number(contexts, 'context')} with a state and"
-        f" {_number(webhooks, 'webhook')}"
+        f"{_number(tasks, 'task')}, {_number(contexts, 'context')} with a state,"
+        f" {_number(webhooks, 'webhook')} and {_number(uploads, 'upload')}"
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from a2a_serverless.storage.deletion import delete_data
 from a2a_serverless.storage.durable import DurableStorage, Fences
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
+from a2a_serverless.storage.sqlite import blobs_folder
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.identity import Scope, oidc_principal
 from a2a_serverless_tools.cli import tasks
@@ -83,8 +87,8 @@ def test_all_of_a_caller(purge: Run, database: Database, storage: DurableStorage
     code, out, err = purge("--user", "ann", "--yes")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "ann has 3 tasks, no contexts with a state and 1 webhook in the table tasks.",
-        "Deleted 3 tasks, no contexts with a state and 1 webhook: nothing is left.",
+        "ann has 3 tasks, no contexts with a state, 1 webhook and no uploads in the table tasks.",
+        "Deleted 3 tasks, no contexts with a state, 1 webhook and no uploads: nothing is left.",
     ]
     assert items(database, ANN) == []
     assert items(database, BOB) == theirs
@@ -111,7 +115,10 @@ def test_every_tenant_of_a_caller(purge: Run, database: Database, storage: Durab
     assert [bool(items(database, scope)) for scope in scopes] == [True, False, True]
     code, out, _ = purge("--user", "ann", "--yes")
     assert code == 0
-    assert "has 4 tasks, 1 context with a state and 1 webhook in the table tasks, in 2 ten" in out
+    assert (
+        "has 4 tasks, 1 context with a state, 1 webhook and no uploads in the table tasks, in 2 ten"
+        in out
+    )
     assert not any(items(database, scope) for scope in scopes)
     assert all(items(database, scope) for scope in oidc)
     named = ("--subject", "ann@example.com", "--issuer", "https://issuer.example")
@@ -176,7 +183,10 @@ def test_what_the_index_shows_late_is_found(
 def test_one_context(purge: Run, storage: DurableStorage) -> None:
     """`purge --context` deletes one context of a caller or scope; other contexts stay."""
     code, out, _ = purge("--scope", ANN.digest, "--context", "a", "--yes")
-    assert (code, "Deleted 2 tasks, no contexts with a state and 1 webhook:" in out) == (0, True)
+    assert (
+        code,
+        "Deleted 2 tasks, no contexts with a state, 1 webhook and no uploads:" in out,
+    ) == (0, True)
     assert [wait(storage.head(t)) is None for t in ("t-0", "t-1", "t-2")] == [True, True, False]
     code, _, err = purge("--user", "bob", "--tenant", "acme", "--context", "b")
     assert (code, "The context b of bob has nothing" in err) == (3, True)
@@ -270,8 +280,10 @@ def test_a_bar_shows_how_far_it_is(
 
 def test_amounts() -> None:
     """Amounts read as words: a singular, a plural, and "no"."""
-    assert amounts(1, 2, 0) == "1 task, 2 contexts with a state and no webhooks"
-    assert amounts(12_345, 1, 1) == "12,345 tasks, 1 context with a state and 1 webhook"
+    assert amounts(1, 2, 0, 3) == "1 task, 2 contexts with a state, no webhooks and 3 uploads"
+    assert (
+        amounts(12_345, 1, 1, 0) == "12,345 tasks, 1 context with a state, 1 webhook and no uploads"
+    )
 
 
 # -- dev ---------------------------------------------------------------------------------------
@@ -287,25 +299,50 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
         yield stack
 
 
-def test_what_a_caller_has_in_dev(purge: Run, stack: Stack) -> None:
-    """In `dev` `purge` counts and deletes a caller's tasks; its client then finds none."""
+@pytest.fixture
+def ask(stack: Stack) -> Callable[..., Any]:
+    """A request of one of its callers; returns the answer."""
 
-    def ask(user: str, method: str, path: str, **options: Any) -> Any:
+    def asking(user: str, method: str, path: str, **options: Any) -> Any:
         headers = {"A2A-Version": "1.0", "X-API-Key": f"{KEY}-of-{user}"}
         return httpx.request(
             method, f"{stack.url}{path}", headers=headers, trust_env=False, **options
         ).json()
 
+    return asking
+
+
+def test_uploads_of_a_tenant_without_a_task(purge: Run, run: Run, ask: Callable[..., Any]) -> None:
+    """They are exported, counted and deleted, and those of others stay."""
+    for user, tenant in (("ann", "acme"), ("ann", ""), ("bob", "acme")):
+        said = f"{user} of {tenant}".encode()
+        wanted = {"size": len(said), "sha256": sha256(said).hexdigest(), "tenant": tenant}
+        asked = ask(user, "POST", "/files", json=wanted)
+        httpx.put(asked["url"], headers=asked["headers"], content=said, trust_env=False)
+    lines = [json.loads(line) for line in run("export", "--user", "ann").out.splitlines()]
+    exported = {line["scope"]: b64decode(line["part"]["raw"]) for line in lines[:-1]}
+    scopes = {tenant: Scope.of(tenant, "ann").digest for tenant in ("", "acme")}
+    assert exported == {scope: f"ann of {tenant}".encode() for tenant, scope in scopes.items()}
+    assert lines[-1]["counts"] == {"upload": 2}
+    code, out, _ = purge("--user", "ann", "--tenant", "acme", "--yes")
+    assert (code, "no webhooks and 1 upload in the file" in out) == (0, True)
+    code, out, _ = purge("--user", "ann", "--yes")
+    assert (code, "no webhooks and 1 upload: nothing is left" in out) == (0, True)
+    assert purge("--user", "ann", "--yes").code == 3
+    (left,) = [p for p in blobs_folder(own_file(Path.cwd())).rglob("*.*") if p.is_file()]
+    assert left.read_bytes() == b"bob of acme"
+
+
+def test_what_a_caller_has_in_dev(purge: Run, ask: Callable[..., Any]) -> None:
+    """In `dev` `purge` counts and deletes a caller's tasks; its client then finds none."""
     for user, number in (("ann", 0), ("ann", 1), ("bob", 2)):
         said = {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
         assert "task" in ask(user, "POST", "/message:send", json={"message": said})
     assert ask("ann", "GET", "/tasks")["totalSize"] == 2
     file = own_file(Path.cwd())
     code, out, err = purge("--user", "ann")
-    assert (code, out) == (
-        2,
-        f"ann has 2 tasks, no contexts with a state and no webhooks in the file {file}.\n",
-    )
+    has = "2 tasks, no contexts with a state, no webhooks and no uploads"
+    assert (code, out) == (2, f"ann has {has} in the file {file}.\n")
     assert ask("ann", "GET", "/tasks")["totalSize"] == 2
     code, out, err = purge("--user", "ann", "--yes")
     asked = f"file {file}\n"

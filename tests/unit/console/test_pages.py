@@ -891,7 +891,7 @@ async def test_all_that_a_caller_has_is_deleted(storage: DurableStorage, person:
     listed = (await person.get("/_console/tasks?user=ann&tenant=acme")).text
     (path,) = re.findall(r'href="(/_console/purge\?[^"]*)"', listed)
     asked = (await person.get(path.replace("&amp;", "&"))).text
-    assert "3 tasks, no contexts with a state and no webhooks." in asked
+    assert "3 tasks, no contexts with a state, no webhooks and no uploads." in asked
     form = {"user": "ann", "tenant": "acme"}
     for typed in ("", "yes", "acme"):
         answer = await person.post("/_console/purge", data=form | {"name": typed}, headers=OWN)

@@ -29,7 +29,16 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.sources import UPLOADS_EXTENSION, Source, SourceError
 from a2a_serverless.storage.blobs import ServedBlobs
-from a2a_serverless.storage.deletion import delete_data, delete_task
+from a2a_serverless.storage.deletion import (
+    Counted,
+    Deleted,
+    Erasure,
+    Owner,
+    count_data,
+    delete_data,
+    delete_task,
+    uploaded,
+)
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.s3 import S3Blobs
 from a2a_serverless.tasks.blobs import linked_blob
@@ -400,21 +409,30 @@ async def test_the_buckets_rule_is_for_uploads(client: httpx.AsyncClient) -> Non
 async def test_unused_uploads_go_with_their_caller(
     backends: Backends, client: httpx.AsyncClient
 ) -> None:
-    """A deletion of all that a scope has removes what no message has named, and no other's."""
-    blobs = backends.storage.table.blobs
+    """A deletion of all that a person has counts and removes what no message has named.
+
+    In every tenant, also where there is nothing else; nobody else's.
+    """
+    blobs, storage = backends.storage.table.blobs, backends.storage
     assert blobs is not None
     stored = []
-    for key in (ALICE, BOB):
+    for key, tenant in ((ALICE, ""), (ALICE, "acme"), (BOB, ""), (BOB, "acme")):
         client.headers["X-API-Key"] = key
-        found = await asked(client)
+        found = await asked(client, tenant=tenant)
         assert await put(client, found) == 200
-        stored.append(linked_blob(found["part"]["url"]))
-    of_alice, of_bob = stored
-    assert of_alice
-    assert of_bob
-    await delete_data(backends.storage.for_scope(Scope.of("", "alice")))
-    assert await blobs.get(of_alice) is None
-    assert await blobs.get(of_bob) == LARGE
+        blob = linked_blob(found["part"]["url"])
+        assert blob
+        stored.append(blob)
+    alice, bob = Scope.of("", "alice"), Scope.of("acme", "bob")
+    assert await count_data(storage.for_scope(alice)) == Counted(uploads=1)
+    assert not (await count_data(storage.for_scope(alice))).is_nothing
+    assert (await count_data(storage.for_scope(alice), "a context")).is_nothing
+    assert [blob async for blob in uploaded(storage.for_scope(bob))] == stored[3:]
+    everything = Erasure(storage, Owner(alice.person), lag_s=0)
+    deleted = await everything.step()
+    assert (deleted.uploads, everything.is_empty) == (2, True)
+    assert await delete_data(storage.for_scope(bob)) == Deleted(uploads=1, is_done=True)
+    assert [await blobs.get(blob) for blob in stored] == [None, None, LARGE, None]
 
 
 # -- the client's own call -------------------------------------------------------------------

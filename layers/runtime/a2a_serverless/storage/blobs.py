@@ -20,7 +20,16 @@ from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
-from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, blob_of, filled, joins, linked_blob
+from a2a_serverless.tasks.blobs import (
+    Blob,
+    BlobOwner,
+    ToStore,
+    blob_of,
+    filled,
+    joins,
+    keyed_blob,
+    linked_blob,
+)
 from a2a_serverless.tasks.entries import contents_of, parts_of
 
 logger = logging.getLogger(__name__)
@@ -29,6 +38,8 @@ CHUNK_BYTES: Final = 8 * 1024 * 1024
 """The most bytes of a blob that are in memory while it is copied."""
 AT_ONCE: Final = 8
 """Blobs that one answer, or one commit, reads or writes at the same time."""
+KEYS_A_PAGE: Final = 1000
+"""Keys that one request returns, by default."""
 ANY_TYPE: Final = "application/octet-stream"
 
 
@@ -89,8 +100,31 @@ class Blobs(ABC):
         """Return a link by which anyone may put this content, and no other, for `link.seconds`."""
 
     @abstractmethod
-    async def delete(self, owner: BlobOwner) -> None:
-        """Delete all blobs of an incarnation of a task; it may be repeated."""
+    async def delete(self, owner: BlobOwner) -> int:
+        """Delete all blobs of an owner, and return how many there were; it may be repeated."""
+
+    @abstractmethod
+    async def keys(self, start: str, after: str = "", limit: int = KEYS_A_PAGE) -> list[str]:
+        """Return the first keys that begin with `start`, in their order, of those behind `after`.
+
+        They are up to `limit`; fewer: there are no more.
+        """
+
+    async def scopes(self, start: str) -> list[str]:
+        """Return the scopes that begin with `start` for which anything is stored."""
+        scopes: list[str] = []
+        while found := await self.keys(start, f"{scopes[-1]}/" if scopes else "", limit=1):
+            scopes.append(found[0].partition(".")[0])  # no key of it is behind the `/`
+        return scopes
+
+    async def uploads(self, scope: str) -> AsyncIterator[Blob]:
+        """Yield what the clients of a scope have uploaded, also what no message has named."""
+        start, after = BlobOwner.uploads(scope).prefix, ""
+        while found := await self.keys(start, after):
+            for blob in map(keyed_blob, found):
+                if blob is not None:
+                    yield blob
+            after = found[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,6 +408,12 @@ class MemoryBlobs(ServedBlobs):
         for first in range(start, len(content), CHUNK_BYTES):
             yield content[first : first + CHUNK_BYTES]
 
-    async def delete(self, owner: BlobOwner) -> None:
-        for key in [key for key in self._contents if key.startswith(owner.prefix)]:
+    async def delete(self, owner: BlobOwner) -> int:
+        doomed = [key for key in self._contents if key.startswith(owner.prefix)]
+        for key in doomed:
             del self._contents[key]
+        return len(doomed)
+
+    async def keys(self, start: str, after: str = "", limit: int = KEYS_A_PAGE) -> list[str]:
+        found = [key for key in self._contents if key.startswith(start) and key > after]
+        return sorted(found)[:limit]

@@ -39,7 +39,7 @@ from a2a_serverless.storage.table import (
     beginning,
     key_of,
 )
-from a2a_serverless.tasks.blobs import BlobOwner
+from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import (
     PERSON_CHARS,
@@ -90,6 +90,8 @@ class Counted:
     """Lines of conversations, also empty ones."""
     acts: int = 0
     """What the journal of operators has about its tasks."""
+    uploads: int = 0
+    """Files that were uploaded, whether a message has named them or not; in the last step."""
     after: str = ""
     """The place behind which the next step goes on; empty: this was the last step."""
 
@@ -103,13 +105,13 @@ class Counted:
             remains=self.remains + later.remains,
             lines=self.lines + later.lines,
             acts=self.acts + later.acts,
+            uploads=self.uploads + later.uploads,
         )
 
     @property
     def is_nothing(self) -> bool:
         """Return True if nothing at all was found."""
-        counts = (self.tasks, self.contexts, self.webhooks, self.remains, self.lines, self.acts)
-        return not any(counts)
+        return replace(self, after="") == Counted()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,7 @@ class Deleted:
     """Tasks that cannot be found since this step; a later one may delete the rest of them."""
     contexts: int = 0
     webhooks: int = 0
+    uploads: int = 0
     is_done: bool
     """True if nothing was left to delete. Until then the caller repeats the step."""
 
@@ -130,6 +133,7 @@ class Deleted:
             tasks=self.tasks + later.tasks,
             contexts=self.contexts + later.contexts,
             webhooks=self.webhooks + later.webhooks,
+            uploads=self.uploads + later.uploads,
         )
 
 
@@ -267,10 +271,12 @@ async def delete_data(
         states += await storage.contexts.delete(context)
         await forget_line(storage, context)
     # An index may still name what is gone: that is nothing to delete.
-    is_done = items + states + len(acts) == 0
+    is_done, uploads = items + states + len(acts) == 0, 0
     if is_done and context_id is None and storage.table.blobs is not None:
-        await storage.table.blobs.delete(BlobOwner.uploads(storage.scope.digest))
-    return Deleted(tasks=tasks, contexts=states, webhooks=webhooks, is_done=is_done)
+        uploads = await storage.table.blobs.delete(BlobOwner.uploads(storage.scope.digest))
+    return Deleted(
+        tasks=tasks, contexts=states, webhooks=webhooks, uploads=uploads, is_done=is_done
+    )
 
 
 async def count_data(
@@ -299,6 +305,8 @@ async def count_data(
     acts = sum(place.act is not None for place in stored)
     stored_else = [place for place in stored if not (place.is_line or place.act)]
     live = [place for place in stored_else if place.is_live]
+    after = stored[-1].at if len(stored) == limit else ""
+    has_uploads = not after and context_id is None
     return Counted(
         tasks=sum(place.task_id is not None for place in live),
         contexts=sum(place.context_id is not None for place in live),
@@ -306,8 +314,16 @@ async def count_data(
         remains=len(stored_else) - len(live),
         lines=lines,
         acts=acts,
-        after=stored[-1].at if len(stored) == limit else "",
+        uploads=len([blob async for blob in uploaded(storage)]) if has_uploads else 0,
+        after=after,
     )
+
+
+async def uploaded(storage: DurableStorage) -> AsyncIterator[Blob]:
+    """Yield the files that the scope's clients have uploaded."""
+    if storage.table.blobs is not None:
+        async for blob in storage.table.blobs.uploads(storage.scope.digest):
+            yield blob
 
 
 async def stored_in(
@@ -379,7 +395,10 @@ class Owner:
         return layout.context_key(self.name, check_context_id(self.context_id))
 
     async def scopes(self, storage: DurableStorage) -> list[Scope]:
-        """Return the scopes of the owner: of a person those that the index shows by now."""
+        """Return the scopes of the owner: of a person those with a task, a state or an upload.
+
+        The index shows them by now, or the store of files does.
+        """
         is_person = len(self.name) == PERSON_CHARS
         return await _scopes_of(storage, self.name) if is_person else [Scope(self.name)]
 
@@ -468,11 +487,12 @@ async def delete_fenced(storage: DurableStorage, head: Head) -> None:
 
 
 async def _scopes_of(storage: DurableStorage, person: str) -> list[Scope]:
-    """Return the scopes in which a person (`Scope.person`) has tasks or states, one a tenant.
+    """Return the scopes in which a person (`Scope.person`) has anything, one a tenant.
 
-    The index lags behind: what was written a moment ago may be missing.
+    The index lags behind: tasks and states that were written a moment ago may be missing.
     """
-    tenants = set()
+    blobs = storage.table.blobs
+    tenants = {scope[PERSON_CHARS:] for scope in await blobs.scopes(person)} if blobs else set()
     for shard in range(layout.SHARDS):
         wanted = Range(partition=layout.scope_key(person, shard), index=layout.BY_SCOPE)
         while found := await storage.table.first(1, wanted):

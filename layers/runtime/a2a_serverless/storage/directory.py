@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.blobs import CHUNK_BYTES, ServedBlobs, check_content
+from a2a_serverless.storage.blobs import CHUNK_BYTES, KEYS_A_PAGE, ServedBlobs, check_content
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 
 _SECRET: Final = "secret"  # noqa: S105 - the name of a file
@@ -73,8 +73,25 @@ class DirectoryBlobs(ServedBlobs):
             while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
                 yield chunk
 
-    async def delete(self, owner: BlobOwner) -> None:
+    async def delete(self, owner: BlobOwner) -> int:
+        found = await asyncio.to_thread(self._keys, owner.prefix)
         await asyncio.to_thread(self._remove, self._folder / owner.prefix)
+        return len(found)
+
+    async def keys(self, start: str, after: str = "", limit: int = KEYS_A_PAGE) -> list[str]:
+        found = await asyncio.to_thread(self._keys, start)
+        return [key for key in found if key > after][:limit]
+
+    def _keys(self, start: str) -> list[str]:
+        folder = start.rpartition("/")[0]
+        tops = [self._folder / folder] if folder else self._folder.glob(f"{start}*")
+        walked = [found for top in tops for found in os.walk(top)]
+        paths = [Path(at, name) for at, _, names in walked for name in names]
+        keys = (path.relative_to(self._folder).as_posix() for path in paths)
+        # A file that is being written has a name without a dot.
+        return sorted(
+            key for key in keys if key.startswith(start) and "." in key.rpartition("/")[2]
+        )
 
     def _unreadable(self, error: OSError) -> ConfigurationError:
         return ConfigurationError(

@@ -13,6 +13,7 @@ from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.storage.blobs import (
     CHANGED,
     CHUNK_BYTES,
+    KEYS_A_PAGE,
     Blobs,
     Link,
     Upload,
@@ -23,7 +24,6 @@ from a2a_serverless.tasks.blobs import Blob, BlobOwner
 
 _MISSING: Final = frozenset({"NoSuchKey", "404", "InvalidRange"})
 _CHANGED: Final = frozenset({"BadDigest", "XAmzContentSHA256Mismatch"})
-_DELETED_AT_ONCE: Final = 1000
 
 
 class S3Blobs(Blobs):
@@ -106,19 +106,22 @@ class S3Blobs(Blobs):
         )
         return url
 
-    async def delete(self, owner: BlobOwner) -> None:
-        wanted = {"Bucket": self._bucket, "Prefix": owner.prefix, "MaxKeys": _DELETED_AT_ONCE}
-        while True:
-            page = await self._asked(partial(self._client.list_objects_v2, **wanted))
-            found = [{"Key": each["Key"]} for each in (page or {}).get("Contents", ())]
-            if not found:
-                return
-            deletion = {"Objects": found, "Quiet": True}
+    async def delete(self, owner: BlobOwner) -> int:
+        deleted = 0
+        while found := await self.keys(owner.prefix):
+            deletion = {"Objects": [{"Key": key} for key in found], "Quiet": True}
             answer = await self._asked(
                 partial(self._client.delete_objects, Bucket=self._bucket, Delete=deletion)
             )
             for refused in (answer or {}).get("Errors", ()):
                 raise ConfigurationError(self._refused(str(refused.get("Code"))))
+            deleted += len(found)
+        return deleted
+
+    async def keys(self, start: str, after: str = "", limit: int = KEYS_A_PAGE) -> list[str]:
+        wanted = {"Bucket": self._bucket, "Prefix": start, "StartAfter": after, "MaxKeys": limit}
+        page = await self._asked(partial(self._client.list_objects_v2, **wanted))
+        return [each["Key"] for each in (page or {}).get("Contents", ())]
 
     def _read(self, blob: Blob, **options: str) -> bytes:
         answer = self._client.get_object(Bucket=self._bucket, Key=blob.key, **options)

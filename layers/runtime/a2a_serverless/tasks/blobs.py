@@ -50,7 +50,7 @@ class BlobOwner(NamedTuple):
 
     @classmethod
     def uploads(cls, scope: str) -> BlobOwner:
-        """Return the owner of all uploads of a scope, for their deletion."""
+        """Return the owner of all uploads of a scope, to find and to delete them."""
         return cls(scope, UPLOADS, "")
 
     @property
@@ -125,6 +125,12 @@ def blob_at(place: object, owner: BlobOwner) -> Blob | None:
         return None
     owner = owner._replace(incarnation=found["incarnation"])
     return Blob(owner, found["digest"], int(found["size"]))
+
+
+def keyed_blob(key: str) -> Blob | None:
+    """Return the blob with a key; None: it is that of a state, or of none."""
+    found = re.fullmatch(_KEY, key)
+    return None if found is None else _blob(found, "raw")
 
 
 def linked_blob(url: str) -> Blob | None:
