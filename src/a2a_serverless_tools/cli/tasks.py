@@ -192,6 +192,7 @@ async def _purge(options: Namespace) -> int:
         await storage.clock.sleep(options.settle)
         counted, tenants = await _counted(storage, owner)
     if counted.is_nothing:
+        await storage.table.scrub()  # a purge before may have been kept from it
         return nothing_of(options, f"{whose} has nothing {where}, and nothing was deleted")
     has = _amounts(counted)
     rest = f"; of {counted.remains} more there are remains" if counted.remains else ""

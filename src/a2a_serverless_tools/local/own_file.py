@@ -137,12 +137,14 @@ def empty(path: Path) -> None:
             if names - {*_OURS, "sqlite_sequence"} or (columns and not columns >= _COLUMNS):
                 msg = f"{path} has tables of another program: name another file with --file."
                 raise ConfigurationError(msg)
+            file.execute("PRAGMA secure_delete = ON")
             file.execute("BEGIN IMMEDIATE")
             for name in _OURS:
                 file.execute(f"DROP TABLE IF EXISTS {name}")
             file.execute("PRAGMA user_version = 0")
             file.execute("COMMIT")
             file.execute("VACUUM")
+            file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         shutil.rmtree(blobs_folder(path), ignore_errors=True)
     except sqlite3.Error as error:
         msg = f"{path} cannot be emptied: {error}. Remove it, or name another file with --file."

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+import subprocess
+import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +20,7 @@ from a2a.types import TaskPushNotificationConfig
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage import deletion
+from a2a_serverless.storage import deletion, sqlite
 from a2a_serverless.storage.deletion import delete_data
 from a2a_serverless.storage.durable import DurableStorage, Fences
 from a2a_serverless.storage.dynamodb import DynamoTable
@@ -290,6 +294,19 @@ def test_amounts() -> None:
 
 
 @pytest.fixture
+def bare_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite as it is without SECURE_DELETE among the options that it was built with."""
+    connected = sqlite._connected
+
+    def bare(path: Path, **options: Any) -> sqlite3.Connection:
+        connection = connected(path, **options)
+        connection.execute("PRAGMA secure_delete = OFF")
+        return connection
+
+    monkeypatch.setattr(sqlite, "_connected", bare)
+
+
+@pytest.fixture
 def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stack]:
     """A `dev` on a file, which the commands find in its folder."""
     monkeypatch.delenv("A2A_TABLE", raising=False)
@@ -331,6 +348,75 @@ def test_uploads_of_a_tenant_without_a_task(purge: Run, run: Run, ask: Callable[
     assert purge("--user", "ann", "--yes").code == 3
     (left,) = [p for p in blobs_folder(own_file(Path.cwd())).rglob("*.*") if p.is_file()]
     assert left.read_bytes() == b"bob of acme"
+
+
+READING = """
+import asyncio, sys
+from pathlib import Path
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.sqlite import SqliteTable
+table = SqliteTable(Path(sys.argv[1]), INDEXES)
+async def read():
+    print(len(await table.partitions("TASK#")), flush=True)
+    while True:
+        await table.partitions("TASK#")
+asyncio.run(read())
+"""
+
+
+def told(ask: Callable[..., Any], user: str, text: str) -> str:
+    """Send some messages with a text."""
+    for number in range(20):
+        said = {"messageId": f"{number}", "role": "ROLE_USER", "parts": [{"text": text * 300}]}
+        assert "task" in ask(user, "POST", "/message:send", json={"message": said})
+    return text
+
+
+def files_with(text: str) -> list[str]:
+    """The files of `dev` in which a text is found.
+
+    By another process: this one would lose its locks on a file that it closes.
+    """
+    command = ["/usr/bin/env", "grep", "-rlaF", text, ".a2a"]
+    return subprocess.run(command, check=False, capture_output=True, text=True).stdout.split()
+
+
+def test_a_purge_leaves_no_text_in_the_file(
+    bare_sqlite: None, purge: Run, ask: Callable[..., Any]
+) -> None:
+    """Neither in its pages nor in its log, while other processes have it open, and read."""
+    ann, bob = told(ask, "ann", "a secret of ann's "), told(ask, "bob", "a word of bob's ")
+    assert files_with(ann)
+    command = [sys.executable, "-c", READING, str(own_file(Path.cwd()))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as reading:
+        try:
+            assert reading.stdout is not None
+            assert reading.stdout.readline() == b"40\n"
+            assert purge("--user", "ann", "--yes").code == 0
+            assert (files_with(ann), files_with(bob)) == ([], [".a2a/dev.db"])
+        finally:
+            reading.kill()
+
+
+def test_a_purge_says_so_where_a_reader_keeps_the_log(
+    bare_sqlite: None, purge: Run, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks are gone, and the caller may send again; the next purge empties the log."""
+    ann = told(ask, "ann", "a secret of ann's ")
+    monkeypatch.setattr(sqlite, "BUSY_S", 0.2)
+    with closing(sqlite3.connect(own_file(Path.cwd()), isolation_level=None)) as reading:
+        reading.execute("BEGIN")
+        reading.execute("SELECT count(*) FROM items").fetchall()
+        for code, deleted in ((2, True), (2, False)):
+            said = purge("--user", "ann", "--yes")
+            assert (said.code, "Deleted 20 tasks" in said.err) == (code, deleted)
+            assert "What was deleted is still in the log dev.db-wal. The file" in said.err
+            assert "locked by another process: end it, or try again" in said.err
+    assert ask("ann", "GET", "/tasks")["totalSize"] == 0
+    assert files_with(ann)
+    assert purge("--user", "ann", "--yes").code == 3
+    assert files_with(ann) == []
+    told(ask, "ann", "sent afterwards ")
 
 
 def test_what_a_caller_has_in_dev(purge: Run, ask: Callable[..., Any]) -> None:

@@ -440,7 +440,11 @@ class Erasure:
     async def step(self, *, limit: int = ITEMS_A_STEP) -> Deleted:
         """Delete a part, as `delete_data`; done when nothing is left and nothing can come any more.
 
-        The last step takes the fence down.
+        The last step takes the fence down, and scrubs the table's own files.
+
+        Raises:
+            UnavailableError: no answer within the retry budget, or another process reads what was
+                deleted in the files of an embedded table; call it again.
         """
         clock, total = self._storage.clock, Deleted(is_done=True)
         await self._renew()
@@ -464,6 +468,7 @@ class Erasure:
         )
         if is_last:
             await self._put_up(now_ms)
+            await self._storage.table.scrub()
         return replace(total, is_done=is_last)
 
     async def _renew(self) -> None:

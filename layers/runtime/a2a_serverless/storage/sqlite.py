@@ -213,6 +213,22 @@ class SqliteTable(Streamed):
     async def forget(self, *, before_s: int, limit: int) -> int:
         return await self.patiently(lambda: self._forget(before_s, limit))
 
+    async def scrub(self) -> None:
+        """Copy the log into the file, where nothing deleted is left, and empty it.
+
+        A process that reads at the same time still needs the log: it is waited for.
+        """
+        try:
+            await self.patiently(self._scrub)
+        except UnavailableError as error:
+            msg = f"What was deleted is still in the log {self.path.name}-wal. {error}"
+            raise UnavailableError(msg) from error
+
+    def _scrub(self) -> None:
+        (is_busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if is_busy:
+            raise _ReadError
+
     # -- the file ------------------------------------------------------------------------------
 
     def _is_open(self, deadline: float) -> bool:
@@ -295,6 +311,7 @@ class SqliteTable(Streamed):
         if mode != "wal":
             raise ConfigurationError(f"The file {self.path} {_CAUSES[sqlite3.SQLITE_PROTOCOL]}.")
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        connection.execute("PRAGMA secure_delete = ON")  # SQLite may have been built without it
         connection.execute("PRAGMA busy_timeout = 0")
         return connection
 
@@ -411,6 +428,12 @@ class SqliteTable(Streamed):
         if done:
             connection.execute(f"PRAGMA incremental_vacuum({_PAGES_FREED})").fetchall()
         return done
+
+
+class _ReadError(sqlite3.OperationalError):
+    """Another connection reads what is in the log; SQLite tells of it by a row, and no error."""
+
+    sqlite_errorcode = sqlite3.SQLITE_BUSY
 
 
 @dataclass(eq=False, slots=True)

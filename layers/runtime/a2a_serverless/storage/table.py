@@ -590,6 +590,15 @@ class Table(ABC):
         del before_s, limit
         return 0
 
+    async def scrub(self) -> None:  # noqa: B027 - no database has to
+        """Remove from the database's own files what deleted items have left there.
+
+        A database whose files are out of reach has nothing to do here.
+
+        Raises:
+            UnavailableError: another process keeps it from that. The items stay deleted.
+        """
+
     async def did(self, write: Write) -> bool:
         """Do one write; return False if its condition failed."""
         try:
