@@ -8,6 +8,7 @@ import io
 import json
 import re
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock
@@ -547,6 +548,42 @@ async def test_a_link_that_comes_back_is_its_file(agent: Agent, backends: Backen
 
     await worked(agent, backends, handle, parts=[{"url": url, "mediaType": "image/png"}])
     assert seen == [LARGE]
+
+
+async def test_a_link_to_what_the_task_does_not_have_is_refused(
+    agent: Agent, backends: Backends, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another digest, size or kind of content than its log names; what it names is taken."""
+
+    async def asking(ctx: TaskContext) -> None:
+        await ctx.emit_artifact("large", file_bytes=LARGE)
+        await ctx.emit_artifact("text", text=TEXT, last_chunk=True)
+        await ctx.request_input("Which file?")
+
+    task_id = await worked(agent, backends, asking, parts=[raw(SMALL)])
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    link = parts_of(task)["large"]["url"]
+    large = linked_blob(link)
+    assert large is not None
+    for content in (SMALL + b"1", TEXT.encode()):
+        other = Blob.of(content, large.owner)
+        for blob in (other, replace(other, size=0), replace(large, size=10**15 - 1)):
+            url = link.replace(large.key, blob.key)
+            sent = await agent.send(parts=[{"url": url}], taskId=task_id, messageId="2")
+            assert sent.reason == "INVALID_PARAMS"
+            assert "names a file that the task does not have" in sent.message
+    assert (await agent.call("GetTask", {"id": task_id})).task == task
+    own = [link, link.replace(large.key, Blob.of(SMALL, large.owner).key)]
+    parts = [{"url": url} for url in own]
+    read: list[bytes] = []
+
+    async def reading(ctx: TaskContext) -> None:
+        read.extend([await ctx.read_file(file) for file in ctx.files])
+        await ctx.respond()
+
+    await worked(agent, backends, reading, parts=parts, taskId=task_id, messageId="2")
+    assert read == [LARGE, SMALL]
+    assert "blob_missing" not in [getattr(one, "action", "") for one in caplog.records]
 
 
 @pytest.mark.parametrize("kind", ["raw", "text", "raw+5"])

@@ -23,6 +23,7 @@ from a2a_serverless.tasks.blobs import (
     SCHEME,
     Blob,
     BlobOwner,
+    ToStore,
     blob_of,
     comparable,
     filled,
@@ -150,10 +151,11 @@ def test_a_link_names_its_blob_in_any_form() -> None:
 
 
 def test_a_link_that_comes_back_becomes_a_reference() -> None:
-    """One to the task's own file is that file; one to a file of the scope is copied to the task."""
+    """One to the task's own file is that file, if it has it; one to another's is copied to it."""
     own, other = Blob.of(LARGE, OWNER), Blob.of(LARGE, OTHER_TASK)
     apart, stored = set_apart(message(Part(url=link_to(own))), OWNER)
-    assert (blob_of(apart.parts[0]), stored) == (own, [])
+    assert (blob_of(apart.parts[0]), stored) == (own, [ToStore(own, own, "")])
+    assert set_apart(apart, OWNER) == (apart, [])
     apart, (copying,) = set_apart(message(Part(url=link_to(other))), OWNER)
     assert blob_of(apart.parts[0]) == own
     assert (copying.blob, copying.content) == (own, other)

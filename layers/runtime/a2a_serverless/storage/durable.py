@@ -37,6 +37,7 @@ from a2a_serverless.errors import (
     ConditionFailedError,
     ConfigurationError,
     ConversationFullError,
+    InvalidArgumentError,
     RepeatedKeyError,
     TaskNotAcceptingMessagesError,
     TaskNotFoundError,
@@ -75,7 +76,14 @@ from a2a_serverless.storage.table import (
     holds,
 )
 from a2a_serverless.storage.webhooks import Webhooks, push_inline
-from a2a_serverless.tasks.blobs import BlobOwner, blob_at, check_without_store, refers, set_apart
+from a2a_serverless.tasks.blobs import (
+    BlobOwner,
+    blob_at,
+    blob_of,
+    check_without_store,
+    refers,
+    set_apart,
+)
 from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.entries import (
     APART_BYTES,
@@ -88,6 +96,7 @@ from a2a_serverless.tasks.entries import (
     decode_entries,
     encode_entries,
     is_plain,
+    parts_of,
     with_content,
 )
 from a2a_serverless.tasks.fold import Log, Record, belonging_to, check_history_length, task_of_head
@@ -473,9 +482,29 @@ class DurableStorage:
         apart = partial(set_apart, message, owner, behind=behind)
         is_large = message.ByteSize() > _HASHED_HERE
         message, to_store = await asyncio.to_thread(apart) if is_large else apart()
+        linked = {each.blob.key for each in to_store if each.content == each.blob}
+        if linked:
+            await self._check_own(head, linked)
         if to_store:
-            await store(blobs, to_store)
+            await store(blobs, [each for each in to_store if each.blob.key not in linked])
         return message
+
+    async def _check_own(self, head: Head, linked: set[str]) -> None:
+        """Refuse links that say that a task has files which its log does not name.
+
+        Raises:
+            InvalidArgumentError: a key is that of no file of the task.
+        """
+        log = await self.read(head.task_id, incarnation=head.incarnation, is_whole=False)
+        records = () if log is None else log.records
+        messages = [content_of(entry) for record in records for entry in record.entries]
+        task = None if log is None else log.fold().task()  # also what a snapshot stands for
+        blobs = [blob_of(part) for message in (task, *messages) for part in parts_of(message)]
+        if linked - {blob.key for blob in blobs if blob is not None and blob.kind == "raw"}:
+            raise InvalidArgumentError(
+                "A part's link names a file that the task does not have: use the URL of one of its"
+                " parts as it is, or send the file itself."
+            )
 
     async def _forget_blobs(self, step: Step) -> None:
         """Delete the blobs of a creation that has met an earlier one."""

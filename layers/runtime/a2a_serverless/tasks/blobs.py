@@ -156,7 +156,10 @@ def check_without_store(message: AnyMessage) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ToStore:
-    """Content to store before a commit names it: bytes, or a blob of another task to copy."""
+    """Content to store before a commit names it: bytes, or a blob of another task to copy.
+
+    The blob itself: a link says that the task has it.
+    """
 
     blob: Blob
     content: bytes | Blob
@@ -166,9 +169,10 @@ class ToStore:
 def set_apart(message: M, owner: BlobOwner, *, behind: int = 0) -> tuple[M, Sequence[ToStore]]:
     """Return a message with references in place of large contents, and what has to be stored.
 
-    A link to a file of the same scope becomes a reference, too: the link would expire. If nothing
-    changes, the message itself is returned. `behind` are the raw bytes that the artifact has
-    before the parts of this chunk.
+    A link to a file of the same scope becomes a reference, too: the link would expire. What this
+    process has set apart before is not stored again. A link is what anybody says: one to a file of
+    the task itself comes back as well. If nothing changes, the message itself is returned.
+    `behind` are the raw bytes that the artifact has before the parts of this chunk.
 
     Raises:
         InvalidArgumentError: a part refers to what is stored for another scope, or has data that
@@ -180,12 +184,13 @@ def set_apart(message: M, owner: BlobOwner, *, behind: int = 0) -> tuple[M, Sequ
     for content in contents_of(message):
         before = behind
         for part in content.parts:
-            stored = _stored(part, owner, before)
+            stored, was_apart = _stored(part, owner, before), blob_of(part) is not None
             if stored is not None:
                 part.url = stored.blob.reference
-                to_store.append(stored)
+                if not (was_apart and stored.content == stored.blob):
+                    to_store.append(stored)
             before += raw_bytes(part)
-    return message, [each for each in to_store if each.content != each.blob]
+    return message, to_store
 
 
 def comparable(message: Content) -> Content:
@@ -257,7 +262,7 @@ def _raw_bytes(part: Part) -> int:
 def _stored(part: Part, owner: BlobOwner, behind: int) -> ToStore | None:
     """Return what a part refers to once it is stored; None: it is stored as it is.
 
-    The content of what this task has stored already is its own blob.
+    The content of what this task has stored already, or a link says so, is its own blob.
     """
     content = _large(part)
     if content is not None:
