@@ -10,7 +10,6 @@ from typing import Final, TypeAlias
 
 from a2a.types import AgentCard
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
@@ -20,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from a2a_serverless import aws
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless.observability.logs import begun
+from a2a_serverless.storage.table import RefusedError
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import Pages
 from a2a_serverless_tools.console.rendering import BASE, MAY_ACT, PLACE, page
@@ -67,19 +67,18 @@ class Console:
         self._inspector = inspector
         self.sessions = _Sessions(int(url.rsplit(":", 1)[1]))
         self._pages = Pages(inspector, endpoint=endpoint, card=card)
-        self.app: ASGIApp = Starlette(
-            routes=[
-                Route("/", self._root),
-                Route(BASE, self._open),
-                Route(f"{BASE}/open", self._open),
-                Mount(f"{BASE}/static", StaticFiles(directory=STATIC)),
-                *(
-                    Route(BASE + path, self._for_people(answer), methods=[method])
-                    for method, path, answer in self._pages.routes()
-                ),
-            ],
-            middleware=[Middleware(_Safe)],
-        )
+        routes = [
+            Route("/", self._root),
+            Route(BASE, self._open),
+            Route(f"{BASE}/open", self._open),
+            Mount(f"{BASE}/static", StaticFiles(directory=STATIC)),
+            *(
+                Route(BASE + path, self._for_people(answer), methods=[method])
+                for method, path, answer in self._pages.routes()
+            ),
+        ]
+        # Around Starlette: also what it answers by itself to an error of ours is safe.
+        self.app: ASGIApp = _Safe(Starlette(routes=routes))
 
     def open_url(self, *, may_act: bool = True) -> str:
         """Return a URL that opens the console once; without `may_act` for looking alone."""
@@ -132,9 +131,10 @@ class Console:
                 return PlainTextResponse("This came from another page.", 403)
             try:
                 return await answer(request)
-            except (A2AServerlessError, *aws.ERRORS) as error:
+            except (A2AServerlessError, RefusedError, *aws.ERRORS) as error:
                 text = str(error) or type(error).__name__
-                status = 400 if isinstance(error, InvalidArgumentError) else 502
+                is_wrong = isinstance(error, InvalidArgumentError | RefusedError)  # a key of a link
+                status = 400 if is_wrong else 502
                 return page("problem.html", status=status, text=text)
 
         return guarded

@@ -7,11 +7,13 @@ owner alone, and a deletion of the caller finds it by the index by scope.
 from __future__ import annotations
 
 import getpass
+import re
 import socket
 from dataclasses import dataclass
 from typing import Final
 
 from a2a_serverless import aws
+from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
@@ -22,6 +24,7 @@ KEPT_S: Final = 90 * 86_400
 """Seconds for which an act is kept."""
 MOST_CHARS: Final = 500
 """The most characters of each text of an act."""
+_PLACE: Final = re.compile(rf"{layout.ACT}\d{{15}}#[A-Za-z0-9_-]{{1,32}}", re.ASCII)
 _FORMS: Final = {
     "at": int,
     "by": str,
@@ -129,8 +132,11 @@ async def newest(
     """Return the newest acts, of all persons; `before` is the SK of the last one of a page before.
 
     Raises:
+        InvalidArgumentError: `before` is the place of no act.
         UnavailableError: no answer within the retry budget.
     """
+    if before and not _PLACE.fullmatch(before):
+        raise InvalidArgumentError("This is no place in the journal: look at its first page.")
     wanted = Range(
         partition=layout.JOURNAL,
         first=layout.act_key(since_ms, "").SK,

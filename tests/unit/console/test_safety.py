@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
@@ -207,6 +207,38 @@ def test_a_page_token_that_is_damaged_is_refused(person: httpx.Client) -> None:
         answer = person.get(f"/_console/tasks?{asked}")
         assert answer.status_code == 400
         assert "This cannot be shown" in answer.text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(f"/journal?before={place}" for place in ("!", "~~~", "ACT%23", "ACT%231%23a", "%00")),
+        f"/task/{'x' * 3000}/t",
+        f"/task/{'x' * 3000}/t/live",
+    ],
+)
+def test_a_place_that_is_none_is_refused(person: httpx.Client, path: str) -> None:
+    """With a sentence, and the console's headers: in the journal, and in whatever a key is of."""
+    answer = person.get(f"/_console{path}")
+    assert answer.status_code == 400
+    assert "This cannot be shown" in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_an_error_of_ours_has_the_headers_of_all_pages(
+    running: Dev, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has meant its answer, and it shows nothing."""
+    monkeypatch.setattr(app, "_to", Mock(side_effect=ZeroDivisionError))
+    transport = httpx.ASGITransport(running[1].app, raise_app_exceptions=False)
+
+    async def asked() -> httpx.Response:
+        async with httpx.AsyncClient(transport=transport, base_url=running[0].url) as client:
+            return await client.get("/", headers={"Accept": "text/html"})
+
+    answer = asyncio.run(asked())
+    assert (answer.status_code, answer.text) == (500, "Internal Server Error")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
 def test_an_error_of_aws_is_a_sentence(
