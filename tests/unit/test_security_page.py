@@ -1,4 +1,4 @@
-"""SECURITY.md and the page of threats name tests: they are there."""
+"""SECURITY.md and the pages of threats name tests: they are there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
-THREATS = re.findall(r"^\| (?!attacker and aim \|).+$", pages.text("threats"), re.MULTILINE)
+BOTH = pages.text("threats") + pages.text("threats-tools")
+THREATS = re.findall(r"^\| (?!attacker and aim \|).+$", BOTH, re.MULTILINE)
 NAMING = [*THREATS, *re.split(r"\n\n|\n(?=[|-] )", (ROOT / "SECURITY.md").read_text("utf-8"))]
 
 
