@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -11,14 +12,16 @@ from unittest.mock import Mock
 import pytest
 from a2a.types import Artifact, Part, TaskState, TaskStatus
 
-from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.errors import ConfigurationError, InvalidArgumentError, UnavailableError
 from a2a_serverless.storage import snapshots
 from a2a_serverless.storage.blobs import Blobs, MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.durable import _NEWEST, DurableStorage
 from a2a_serverless.storage.tail import Tail
+from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import (
+    APART_BYTES,
     ArtifactWritten,
     Caller,
     Entry,
@@ -109,6 +112,33 @@ async def read(storage: DurableStorage, head: Head, *, is_whole: bool = False) -
     log = await storage.read(head.task_id, is_whole=is_whole)
     assert log is not None
     return log
+
+
+async def test_a_link_to_a_file_before_the_snapshot_is_taken(storage: DurableStorage) -> None:
+    """Another one of the task is refused, and one that the snapshot stands for is not."""
+    large = b"x" * (APART_BYTES + 1)
+    sent = request("0")
+    sent.message.parts.append(Part(raw=large))
+    opened = (await storage.open_task("ctx", sent)).head
+    token = new_token()
+    head = await storage.commit(opened, Commit(token=token, claims=True))
+    ends = Commit(entries=(status_of(ASKS),), token=token, ends_turn=True)
+    head = await storage.commit(head, ends)
+    for number in range(6):
+        head = await turn(storage, head, f"{number}")
+        await after_turn(storage, head)
+        head = await stored(storage, head)
+    assert opened.version not in [one.version for one in (await read(storage, head)).records]
+    blob = Blob.of(large, BlobOwner(storage.scope.digest, head.task_id, head.incarnation))
+    for size, is_taken in ((blob.size + 1, False), (blob.size, True)):
+        answer = request("again")
+        answer.message.parts.append(Part(url=f"https://store/{replace(blob, size=size).key}"))
+        commit = Commit(entries=(TurnOpened(answer, Caller()),))
+        if is_taken:
+            await storage.commit(head, commit)
+        else:
+            with pytest.raises(InvalidArgumentError, match="that the task does not have"):
+                await storage.commit(head, commit)
 
 
 async def snapshots_of(storage: DurableStorage, *heads: Head) -> list[bool]:

@@ -119,7 +119,8 @@ class S3Blobs(Blobs):
         return deleted
 
     async def keys(self, start: str, after: str = "", limit: int = KEYS_A_PAGE) -> list[str]:
-        wanted = {"Bucket": self._bucket, "Prefix": start, "StartAfter": after, "MaxKeys": limit}
+        wanted = {"Bucket": self._bucket, "Prefix": start, "MaxKeys": limit}
+        wanted |= {"StartAfter": after} if after else {}
         page = await self._asked(partial(self._client.list_objects_v2, **wanted))
         return [each["Key"] for each in (page or {}).get("Contents", ())]
 
