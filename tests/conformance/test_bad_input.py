@@ -10,7 +10,7 @@ import pytest
 from a2a.types import AgentCard
 
 from tests.conformance.conftest import ServedAgent
-from tests.support.a2a_calls import JSONRPC, message, read, target
+from tests.support.a2a_calls import JSONRPC, details, message, read, target
 
 HEADERS = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 REQUIRED = "urn:test:required"
@@ -37,10 +37,12 @@ class Case:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | None = None
     method: str = "SendMessage"
+    has_field: bool = False
+    """Whether what is wrong is one field."""
 
 
-def invalid(params: Any, method: str = "SendMessage") -> Case:
-    return Case(-32602, 400, "INVALID_PARAMS", params, method=method)
+def invalid(params: Any, method: str = "SendMessage", *, has_field: bool = True) -> Case:
+    return Case(-32602, 400, "INVALID_PARAMS", params, method=method, has_field=has_field)
 
 
 def unread(body: bytes) -> Case:
@@ -67,8 +69,10 @@ CASES = {
     "a part of two contents": invalid({"message": message(parts=[{"text": "a", "url": "b"}])}),
     "no base64": invalid({"message": message(parts=[{"raw": "not base64!"}])}),
     "a lone surrogate": invalid({"message": message(parts=[{"text": "\ud800"}])}),
-    "data of 46 levels": invalid({"message": message(parts=[{"data": nested(46)}])}),
-    "metadata of 300 levels": invalid({"message": message(metadata=nested(300))}),
+    "data of 46 levels": invalid(
+        {"message": message(parts=[{"data": nested(46)}])}, has_field=False
+    ),
+    "metadata of 300 levels": invalid({"message": message(metadata=nested(300))}, has_field=False),
     "a body of 100,000 levels": unread(b"[" * 100_000),
     "no JSON": unread(b'{"message": '),
     "nothing": unread(b""),
@@ -121,11 +125,13 @@ async def send(agent: ServedAgent, case: Case, **declared: str) -> Any:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 async def test_bad_input(agent: ServedAgent, case: Case) -> None:
-    """3.3.2: bad input is refused before anything happens, in the binding's own form."""
+    """3.3.2, 9.5: it is refused before anything happens, in the binding's form, with the field."""
     response = await send(agent, case, **{"A2A-Extensions": REQUIRED})
     answer = read(response)
     assert response.headers["content-type"] == "application/json"
     assert "Traceback" not in response.text
+    named = details(response)
+    assert "BadRequest" in named or not case.has_field
     if agent.binding == JSONRPC:
         assert response.status_code == (413 if case.status == 413 else 200)
         assert answer.code == case.code

@@ -98,6 +98,49 @@ async def test_the_same_conversation(
     assert await client.cancel(waiting) == "canceled"
 
 
+OF_1_0 = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}
+OF_0_3 = {"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "go"}]}
+OF_0_1 = {"role": "user", "parts": [{"type": "text", "text": "go"}]}
+
+
+@pytest.mark.parametrize(
+    ("method", "said", "opened"),
+    [
+        ("SendMessage", OF_1_0, 1),
+        ("SendStreamingMessage", OF_1_0, 1),
+        ("message/send", OF_0_3, 1),
+        ("message/stream", OF_0_3, 1),
+        ("tasks/send", OF_0_1, 1),
+        ("tasks/sendSubscribe", OF_0_1, 1),
+        ("SendMessage", {}, 0),
+        ("message/send", {}, 0),
+        ("message/stream", {}, 0),
+        ("tasks/send", {}, 0),
+        ("NoSuchMethod", {}, 0),
+    ],
+)
+async def test_a_notification(
+    agent: ServedAgent, method: str, said: dict[str, Any], opened: int
+) -> None:
+    """JSON-RPC 2.0, 4.1: a request without an id is carried out, and gets no answer, nor error."""
+    call = {"jsonrpc": "2.0", "method": method, "params": {"message": said}}
+    headers = {"A2A-Version": "1.0"} if method[0].isupper() else {}
+    response = await agent.client.post("/", json=call, headers=headers)
+    assert (response.status_code, response.content) == (204, b"")
+    listed = await agent.call("ListTasks", {})
+    assert listed.result["totalSize"] == opened
+
+
+@pytest.mark.parametrize("length", [1001, 2**31 - 1])
+async def test_more_history_than_there_may_be(client: Client01, length: int) -> None:
+    """0.1, 0.3: a historyLength above the limit gets what the limit gives."""
+    opened = await client.call("tasks/send", {"message": OF_0_1, "historyLength": length})
+    got = await client.call("tasks/get", {"id": opened["id"], "historyLength": length})
+    params = {"message": OF_0_3, "configuration": {"historyLength": length}}
+    sent = await client.call("message/send", params)
+    assert len(opened["history"]) == len(got["history"]) == len(sent["history"]) == 1
+
+
 async def test_a_0_3_client_without_a_header(agent: ServedAgent, client: Client01) -> None:
     """The names that 0.1 and 0.3 share are answered so that 0.3 can read them."""
     seen = await client.send("go")

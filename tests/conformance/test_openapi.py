@@ -24,6 +24,7 @@ from schemathesis.specs.openapi.checks import content_type_conformance, status_c
 
 from a2a_serverless.http import JSONRPC_PATHS
 from a2a_serverless.http.app import create_app
+from a2a_serverless.http.middleware import is_rest_1_0
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from tests.conformance.test_client import CARD
@@ -103,15 +104,16 @@ def test_every_operation_says_what_it_does() -> None:
 
 
 def test_every_status_has_its_media_types() -> None:
-    """Results have those of their binding, errors JSON; an answer without a body has none."""
+    """Results and errors have those of their binding; an answer without a body has none."""
     for path, verb, operation in operations():
         found = {status: set(r.get("content", {})) for status, r in operation["responses"].items()}
-        assert found.pop("304", set()) == set()
+        assert found.pop("304", found.pop("204", set())) == set()
         results = found.pop("200")
         streams = path in JSONRPC_PATHS or path.endswith(STREAMS)
         assert ("text/event-stream" in results) == streams
         assert {"400", "414", "431", "500"} <= set(found), (verb, path)
-        assert all(media_types == {"application/json"} for media_types in found.values())
+        taken = {"application/json"} | ({"application/a2a+json"} if is_rest_1_0(path) else set())
+        assert all(media_types == taken for media_types in found.values())
 
 
 JSON = st.recursive(

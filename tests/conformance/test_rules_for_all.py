@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from a2a_serverless.settings import Settings
 from tests.conformance.conftest import ServedAgent
-from tests.support.a2a_calls import JSONRPC, REST, message
+from tests.support.a2a_calls import JSONRPC, REST, details, message
 from tests.support.scripted_worker import ScriptedWorker
 
 CARD = "/.well-known/agent-card.json"
@@ -159,10 +159,59 @@ class TestErrors:
             assert answer.response.status_code == error["code"] == status
             assert answer.response.headers["content-type"] == "application/json"
 
-    async def test_violations_name_their_field(self, agent: ServedAgent) -> None:
-        """3.3.2: a validation error says which field is wrong."""
-        answer = await agent.send("", parts=[{"text": "a"}, {"mediaType": "text/plain"}])
-        assert "message.parts[1]" in answer.response.text
+    @pytest.mark.parametrize(
+        ("method", "params", "field"),
+        [
+            (
+                "SendMessage",
+                {"message": message(parts=[{"text": "a"}, {"mediaType": "text/plain"}])},
+                "message.parts[1]",
+            ),
+            ("SendMessage", {"message": message(contextId="x" * 513)}, "message.contextId"),
+            (
+                "SendMessage",
+                {"message": message(taskId="asking", contextId="another")},
+                "message.contextId",
+            ),
+            ("SendMessage", {"message": message(), "tenant": "x" * 257}, "tenant"),
+            ("ListTasks", {"contextId": "x" * 513}, "contextId"),
+            ("ListTasks", {"pageSize": 0}, "pageSize"),
+            ("ListTasks", {"pageSize": 101}, "pageSize"),
+            ("ListTasks", {"pageSize": "many"}, "pageSize"),
+            ("ListTasks", {"pageToken": "zzz"}, "pageToken"),
+            ("ListTasks", {"historyLength": -1}, "historyLength"),
+            ("GetTask", {"id": "t", "historyLength": -1}, "historyLength"),
+        ],
+    )
+    async def test_violations_name_their_field(
+        self, agent: ServedAgent, method: str, params: dict[str, Any], field: str
+    ) -> None:
+        """3.3.2, 9.5: a validation error says which field is wrong, in ProtoJSON."""
+        if "asking" in str(params):
+            task = (await agent.send("ask")).task
+            params = {"message": {**params["message"], "taskId": task["id"]}}
+        answer = await agent.call(method, params)
+        assert answer.reason == "INVALID_PARAMS"
+        [violation] = details(answer.response)["BadRequest"].field_violations
+        assert (violation.field, bool(violation.description)) == (field, True)
+
+    async def test_params_that_are_no_object(self, agent: ServedAgent) -> None:
+        """3.3.2: the details say so, too."""
+        call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": "all"}
+        response = await agent.client.post("/", json=call, headers=VERSION)
+        [violation] = details(response)["BadRequest"].field_violations
+        assert violation.field == "params"
+
+    @pytest.mark.parametrize("query", ["status=A&status=B", "tenant=a&tenant=a", "new=1&new=2"])
+    async def test_a_parameter_that_comes_twice(self, agent: ServedAgent, query: str) -> None:
+        """3.3.2: it is refused by its name, in both bindings, where one value would be lost."""
+        if agent.binding == JSONRPC:
+            call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+            response = await agent.client.post(f"/?{query}", json=call, headers=VERSION)
+        else:
+            response = await agent.client.get(f"/tasks?{query}", headers=VERSION)
+        [violation] = details(response)["BadRequest"].field_violations
+        assert violation.field == query.partition("=")[0]
 
 
 async def test_both_bindings_show_the_same_task(
@@ -200,6 +249,29 @@ class TestCard:
         assert response.headers["last-modified"].endswith("GMT")
         again = await agent.client.get(CARD, headers={"If-None-Match": response.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
+
+    @pytest.mark.parametrize(
+        ("since", "tag", "status"),
+        [
+            ("{last}", None, 304),
+            ("Fri, 31 Dec 2100 23:59:59 GMT", None, 304),
+            ("Fri, 31 Dec 1999 23:59:59 GMT", None, 200),
+            ("yesterday", None, 200),
+            ("{last}", 'W/"another"', 200),
+            ("Fri, 31 Dec 1999 23:59:59 GMT", "{tag}", 304),
+        ],
+    )
+    async def test_it_may_be_asked_for_by_its_time(
+        self, agent: ServedAgent, since: str, tag: str | None, status: int
+    ) -> None:
+        """8.6.2: 304 if it is not newer; where a tag is sent, too, the tag alone counts."""
+        known = (await agent.client.get(CARD)).headers
+        headers = {"If-Modified-Since": since.format(last=known["last-modified"])}
+        if tag:
+            headers["If-None-Match"] = tag.format(tag=known["etag"])
+        for method in ("GET", "HEAD"):
+            answer = await agent.client.request(method, CARD, headers=headers)
+            assert answer.status_code == status
 
 
 class TestAuthentication:

@@ -51,7 +51,7 @@ SAYS: Mapping[str, str] = {
     "delete push": "0",
     "subscribe": "canceled",
     "cancel": "canceled",
-    "unknown task": "The task does not exist.|Task not found",
+    "unknown task": "Task not found",
 }
 """What a client tells of an operation, in part, or in its own words; of the last one an error."""
 

@@ -112,7 +112,7 @@ async def test_an_error_on_the_way_arrives_as_the_clients_own(
         if event["kind"] == "statusUpdate":
             await delete_task(backends.storage, seen[0]["task"])
     assert [e["kind"] for e in seen] == ["task", "statusUpdate", "error"]
-    assert "The task does not exist." in seen[-1]["says"]
+    assert "Task not found" in seen[-1]["says"]
 
 
 @pytest.mark.parametrize("binding", BINDINGS)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import httpx
+from google.protobuf.json_format import ParseDict
+from google.rpc import error_details_pb2
 
 JSONRPC = "jsonrpc"
 REST = "rest"
@@ -163,6 +165,16 @@ def read(response: httpx.Response) -> Answer:
         message=error["message"],
         code=error["code"] if "jsonrpc" in body else 0,
     )
+
+
+def details(response: httpx.Response) -> dict[str, Any]:
+    """The details of an error by the names of their types, as protobuf's own parser reads them."""
+    error = response.json()["error"]
+    found: dict[str, Any] = {}
+    for detail in error.get("data") or error.get("details") or []:
+        kind = detail.pop("@type").removeprefix("type.googleapis.com/google.rpc.")
+        found[kind] = ParseDict(detail, getattr(error_details_pb2, kind)())
+    return found
 
 
 def _with_query(path: str, query: Mapping[str, Any]) -> str:

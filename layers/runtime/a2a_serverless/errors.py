@@ -51,11 +51,21 @@ class ConfigurationError(A2AServerlessError):
 
 
 class InvalidArgumentError(A2AServerlessError, ValueError):
-    """The call's arguments are outside of what the contract allows."""
+    """The call's arguments are outside of what the contract allows.
+
+    `field` is the one that is wrong, in the names of A2A's JSON; empty if it is not a field.
+    """
+
+    def __init__(self, message: str | None = None, field: str = "") -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class PageTokenError(InvalidArgumentError):
     """The page token is not one of this query's: ask for its first page, without a page token."""
+
+    def __init__(self) -> None:
+        super().__init__(field="pageToken")
 
 
 class CommitTooLargeError(InvalidArgumentError):
@@ -110,7 +120,7 @@ class AnswerTooLargeError(A2AServerlessError):
 
 
 class TaskNotFoundError(A2AServerlessError):
-    """The task does not exist."""
+    """Task not found"""  # noqa: D415 - the words of A2A 0.3, section 8.2, for which clients look
 
 
 class TaskTerminalStateError(A2AServerlessError):
@@ -127,6 +137,8 @@ class TaskNotCancelableError(A2AServerlessError):
 
 class ContextMismatchError(A2AServerlessError):
     """The message's contextId is not that of its task."""
+
+    field = "message.contextId"
 
 
 class IdempotencyConflictError(A2AServerlessError):

@@ -34,6 +34,8 @@ HALVES = [
 ]
 """Contexts that are none of a REST API's."""
 
+Answer = Callable[[dict[str, Any]], httpx.Response]
+"""Sends an event through a function."""
 Ask = Callable[[dict[str, Any]], Any]
 """Sends an event through a function; the JSON of the answer, which is a success."""
 
@@ -54,34 +56,50 @@ def runner() -> Iterator[asyncio.Runner]:
 
 
 @pytest.fixture(params=["ApiFunction", "StreamFunction"])
-def function(
+def answering(
     request: pytest.FixtureRequest, runner: asyncio.Runner, backends: Backends, card: AgentCard
-) -> Callable[[Settings], Ask]:
+) -> Callable[[Settings], Answer]:
     """Either function with the settings that it is given."""
 
-    def api(settings: Settings) -> Ask:
+    def api(settings: Settings) -> Answer:
         handler = lambda_handler(create_app(settings, backends, card, extended_card=card))
 
-        def ask(event: dict[str, Any]) -> Any:
+        def answered(event: dict[str, Any]) -> httpx.Response:
             answer = handler(event, None)
-            assert answer["statusCode"] == 200, answer
-            return json.loads(answer["body"])
+            lines = answer["multiValueHeaders"].items()
+            headers = [*answer["headers"].items(), *((k, v) for k, vs in lines for v in vs)]
+            return httpx.Response(answer["statusCode"], headers=headers, text=answer["body"])
 
-        return ask
+        return answered
 
-    def stream(settings: Settings) -> Ask:
+    def stream(settings: Settings) -> Answer:
         app = create_app(settings, backends, card, entrypoint="stream", extended_card=card)
         transport = httpx.ASGITransport(observed(app))
 
-        async def answered(event: dict[str, Any]) -> Any:
+        async def answered(event: dict[str, Any]) -> httpx.Response:
             async with httpx.AsyncClient(transport=transport) as client:
-                answer = await client.send(adapted(event))
-            assert answer.status_code == 200, answer.text
-            return answer.json()
+                return await client.send(adapted(event))
 
         return lambda event: runner.run(answered(event))
 
     return api if request.param == "ApiFunction" else stream
+
+
+@pytest.fixture
+def function(answering: Callable[[Settings], Answer]) -> Callable[[Settings], Ask]:
+    """Either function, whose answers are successes."""
+
+    def make(settings: Settings) -> Ask:
+        answered = answering(settings)
+
+        def ask(event: dict[str, Any]) -> Any:
+            answer = answered(event)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        return ask
+
+    return make
 
 
 def named(card: Any) -> list[str]:
@@ -139,6 +157,17 @@ def test_the_card_names_where_it_was_asked(
         assert named(answer["result"]) == at(base), path
 
 
+@pytest.mark.parametrize(("how", "base"), PLACES.values(), ids=PLACES)
+def test_browsers_stay_with_https(
+    answering: Callable[[Settings], Answer], settings: Settings, how: dict[str, Any], base: str
+) -> None:
+    """13.4: answers and refusals of a host that is the agent's ask for https alone, for a year."""
+    answered = answering(settings)
+    events = [rest_event("GET", path, None, {}, **how) for path in (CARD, "/tasks", "/nothing")]
+    told = [answered(event).headers.get("strict-transport-security") for event in events]
+    assert told == 3 * ["max-age=31536000" if base.startswith("https:") else None]
+
+
 @pytest.mark.parametrize("public_url", [PUBLIC, f"{PUBLIC}/"])
 def test_the_settings_come_first(
     function: Callable[[Settings], Ask], settings: Settings, public_url: str
@@ -180,6 +209,7 @@ async def test_without_a_gateway_it_is_the_requests(
     async with httpx.AsyncClient(transport=transport, base_url="http://host.example") as client:
         answer = await client.get(CARD, headers={_CONTEXT_HEADER: FORGED})
     assert named(answer.json()) == at("http://host.example")
+    assert "strict-transport-security" not in answer.headers
 
 
 @pytest.mark.parametrize("context", ["", "{", "[]", "null", "{}", *HALVES])

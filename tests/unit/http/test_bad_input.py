@@ -89,6 +89,15 @@ async def test_envelopes(client: httpx.AsyncClient, envelope: Any, code: int) ->
     assert_error(response, JSONRPC, code)
 
 
+async def test_an_unknown_member_of_an_envelope(client: httpx.AsyncClient) -> None:
+    """5.7: it is ignored in every version, as unknown fields are; so is an id that is null."""
+    for method, version in (("GetTask", "1.0"), ("tasks/get", "0.3")):
+        call = {"jsonrpc": "2.0", "id": None, "method": method, "params": {"id": "x"}, "more": 1}
+        response = await client.post("/", json=call, headers={"A2A-Version": version})
+        assert_error(response, JSONRPC, -32001)
+        assert response.json()["id"] is None
+
+
 def call_0_3(method: str, params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 

@@ -61,8 +61,8 @@ async def test_a_subscription_goes_on_where_it_stopped(
 @pytest.mark.parametrize(
     ("task", "headers", "sentence"),
     [
-        ("nobody", {}, "The task does not exist."),
-        ("nobody", {"Last-Event-ID": "1.0.abcdef"}, "The task does not exist."),
+        ("nobody", {}, "Task not found"),
+        ("nobody", {"Last-Event-ID": "1.0.abcdef"}, "Task not found"),
         ("ours", {"Last-Event-ID": "garbage"}, "Last-Event-ID is not the id of an event"),
     ],
 )
@@ -92,4 +92,4 @@ async def test_an_error_on_the_way_is_one_event_and_the_end(
         rest = [event async for event in events]
     assert len(rest) == 1
     assert rest[0].id is None
-    assert rest[0].data["error"]["message"] == "The task does not exist."
+    assert rest[0].data["error"]["message"] == "Task not found"

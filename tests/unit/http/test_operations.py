@@ -89,7 +89,29 @@ ANSWERS = {
         A2A,
     ),
     "an error of HTTP+JSON 1.0": (("GET", "/tasks/unknown", None, V1), JSON),
-    "an unknown path": (("GET", "/nothing", None, {**V1, "Accept": A2A}), JSON),
+    "to one that accepts the other alone": (
+        ("GET", "/tasks/unknown", None, {**V1, "Accept": A2A}),
+        A2A,
+    ),
+    "to one that accepts any": (
+        ("GET", "/tasks/unknown", None, {**V1, "Accept": f"{A2A}, */*;q=0.1"}),
+        JSON,
+    ),
+    "to one that refuses JSON": (
+        ("GET", "/tasks/unknown", None, {**V1, "Accept": f"{A2A}, {JSON};q=0"}),
+        A2A,
+    ),
+    "to one that streams": (
+        ("POST", "/message:stream", {}, {**V1, "Accept": f"{STREAM}, {A2A}"}),
+        A2A,
+    ),
+    "an unknown path": (("GET", "/nothing", None, {**V1, "Accept": A2A}), A2A),
+    "a refusal": (("GET", "/tasks", None, {**V1, "Accept": A2A, "X": "x" * 70_000}), A2A),
+    "of JSON-RPC": (
+        ("POST", "/", call("GetTask", {"id": "unknown"}), {**V1, "Accept": A2A}),
+        JSON,
+    ),
+    "of 0.3": (("GET", "/v1/tasks/unknown", None, {**V0_3, "Accept": A2A}), JSON),
     "a stream of HTTP+JSON 1.0": (("POST", "/message:stream", SEND, V1), STREAM),
     "a result of HTTP+JSON 0.3": (("POST", "/v1/message:send", SEND_0_3, V0_3), JSON),
     "an error of HTTP+JSON 0.3": (("GET", "/v1/tasks/unknown", None, V0_3), JSON),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from email.utils import formatdate
+from email.utils import formatdate, parsedate_to_datetime
 from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
@@ -27,6 +28,7 @@ from a2a_serverless.http.errors import http_error, internal_error, log_refusal, 
 from a2a_serverless.http.middleware import (
     Application,
     add_middleware,
+    error_type,
     former_form,
 )
 from a2a_serverless.http.openapi import describe
@@ -142,7 +144,8 @@ def _add_own_routes(app: FastAPI, backends: Backends) -> None:
 
 
 def _add_card_routes(app: FastAPI, card_of: Callable[[Request], AgentCard]) -> None:
-    last_modified = formatdate(usegmt=True)
+    began = int(time.time())
+    last_modified = formatdate(began, usegmt=True)
 
     async def card(request: Request) -> Response:
         # It loads the models of 0.3, whose fields the card has as well.
@@ -157,7 +160,7 @@ def _add_card_routes(app: FastAPI, card_of: Callable[[Request], AgentCard]) -> N
             "ETag": f'W/"{tag}"',
             "Last-Modified": last_modified,
         }
-        if _has_seen(request, tag):
+        if _has_seen(request, tag, began):
             return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
         return JSONResponse(content, headers=headers)
 
@@ -166,10 +169,21 @@ def _add_card_routes(app: FastAPI, card_of: Callable[[Request], AgentCard]) -> N
         app.router.routes.append(route_of("HEAD", path, _head_of(card)))
 
 
-def _has_seen(request: Request, tag: str) -> bool:
-    """Return True if `If-None-Match` names the tag (RFC 9110, section 13.1.2)."""
-    named = request.headers.get("if-none-match", "").split(",")
-    return not {"*", f'"{tag}"'}.isdisjoint(one.strip().removeprefix("W/") for one in named)
+def _has_seen(request: Request, tag: str, began: int) -> bool:
+    """Return True if the caller has the card with this tag, which is served since `began`.
+
+    `If-None-Match` names it, or else `If-Modified-Since` a time from then on; where both are sent
+    the tag alone counts, and a time that is none is ignored (RFC 9110, sections 13.1.2 and 13.1.3).
+    """
+    tags = request.headers.get("if-none-match")
+    if tags is not None:
+        named = {one.strip().removeprefix("W/") for one in tags.split(",")}
+        return not {"*", f'"{tag}"'}.isdisjoint(named)
+    try:
+        since = parsedate_to_datetime(request.headers.get("if-modified-since", ""))
+        return since.timestamp() >= began
+    except (ValueError, OverflowError):
+        return False
 
 
 def _head_of(endpoint: Endpoint) -> Endpoint:
@@ -224,7 +238,5 @@ async def _unforeseen(request: Request, error: Exception) -> Response:
     """Answer an unforeseen error; outside of all middleware, so its form is made here."""
     answer = rest_error(internal_error(error, "http_request"))
     formed = former_form(request)
-    if formed is None:
-        return answer
-    content = formed(bytes(answer.body))
-    return Response(content, answer.status_code, media_type="application/json")
+    content = bytes(answer.body) if formed is None else formed(bytes(answer.body))
+    return Response(content, answer.status_code, media_type=error_type(request))

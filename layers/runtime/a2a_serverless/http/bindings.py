@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -11,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 from a2a.types import AgentCard, GetExtendedAgentCardRequest, ListTasksRequest
 from a2a.utils import json_utils
 from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0
-from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import (
     A2AError,
     ContentTypeNotSupportedError,
-    InvalidParamsError,
     InvalidRequestError,
     JSONParseError,
     MethodNotFoundError,
@@ -29,6 +28,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 from a2a_serverless.http import SUBMIT_PATH, UPLOADS_PATH, V0_3_PREFIX
 from a2a_serverless.http.checks import (
     check_content_type,
+    check_once,
     check_query,
     check_values,
     parsed,
@@ -41,7 +41,13 @@ from a2a_serverless.http.context import (
     names_1_0,
     protocol_errors,
 )
-from a2a_serverless.http.errors import jsonrpc_error, quoted, rest_error
+from a2a_serverless.http.errors import (
+    invalid_params,
+    jsonrpc_error,
+    quoted,
+    rest_error,
+    rest_payload,
+)
 from a2a_serverless.http.operations import (
     OPERATIONS,
     A2AOperation,
@@ -149,6 +155,7 @@ def _refusing(answer: Endpoint) -> Endpoint:
             return rest_error(error, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         try:
             with protocol_errors("rest_request"):
+                check_once(request.query_params)
                 return await answer(request)
         except A2AError as error:
             return rest_error(error)
@@ -204,23 +211,21 @@ def _tenant(request: Request, body: Mapping[str, Any]) -> str:
     Raises:
         InvalidParamsError: the request names several tenants, or one that is not a string.
     """
-    path, query = request.path_params.get("tenant"), request.query_params.getlist("tenant")
-    given = [name for name in (path, *query, body.get("tenant")) if name]
+    path, query = request.path_params.get("tenant"), request.query_params.get("tenant")
+    given = [name for name in (path, query, body.get("tenant")) if name]
     if any(name != given[0] or not isinstance(name, str) for name in given):
-        raise InvalidParamsError(
-            message="A request must not name two tenants, and a tenant must be a string."
-        )
+        problem = "A request must not name two tenants, and a tenant must be a string."
+        raise invalid_params(problem, ("tenant", problem))
     return given[0] if given else ""
 
 
 def _shown_error(error: A2AError) -> dict[str, str]:
-    return {"event": "error", "data": json_utils.dumps(build_rest_error_payload(error))}
+    return {"event": "error", "data": json_utils.dumps(rest_payload(error))}
 
 
 if TYPE_CHECKING:
     from a2a_serverless.http.legacy.dialects import LegacyDialects
 
-_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 _METHODS = {operation.name: operation for operation in OPERATIONS}
 _METHODS_0_3 = {operation.name_0_3: operation for operation in OPERATIONS if operation.name_0_3}
 
@@ -241,10 +246,12 @@ class _JsonRpc:
         """Answer a request.
 
         It is checked in this order: content type (-32005), JSON (-32700), envelope (-32600), method
-        (-32601), the method's version (-32009) and what that version demands of an envelope,
-        extensions (-32008), parameters (-32602).
+        (-32601), the method's version (-32009), extensions (-32008), query and parameters (-32602).
+
+        A notification, which has no id, is carried out as any request, and gets no answer, not even
+        an error (JSON-RPC 2.0, section 4.1).
         """
-        request_id, is_1_0 = None, names_1_0(request)
+        request_id, is_1_0, is_notification = None, names_1_0(request), False
         try:
             with protocol_errors("jsonrpc_request"):
                 check_content_type(request)
@@ -255,17 +262,19 @@ class _JsonRpc:
                     )
                 request_id = _id_of(envelope)
                 _check_envelope(envelope)
+                is_notification = "id" not in envelope
                 is_1_0 |= envelope["method"] in _METHODS
                 dialects = self.dialects
                 if dialects is None or not dialects.serve(request, envelope["method"]):
                     dialects = None
                     _check_method(request, envelope)
                 check_extensions(request, self.card)
-                if dialects is not None:
-                    return await dialects.answer(request, envelope, request_id)
-                return await self._called(request, envelope, request_id)
+                check_once(request.query_params)
+                answer = dialects.answer if dialects is not None else self._called
+                response = await answer(request, envelope, request_id)
         except A2AError as error:
-            return JSONResponse(jsonrpc_error(error, request_id, is_1_0=is_1_0))
+            response = JSONResponse(jsonrpc_error(error, request_id, is_1_0=is_1_0))
+        return await _unanswered(response) if is_notification else response
 
     async def _called(self, request: Request, envelope: Mapping[str, Any], id_: _Id) -> Response:
         """Return the answer of the method in 1.0 or 0.3 that a request names."""
@@ -302,6 +311,18 @@ class _JsonRpc:
         )
 
 
+async def _unanswered(response: Response) -> Response:
+    """Return the answer to a notification, which is empty; leave the stream of `response`, if any.
+
+    The stream is begun before it is left: only then does it close what it reads from.
+    """
+    events = getattr(response, "body_iterator", None)
+    if events is not None:
+        async with aclosing(events):
+            await anext(events)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
 def _enveloped(request_id: _Id, result: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": request_id, "result": result}
 
@@ -326,16 +347,10 @@ def _check_method(request: Request, envelope: Mapping[str, object]) -> None:
         check_version(request, PROTOCOL_VERSION_1_0)
     elif method in _METHODS_0_3:
         check_version(request, PROTOCOL_VERSION_0_3)
-        if envelope.get("id") is None:
-            raise InvalidRequestError(message="A request of A2A 0.3 must have an id.")
     else:
         raise MethodNotFoundError(
             message=f"There is no method {quoted(str(method), 50)}: it is of no version of A2A"
             " that is served here."
-        )
-    if not envelope.keys() <= _MEMBERS:
-        raise InvalidRequestError(
-            message="A request may have no other fields than jsonrpc, id, method and params."
         )
 
 

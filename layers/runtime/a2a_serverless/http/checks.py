@@ -38,12 +38,11 @@ from pydantic import ValidationError
 from starlette.datastructures import QueryParams
 from starlette.requests import Request
 
-from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.http.errors import invalid_params, quoted
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery
 from a2a_serverless.tasks.blobs import FOREIGN, SCHEME
-from a2a_serverless.tasks.identity import is_unicode
+from a2a_serverless.tasks.identity import check_context_id, is_unicode
 
 _M = TypeVar("_M", bound=AnyMessage)
 
@@ -60,12 +59,6 @@ _BESIDE_DATA = ("text", "raw", "url")
 AsksForHistory = SendMessageConfiguration | GetTaskRequest | ListTasksRequest
 """Requests that may limit the history of their answers."""
 
-_LIMITS = {
-    "page_size": "pageSize must be from 1 to 100.",
-    "history_length": "historyLength must be 0 or more.",
-}
-
-
 # -- values ----------------------------------------------------------------------------------
 
 
@@ -73,8 +66,9 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
     """Refuse a message that cannot become a turn.
 
     Raises:
+        InvalidArgumentError: a context id that is too long.
         InvalidParamsError: a role that is not the client's (section 4.1.5), a part without content
-            or with a reference, too many or too long parts, or a history length outside its limits.
+            or with a reference, too many or too long parts, or a negative history length.
         ContentTypeNotSupportedError: the card does not list a part's media type (section 3.1.1).
     """
     history_length(request.configuration, settings)
@@ -83,6 +77,8 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
         raise _invalid(
             "message.role", "A message from a client must have the role ROLE_USER (user)."
         )
+    if request.message.context_id:
+        check_context_id(request.message.context_id, "message.contextId")
     parts = request.message.parts
     if len(parts) > settings.max_parts:
         raise _invalid("message.parts", f"A message may have at most {settings.max_parts} parts.")
@@ -105,25 +101,21 @@ def history_length(request: AsksForHistory | None, settings: Settings) -> int:
     That is A2A_MAX_HISTORY, or less if the `request` asks for less.
 
     Raises:
-        InvalidParamsError: a negative number, or more than A2A_MAX_HISTORY.
+        InvalidParamsError: a negative number.
     """
     if request is None or not request.HasField("history_length"):
         return settings.max_history
     asked = request.history_length
     if asked < 0:
-        raise _invalid("historyLength", _LIMITS["history_length"])
-    if asked > settings.max_history:
-        limit = f"historyLength must be from 0 to {settings.max_history}."
-        raise _invalid("historyLength", limit)
-    return asked
+        raise _invalid("historyLength", "historyLength must be 0 or more.")
+    return min(asked, settings.max_history)
 
 
 def list_query(request: ListTasksRequest, settings: Settings) -> ListTasksQuery:
     """Return the storage's query for a request (A2A 1.0.1, section 3.1.4).
 
     Raises:
-        InvalidArgumentError, InvalidParamsError: a page size or history length outside of its
-            limits.
+        InvalidParamsError: a page size outside of its limits, or a negative history length.
     """
     fields = {
         "context_id": request.context_id or None,
@@ -139,8 +131,7 @@ def list_query(request: ListTasksRequest, settings: Settings) -> ListTasksQuery:
     try:
         return ListTasksQuery.model_validate(fields)
     except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
-        raise InvalidArgumentError(_LIMITS.get(name, f"{name} is not valid.")) from error
+        raise _invalid("pageSize", "pageSize must be from 1 to 100.") from error
 
 
 def _invalid(field: str, problem: str) -> InvalidParamsError:
@@ -238,6 +229,17 @@ def _check_size(value: Any) -> None:
             waiting.extend(inner)
 
 
+def check_once(query: QueryParams) -> None:
+    """Refuse a query parameter that comes twice: none is a list, so that one value would be lost.
+
+    Raises:
+        InvalidParamsError: names the first such parameter.
+    """
+    for name in query:
+        if len(query.getlist(name)) > 1:
+            raise _invalid(name, f"The query parameter {quoted(name)} comes more than once.")
+
+
 def check_query(query: Mapping[str, str]) -> None:
     """Refuse query parameters of the wrong form, without the parser's words.
 
@@ -245,7 +247,7 @@ def check_query(query: Mapping[str, str]) -> None:
         InvalidParamsError: names a malformed number or time.
     """
     for name, value in query.items():
-        with refusing(f"The query parameter {quoted(name)} is malformed."):
+        with refusing(f"The query parameter {quoted(name)} is malformed.", name):
             parse_params(QueryParams({name: value}), ListTasksRequest())
 
 
@@ -270,14 +272,16 @@ def parsed(value: Any, model: type[_M]) -> _M:
     check_values(value, model)
     if not isinstance(value, dict):
         # ParseDict would take the letters of a text for names of unknown fields.
-        raise InvalidParamsError(message="The parameters must be an object.")
+        raise _invalid("params", "The parameters must be an object.")
     with refusing(f"The body is not a {model.DESCRIPTOR.name}."):
         return ParseDict(value, model(), ignore_unknown_fields=True)
 
 
 @contextmanager
-def refusing(sentence: str) -> Iterator[None]:
+def refusing(sentence: str, field: str = "") -> Iterator[None]:
     """Refuse with `sentence` a value that a library's parser in the block does not accept.
+
+    `field` is the value's name, if it is one field of the request.
 
     Such parsers raise more than they document: ParseDict also raises OverflowError and
     AttributeError, the SDK's conversions also raise errors of pydantic, base64 and Unicode.
@@ -290,7 +294,7 @@ def refusing(sentence: str) -> Iterator[None]:
     except InvalidParamsError:
         raise
     except Exception as error:
-        raise InvalidParamsError(message=sentence) from error
+        raise (_invalid(field, sentence) if field else invalid_params(sentence)) from error
 
 
 def refused_field(path: str, sentence: str, problem: str) -> InvalidParamsError:
@@ -429,7 +433,7 @@ def _is_int32(value: Any) -> bool:
         number = float(value)
     except ValueError:
         return False
-    return number.is_integer() and abs(number) <= _INT32
+    return number.is_integer() and -_INT32 <= number < _INT32
 
 
 def _is_time(value: Any) -> bool:

@@ -118,7 +118,8 @@ class CallContext:
             InvalidArgumentError: the tenant's name is too long.
         """
         if len(self.tenant) > MAX_TENANT:
-            raise InvalidArgumentError(f"A tenant's name may have at most {MAX_TENANT} characters.")
+            msg = f"A tenant's name may have at most {MAX_TENANT} characters."
+            raise InvalidArgumentError(msg, "tenant")
         if self._is_foreign:
             return Scope(digest("foreign-tenant", self.tenant, self.user_name))
         return Scope.of(self._tenant, self.user_name)
@@ -130,7 +131,7 @@ class CallContext:
             InvalidArgumentError: in the same words for a tenant that exists and one that does not.
         """
         if self._is_foreign:
-            raise InvalidArgumentError("The agent knows no such tenant.")
+            raise InvalidArgumentError("The agent knows no such tenant.", "tenant")
 
     def caller(self, carried: CarriedVariables | None) -> Caller:
         """Return the message's sender and context variables, as the agent will see them.

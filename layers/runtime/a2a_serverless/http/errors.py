@@ -125,10 +125,11 @@ def quoted(text: str, length: int = 100) -> str:
 
 def translated(error: errors.A2AServerlessError) -> A2AError | None:
     """Return the protocol's error for one of ours; None for an internal error."""
-    for kind in type(error).__mro__:
-        if kind in _PROTOCOL_ERRORS:
-            return _PROTOCOL_ERRORS[kind](message=str(error))
-    return None
+    kinds = [_PROTOCOL_ERRORS[kind] for kind in type(error).__mro__ if kind in _PROTOCOL_ERRORS]
+    field = getattr(error, "field", "")
+    if field and kinds[0] is InvalidParamsError:
+        return invalid_params(str(error), (field, str(error)))
+    return kinds[0](message=str(error)) if kinds else None
 
 
 def jsonrpc_error(
@@ -145,7 +146,7 @@ def jsonrpc_error(
     if not is_1_0:
         stated |= {"data": error.data} if isinstance(error.data, dict) else {}
     elif not isinstance(error, protocol.JSONParseError):  # for which 1.0 has no details
-        stated["data"] = build_error_details(error)
+        stated["data"] = _details(error)
     return {"jsonrpc": "2.0", "id": request_id, "error": stated}
 
 
@@ -155,10 +156,28 @@ def rest_error(error: A2AError, *, status: int | None = None) -> JSONResponse:
     `status` overrides the HTTP status of the protocol's table, if HTTP has a better one.
     """
     count_error(error)
-    payload = build_rest_error_payload(error)
+    payload = rest_payload(error)
     if status is not None:
         payload["error"]["code"] = status
     return JSONResponse(payload, status_code=payload["error"]["code"])
+
+
+def rest_payload(error: A2AError) -> dict[str, Any]:
+    """Return the JSON of an error in HTTP+JSON's form."""
+    payload = build_rest_error_payload(error)
+    payload["error"]["details"] = _details(error)
+    return payload
+
+
+def _details(error: A2AError) -> list[dict[str, Any]]:
+    """Return the details of an error, as ProtoJSON reads them (section 9.5).
+
+    The SDK puts all of an error's data into `ErrorInfo.metadata`, which maps texts to texts.
+    """
+    details = build_error_details(error)
+    told = details[0]["metadata"]
+    details[0]["metadata"] = {name: text for name, text in told.items() if isinstance(text, str)}
+    return details
 
 
 def http_error(status: int, name: str, message: str) -> JSONResponse:

@@ -25,7 +25,12 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import JSONRPC_PATHS, PUBLIC_PATHS, V0_3_PREFIX
 from a2a_serverless.http.auth import Authenticator
-from a2a_serverless.http.context import EXTENSION_HEADERS, names_1_0, requested_extensions
+from a2a_serverless.http.context import (
+    BASE_URL,
+    EXTENSION_HEADERS,
+    names_1_0,
+    requested_extensions,
+)
 from a2a_serverless.http.errors import RequestRefusedError, response_of
 from a2a_serverless.http.files import ServedFiles
 from a2a_serverless.observability import spans
@@ -34,8 +39,11 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import PATH, Blobs, ServedBlobs
 
 _JSON: Final = "application/json"
+_PLAIN: Final = (_JSON, "application/*", "*/*")
+"""The names under which `Accept` takes `application/json`."""
 _WEIGHT_0: Final = re.compile(r"q=0(\.0*)?")
 
+_YEAR_S: Final = 31_536_000
 _BAD_REQUEST: Final = 400
 _SERVER_ERROR: Final = 500
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -55,8 +63,8 @@ def add_middleware(
     Without an authenticator every request is let through, without a principal. A store of `blobs`
     that has no links of its own is served here.
     """
-    app.add_middleware(_Negotiation, card=card)
     app.add_middleware(_Admission, settings=settings, authenticator=authenticator, clock=clock)
+    app.add_middleware(_Negotiation, card=card)
     app.add_middleware(_ErrorForm)
     if isinstance(blobs, ServedBlobs):
         app.add_middleware(_Beside, path=PATH, served=ServedFiles(blobs))
@@ -120,14 +128,24 @@ def _tell_status(piece: spans.Piece, status: int) -> None:
 
 
 class Application(FastAPI):
-    """Answers each request as a piece of work of its own, with its refusals and its failures."""
+    """Answers each request as a piece of work of its own, with its refusals and its failures.
+
+    What comes over https from the gateway, whose host serves nothing else, tells browsers to stay
+    with https (A2A 1.0.1, section 13.4; RFC 6797). Elsewhere the owner of the host decides.
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
+        if scope.get(BASE_URL, "").startswith("https:"):
+            send = _beginning(send, _make_strict)
         with begun():
             await super().__call__(scope, receive, send)
+
+
+def _make_strict(beginning: Message) -> None:
+    _headers(beginning)["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
 
 
 class _Beside(_Around):
@@ -366,9 +384,10 @@ class _Negotiation(_Around):
 
     One rule gives every answer its type. A stream is `text/event-stream`. A result of HTTP+JSON 1.0
     is `application/a2a+json` (section 11.1), unless its caller sends `application/json`, or accepts
-    only `application/json` of the two. All other answers are `application/json`: JSON-RPC, 0.3,
-    errors, the card. The routes give these types already; this class only applies the caller's
-    choice.
+    only `application/json` of the two. An error of it is `application/json`, unless its caller
+    accepts only `application/a2a+json` of the two. All other answers are `application/json`:
+    JSON-RPC, 0.3, the card. The routes give these types already; this class only applies the
+    caller's choice. It stands before what refuses requests, so that refusals have it, too.
 
     `A2A-Extensions` names the card's extensions that the caller has declared; so does the header's
     former name, for callers that have used it.
@@ -380,18 +399,31 @@ class _Negotiation(_Around):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
-        wants_json = _wants_plain_json(request)
-        active = sorted(self._offered & requested_extensions(request))
-        names = [name for name in EXTENSION_HEADERS if name in request.headers]
 
         def negotiate(beginning: Message) -> None:
             headers = _headers(beginning)
-            if wants_json and headers.get("content-type") == A2A_JSON_MEDIA_TYPE:
+            if beginning["status"] >= _BAD_REQUEST:
+                headers["content-type"] = error_type(request)
+            elif _wants_plain_json(request) and headers.get("content-type") == A2A_JSON_MEDIA_TYPE:
                 headers["content-type"] = _JSON
+            active = sorted(self._offered & requested_extensions(request))
             if active:
+                names = [name for name in EXTENSION_HEADERS if name in request.headers]
                 headers.update({name: ", ".join(active) for name in names})
 
         await self._app(scope, receive, _beginning(send, negotiate))
+
+
+def is_rest_1_0(path: str) -> bool:
+    """Return True for a path of HTTP+JSON 1.0, and for one at which nothing is served."""
+    return path not in JSONRPC_PATHS | PUBLIC_PATHS and not path.startswith(V0_3_PREFIX)
+
+
+def error_type(request: Request) -> str:
+    """Return the media type of an error (A2A 1.0.1, section 11.6)."""
+    takes = _named_in_accept(request)
+    is_taken = takes.get(A2A_JSON_MEDIA_TYPE) and not any(map(takes.get, _PLAIN))
+    return A2A_JSON_MEDIA_TYPE if is_taken and is_rest_1_0(request.scope["path"]) else _JSON
 
 
 def _wants_plain_json(request: Request) -> bool:
@@ -422,6 +454,7 @@ _SENT: Final = (
     "Authorization",
     "Content-Type",
     "Idempotency-Key",
+    "If-Modified-Since",
     "If-None-Match",
     "Last-Event-ID",
     "Prefer",

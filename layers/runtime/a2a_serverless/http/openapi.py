@@ -30,6 +30,7 @@ from a2a_serverless.http import (
     V0_3_PREFIX,
 )
 from a2a_serverless.http.bindings import path_in_0_3
+from a2a_serverless.http.middleware import is_rest_1_0
 from a2a_serverless.http.operations import OPERATIONS
 
 _JSON: Final = "application/json"
@@ -193,10 +194,13 @@ def _responses(path: str, verb: str) -> dict[str, Any]:
     content: dict[str, Any] = {media_type: {"schema": {}} for media_type in _media_types(path)}
     responses: dict[str, Any] = {"200": {"description": "The result", "content": content}}
     if path in PUBLIC_PATHS:
-        responses["304"] = {"description": "The card is the one that If-None-Match names"}
+        responses["304"] = {"description": "The card is the one that the caller has"}
+    if path in JSONRPC_PATHS:
+        responses["204"] = {"description": "The request is a notification: it has no id"}
+    types = (_JSON, A2A_JSON_MEDIA_TYPE) if is_rest_1_0(path) else (_JSON,)
+    error = {media_type: {"schema": {"$ref": _ERROR_SCHEMA}} for media_type in types}
     for status in sorted(_errors(path, verb)):
         phrase = _REASONS.get(status, HTTPStatus(status).phrase)
-        error = {_JSON: {"schema": {"$ref": _ERROR_SCHEMA}}}
         responses[str(status)] = {"description": phrase, "content": error}
     return responses
 
@@ -207,8 +211,8 @@ def _media_types(path: str) -> tuple[str, ...]:
         return _JSON, _STREAM
     if path.endswith((":stream", ":subscribe")):
         return (_STREAM,)
-    is_1_0 = path not in PUBLIC_PATHS | {UPLOADS_PATH} and not path.startswith(V0_3_PREFIX)
-    return (A2A_JSON_MEDIA_TYPE, _JSON) if is_1_0 else (_JSON,)
+    is_a2a = is_rest_1_0(path) and path != UPLOADS_PATH
+    return (A2A_JSON_MEDIA_TYPE, _JSON) if is_a2a else (_JSON,)
 
 
 def _errors(path: str, verb: str) -> Iterator[int]:

@@ -175,7 +175,7 @@ class Receivers:
         """
         _check_push(self._card)
         if request.page_size < 0:
-            raise InvalidArgumentError("pageSize must be 0 (all) or more.")
+            raise InvalidArgumentError("pageSize must be 0 (all) or more.", "pageSize")
         after = _place(request.page_token)
         storage, _ = await self._storage_with(request.task_id, context)
         pushes = await storage.webhooks.all(request.task_id)

@@ -135,10 +135,11 @@ def check_task_id(task_id: str) -> str:
     return task_id
 
 
-def check_context_id(context_id: str) -> str:
+def check_context_id(context_id: str, field: str = "contextId") -> str:
     """Return a valid context id; refuse an empty one, and one that would not fit an index key."""
     if not 0 < _size(context_id) <= MAX_CONTEXT_ID_BYTES:
-        raise InvalidArgumentError(f"A context id must have 1 to {MAX_CONTEXT_ID_BYTES} bytes.")
+        msg = f"A context id must have 1 to {MAX_CONTEXT_ID_BYTES} bytes."
+        raise InvalidArgumentError(msg, field)
     return context_id
 
 
