@@ -11,6 +11,7 @@ import pytest
 
 from a2a_serverless.http.auth import _KeyRing
 from a2a_serverless.settings import Settings, load_settings
+from a2a_serverless_tools.local.template import Template, read_document
 from tests.support import pages
 
 Json = dict[str, Any]
@@ -50,6 +51,28 @@ def test_each_parameter_is_explained(document: Json) -> None:
     page = pages.part("deploy")
     missing = [name for name in document["Parameters"] if not re.search(rf"`{name}[`=]", page)]
     assert missing == []
+
+
+@pytest.mark.parametrize("name", ["template.yaml", "fargate.yaml"])
+def test_a_guided_deployment_can_be_finished(project: Path, name: str) -> None:
+    """`sam deploy --guided` asks for a NoEcho parameter again and again until it has a value."""
+    parameters = read_document(project / name)["Parameters"]
+    assert [it for it, definition in parameters.items() if "NoEcho" in definition] == []
+
+
+@pytest.mark.parametrize("partition", ["aws", "aws-us-gov"])
+def test_a_credential_of_the_exporter_may_be_in_a_secret(
+    document: Json, transformed: Json, partition: str
+) -> None:
+    """Its reference reaches every function as it is, and CloudFormation takes it as a value."""
+    arn = (
+        f"arn:{partition}:secretsmanager:us-gov-west-1:123456789012:secret:a-secret-of-ours-AbCdEf"
+    )
+    value = f"{{{{resolve:secretsmanager:{arn}:SecretString:headers}}}}"
+    assert Template(document, {"OtelHeaders": value}).refusals() == []
+    for function in FUNCTIONS:
+        headers = variables(transformed, function)["OTEL_EXPORTER_OTLP_HEADERS"]
+        assert headers["Fn::If"][1] == {"Ref": "OtelHeaders"}
 
 
 def test_the_memory_of_a_function_is_its_parameters(document: Json, transformed: Json) -> None:

@@ -73,6 +73,10 @@ _COMMANDS: Final[Mapping[str, tuple[ModuleType, str]]] = {
         processes,
         "creates the table and the queues of template.yaml where they are missing",
     ),
+    "restore-template": (
+        preflight,
+        "prints the template by which CloudFormation imports a restored table",
+    ),
     "bundle": (project, "puts the agent's locked packages into a folder, for `sam build`"),
     "docs": (docs, "the documentation of this version"),
 }

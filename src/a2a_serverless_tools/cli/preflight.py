@@ -1,13 +1,15 @@
-"""`a2a-serverless preflight`: what is wrong with a deployment, before anything is changed."""
+"""`a2a-serverless preflight` and `restore-template`: the template beside the deployed stack."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import tomllib
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +18,7 @@ from a2a_serverless_tools.cli.arguments import Adders, Parser, project_folder
 from a2a_serverless_tools.cli.text import refuse, say
 
 SETTINGS: Final = "samconfig.toml"
+_TABLE: Final = "TaskTable"
 _FIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "AWS::DynamoDB::Table": ("TableName", "KeySchema", "LocalSecondaryIndexes"),
     "AWS::S3::Bucket": ("BucketName",),
@@ -26,6 +29,7 @@ _FIXED: Final[Mapping[str, tuple[str, ...]]] = {
 value of a secret."""
 _ONLY_RAISED: Final[Mapping[str, str]] = {
     "Shards": "tasks in the partitions above it would not be found",
+    "TtlDays": "the bucket would remove the files of tasks that live on",
     "WarmWriteUnits": "AWS takes no lower value",
 }
 """The parameters that an update must not lower, and why."""
@@ -60,10 +64,7 @@ def _add_preflight(preflight: Parser) -> None:
         "sentence each what would replace the table, a queue or a secret, or would not deploy. "
         "Stack, region and parameters are those of samconfig.toml. It changes nothing.",
     )
-    add_deployment(preflight)
-    preflight.add_argument(
-        "values", metavar="PARAMETER=VALUE", nargs="*", help="beside those of samconfig"
-    )
+    _add_compared(preflight)
 
 
 def add_deployment(command: Parser) -> None:
@@ -92,30 +93,85 @@ def settings_of(folder: Path, options: Namespace) -> tuple[str, dict[str, str]]:
     return options.stack or settings.get("stack_name", ""), parameters
 
 
+def _add_restore_template(restore: Parser) -> None:
+    restore.does(
+        _restore_template,
+        "Prints the project's table alone, as a template in JSON by which CloudFormation imports a "
+        "restored table: the first stack after a restore. Its values are those of the "
+        "stack whose table was restored, and else of samconfig.toml. It changes nothing.",
+    )
+    _add_compared(restore)
+
+
+def _add_compared(command: Parser) -> None:
+    add_deployment(command)
+    command.add_argument(
+        "values", metavar="PARAMETER=VALUE", nargs="*", help="beside those of samconfig"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Compared:
+    """The project's template beside the deployed stack."""
+
+    stack: str
+    document: dict[str, Any]
+    before: dict[str, Any]
+    """The stack's template; empty: there is none."""
+    present: dict[str, str]
+    """The stack's parameters."""
+    values: dict[str, str]
+    """Those of an update: the stack's that are not given anew."""
+
+    @classmethod
+    async def of(cls, options: Namespace) -> _Compared:
+        """Read both, and what is given.
+
+        Raises:
+            ConfigurationError: as `settings_of`, `deployed` and `read_document`.
+        """
+        from a2a_serverless_tools.local.template import find_template, read_document
+
+        stack, given = settings_of(project_folder(Path.cwd()), options)
+        document = read_document(find_template())
+        given |= _pairs(options.values)
+        before, present = await deployed(stack) if stack else ({}, {})
+        known = document.get("Parameters", {})
+        values = {**{name: it for name, it in present.items() if name in known}, **given}
+        return cls(stack=stack, document=document, before=before, present=present, values=values)
+
+
+async def _restore_template(options: Namespace) -> int:
+    """Print the table's template, whose properties need neither parameters nor conditions."""
+    from a2a_serverless_tools.local.template import Template
+
+    found = await _Compared.of(options)
+    table = found.document["Resources"][_TABLE]
+    kept = {name: value for name, value in table.items() if name != "Metadata"}
+    kept["Properties"] = Template(found.document, found.values).properties(_TABLE)
+    print(json.dumps({"Resources": {_TABLE: kept}}, indent=2))
+    return 0
+
+
 async def _preflight(options: Namespace) -> int:
     """Print each fault; return 2 if there is one."""
     from a2a_serverless import aws
-    from a2a_serverless_tools.local.template import Template, find_template, read_document
+    from a2a_serverless_tools.local.template import Template
 
-    folder = project_folder(Path.cwd())
-    stack, given = settings_of(folder, options)
-    document = read_document(find_template())
-    given |= _pairs(options.values)
-    before, present = await deployed(stack) if stack else ({}, {})
-    known = document.get("Parameters", {})
-    values = {**{name: it for name, it in present.items() if name in known}, **given}
+    found = await _Compared.of(options)
+    stack, document, values = found.stack, found.document, found.values
     region = os.environ.get("AWS_DEFAULT_REGION") or aws.client("dynamodb").meta.region_name
     faults = [
         *_misplaced(region, values),
         *Template(document, values).refusals(),
-        *_lowered(present, values),
-        *_replaced(before, document),
+        *_lowered(found.present, values),
+        *_replaced(found.before, document),
     ]
     for fault in faults:
         refuse(f"{fault}. Nothing was changed.")
     if faults:
         return 2
-    if before:
+    if found.before:
         compared = f"the stack {stack} keeps its table, queues and secrets"
     elif stack:
         compared = f"there is no stack {stack} in {region} yet, so it is new"
@@ -259,4 +315,7 @@ def _pairs(values: Iterable[str]) -> dict[str, str]:
     return {name: value for name, _, value in (each.partition("=") for each in values)}
 
 
-ADDERS: Final[Adders] = {"preflight": _add_preflight}
+ADDERS: Final[Adders] = {
+    "preflight": _add_preflight,
+    "restore-template": _add_restore_template,
+}

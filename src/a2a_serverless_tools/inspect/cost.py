@@ -6,7 +6,6 @@ same work would cost on AWS.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -31,8 +30,6 @@ NOT_COUNTED: Final = (
     "what the agent calls besides the models that it reports",
 )
 """What neither log nor HEAD tell."""
-_ON_LAMBDA: Final = re.compile(r":\S* \d{4}/\d\d/\d\d/\[")
-"""In the name of a process: the function's version and its log stream."""
 _LONGEST_S: Final = 900.0
 """The longest invocation of Lambda, in seconds."""
 
@@ -106,8 +103,8 @@ def dollars(least: float | None, most: float | None) -> str:
 def cost_of(shown: Timeline, workers: Workers) -> Cost:
     """Return what a task has cost so far."""
     attempts = [attempt for turn in shown.turns for attempt in turn.attempts]
-    on_lambda = [one for one in attempts if _ON_LAMBDA.search(one.worker)]
-    elsewhere = [one for one in attempts if not _ON_LAMBDA.search(one.worker)]
+    on_lambda = [one for one in attempts if one.is_on_lambda]
+    elsewhere = [one for one in attempts if not one.is_on_lambda]
     seen_at = shown.holder.seen_at if shown.holder is not None else None
     functions = _Time.of(on_lambda, seen_at, workers.timeout_s)
     others = _Time.of(elsewhere, seen_at, None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 from a2a_serverless import aws
 from a2a_serverless_tools.cli.preflight import _FAILED, _FIXED, _STAGED, _misplaced, _replaced
-from a2a_serverless_tools.local.template import find_template, read_document
+from a2a_serverless_tools.local.template import Template, find_template, read_document
 from tests.unit.cli.conftest import Run
 from tests.unit.live.scripted_aws import Refusal, ScriptedAws
 
@@ -258,6 +260,13 @@ def test_a_stack_that_takes_no_update(
     [
         ("Shards", "16", "8", "Shards would go from 16 to 8, and tasks in the partitions above"),
         ("Shards", "8", "16", ""),
+        (
+            "TtlDays",
+            "30",
+            "7",
+            "TtlDays would go from 30 to 7, and the bucket would remove the files",
+        ),
+        ("TtlDays", "30", "90", ""),
         ("WarmWriteUnits", "8000", "4000", "WarmWriteUnits would go from 8000 to 4000, and AWS"),
         ("WarmWriteUnits", "8000", "0", ""),
         ("WarmWriteUnits", "0", "100", "WarmWriteUnits is '100': must be 0, or 4000 to 40000"),
@@ -273,6 +282,33 @@ def test_what_may_only_be_raised(
     said = run("preflight", f"{name}={given}")
     assert said.code == (2 if part else 0)
     assert part in said.err
+
+
+KEY = f"arn:aws:kms:eu-central-1:{ACCOUNT}:key/0a1b"
+
+
+@pytest.mark.parametrize("present", [{}, {"KmsKeyArn": KEY, "WarmWriteUnits": "8000"}])
+def test_the_template_of_a_restored_table(
+    deployed: ScriptedAws, project: Path, run: Run, present: dict[str, str]
+) -> None:
+    """CloudFormation takes it as it is: the table alone, in plain values, by the linter's rules."""
+    pairs = [{"ParameterKey": it, "ParameterValue": value} for it, value in present.items()]
+    stack = {"StackName": "mine", "Parameters": pairs}
+    deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+    said = run("restore-template")
+    table = json.loads(said.out)["Resources"].pop("TaskTable")
+    assert table["DeletionPolicy"], "without one nothing is imported"
+    properties = table["Properties"]
+    assert properties == Template(DOCUMENT, present).properties("TaskTable")
+    assert ("SSESpecification" in properties, "WarmThroughput" in properties) == (
+        bool(present),
+        bool(present),
+    )
+    (project / "table.json").write_text(said.out)
+    linter = Path(sys.executable).with_name("cfn-lint")
+    lint = [str(linter), "--template", "table.json", "--regions", "eu-central-1"]
+    linted = subprocess.run(lint, check=False, capture_output=True, text=True)
+    assert (linted.returncode, linted.stdout) == (0, "")
 
 
 def test_the_profile_of_samconfig(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from a2a_serverless.storage.activity import process_name
 from a2a_serverless.tasks.entries import Caller, ModelsUsed, Restarted, TurnEnded, TurnOpened
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd
@@ -16,7 +17,7 @@ from tests.support.messages import request
 from tests.unit.inspect.timelines import timeline_of
 from tests.unit.tasks.heads import opened
 
-FUNCTION = "agent-worker:12 2026/11/22/[12]4f1c"
+FUNCTION = "agent-worker:12 2026/11/22/agent-worker[12]4f1c"
 HOST = "host-a 17"
 NAMED = Workers(memory_mb=2048, timeout_s=120)
 
@@ -59,6 +60,26 @@ def test_a_lost_attempt_has_bounds() -> None:
     assert [least, most] == pytest.approx([13 * second, 73 * second])
     assert of.most - of.least == pytest.approx(60 * second)
     assert dollars(of.least, of.most) == f"${of.least:.7f} to ${of.most:.7f}"
+
+
+@pytest.mark.parametrize(
+    ("stream", "what"),
+    [
+        ("2026/11/22/[12]4f1c", "Time of the worker"),
+        ("2026/11/22/agent-worker[12]4f1c", "Time of the worker"),
+        ("a form that AWS will choose", "Time of the worker"),
+        ("", "Time of workers outside of Lambda"),
+    ],
+)
+def test_a_function_is_known_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, stream: str, what: str
+) -> None:
+    """Its time has a price, whatever its log stream is called; a process elsewhere has none."""
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "agent-worker")
+    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_VERSION", "12")
+    monkeypatch.setenv("AWS_LAMBDA_LOG_STREAM_NAME", stream)
+    found = cost(log(worker=process_name.__wrapped__()))
+    assert [one.what for one in found.lines if one.what.startswith("Time of")] == [what]
 
 
 def test_no_invocation_is_longer_than_its_timeout() -> None:

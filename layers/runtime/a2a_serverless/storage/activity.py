@@ -41,6 +41,7 @@ def process_name() -> str:
     """Return the name of this process, as operators look for it.
 
     On Lambda these are the function's version and log stream, elsewhere host and process id.
+    `Attempt.is_on_lambda` tells them apart by the colon before the version.
     """
     if stream := os.environ.get("AWS_LAMBDA_LOG_STREAM_NAME"):
         version = os.environ.get("AWS_LAMBDA_FUNCTION_VERSION", "")

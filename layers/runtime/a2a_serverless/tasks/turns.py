@@ -134,6 +134,11 @@ class Attempt:
     """What its models have used, as far as it has committed it."""
 
     @property
+    def is_on_lambda(self) -> bool:
+        """Return True if its process is a function: `FUNCTION:VERSION STREAM`, not `HOST PID`."""
+        return ":" in self.worker.partition(" ")[0]
+
+    @property
     def first(self) -> int:
         """Return the version of its claim."""
         return self.versions[0]
