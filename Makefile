@@ -162,8 +162,8 @@ bench-imports: $(VENV)/.stamp ## what a cold start imports, beside the official 
 	$(BIN)/python -m benchmarks.imports
 
 .PHONY: conformance
-conformance: $(VENV)/.stamp ## the A2A project's conformance kit: KIT=/its/checkout, see docs/understand/conformance.md
-	$(BIN)/python -m tests.conformance.kit "$(KIT)" $(KIT_ARGS)
+conformance: $(VENV)/.stamp ## the A2A project's kits of 1.0 and 0.3: KIT=/its/checkout KIT_0_3=/another, see docs/understand/conformance-kit.md
+	$(BIN)/python -m tests.conformance.kit "$(KIT)" "$(KIT_0_3)" $(KIT_ARGS)
 
 .PHONY: live
 live: $(VENV)/.stamp ## what only AWS can show: STACK=name REGION=region, or ENDPOINT=url; see docs/maintain/live.md

@@ -1,10 +1,11 @@
-"""`python -m tests.conformance.kit KIT`: the A2A project's conformance kit.
+"""`python -m tests.conformance.kit KIT KIT_0_3`: the A2A project's conformance kits of 1.0 and 0.3.
 
 The page `conformance-kit` says how.
 
-Runs the kit against `a2a-serverless dev` once for each way in which it wants an agent. The kit has
-no credentials, so that its requests get them on their way. Exit codes: 0 nothing failed, 1 a test
-of the kit failed, 2 there is no kit at KIT.
+Runs that of 1.0 against `a2a-serverless dev` once for each way in which it wants an agent, and that
+of 0.3 once over each transport. The kits have no credentials, so that their requests get them on
+their way. Exit codes: 0 nothing failed but by the kit's own fault, 1 a test failed, 2 a kit is
+missing.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from xml.etree import ElementTree as ET
 
 from a2a_serverless_tools.local.http_server import HttpServer, bind
 from tests.conformance.key_proxy import key_proxy
+from tests.conformance.kit_0_3 import Report, is_ours, reports, table
 from tests.e2e.commands import environment, running_with
 
 HERE = Path(__file__).parent
@@ -38,6 +40,7 @@ class Way:
 
     name: str
     card: str
+    agent: str = "tck_agent.py"
     options: tuple[str, ...] = ()
     """Of `dev`."""
     selected: tuple[str, ...] = ()
@@ -62,15 +65,20 @@ WAYS = (
 )
 
 
+WAY_0_3 = Way(name="0.3", card="tck_card_0_3.json", agent="tck_agent_0_3.py")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the kit in every way, and print what it found."""
+    """Run the kits in every way, and print what they found."""
     options = _parser().parse_args(arguments)
-    kit = Path(options.kit)
-    if not (kit / ".venv" / "bin" / "python").exists():
-        _say(
-            f"{kit} is no checkout of the kit with its environment: see the page `conformance-kit`."
-        )
-        return 2
+    kit, kit_0_3 = Path(options.kit), Path(options.kit_0_3)
+    for path in (kit, kit_0_3):
+        if not (path / ".venv" / "bin" / "python").exists():
+            _say(
+                f"{path} is no checkout of a kit with its environment: see the page"
+                " `conformance-kit`."
+            )
+            return 2
     found: dict[str, tuple[str, str]] = {}
     rows = []
     has_failed = False
@@ -80,9 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows.append((way.name, *_counts(kit / "reports" / "junitreport.xml")))
         report = json.loads((kit / "reports" / "compatibility.json").read_text(encoding="utf-8"))
         found = merged(found, report["per_requirement"])
-    for line in summary(rows, found):
+    of_0_3 = _run_0_3(kit_0_3, options.auth)
+    for line in (*summary(rows, found), *table(of_0_3)):
         _say(line)
-    return int(has_failed)
+    return int(has_failed or is_ours(of_0_3))
 
 
 def merged(
@@ -118,7 +127,7 @@ def summary(
 def _agent(way: Way, auth: str) -> Iterator[str]:
     """The URL of the agent that the kit wants, without a need for credentials."""
     arguments = ("dev", "--port", "0", *way.options)
-    agent = (f"{HERE / 'tck_agent.py'}:agent", str(HERE / way.card))
+    agent = (f"{HERE / way.agent}:agent", str(HERE / way.card))
     command = (*arguments, "--agent", agent[0], "--card", agent[1])
     bound, key = bind(0), secrets.token_hex(16)
     variables = {"A2A_AUTH": auth}
@@ -150,6 +159,18 @@ def _run(kit: Path, url: str, way: Way) -> int:
     return subprocess.run(command, cwd=kit, check=False).returncode
 
 
+def _run_0_3(kit: Path, auth: str) -> list[Report]:
+    """Run the kit of 0.3 over JSON-RPC and HTTP+JSON; return what it has reported."""
+    folder = kit / "reports"
+    for path in folder.glob("*_results.json"):
+        path.unlink()
+    with _agent(WAY_0_3, auth) as url:
+        command = [".venv/bin/python", "run_tck.py", "--sut-url", f"{url}/"]
+        command += ["--category", "all", "--transports", "jsonrpc,rest"]
+        subprocess.run(command, cwd=kit, check=False)
+    return reports(folder)
+
+
 def _counts(report: Path) -> tuple[int, int, int]:
     """Tests that passed, failed, and were skipped."""
     suites = list(ET.parse(report).getroot().iter("testsuite"))  # noqa: S314 - the kit's own
@@ -162,6 +183,7 @@ def _counts(report: Path) -> tuple[int, int, int]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance.kit")
     parser.add_argument("kit", help="a checkout of a2a-tck with an environment in .venv")
+    parser.add_argument("kit_0_3", help="another one, of its branch 0.3.x")
     parser.add_argument(
         "--auth",
         choices=("api-key", "none"),

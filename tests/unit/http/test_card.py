@@ -216,6 +216,18 @@ class TestFile:
         self.write(tmp_path, json.dumps(MessageToDict(card)))
         assert load_card("card.json", folder=tmp_path) == card
 
+    def test_a_card_of_5_mb(self, tmp_path: Path, card: AgentCard) -> None:
+        """It is refused before it is parsed, with its size and the limit; just below it is taken."""
+        for size in (5_000_000, 1_000_001):
+            (tmp_path / "card.json").write_bytes(b" " * size)
+            with pytest.raises(
+                ConfigurationError, match=f"has {size:,} bytes: write at most 1,000,"
+            ):
+                load_card("card.json", folder=tmp_path)
+        text = MessageToJson(card)
+        (tmp_path / "card.json").write_text(text + " " * (1_000_000 - len(text)))
+        assert load_card("card.json", folder=tmp_path) == card
+
     def test_a_missing_card_is_named(self, tmp_path: Path) -> None:
         """A card that cannot be read raises an error that names its path."""
         with pytest.raises(ConfigurationError, match=r"nowhere\.json cannot be read"):

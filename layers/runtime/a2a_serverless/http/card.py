@@ -28,6 +28,8 @@ _SERVED = tuple(
 )
 """The bindings and versions of every deployment, in the order in which the card names them."""
 
+_MAX_BYTES = 1_000_000
+"""The longest file. What is made of it has to fit into one answer of Lambda, as JSON in JSON."""
 _NO_SKILL = ': write at least one, {"id": …, "name": …, "description": …, "tags": […]}'
 _SOMEWHERE = "https://localhost"
 _FIRST_SEGMENTS = frozenset(
@@ -44,11 +46,17 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     relative `path` starts at `folder`.
 
     Raises:
-        ConfigurationError: the file is missing, unreadable, or not a complete card.
+        ConfigurationError: the file is missing, unreadable, too long, or not a complete card.
     """
     path = Path(folder or "", path)
     text = ""
     try:
+        if (size := path.stat().st_size) > _MAX_BYTES:
+            msg = (
+                f"The agent card {path} has {size:,} bytes: write at most {_MAX_BYTES:,}, because "
+                "every client reads all of it."
+            )
+            raise ConfigurationError(msg)
         text = path.read_text(encoding="utf-8-sig")
         card = Parse(text, AgentCard())
     except OSError as error:
