@@ -185,7 +185,6 @@ trace.set_tracer_provider(TracerProvider())
         ("", {"OTEL_TRACES_SAMPLER_ARG": "2"}, 5, "Overriding of"),
         ("", {"OTEL_TRACES_SAMPLER_ARG": "0"}, 0, "Overriding of"),
         ("", {"OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "9999"}, 0, "a variable OTEL_* cannot be used"),
-        ("", {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"}, 0, "a variable OTEL_* cannot be used"),
     ],
 )
 def test_a_process_with_variables_and_providers_of_its_own(

@@ -12,6 +12,8 @@ import tracemalloc
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry.exporter.otlp.proto.http import metric_exporter
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 
 from a2a_serverless import observability
 from a2a_serverless.observability import metrics
@@ -81,9 +83,9 @@ def test_a_function_sends_none(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({}, "otel_missing", 'pip install "a2a-serverless[otel]"'),
         (
-            {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon"},
+            {"OTEL_METRIC_EXPORT_INTERVAL": "-1"},
             "otel_not_used",
-            "OTEL_* cannot be used: could not convert",
+            "OTEL_* cannot be used: interval value",
         ),
     ],
 )
@@ -106,6 +108,41 @@ def test_a_process_without_its_collector_goes_on(
     (record,) = caplog.records
     assert (record.levelname, record.__dict__["action"]) == ("WARNING", action)
     assert way_out in record.getMessage()
+
+
+class Bare(MetricExporter):
+    """An exporter with nothing but what the SDK documents."""
+
+    refuses = False
+
+    def __init__(self) -> None:
+        if self.refuses:
+            raise RuntimeError("no")
+        super().__init__()
+
+    def export(self, *_: object, **__: object) -> MetricExportResult:
+        return MetricExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis: float = 0) -> bool:
+        return True
+
+    def shutdown(self, timeout_millis: float = 0, **_: object) -> None: ...
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_of_the_exporter_its_public_interface_is_enough(
+    refuses: bool,  # noqa: FBT001 - a case
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A release with other private attributes exports; one that cannot be used is what is named."""
+    monkeypatch.setattr(Bare, "refuses", refuses)
+    monkeypatch.setattr(metric_exporter, "OTLPMetricExporter", Bare)
+    monkeypatch.delitem(sys.modules, "a2a_serverless.observability.otlp_metrics")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", AWAY)
+    observability.start()
+    said = ["Not everything is exported, as this OpenTelemetry cannot be used: no"]
+    assert [one.getMessage() for one in caplog.records] == said * refuses
 
 
 @pytest.mark.parametrize("how", ["away", "slow", "refusing"])

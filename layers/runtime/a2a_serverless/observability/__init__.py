@@ -121,9 +121,11 @@ def _exported(environment: Mapping[str, str]) -> list[metrics.Sink]:
             error.name,
             extra={"action": "otel_missing"},
         )
-    except Exception as error:  # noqa: BLE001 - of the SDK, for a variable that it cannot use
-        text = "Not everything is exported, as a variable OTEL_* cannot be used: %s"
-        logging.getLogger(__name__).warning(text, error, extra={"action": "otel_not_used"})
+    except Exception as error:  # noqa: BLE001 - of the SDK, which is not what ends a worker
+        # The SDK raises ValueError for a variable; all else is no fault of the reader's.
+        what = "a variable OTEL_*" if isinstance(error, ValueError) else "this OpenTelemetry"
+        text = "Not everything is exported, as %s cannot be used: %s"
+        logging.getLogger(__name__).warning(text, what, error, extra={"action": "otel_not_used"})
     return []
 
 

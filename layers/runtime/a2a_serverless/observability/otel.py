@@ -46,7 +46,6 @@ def set_up(environment: Mapping[str, str]) -> None:
     logging.getLogger("opentelemetry.trace").setLevel(logging.WARNING)
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     longest = None if "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT" in environment else _LONGEST
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(sampled_share(environment))),
@@ -56,6 +55,7 @@ def set_up(environment: Mapping[str, str]) -> None:
         span_limits=SpanLimits(max_attribute_length=longest),
     )
     provider.add_span_processor(BatchSpanProcessor(_Pausing(OTLPSpanExporter())))
+    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # variables were named until here
     trace.set_tracer_provider(provider)
     atexit.register(close)
 

@@ -59,9 +59,10 @@ class OtlpMetrics:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        # The SDK logs each trial of an export; `_Exporter` says it once a minute.
-        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         reader = PeriodicExportingMetricReader(_Exporter())
+        # Now that variables which it cannot use are named: the SDK logs each trial of an export,
+        # and `_Exporter` says it once a minute.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         # Sums of two processes would replace one another without an id of each.
         own = Resource({"service.instance.id": str(uuid.uuid4())})
         of_process = own.merge(resource(environment))
@@ -115,34 +116,22 @@ class _Exporter(OTLPMetricExporter):
     """Exports, and warns once a minute at most that it cannot."""
 
     _warned_at = -_WARN_EVERY_S
-    _outcome = ""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._session.hooks["response"].append(self._take_answer)
-
-    def _take_answer(self, answer: Any, *_: Any, **__: Any) -> None:
-        self._outcome = f"HTTP {answer.status_code}"
 
     def export(
         self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
     ) -> MetricExportResult:
-        self._outcome = "not reached"
+        why = "refused or not reached"
         try:
             result = super().export(metrics_data, timeout_millis, **kwargs)
         except Exception as error:  # noqa: BLE001 - of the SDK's thread, which has to live on
-            result, self._outcome = MetricExportResult.FAILURE, type(error).__name__
-        if result is not MetricExportResult.SUCCESS:
-            self._warn()
-        return result
-
-    def _warn(self) -> None:
+            result, why = MetricExportResult.FAILURE, type(error).__name__
         now = time.monotonic()
-        if now - self._warned_at >= _WARN_EVERY_S:
+        if result is not MetricExportResult.SUCCESS and now - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = now
             logger.warning(
                 "The collector does not take the metrics (%s), and is asked again with the next"
-                " export: see OTEL_EXPORTER_OTLP_ENDPOINT.",
-                self._outcome,
+                " export: see OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_HEADERS.",
+                why,
                 extra={"action": "metrics_not_sent"},
             )
+        return result
