@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, MutableMapping
+from io import StringIO
 from pathlib import Path
 from typing import Final
+
+from dotenv.parser import parse_stream
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.worker.agents import check
@@ -14,10 +16,6 @@ from a2a_serverless_tools.local.own_modules import content_of
 from a2a_serverless_tools.scaffold.source import project_around
 
 NAME: Final = ".env"
-_VALUE: Final = re.compile(
-    r"""\s*(?:(?P<quote>['"])(?P<quoted>.*?)(?P=quote)|(?P<plain>.*?))\s*(?:(?<=\s)\#.*)?"""
-)
-"""A value, in quotes or not; after it, ` #` begins a comment."""
 
 
 class Dotenv:
@@ -75,21 +73,21 @@ class Dotenv:
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the variables of `NAME=value` lines; `export`, quotes and comments may be there."""
+    """Yield the variables of a file as python-dotenv reads them, `$` without a meaning."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"{path} cannot be read as text: {type(error).__name__}."
         ) from error
-    for number, line in enumerate(lines, 1):
-        text = line.strip().removeprefix("export ").lstrip()
-        if not text or text.startswith("#"):
-            continue
-        name, equals, value = text.partition("=")
-        found = _VALUE.fullmatch(value)
-        if not equals or found is None:
-            raise ConfigurationError(f"{path}, line {number}: it is not of the form NAME=value.")
-        name, value = name.strip(), found["plain" if found["quote"] is None else "quoted"]
-        check(name, value, f"{path}, line {number}: it", allowed="AWS_*")
-        yield name, value
+    for found in parse_stream(StringIO(text)):
+        statement = found.original.string
+        empty = statement[: len(statement) - len(statement.lstrip())]
+        place = f"{path}, line {found.original.line + empty.count(chr(10))}: it"
+        if found.error or (found.key is not None and found.value is None):
+            raise ConfigurationError(
+                f"{place} is not of the form NAME=value, or a quote has no end."
+            )
+        if found.key is not None and found.value is not None:
+            check(found.key, found.value, place, allowed="AWS_*")
+            yield found.key, found.value

@@ -332,7 +332,7 @@ def test_a_variable_that_is_missing(keyed: ReloadedAgent, folder: Path) -> None:
     assert f"KeyError: 'MODEL_KEY' ({folder}/agent.py, line " in why
     assert ": set MODEL_KEY, on your machine in .env, " in why
     (folder / ".env").write_text("MODEL_KEY\n")
-    assert f"{folder}/.env, line 1: it is not of the form NAME=value." in failed(environment)
+    assert f"{folder}/.env, line 1: it is not of the form NAME=value" in failed(environment)
     (folder / ".env").write_text("MODEL_KEY=new\n")
     assert said(environment) == "new low here 1"
 

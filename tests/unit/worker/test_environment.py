@@ -254,27 +254,33 @@ def test_variables_of_a_file(tmp_path: Path) -> None:
     ("line", "value"),
     [
         *(("KEY=a # mine", "a"), ("KEY=a#b", "a#b"), ("KEY= # none yet", ""), ("KEY=#", "#")),
-        *(("KEY='a # b' # c", "a # b"), ('KEY="it\'s"', "it's"), ('KEY="a', '"a'), ("KEY='", "'")),
-        *(('KEY="a"b"', 'a"b'), ('KEY = "a=b" ', "a=b"), ("KEY=a b", "a b"), ('KEY=""', "")),
+        *(("KEY='a # b' # c", "a # b"), ('KEY="it\'s"', "it's"), ('KEY="$HOME"', "$HOME")),
+        *(('KEY="a\\nb"', "a\nb"), ('KEY = "a=b" ', "a=b"), ("KEY=a b", "a b"), ('KEY=""', "")),
+        *(('KEY="-----BEGIN\n# =\n-----END"', "-----BEGIN\n# =\n-----END"), ("KEY='\n'", "\n")),
     ],
 )
 @pytest.mark.parametrize("form", ["{}\n", "\ufeff{}\r\nOTHER=x\r\n"])
 def test_values_of_a_file(tmp_path: Path, line: str, value: str, form: str) -> None:
-    """` #` begins a comment outside of quotes; a mark of byte order and CR are no part of it."""
+    """Outside of quotes ` #` begins a comment, in them a value may have lines; `$` means nothing.
+
+    A mark of byte order and CR are no part of it.
+    """
     (tmp_path / ".env").write_text(form.format(line), encoding="utf-8", newline="")
     environment: dict[str, str] = {}
     Dotenv(tmp_path, environment).read()
     assert environment["KEY"] == value
 
 
-@pytest.mark.parametrize("line", [VALUE, "LD_PRELOAD=x", "A2A_AUTH=none", "1=2"])
+@pytest.mark.parametrize(
+    "line", [VALUE, "LD_PRELOAD=x", "A2A_AUTH=none", "1=2", f'B="{VALUE}', f"B='{VALUE}\nC=x"]
+)
 def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, line: str) -> None:
     """File and line are named, the value is not shown, and nothing is set."""
-    (tmp_path / ".env").write_text(f"KEY={VALUE}\n{line}\n")
+    (tmp_path / ".env").write_text(f"\nKEY='{VALUE}\n'\n\n{line}\n")
     environment: dict[str, str] = {}
     with pytest.raises(ConfigurationError) as refused:
         Dotenv(tmp_path, environment).read()
-    assert str(refused.value).startswith(f"{tmp_path / '.env'}, line 2: ")
+    assert str(refused.value).startswith(f"{tmp_path / '.env'}, line 5: ")
     assert VALUE not in str(refused.value)
     assert environment == {}
 
