@@ -154,13 +154,13 @@ class Answer:
         name = artifact.artifact_id
         before, text = self._texts.get(name, ""), self._text_of(artifact.parts, name)
         self._texts[name] = text if is_whole else before + text
-        if not is_whole:
-            self._write(text)
-        elif text.startswith(before) and before:
-            self._write(text.removeprefix(before))
-        elif text:
+        if is_whole and before and text.startswith(before):
+            text = text.removeprefix(before)
+        elif is_whole and (before or text):
             self._end_line()
-            self._write(text)
+            if before:
+                self._tell("the answer starts over: what follows replaces its text so far")
+        self._write(text)
 
     def _text_of(self, parts: Sequence[Part], of: str) -> str:
         """Return the text of parts; show data and note files that were not known before."""

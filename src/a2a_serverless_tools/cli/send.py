@@ -456,7 +456,7 @@ def _explained(url: str) -> Iterator[None]:
         ConfigurationError: that sentence.
     """
     import httpx
-    from a2a.client.errors import AgentCardResolutionError
+    from a2a.client.errors import A2AClientError, AgentCardResolutionError
     from a2a.utils.errors import A2AError
 
     from a2a_serverless.client import GaveUpError
@@ -483,6 +483,8 @@ def _explained(url: str) -> Iterator[None]:
         elif isinstance(error, AgentCardResolutionError):
             why = f"it answers {status}" if status else _said(chain[-1])
             msg = f"There is no agent card for {url} ({why}): name the address of an agent."
+        elif isinstance(error, A2AClientError) and status is None:  # no error of the protocol
+            msg = f"The call of {url} has failed: {_said(error)}"
         else:
             msg = f"{url} has refused it: {_said(error)}"
         raise ConfigurationError(msg) from error

@@ -366,6 +366,79 @@ def test_a_cut_stream_goes_on(run: Run, tmp_path: Path) -> None:
     assert all(app.left < 2 for app in apps)
 
 
+class Streaming:
+    """A server that answers any message with these bytes of a stream."""
+
+    def __init__(self, url: str, *events: str) -> None:
+        card = AgentCard()
+        card.CopyFrom(CARD)
+        way = AgentInterface(url=f"{url}/rpc", protocol_binding="JSONRPC", protocol_version="1.0")
+        card.supported_interfaces.append(way)
+        self._body = "".join(f"data: {event}\n\n" for event in events)
+        self.app = Starlette(
+            routes=[
+                answering(MessageToDict(card)),
+                Route("/rpc", self._answer, methods=["POST"]),
+            ]
+        )
+
+    async def _answer(self, _: Request) -> Response:
+        return Response(self._body, media_type="text/event-stream")
+
+
+def event_of(**event: Any) -> str:
+    result = {kind: {"taskId": "t", "contextId": "c", **what} for kind, what in event.items()}
+    return json.dumps({"jsonrpc": "2.0", "id": "1", "result": result}, ensure_ascii=False)
+
+
+def piece(text: str, *, append: bool = True) -> str:
+    parts = [{"text": text}] if text else []
+    return event_of(
+        artifactUpdate={"artifact": {"artifactId": "a", "parts": parts}} | {"append": append}
+    )
+
+
+OPENED = event_of(statusUpdate={"status": {"state": "TASK_STATE_WORKING"}})
+ENDED = event_of(statusUpdate={"status": {"state": "TASK_STATE_COMPLETED"}})
+
+
+@pytest.mark.parametrize(
+    ("events", "answer"),
+    [
+        (
+            [OPENED, piece("a\u2028b\x85"), piece("c\u2029"), ENDED],
+            (0, "a\u2028b\x85c\u2029\n", ""),
+        ),
+        (
+            [OPENED, piece("half"), "{", ENDED],
+            (2, "half", "The call of URL has failed: Invalid JSON-RPC response in SSE stream"),
+        ),
+        (
+            [OPENED, piece("half"), json.dumps({"error": {"code": -32602, "message": "No"}})],
+            (2, "half", "URL has refused it: No"),
+        ),
+        (
+            [OPENED, piece("once mo"), piece("", append=False), piece("once more"), ENDED],
+            (0, "once mo\nonce more\n", "the answer starts over: what follows replaces its text"),
+        ),
+        (
+            [OPENED, piece("once mo"), piece("once", append=False), piece(" more"), ENDED],
+            (0, "once mo\nonce more\n", "the answer starts over: what follows replaces its text"),
+        ),
+        ([OPENED, piece("once"), piece("once more", append=False), ENDED], (0, "once more\n", "")),
+    ],
+)
+def test_what_a_foreign_stream_says(
+    events: list[str], answer: tuple[int, str, str], run: Run
+) -> None:
+    """What is sent is read, what is replaced is said, and only a refusal is called one."""
+    with serving(lambda url: Streaming(url, *events).app) as url:
+        code, out, err = run("send", url, "hello")
+    assert (code, out) == answer[:2]
+    assert answer[2].replace("URL", url) in err
+    assert ("starts over" in err) is ("starts over" in answer[2])
+
+
 def task_of(told: str) -> str:
     """The task's id in what `send` says at its end."""
     return told.rpartition("--task ")[2].split()[0]

@@ -13,7 +13,7 @@ from a2a.types import GetTaskRequest, StreamResponse, SubscribeToTaskRequest, Ta
 from a2a.utils.errors import A2AError, InternalError, TaskNotFoundError, UnsupportedOperationError
 
 from a2a_serverless.client import GaveUpError, Retries, event_ids
-from a2a_serverless.client.retries import Patience
+from a2a_serverless.client.retries import Patience, status_of
 from a2a_serverless.clock import SystemClock
 from tests.support.messages import request
 from tests.unit.client.conftest import World, collect
@@ -88,6 +88,27 @@ class TestCuts:
 
 
 class TestTrouble:
+    @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+    @pytest.mark.parametrize("begin", ["", "\ufeff"], ids=["", "bom"])
+    async def test_characters_that_are_lines_ends_elsewhere(
+        self, world: World, begin: str, newline: str
+    ) -> None:
+        """What JavaScript's and Java's servers send as it is cuts no event, wherever it stands."""
+        text = "".join(f"a{odd}" for odd in "\x85\u2028\u2029")
+        log = [opened(WORKING), *(chunk(text[n:]) for n in range(6)), LOG[-1]]
+        server = world.server = ScriptedServer(log, ids=False)
+        body = server.body(world.binding).decode().replace("\r\n", newline)
+        server.faults.append(Fault(events=0, tail=(begin + body).encode()))
+        assert await world.send() == log
+
+    @pytest.mark.parametrize("data", ["{", "[1]", '{"result": {"task": 1}, "task": 1}'])
+    async def test_an_event_that_is_none(self, world: World, data: str) -> None:
+        """It is no error of the server's protocol, and ends the call at once."""
+        world.server.faults.append(Fault(events=2, tail=f"data: {data}\n\n".encode()))
+        with pytest.raises(A2AClientError) as failed:
+            await world.send()
+        assert (len(world.server.requests), status_of(failed.value)) == (1, None)
+
     async def test_a_redeploy(self, world: World) -> None:
         """Refused connections and 502, 503, 504 in between cost nothing but time."""
         statuses = [Fault(status=code) for code in (502, 503, 504)]

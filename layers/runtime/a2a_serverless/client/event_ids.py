@@ -25,6 +25,10 @@ _LONGEST_EVENT = 64_000_000
 """Characters of one event of a stream, and bytes of an answer that is none. The SDK keeps each in
 memory until it is complete."""
 
+_ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"}
+"""What the SDK's client takes for the end of a line, as httpx does, and the standard does not. In
+the JSON of an event its escape is the same character."""
+
 _current: ContextVar[Listener | None] = ContextVar("a2a_serverless_client_watch", default=None)
 
 
@@ -126,7 +130,7 @@ async def _read_whole(response: httpx.Response) -> None:
 
 
 class _Read(httpx.AsyncByteStream):
-    """A response's body; the parser gets each piece before the SDK does."""
+    """A response's body; the SDK gets of each piece what the parser has read."""
 
     def __init__(self, body: httpx.AsyncByteStream, parser: _Parser) -> None:
         self._body = body
@@ -134,17 +138,16 @@ class _Read(httpx.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for piece in self._body:
-            self._parser.feed(piece)
-            yield piece
+            yield self._parser.feed(piece)
         # The SDK treats a carriage return at the end of the stream as a complete line end.
-        self._parser.feed(b"", is_last=True)
+        yield self._parser.feed(b"", is_last=True)
 
     async def aclose(self) -> None:
         await self._body.aclose()
 
 
 class _Parser:
-    """Reads a stream beside the SDK, and keeps none of its data.
+    """Reads a stream before the SDK does, and keeps none of its data.
 
     `ids` has the id, or None, of every event with data, in order; `retries` says whether the field
     `retry` came after the last one.
@@ -153,7 +156,7 @@ class _Parser:
     def __init__(self) -> None:
         self.ids: deque[str | None] = deque()
         self.retries = False
-        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
         self._lines = io.IncrementalNewlineDecoder(decoder, translate=True)
         self._line = ""
         """The beginning of the unfinished line: as much of it as an id may have."""
@@ -165,8 +168,10 @@ class _Parser:
         self._has_text = False
         self._size = 0
 
-    def feed(self, piece: bytes, *, is_last: bool = False) -> None:
-        """Read the next piece of the stream, which may end anywhere.
+    def feed(self, piece: bytes, *, is_last: bool = False) -> bytes:
+        """Read the next piece of the stream, which may end anywhere; return it for the SDK.
+
+        All its lines end with LF, and nothing else in it ends a line.
 
         Raises:
             A2AClientError: an event or an id is longer than a client can take.
@@ -177,6 +182,7 @@ class _Parser:
         for line in lines:
             self._end_line()
             self._add(line)
+        return text.translate(_ESCAPED).encode()
 
     def _add(self, text: str) -> None:
         self._size += len(text)

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
@@ -34,6 +35,7 @@ from a2a.types import (
     TaskState,
 )
 from a2a.utils.errors import A2AError, UnsupportedOperationError
+from google.protobuf.json_format import ParseError
 
 from a2a_serverless.client.event_ids import LONGEST_ID, Known, Listener
 from a2a_serverless.client.retries import STEADY_S, ExhaustedError, GaveUpError, Patience, Retries
@@ -128,12 +130,24 @@ async def create_resuming_client(
     return ResumingClient(client, retries or Retries(), own_http=own)
 
 
+@contextmanager
+def _unreadable_named() -> Iterator[None]:
+    """Raise an `A2AClientError` for an answer that cannot be read; the SDK raises what it met."""
+    try:
+        yield
+    except (ParseError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise A2AClientError(
+            f"The server's answer cannot be read ({error}). Call get_task to see how the task"
+            " stands."
+        ) from error
+
+
 def _wrapped(method: _Method) -> _Method:
     """Return a method of a ResumingClient: that of the client that it wraps, its answer bounded."""
 
     @functools.wraps(method, updated=())
     async def call(self: ResumingClient, *args: Any, **kwargs: Any) -> Any:
-        with Listener().active():
+        with Listener().active(), _unreadable_named():
             return await getattr(self._client, method.__name__)(*args, **kwargs)
 
     return cast("_Method", call)
@@ -163,6 +177,9 @@ class ResumingClient(Client):
     a message that was cut there is resumed with `Prefer: until=turn`. A server of this project ends
     it at once if the turn has ended, and else follows the turn to its end. Another server may hold
     it until the task ends.
+
+    *What ends a line* in other servers' events, such as a raw U+2028, does not end one here, as the
+    standard of server-sent events has it.
 
     *Bounds.* An event of more than 64 million characters, or with an id of more than 4,096, ends
     the call with an `A2AClientError`. So does a compressed stream, which comes only if the
@@ -386,7 +403,8 @@ class _Call:
             while True:
                 with watch.active():
                     async with self.patience.limit():
-                        event = await anext(stream, None)
+                        with _unreadable_named():
+                            event = await anext(stream, None)
                 if event is None:
                     return
                 yield watch.take(), event
