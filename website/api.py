@@ -34,6 +34,8 @@ class Member:
     members: tuple[Member, ...] = ()
     is_called: bool = True
     """False for a property, a field or a name for a type."""
+    is_argument: bool = False
+    """True for a field by which a dataclass is made."""
 
 
 @cache
@@ -129,9 +131,10 @@ def _class(module: str, node: ast.ClassDef) -> Member:
     signature = f"class {node.name}"
     if isinstance(making, ast.FunctionDef):
         signature = _short(signature, making.args, None)
-    elif any("dataclass" in ast.unparse(each) for each in node.decorator_list):
-        fields = [each.signature for each in members.values() if ": " in each.signature]
-        fields = [each for each in fields if not each.endswith(")") and "(" not in each]
+    elif decorators := [d for d in map(ast.unparse, node.decorator_list) if "dataclass" in d]:
+        fields = [each.signature for each in members.values() if each.is_argument]
+        if fields and "kw_only=True" in decorators[0]:
+            fields.insert(0, "*")
         signature = _wrapped(signature, fields, "")
     return Member(node.name, signature, _doc(node), tuple(members.values()))
 
@@ -146,7 +149,9 @@ def _members(node: ast.ClassDef) -> Iterator[Member]:
                 yield _function(child)
             case ast.AnnAssign(target=ast.Name(id=name)) if not name.startswith("_"):
                 doc = _text_after(node.body, index)
-                yield Member(name, ast.unparse(child), doc, is_called=False)
+                text = ast.unparse(child)
+                made = "ClassVar" not in text and "(" not in text
+                yield Member(name, text, doc, is_called=False, is_argument=made)
             case _:
                 pass
     for child in node.body:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import binascii
 import hashlib
 import os
 import tempfile
@@ -11,6 +12,9 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, nullconte
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias, cast
+from urllib.parse import unquote_to_bytes
+
+from a2a.types import Part
 
 Source: TypeAlias = str | os.PathLike[str] | BinaryIO
 """A file's path, or an open binary file or stream."""
@@ -77,6 +81,30 @@ def _measured(file: BinaryIO) -> tuple[BinaryIO, str, int]:
             return file, sha.hexdigest(), size
         on_error.pop_all()  # the caller closes it
         return spooled, sha.hexdigest(), size  # type: ignore[return-value]
+
+
+def inlined(part: Part) -> Part:
+    """Return a part whose URL has the scheme `data` with that URL's bytes; any other as it is.
+
+    So is one whose URL is not of the form of RFC 2397. The part's media type counts before the
+    URL's. The bytes are fewer than the URL's characters, which the message's size bounds.
+    """
+    scheme, colon, rest = part.url.partition(":")
+    kind, comma, content = rest.partition(",")
+    if scheme.lower() != "data" or not (colon and comma):
+        return part
+    kind, is_base64 = kind.removesuffix(";base64"), kind.endswith(";base64")
+    data = unquote_to_bytes(content)
+    if is_base64:
+        letters = data.translate(bytes.maketrans(b"-_", b"+/"), b" \t\n\f\r=")
+        try:
+            data = binascii.a2b_base64(letters + b"=" * (-len(letters) % 4), strict_mode=True)
+        except binascii.Error:
+            return part
+    made = Part(media_type=kind or "text/plain")
+    made.MergeFrom(part)
+    made.raw = data
+    return made
 
 
 class _AsMeasured:

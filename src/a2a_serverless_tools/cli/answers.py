@@ -22,6 +22,7 @@ from a2a.types import Artifact, Message, Part, StreamResponse, Task, TaskState, 
 
 from a2a_serverless.client.origins import AgentOrigins, RefusedUrlError
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.sources import inlined
 from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
 from a2a_serverless_tools.cli.text import as_line, printable, readable, say
@@ -173,7 +174,7 @@ class Answer:
                 self._write(json.dumps(json_of(part.data), ensure_ascii=False))
                 self._end_line()
             elif not self.is_silent:
-                self.files.append(part)
+                self.files.append(inlined(part))
         return "".join(part.text for part in parts)
 
     def _write(self, text: str) -> None:

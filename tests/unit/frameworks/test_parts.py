@@ -60,6 +60,18 @@ def test_a_part_that_says_nothing_is_refused(part: Part) -> None:
         translated(part)
 
 
+def test_a_url_that_is_the_file() -> None:
+    """The bytes in a `data:` URL are the file's, for each adapter, whatever URLs it passes on."""
+    part = Part(url="data:image/png;base64,aGk=", filename="a.png")
+    for takes in (ANY, Takes("any", None)):
+        assert translated(part, takes) == File("image/png", b"hi", filename="a.png")
+    said = turn(part)
+    ANY.check(said)
+    assert said.parts == (Part(raw=b"hi", media_type="image/png", filename="a.png"),)
+    with pytest.raises(PartRefusedError, match="cannot be decoded"):
+        translated(Part(url="data:image/png;base64,a"))
+
+
 def test_a_sentence_stays_short() -> None:
     """Of a media type that a client has made up, its beginning is shown."""
     with pytest.raises(PartRefusedError) as refused:

@@ -431,6 +431,66 @@ async def test_an_agent_gets_what_the_client_sent(agent: Agent, backends: Backen
     assert head.size < 3_000
 
 
+@pytest.mark.parametrize(
+    ("url", "media_type", "content"),
+    [
+        ("data:image/png;base64,aGk-_w", "image/png", b"hi>\xff"),
+        ("DATA:;base64,aGk%2B/w==", "text/plain", b"hi>\xff"),
+        ("data:text/csv;charset=utf-8,a%2Cb%0A1,2", "text/csv;charset=utf-8", b"a,b\n1,2"),
+        ("data:,", "text/plain", b""),
+        (f"data:;base64,{base64.b64encode(SMALL).decode()}", "text/plain", SMALL),
+    ],
+)
+async def test_a_url_that_is_the_file(
+    url: str, media_type: str, content: bytes, agent: Agent, backends: Backends
+) -> None:
+    """What comes as a `data:` URL is content for the agent, and the client's part stays a URL."""
+    seen: list[Any] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        (file,) = ctx.files
+        seen.extend([file.media_type, await ctx.read_file(file), file.url])
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle, parts=[{"url": url}])
+    assert seen == [media_type, content, None]
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    assert task["history"][0]["parts"] == [{"url": url}]
+
+
+@pytest.mark.parametrize("url", ["data:", "data:a", "data:;base64,a", "data:;base64,a*aa"])
+async def test_a_data_url_that_is_none(url: str, agent: Agent, backends: Backends) -> None:
+    """It stays a URL, and reading it says so."""
+
+    async def handle(ctx: TaskContext) -> None:
+        with pytest.raises(TypeError, match="data: URL cannot be decoded"):
+            await ctx.read_file(ctx.files[0])
+        await ctx.complete("read")
+
+    task_id = await worked(agent, backends, handle, parts=[{"url": url}])
+    assert (await agent.call("GetTask", {"id": task_id})).state == "COMPLETED"
+
+
+async def test_an_answer_has_the_files_that_it_is_about(agent: Agent, backends: Backends) -> None:
+    """In the turn of an answer the files of all messages are there, the newest first."""
+    names: list[Any] = []
+
+    async def ask(ctx: TaskContext) -> None:
+        await ctx.request_input("Which page?")
+
+    async def look(ctx: TaskContext) -> None:
+        names.append([file.filename for file in ctx.files])
+        names.append([[file.filename for file in message.files] for message in ctx.history])
+        assert [await ctx.read_file(file) for file in ctx.files] == [b"x", b"1", LARGE[:2_900_000]]
+        await ctx.respond("seen")
+
+    first = [raw(b"1", filename="a.txt"), raw(LARGE[:2_900_000], filename="b.pdf")]
+    task_id = await worked(agent, backends, ask, parts=first)
+    second = [{"text": "3"}, raw(b"x", filename="c.txt")]
+    await worked(agent, backends, look, taskId=task_id, parts=second)
+    assert names == [["c.txt", "a.txt", "b.pdf"], [["a.txt", "b.pdf"], []]]
+
+
 async def test_a_later_turn_reads_what_is_there(agent: Agent, backends: Backends) -> None:
     """Files of earlier turns are in the agent's task, and are loaded again at any time."""
 

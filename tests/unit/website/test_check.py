@@ -112,6 +112,13 @@ def shown() -> list[api.Member]:
     return [*members, *adapters]
 
 
+def test_a_class_is_shown_as_it_is_made() -> None:
+    """A dataclass that takes names alone says so, and its properties are no arguments."""
+    signatures = {one.name: one.signature for one in shown()}
+    assert signatures["FileInfo"].startswith("class FileInfo(*, content: bytes | None, url: ")
+    assert signatures["SeenArtifact"] == "class SeenArtifact(artifact: Artifact)"
+
+
 def test_each_function_and_method_has_an_example() -> None:
     """Each public one is shown with a docstring and an example; its class may have it."""
     lacking = [

@@ -18,6 +18,7 @@ from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from a2a.types import Part
 
+from a2a_serverless.sources import inlined
 from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker import FinalError, TaskContext
@@ -173,9 +174,11 @@ class Takes:
             PartRefusedError: the adapter cannot translate one.
         """
         for number, part in _files(turn):
+            part.CopyFrom(inlined(part))
             part.media_type = self._file(number, part).media_type
 
     def _file(self, number: int, part: Part) -> File:
+        part = inlined(part)
         file = File(_type_of(part), part.raw, part.url, part.filename)
         why = self._refusal(file, is_url=part.HasField("url"))
         if why:
@@ -186,6 +189,8 @@ class Takes:
 
     def _refusal(self, file: File, *, is_url: bool) -> str:
         """Return why a file has no translation, and the way out; empty if it has one."""
+        if file.url.lower().startswith("data:"):
+            return "its data: URL cannot be decoded, so send the file's bytes"
         if is_url and file.kind not in self.urls:
             return "it fetches no URLs, so send the file's bytes"
         if is_url and not file.url.lower().startswith("https://"):

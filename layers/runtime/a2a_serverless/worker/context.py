@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
 
@@ -108,6 +109,11 @@ class HistoryMessage:
     parts: tuple[Part, ...]
     message_id: str
 
+    @property
+    def files(self) -> list[FileInfo]:
+        """Return the files of the message."""
+        return files_of(self.parts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviousArtifact:
@@ -122,7 +128,7 @@ class PreviousArtifact:
 
     @property
     def files(self) -> list[FileInfo]:
-        """Return the files of the artifact, as `ctx.files` those of the message."""
+        """Return the files of the artifact."""
         return files_of(self.parts)
 
 
@@ -161,8 +167,13 @@ class UserTurn:
 
     @property
     def files(self) -> list[FileInfo]:
-        """Return the files of the user's message, by content or by URL."""
-        return files_of(self._message.parts)
+        """Return the files of the user's messages of the task, by content or by URL.
+
+        Those of this message come first, then those of the message before, and so on. So the turn
+        of an answer still has the file that its question is about.
+        """
+        before = [message.files for message in reversed(self.history) if message.role == "user"]
+        return [*files_of(self._message.parts), *chain.from_iterable(before)]
 
     @property
     def data_parts(self) -> list[Any]:
@@ -525,7 +536,7 @@ class TaskContext(UserTurn):
     # -- files ---------------------------------------------------------------------------------
 
     async def read_file(self, file: FileInfo) -> bytes:
-        """Return the content of one of `ctx.files`, or of an earlier artifact's `files`.
+        """Return the content of one of `ctx.files`, or of `files` of a message or artifact before.
 
         >>> contents = [await ctx.read_file(file) for file in ctx.files]
 
@@ -628,9 +639,10 @@ class TaskContext(UserTurn):
         process dies runs again: `ctx.step_id` is the same then. A blocking function runs in a
         thread. A step inside a step is a plain call.
 
-        The result is a JSON value of at most 1 MB, or bytes; or anything that pydantic can write
-        and read as `type`. It is given back as it is read from its record. What the step emits is
-        kept with the record; while several steps run at once, their artifacts go out with it.
+        The result is a JSON value or bytes, or anything that pydantic can write and read as `type`.
+        It has at most 50 MB, or 1 MB in a table without a store for large content. It is given back
+        as it is read from its record. What the step emits is kept with the record; while several
+        steps run at once, their artifacts go out with it.
 
         `retry` tries the step again after an exception. Otherwise the exception becomes a
         StepError, in this attempt and in later ones if the agent goes on after catching it.

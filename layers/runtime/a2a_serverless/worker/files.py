@@ -9,7 +9,7 @@ from typing import Final
 
 from a2a.types import Part
 
-from a2a_serverless.sources import Source, SourceError, measured
+from a2a_serverless.sources import Source, SourceError, inlined, measured
 from a2a_serverless.storage.blobs import Inline, link_of
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
@@ -26,7 +26,7 @@ class FileInfo:
     """A file of a message or artifact: `content` or `url`.
 
     A large file has a URL for some minutes: `ctx.read_file` and `ctx.save_file` load it at any
-    time, and `ctx.link_to` makes another URL.
+    time, and `ctx.link_to` makes another URL. What a client sends as a `data:` URL is `content`.
 
     >>> pictures = [file for file in ctx.files if file.media_type.startswith("image/")]
     """
@@ -39,7 +39,7 @@ class FileInfo:
 
 def files_of(parts: Iterable[Part]) -> list[FileInfo]:
     """Return the files among parts."""
-    kinds = ((part, part.WhichOneof("content")) for part in parts)
+    kinds = ((part, part.WhichOneof("content")) for part in map(inlined, parts))
     return [
         FileInfo(
             content=part.raw if kind == "raw" else None,
@@ -125,7 +125,10 @@ class Files:
         return await blobs.link(blob, link_of(file.media_type, file.filename, self._inline))
 
     def _blob_of(self, file: FileInfo) -> Blob:
-        blob = linked_blob(file.url or "")
+        url = file.url or ""
+        if url.lower().startswith("data:"):
+            raise WrongCallError("The file's data: URL cannot be decoded: ask for another one.")
+        blob = linked_blob(url)
         if blob is None or blob.owner.scope != self._owner.scope:
             raise WrongCallError(
                 "The file has a URL of its client, which this service never fetches: fetch it in"
