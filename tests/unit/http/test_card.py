@@ -228,6 +228,27 @@ class TestFile:
         (tmp_path / "card.json").write_text(text + " " * (1_000_000 - len(text)))
         assert load_card("card.json", folder=tmp_path) == card
 
+    @pytest.mark.parametrize("version", ["1.0", "0.3"])
+    @pytest.mark.parametrize("auth", ["none", "api-key"])
+    async def test_a_card_that_a_server_shows_is_taken(
+        self, tmp_path: Path, backends: Backends, card: AgentCard, version: str, auth: str
+    ) -> None:
+        """What 0.3 has more says where the agent is elsewhere, and does not count here."""
+        keys = SecretStr("reader=the-secret-key-of-a-reader")
+        shown = await fetch(Settings(auth=auth, api_keys=keys), backends, card)
+        if version == "0.3":
+            del shown["supportedInterfaces"]
+            shown["capabilities"]["stateTransitionHistory"] = True
+            shown["supportsAuthenticatedExtendedCard"] = False
+            shown["skills"][0]["security"] = [{"apiKey": []}]
+        loaded = load_card(self.write(tmp_path, json.dumps(shown)))
+        assert await fetch(Settings(auth="none"), backends, loaded) == await fetch(
+            Settings(auth="none"), backends, card
+        )
+        shown["nmae"] = "Typo"
+        with pytest.raises(ConfigurationError, match='no field named "nmae"'):
+            load_card(self.write(tmp_path, json.dumps(shown)))
+
     def test_a_missing_card_is_named(self, tmp_path: Path) -> None:
         """A card that cannot be read raises an error that names its path."""
         with pytest.raises(ConfigurationError, match=r"nowhere\.json cannot be read"):

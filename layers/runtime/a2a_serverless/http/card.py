@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from a2a.types import AgentCard, AgentInterface, StringList
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, TransportProtocol
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.proto_utils import validate_proto_required_fields
-from google.protobuf.json_format import Parse, ParseError
+from google.protobuf.json_format import Parse, ParseDict, ParseError
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.context import MAX_TENANT
@@ -39,11 +41,12 @@ _FIRST_SEGMENTS = frozenset(
 
 
 def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
-    """Read a card from a file in the protocol's JSON, as its author writes it.
+    """Read a card from a file in the protocol's JSON, as its author writes it or a server shows it.
 
     The card need not have interfaces: the deployment knows its URLs. If it has some, only their
-    bindings and versions are offered, under their tenants: a card without 0.3 offers only 1.0. A
-    relative `path` starts at `folder`.
+    bindings and versions are offered, under their tenants: a card without 0.3 offers only 1.0. The
+    fields of 0.3 that say how an agent is reached count for nothing. A relative `path` starts at
+    `folder`.
 
     Raises:
         ConfigurationError: the file is missing, unreadable, too long, or not a complete card.
@@ -58,7 +61,7 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
             )
             raise ConfigurationError(msg)
         text = path.read_text(encoding="utf-8-sig")
-        card = Parse(text, AgentCard())
+        card = _parsed(text)
     except OSError as error:
         msg = f"The agent card {path} cannot be read: {error.strerror}."
         raise ConfigurationError(msg) from error
@@ -83,6 +86,46 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
             raise ConfigurationError(msg)
     return card
 
+
+def _parsed(text: str) -> AgentCard:
+    """Return the card that a text is in JSON, of 1.0 or 0.3, or with the fields of both.
+
+    Raises:
+        ParseError, ValueError: it is none.
+    """
+    try:
+        return Parse(text, AgentCard())
+    except ParseError:
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or found.keys().isdisjoint(_OF_0_3):
+            raise
+        return ParseDict(_without(found, {*_OF_0_3, *_UNLIKE_0_3}), AgentCard())
+
+
+def _without(value: Any, names: Collection[str]) -> Any:
+    """Return a JSON value without members of these names, in it and in what it has of skills."""
+    if isinstance(value, list):
+        return [_without(each, names) for each in value]
+    if not isinstance(value, dict):
+        return value
+    left = {name: each for name, each in value.items() if name not in names}
+    inner = {name: _without(left[name], names) for name in _DEEPER if name in left}
+    return left | inner
+
+
+_OF_0_3 = ("url", "preferredTransport", "additionalInterfaces", "protocolVersion", "security")
+"""Fields of 0.3's card that 1.0's does not have. The deployment knows where its agent is and who
+may call it, so that nothing is lost without them."""
+_UNLIKE_0_3 = (
+    *("securitySchemes", "securityRequirements"),
+    *("supportsAuthenticatedExtendedCard", "stateTransitionHistory"),
+)
+"""More of them, and those that 1.0 has in another form."""
+_DEEPER = ("capabilities", "skills")
+"""Where 0.3 has some of these fields as well."""
 
 _NAMED_FIELDS = (
     r'no field named "(\w+)"',
