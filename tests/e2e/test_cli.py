@@ -318,10 +318,22 @@ def test_no_agent_falls_back_to_no_other(command: str, tmp_path: Path) -> None:
     assert refused.stderr.count("\n") == 1, refused.stderr
 
 
-def test_no_card_falls_back_to_no_other(tmp_path: Path) -> None:
-    """An agent without a card beside it is not served under the card of another one."""
-    refused = run("dev", "--agent", AGENT.replace("probe_", "gated_"), cwd=tmp_path)
-
-    assert refused.returncode == 2
-    assert "There is no agent card at" in refused.stderr
-    assert "agent_card.json or agent_card.json; name one" in refused.stderr
+@pytest.mark.parametrize("agent", ["named", "found", "none"])
+def test_no_card_falls_back_to_no_other(agent: str, tmp_path: Path) -> None:
+    """An agent without a card beside it is served under one of its own, and not another one's."""
+    (tmp_path / "agent.py").write_text("class Mine: ...\nagent = Mine()\n")
+    env = environment(A2A_TABLE=f"file:{tmp_path / 'dev.db'}", A2A_AUTH="none")
+    if agent == "none":
+        (tmp_path / "agent.py").unlink()
+        refused = run("api", env=env, cwd=tmp_path)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert "There is no agent card at agent_card.json: name one with --card" in refused.stderr
+        return
+    said = Path(__file__).parents[1] / "support/said_agent.py"
+    named = ("--agent", f"{said}:agent") if agent == "named" else ()
+    command = ("api", *named, "--port", "0")
+    with running(*command, env=env, output=tmp_path / "log", cwd=tmp_path) as api:
+        url = api.wait_for(r"A2A at (\S+),")
+        card = httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False).json()
+        assert "card made of its class and docstring, as there is no agent_card.json" in api.said()
+    assert card["name"] == ("Said" if agent == "named" else "Mine")

@@ -69,15 +69,16 @@ def test_the_examples_are_these() -> None:
 
 
 async def test_the_agent_of_the_readme(tmp_path: Path) -> None:
-    """The README's agent runs: it says what it is told, or asks for it."""
+    """The README's agent runs in an empty folder: it says what it is told, or asks for it."""
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
     agent = tmp_path / "agent.py"
     agent.write_text(readme.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
-    command = ["dev", "--agent", f"{agent}:agent", "--port", "0"]
-    with running(*command, env=environment(), output=tmp_path / "log", cwd=EXAMPLES.parent) as dev:
+    command = ["dev", "--agent", "agent.py:agent", "--port", "0"]
+    with running(*command, env=environment(), output=tmp_path / "log", cwd=tmp_path) as dev:
         async with client_at(dev.wait_for(r"A2A at (\S+),"), streaming=False) as client:
             task = await send(client, "hello there")
             silent = await send(client, " ")
+        assert "agent agent.py:agent, its card made of its class and docstring," in dev.said()
     assert artifact_text(task) == "hello there "
     assert task.status.message.parts[0].text == "Said."
     assert asked(silent) == "What shall I say?"

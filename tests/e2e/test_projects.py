@@ -77,6 +77,12 @@ def test_demo_runs_in_an_empty_folder(
     assert "2 tasks completed: one streamed, one resumed after its question." in shown
     assert str(program.parents[1]) in shown, "the path of the agent that was taken"
     assert list(empty.iterdir()) == []
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    code = readme.partition("```python\n")[2].partition("```")[0]
+    (empty / "agent.py").write_text(code, encoding="utf-8")
+    shown = run([program, "demo"], cwd=empty)
+    assert "card made of its class and docstring" in shown
+    assert "Parrot, http:" in shown
 
 
 @pytest.fixture(scope="module")

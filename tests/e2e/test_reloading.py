@@ -143,7 +143,7 @@ def test_variables_and_card_that_change(tmp_path: Path) -> None:
         (tmp_path / ".env").write_text("MODEL_KEY=third\n")
         assert text_of(edited.send()) == "third"
         said = edited.command.said()
-    assert said.count("card.json changed: it is served") == 1
+    assert said.count("card.json changed: its card is served") == 1
     assert said.count(".env changed: turns that begin now run the agent of ") == 2
     (tmp_path / ".env").unlink()
     refused = run("dev", cwd=tmp_path)

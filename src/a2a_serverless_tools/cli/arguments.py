@@ -86,7 +86,8 @@ class Parser(argparse.ArgumentParser):
             "--card",
             metavar="FILE",
             help="the agent card (default: agent_card.json beside the agent, else "
-            "./agent_card.json, else functions/api/agent_card.json of the project)",
+            "./agent_card.json, else functions/api/agent_card.json for the agent of the project; "
+            "else one is made of the agent's class and its docstring)",
         )
 
     def add_port(self, default: int = 8000) -> None:
@@ -207,25 +208,31 @@ def agent_spec(named: str | None) -> str:
 
 
 def card_path(named: str | None, agent: str | None = None) -> Path:
-    """Return the agent card's file.
+    """Return the agent card's file, or the agent `FILE.py:NAME` of which a card is to be made.
 
     It is the first one found of: the argument, `A2A_CARD`, agent_card.json beside the agent,
-    ./agent_card.json, functions/api/agent_card.json of the project around the current folder.
+    ./agent_card.json, functions/api/agent_card.json of the project around the current folder if the
+    agent is the project's; else the agent.
 
     Args:
         named: the argument; None: it was not given.
         agent: the agent as `agent_spec` returns it; None: no agent was chosen.
 
     Raises:
-        ConfigurationError: there is none, or the file does not exist.
+        ConfigurationError: there is neither card nor agent, or the file does not exist.
     """
     chosen = named or os.environ.get("A2A_CARD")
     candidates = [Path(chosen)] if chosen else _cards(agent)
     for path in candidates:
         if path.is_file():
             return path
+    if not chosen and (agent or has_own_agent()):
+        return Path(agent or agent_spec(None))
     looked_for = chosen or " or ".join(map(str, candidates))
-    raise ConfigurationError(f"There is no agent card at {looked_for}; name one with --card FILE.")
+    raise ConfigurationError(
+        f"There is no agent card at {looked_for}: name one with --card FILE, or an agent, of which"
+        " one is made, with --agent FILE.py:NAME."
+    )
 
 
 def has_own_agent() -> bool:
@@ -250,8 +257,14 @@ def _own_agent() -> str:
 
 
 def _cards(agent: str | None) -> list[Path]:
-    beside = [Path(agent.rpartition(":")[0]).with_name(CARD_NAME)] if agent else []
-    return list(dict.fromkeys([*beside, Path(CARD_NAME), *_of_project(CARD)]))
+    """Return where a card may be; the project's is that of the agent in its folder alone."""
+    found = [Path(CARD_NAME)]
+    folder = Path(agent.rpartition(":")[0]).parent if agent else None
+    if folder is not None:
+        found.insert(0, folder / CARD_NAME)
+    if folder is None or any(folder.samefile(own.parent) for own in _of_project(AGENT)):
+        found += _of_project(CARD)
+    return list(dict.fromkeys(found))
 
 
 def _of_project(relative: str) -> list[Path]:

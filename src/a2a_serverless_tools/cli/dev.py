@@ -161,7 +161,9 @@ def _asked_for(options: Namespace, file: Path) -> Options:
 
 def _say_what_runs(stack: Stack, how: Options, variables: Path | None) -> None:
     """Print agent, card, loading, files and address; `variables` is the .env that was read."""
-    say(f"agent {how.agent}, its card {how.card}")
+    from a2a_serverless_tools.local.cards import named
+
+    say(f"agent {how.agent}, its card {named(how.card)}")
     say(_LOADS[how.loads].format(folder=Path(how.agent.rpartition(":")[0]).resolve().parent))
     if variables:
         say(f"environment of {variables}")

@@ -49,20 +49,21 @@ def _add_api(api: Parser) -> None:
 def _api(options: Namespace) -> int:
     from a2a_serverless import observability
     from a2a_serverless.http.app import create_app
-    from a2a_serverless.http.card import load_card, load_extended_card
+    from a2a_serverless.http.card import load_extended_card
     from a2a_serverless.observability import metrics
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import open_backends
     from a2a_serverless.worker.agents import load_agent
     from a2a_serverless.worker.function import FLUSH_EVERY_S
     from a2a_serverless_tools.cli.serving import check, until_signal
+    from a2a_serverless_tools.local.cards import card_of, named
     from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
 
     observability.start()
     settings = load_settings()
     agent = None if options.agent is None else agent_spec(options.agent)
     path = card_path(options.card, agent)
-    card = load_card(path)
+    card = card_of(path)
     if agent is not None:
         load_agent(agent)
     with until_signal() as ended:
@@ -78,7 +79,7 @@ def _api(options: Namespace) -> int:
         bound = bind(options.port)
         served = guarded(app, settings, bound.getsockname()[1])
         with HttpServer(served, bound) as server:
-            say(f"card {path}" + (f", agent {agent}" if agent else ""))
+            say(f"card {named(path)}" + (f", agent {agent}" if agent else ""))
             say(f"A2A at {server.url}, its card at {server.url}/.well-known/agent-card.json")
             while not ended.wait(FLUSH_EVERY_S):
                 metrics.flush()

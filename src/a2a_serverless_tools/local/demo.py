@@ -30,6 +30,7 @@ from rich.text import Text
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
+from a2a_serverless_tools.local.cards import named
 from a2a_serverless_tools.local.stack import Options, Stack
 
 _LIMIT_S = 60.0
@@ -71,7 +72,7 @@ def show(out: TextIO, *, agent: str, card: Path, own: bool = False) -> None:
     """
     transcript = _Transcript(out)
     transcript.plain("HTTP application, workers and sweeper on one file, in this process")
-    transcript.fact("runs", f"{agent}\ncard {card}")
+    transcript.fact("runs", f"{agent}\ncard {named(card)}")
     settings = load_settings().model_copy(update={"auth": "none", "public_url": ""})
     with Stack(settings, Options(agent=agent, card=card)) as stack:
         try:

@@ -303,7 +303,7 @@ class ReloadedCard:
             extra = {"action": "card_kept"}
             logger.error("%s The one before is served until it is repaired.", error, extra=extra)  # noqa: TRY400 - its sentence says all
         else:
-            logger.info("%s changed: it is served", path, extra={"action": "card_reloaded"})
+            logger.info("%s changed: its card is served", path, extra={"action": "card_reloaded"})
 
 
 class _NotBegun(AgentExecutor):

@@ -15,7 +15,7 @@ from a2a.types import AgentCard
 
 from a2a_serverless.carried import modules_of
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.card import load_card, load_extended_card
+from a2a_serverless.http.card import load_extended_card
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
@@ -27,6 +27,7 @@ from a2a_serverless.worker.adapter import LONG_POLL_S, Presence, Watch, WorkerAd
 from a2a_serverless.worker.agents import TurnAgents, keeps_conversation, load_agent
 from a2a_serverless.worker.loops import Keeper
 from a2a_serverless_tools.local.background import Background
+from a2a_serverless_tools.local.cards import card_of, file_of
 from a2a_serverless_tools.local.dotenv import Dotenv
 from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
 from a2a_serverless_tools.local.own_file import NAME, empty, held, settings_of
@@ -131,6 +132,7 @@ class Options:
 
     agent: str
     card: Path
+    """Its file, or `FILE.py:NAME` of the agent of which one is made."""
     file: Path | None = None
     """Keeps everything; None: one that is removed at the end."""
     empties: bool = False
@@ -166,7 +168,7 @@ class Stack:
     def __init__(self, settings: Settings, options: Options) -> None:
         self.settings = settings
         self.options = options
-        self._card = load_card(options.card)
+        self._card = card_of(options.card)
         load_extended_card(settings)  # so that a mistake in it stops the start
         self.url = ""
         self._running = ExitStack()
@@ -224,7 +226,7 @@ class Stack:
         settings, extended = self.settings, self.settings.extended_card
 
         def made() -> ASGIApp:
-            self._card.CopyFrom(load_card(self.options.card))
+            self._card.CopyFrom(card_of(self.options.card))
             more = load_extended_card(settings)
             return create_app(
                 settings, backends, self._card, entrypoint="stream", extended_card=more
@@ -232,7 +234,8 @@ class Stack:
 
         if self.options.loads == "once":
             return made()
-        return ReloadedCard(made, [self.options.card, *([Path(extended)] if extended else [])])
+        files = [file_of(self.options.card), *([Path(extended)] if extended else [])]
+        return ReloadedCard(made, files)
 
     async def _take_over(self, backends: Backends) -> None:
         """Check the file, and free what a process that was killed has received: it is gone."""
