@@ -324,11 +324,10 @@ def test_what_is_typed_beside_a_program(name: str, tmp_path: Path) -> None:
     typed = [words for it in here if it in COMMANDS for words in commands(it.source)]
     (tmp_path / "agent.py").write_text(program.source)
     (tmp_path / "notes.txt").write_text("12345")
-    card = str(ROOT / "functions/api/agent_card.json")
     found: dict[str, str] = {}
     sends = [words[1:] for words in typed if words[:2] == ["a2a-serverless", "send"]]
     assert sends
-    with running_dev(tmp_path, "--agent", "agent.py:agent", "--card", card):
+    with running_dev(tmp_path, "--agent", "agent.py:agent"):
         for words in sends:
             sent = [found.get(word, word) for word in words]
             done = run(*sent, env=environment(), cwd=tmp_path)
@@ -347,6 +346,22 @@ def test_the_commands(block: Block) -> None:
         assert program in PARSERS, f"{block}: {program}: nothing runs this line"
         wrong = PARSERS[program](words)
         assert not wrong, f"{block}: {wrong}"
+
+
+def test_our_commands_on_all_other_pages() -> None:
+    """What operators type is a command of ours, too."""
+    lines = [
+        (block, words[next(i for i, word in enumerate(words) if "=" not in word) :])
+        for page in sorted(pages.DOCS.glob("**/*.md"))
+        if page not in PAGES and "reference" not in page.parts
+        for block in blocks(page)
+        for line in block.source.replace("\\\n", " ").splitlines()
+        if re.match(r" *([A-Z_]+=\S+ )*a2a-serverless ", line)
+        for words in commands(line)
+    ]
+    assert len(lines) > 40
+    wrong = [f"{block}: {ours(words)}" for block, (_, *words) in lines]
+    assert [text for text in wrong if not text.endswith(": ")] == []
 
 
 def test_every_block_is_run() -> None:
