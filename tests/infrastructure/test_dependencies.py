@@ -219,6 +219,20 @@ def test_folders_are_named_from_the_current_one(
     assert "beside==1.0" in (folder / AGENT_LOCK).read_text()
 
 
+def test_folders_are_remembered_for_make_and_later_calls(folder: Path, tmp_path: Path) -> None:
+    """`init`, `lock` and `upgrade` add those that local.mk does not name, as words."""
+    own, *given = [str(tmp_path / name) for name in ("mine", "a", "my wheels")]
+    for link in (own, *given):
+        make_wheel(Path(link), "beside", "1.0")
+    (folder / "local.mk").write_text(f"WHEELS := {own}\n")
+    asks(folder, "beside")
+    for links in (given[:1], given, []):
+        Dependencies(folder, links).lock()
+    assert (folder / "local.mk").read_text() == (
+        f"WHEELS := {own}\nWHEELS += {tmp_path}/a\nWHEELS += file://{tmp_path}/my%20wheels\n"
+    )
+
+
 def test_a_wheel_that_was_built_anew_is_explained(folder: Path) -> None:
     """The lock has the hash of the file before; the sentence names the package and the way out."""
     project = locked(folder, "helper")

@@ -208,17 +208,6 @@ def test_a_project_that_is_copied_in_part_is_taken_away(
     assert not list(folder.glob("*"))
 
 
-@pytest.mark.usefixtures("unlocked")
-def test_folders_of_wheels_are_remembered_for_make(tmp_path: Path) -> None:
-    """`local.mk` has them as words: a name with spaces as a URL."""
-    links = [str(tmp_path / "wheels"), str(tmp_path / "my wheels"), "https://example.com/wheels"]
-    create(tmp_path / "mine", Project(agent="worker", name="mine"), links)
-
-    assert (tmp_path / "mine/local.mk").read_text() == (
-        f"WHEELS := {tmp_path}/wheels file://{tmp_path}/my%20wheels https://example.com/wheels\n"
-    )
-
-
 @pytest.mark.parametrize("name", ["", "1st", "my_agent", "-a", "a" * 111, "ä", "a b"])
 def test_a_name_that_aws_refuses_is_refused_at_once(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -79,7 +79,7 @@ _NEWER_PYTHON: Final = re.compile(
 _SPLIT: Final = re.compile(
     r"for split \(markers: [^)]*?python_full_version >= '(?P<python>3\.\d+)'"
 )
-_REMEMBERED: Final = re.compile(r"^WHEELS\s*[:?]?=[^\S\n]*([^#\n]*)", re.MULTILINE)
+_REMEMBERED: Final = re.compile(r"^WHEELS\s*[:?+]?=[^\S\n]*([^#\n]*)", re.MULTILINE)
 """The line of local.mk with the folders or pages of wheels of this machine."""
 _OTHER_CONTENT: Final = re.compile(r"[Hh]ash mismatch for `(?P<package>[^`]+)`")
 
@@ -103,13 +103,15 @@ class Dependencies:
 
     def __init__(self, project: Path, find_links: Sequence[str] = ()) -> None:
         self._project = project
-        links = [absolute(link) for link in find_links]
-        for remembered in _REMEMBERED.findall(self._read(LOCAL)):
-            links += remembered.split()
-        self._links = [part for link in links for part in ("--find-links", link)]
+        given = [_for_make(absolute(link)) for link in find_links]
+        known = [link for line in _REMEMBERED.findall(self._read(LOCAL)) for link in line.split()]
+        self._new = [link for link in given if link not in known]
+        self._links = [part for link in (*given, *known) for part in ("--find-links", link)]
 
     def lock(self) -> None:
         """Write the locks of layer, external workers, agent and development anew.
+
+        local.mk gets the folders that it does not name yet, for `make` and later calls.
 
         Raises:
             ConfigurationError: they cannot be resolved, or the project is of another version than
@@ -124,6 +126,9 @@ class Dependencies:
         self._write(AGENT_LOCK, lock)
         if (self._project / DEVELOPMENT).is_file():
             self._lock_development()
+        if self._new:
+            with (self._project / LOCAL).open("a", encoding="utf-8") as local:
+                local.write(f"WHEELS += {' '.join(self._new)}\n")
 
     def are_of_this_version(self) -> bool:
         """Return True if the locks of a project name this version of the framework."""
@@ -437,6 +442,11 @@ def own_place(project: Path, name: str) -> Path:
                 " folder of the project's own."
             )
     return place
+
+
+def _for_make(link: str) -> str:
+    """Return a link as a word of a Makefile: a folder whose name has spaces, as a URL."""
+    return Path(link).as_uri() if re.search(r"\s", link) else link
 
 
 def absolute(link: str) -> str:

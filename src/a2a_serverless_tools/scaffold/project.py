@@ -24,11 +24,9 @@ from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.scaffold.dependencies import (
     DEVELOPMENT,
-    LOCAL,
     LOCKS,
     PACKAGE,
     Dependencies,
-    absolute,
     own_place,
 )
 from a2a_serverless_tools.scaffold.pages import listed_pages
@@ -195,16 +193,12 @@ def create(folder: Path, project: Project, find_links: Sequence[str] = ()) -> No
         if folder.exists() and any(folder.iterdir()):
             msg = f"{folder} is not empty: nothing was written; name another one."
             raise ConfigurationError(msg)
-    links = [absolute(link) for link in find_links]
     rendered = project.render()
     with TemporaryDirectory() as scratch:
         made = Path(scratch, "project")
         _write(made, rendered)
-        Dependencies(made, links).lock()
+        Dependencies(made, find_links).lock()
         project.record(made, rendered)
-        if links:
-            wheels = " ".join(map(_for_make, links))
-            (made / LOCAL).write_text(f"WHEELS := {wheels}\n", encoding="utf-8")
         with _named(folder):
             _copy(made, folder)
 
@@ -246,11 +240,6 @@ def _named(folder: Path) -> Iterator[None]:
         raise ConfigurationError(
             f"{folder} cannot be written ({reason}): nothing was written; name another one."
         ) from error
-
-
-def _for_make(link: str) -> str:
-    """Return a link as a word of a Makefile: a folder whose name has spaces, as a URL."""
-    return Path(link).as_uri() if re.search(r"\s", link) else link
 
 
 @dataclass(frozen=True)
