@@ -386,7 +386,6 @@ NEW send q1 > process q1
 """,
     "say quick, lose, sweep": """
 SendMessage > send q1 > process dead letters
-NEW sweep
 """,
     "say steps, run": """
 SendMessage > send q1 > process q1 > invoke_agent 1 completed

@@ -190,6 +190,10 @@ class Piece:
         """Say what has ended the work before its end, without a failure of it."""
         self.set({"a2a.interrupted_by": kind})
 
+    def drop(self) -> None:
+        """Leave the span out of its trace, as only one that ends is sent."""
+        self._span = None
+
     def end(self) -> None:
         """End the span."""
         self._tell(lambda recorded: recorded.end())

@@ -212,8 +212,11 @@ class Sweeper:
         Raises:
             UnavailableError: the due index did not answer; the next run tries again.
         """
-        with begun(), spans.span("sweep", {}):
-            return await self._sweep(limit)
+        with begun(), spans.span("sweep", {}) as piece:
+            report = await self._sweep(limit)
+            if report == SweepReport() and not self._shares.line_stands:
+                piece.drop()
+            return report
 
     async def _sweep(self, limit: int | None) -> SweepReport:
         run = _Sweep(until=self._clock.monotonic() + self._budget_s)
