@@ -43,7 +43,11 @@ class StandIn(BaseLlm):  # type: ignore[misc] # the tests of this repository run
             part = types.Part(text=f"It is {last.response['result']}.")
         else:
             part = types.Part(text=f"You have said: {'; '.join(said)}.")
-        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+        tokens = types.GenerateContentResponseUsageMetadata(
+            prompt_token_count=len(parts), candidates_token_count=1
+        )
+        content = types.Content(role="model", parts=[part])
+        yield LlmResponse(content=content, usage_metadata=tokens)
 
 
 def weather(city: str) -> str:

@@ -22,6 +22,7 @@ from a2a_serverless_tools.inspect.timeline import Change, Committed, Timeline
 from a2a_serverless_tools.inspect.webhooks import Webhook
 from a2a_serverless_tools.inspect.wording import (
     UNREADABLE,
+    caller,
     changed,
     delivery,
     due,
@@ -134,7 +135,7 @@ def _fields(shown: Timeline) -> Iterator[tuple[str, object]]:
     yield "state", f"{_known(shown.state)}{after if took else ''}"
     if reason := why(shown):
         yield "why", reason
-    yield "caller", shown.asked.by or f"not named: owner {shown.scope}"
+    yield "caller", caller(shown)
     if shown.asked.line:
         yield "asked", repr(shown.asked.line)
     yield "scope", shown.scope

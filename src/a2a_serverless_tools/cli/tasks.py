@@ -141,8 +141,8 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
         tasks = "one task" if count == 1 else f"{count:,} tasks"
         requests = sum(one.requests for one in seen)
         print(
-            f"Looked at {tasks} created since {oldest}, by {requests:,} requests; at none created"
-            " before, even if it has changed since: --created 7d looks further back.",
+            f"Looked at {tasks} created since {oldest}, by {requests:,} requests of the table;"
+            " for older ones name a longer time, such as --created 7d.",
             file=sys.stderr,
         )
     return 0

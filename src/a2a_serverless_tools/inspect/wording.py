@@ -13,6 +13,7 @@ from typing import Final
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, LOST, NOT_STARTED, AttemptEnd, Trouble
 from a2a_serverless.tasks.head import Wait as Reason
+from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.push import HOST_FAILS, NO_CONSENT, GivenUp
 from a2a_serverless.tasks.turns import Attempt, Outcome, Wait, WaitsFor
 from a2a_serverless_tools.inspect.timeline import Change, Happening, InLine, Timeline
@@ -209,6 +210,13 @@ def why(shown: Timeline) -> str:
         return f"no attempt at it is known{asked}"
     took = took_text(running, shown.looked_at)
     return f"attempt {running.number or '?'} has it{took and f', {took}'}{asked}"
+
+
+def caller(shown: Timeline) -> str:
+    """Return who has asked for a task."""
+    if not shown.asked.by and shown.scope == ANONYMOUS.digest:
+        return "anyone: the endpoint has no authentication"
+    return shown.asked.by or f"not named: owner {shown.scope}"
 
 
 def _why_over(shown: Timeline) -> str:

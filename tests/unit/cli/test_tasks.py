@@ -101,8 +101,7 @@ def test_a_list_of_all_says_what_it_has_looked_at(
     assert (code, out) == (0, "")
     assert err == (
         "No task matches.\nLooked at one task created since 2026-11-24T02:30:00.000Z, by 101"
-        " requests; at none created before, even if it has changed since: --created 7d looks"
-        " further back.\n"
+        " requests of the table; for older ones name a longer time, such as --created 7d.\n"
     )
     further = run("tasks", "--state", "completed", "--since", "1d", "--created", "7d")
     assert ids(further[1]) == ["old"]

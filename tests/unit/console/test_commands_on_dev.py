@@ -85,6 +85,7 @@ def test_a_notification_that_was_given_up(running: Dev, run: Run) -> None:
     assert (code, "status 410" in shown) == (0, True)
 
     code, out, _ = run("task", task_id, "--logs")
+    assert "anyone: the endpoint has no authentication" in out
     tree, _, logged = out.partition("\n\n")[2].partition("\n\n")
     assert (code, "(id crm)" in tree) == (0, True)
     assert tree.rstrip().endswith("attempt 1: given up, status 410")

@@ -752,16 +752,17 @@ def words(text: str) -> str:
 async def test_a_tasks_page_leads_with_reason_and_caller(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
-    """Then how long it took; what says `none` of an ended task is not there."""
+    """Below what was asked; then how long it took. What is `none` of an ended task is left out."""
     path = f"/_console/task/{ANN.digest}/t"
     await failed_twice(storage, clock)
     text = (await person.get(path)).text
     facts = re.findall(r"<dt>(.*?)</dt>", text.partition('<nav class="tabs"')[0])
     assert facts == ["Why", "Asked by", "Took", "Changed"]
+    assert '<h1 class="asked">Two days</h1>' in text
     shown = words(text)
     assert (
         "Why attempt 2 ended with ValueError at agent.py, line 28, in handle: no"
-        " &lt;b&gt;customer&lt;/b&gt; (correlation id decade ) Asked by ann (acme) Two days"
+        " &lt;b&gt;customer&lt;/b&gt; (correlation id decade ) Asked by ann (acme)"
         " Took 11.0 s"
     ) in shown
     assert re.search(r'<code class="copy"[^>]*>decade</code>', text)
