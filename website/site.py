@@ -115,7 +115,7 @@ def _nav(listed: list[Place]) -> Iterator[dict[str, Any]]:
     tree: dict[str, list[dict[str, Any]]] = {}
     for place in listed:
         part, _, section = place.part.partition(" / ")
-        title = "a2a-serverless" if place.name == HOME else place.title.replace("`", "")
+        title = "Overview" if place.name == HOME else place.title.replace("`", "")
         of_part = tree.setdefault(part, [])
         if section and not (of_part and section in of_part[-1]):
             of_part.append({section: []})
