@@ -197,7 +197,7 @@ async def test_numbers_for_operators(
     for config_id in ("mine", CONFIG_ID_OF_0_1):
         config = TaskPushNotificationConfig(id=config_id, task_id=task_id)
         push = Push(scope="", incarnation=log.head.incarnation, config=config, version=0)
-        bodies = [event.body(push).decode() for event in owed(log, push, "all")]
+        bodies = [event.body(push, event.content).decode() for event in owed(log, push, "all")]
         check(f"[{','.join(bodies)}]", data, {"done": 3, "total": 10})
     check(json.dumps(_task(log, 0)), data)
     check(json.dumps([event for _, event in event_lines(log)]), data, {"done": 3, "total": 10})

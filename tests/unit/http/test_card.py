@@ -217,7 +217,7 @@ class TestFile:
         assert load_card("card.json", folder=tmp_path) == card
 
     def test_a_card_of_5_mb(self, tmp_path: Path, card: AgentCard) -> None:
-        """It is refused before it is parsed, with its size and the limit; just below it is taken."""
+        """It is refused before it is parsed, with its size and the limit; below it, taken."""
         for size in (5_000_000, 1_000_001):
             (tmp_path / "card.json").write_bytes(b" " * size)
             with pytest.raises(
