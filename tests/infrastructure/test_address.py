@@ -405,8 +405,14 @@ def test_it_says_when_to_try_again(
 ) -> None:
     """Answers of 429 and 5xx have a Retry-After of 1 s, in the template and locally."""
     gateway = transformed["RestApi"]["Properties"]["Body"]["x-amazon-apigateway-gateway-responses"]
-    assert answers[kind].headers == {"Retry-After": "1"}
+    assert answers[kind].headers["Retry-After"] == "1"
     assert gateway[kind]["responseParameters"]["gatewayresponse.header.Retry-After"] == "'1'"
+
+
+def test_what_it_answers_itself_asks_for_https_too(answers: dict[str, Refusal]) -> None:
+    """13.4: its refusals have the header that the application's answers have."""
+    told = {answer.headers.get("Strict-Transport-Security") for answer in answers.values()}
+    assert told == {"max-age=31536000"}
 
 
 @pytest.mark.parametrize(

@@ -108,3 +108,20 @@ def test_a_sentence_without_its_source_is_found(
     """A chapter that lacks the link or the date is named."""
     (page := tmp_path / "page.md").write_text(text)
     assert unsourced(page) == named
+
+
+def test_each_gap_of_conformance_has_its_section_and_its_test() -> None:
+    """What is not met says where that is asked for, and which test shows what is done instead."""
+    rows = re.findall(
+        r"^\| (.+) \| (.+) \| (.+) \| (.+) \|$", pages.section("What is not met"), re.MULTILINE
+    )
+    named, *gaps = [row for row in rows if not row[0].startswith("-")]
+    assert named == ("section", "what it asks for", "what the server does, and why", "shown by")
+    for section, _, _, shown in gaps:
+        assert re.match(r"\d+\.\d+|RFC|JSON-RPC 2\.0, \d|0\.3, \d", section), section
+        shows = re.findall(r"`([\w/]+\.py)` `(test_\w+)`", shown)
+        assert shows, section
+        for file, test in shows:
+            assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), test
+    sections = " ".join(section for section, *_ in gaps)
+    assert all(one in sections for one in ("3.1.2", "3.1.4", "3.2.2", "4.3.3"))
