@@ -181,7 +181,7 @@ SEEN = """foreign => {
     handlers: all('*').flatMap(e => [...e.attributes]).filter(a => own(a.name)).length,
     links: all('.bubble a').map(a => a.getAttribute('href')),
     width: document.documentElement.scrollWidth,
-    tasks: all('h1.id, h1.asked').length,
+    tasks: all('h1.id, h1.title').length,
     texts: all('.bubble .text').map(e => e.innerText.trim()),
   };
 }"""

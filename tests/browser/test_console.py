@@ -52,7 +52,7 @@ def test_a_task_is_followed_to_its_end(visit: Visit) -> None:
     visit.page.click("text=Open the task")
     expect(visit.page.locator(".now .state")).to_have_text("working")
     visit.page.evaluate("window.same = true")
-    name = visit.page.inner_text("h1")[:8]
+    name = visit.page.inner_text(".crumb code")[:8]
     expect(visit.page).to_have_title(f"working · {name} · a2a")
     expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
     expect(visit.page).to_have_title(f"completed · {name} · a2a")
@@ -440,7 +440,7 @@ def test_single_keys_lead_through_the_pages(visit: Visit, site: Site) -> None:
         press(key)
         expect(page.locator(f".list a:text-is('keys-{number}')")).to_be_focused()
     press("Enter")
-    expect(page.locator("h1")).to_have_text("keys-2")
+    expect(page.locator(".crumb code")).to_have_text("keys-2")
     page.locator(".resend summary").click()
     press("Tab")
     press("Escape")

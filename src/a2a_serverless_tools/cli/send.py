@@ -405,8 +405,8 @@ def _url_and_text(words: Sequence[str]) -> tuple[str, str]:
     url = url or url_of(own_file(Path.cwd()))
     if not url:
         raise ConfigurationError(
-            f"No dev runs in this folder: start it with {PROGRAM} dev, or name the agent's URL:"
-            f" {PROGRAM} send https://HOST 'TEXT'."
+            f"No dev runs in this folder, or it is still starting: run {PROGRAM} dev and wait for"
+            f" its address, or name the agent's URL: {PROGRAM} send https://HOST 'TEXT'."
         )
     return url, text
 

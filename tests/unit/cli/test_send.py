@@ -468,7 +468,7 @@ def test_the_dev_of_the_folder_is_the_agent_without_a_url(
     """A text alone goes to the running dev of this folder; without one, a sentence says so."""
     missing = run("send", "hello")
     assert missing[:2] == (2, "")
-    assert "No dev runs in this folder" in missing.err
+    assert "No dev runs in this folder, or it is still starting" in missing.err
 
     monkeypatch.chdir(tmp_path)
     assert own_file.own_file(tmp_path) == tmp_path / ".a2a/dev.db"

@@ -758,7 +758,7 @@ async def test_a_tasks_page_leads_with_reason_and_caller(
     text = (await person.get(path)).text
     facts = re.findall(r"<dt>(.*?)</dt>", text.partition('<nav class="tabs"')[0])
     assert facts == ["Why", "Asked by", "Took", "Changed"]
-    assert '<h1 class="asked">Two days</h1>' in text
+    assert '<h1 class="title">Two days</h1>' in text
     shown = words(text)
     assert (
         "Why attempt 2 ended with ValueError at agent.py, line 28, in handle: no"

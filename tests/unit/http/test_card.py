@@ -217,11 +217,7 @@ class TestFile:
         assert load_card("card.json", folder=tmp_path) == card
 
     def test_a_card_of_5_mb(self, tmp_path: Path, card: AgentCard) -> None:
-<<<<<<< ours
-        """It is refused before it is parsed, with its size and the limit; below it, taken."""
-=======
         """It is refused unparsed, with its size and the limit; at the limit it is taken."""
->>>>>>> theirs
         for size in (5_000_000, 1_000_001):
             (tmp_path / "card.json").write_bytes(b" " * size)
             with pytest.raises(
