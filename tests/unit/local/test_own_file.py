@@ -19,6 +19,8 @@ from a2a_serverless.storage.sqlite import SqliteTable, blobs_folder
 from a2a_serverless.storage.table import Key, Put
 from a2a_serverless_tools.local.own_file import empty, held, own_file, url_of
 
+OWN = "this process"
+
 HOLDING = """
 import sys, time
 from pathlib import Path
@@ -70,24 +72,24 @@ def test_a_second_dev_is_refused_until_the_first_has_ended(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("url", "process", "counts"),
     [
-        ("http://127.0.0.1:1", os.getpid(), True),
-        ("http://localhost:1", os.getpid(), True),
-        ("http://[::1]:1", os.getpid(), True),
+        ("http://127.0.0.1:1", OWN, True),
+        ("http://localhost:1", OWN, True),
+        ("http://[::1]:1", OWN, True),
         ("http://127.0.0.1:1", 0, False),
         ("http://127.0.0.1:1", -1, False),
         ("http://127.0.0.1:1", True, False),
         ("http://127.0.0.1:1", "1", False),
         ("http://127.0.0.1:1", 2**70, False),
-        ("http://127.0.0.2:1", os.getpid(), False),
-        ("http://0.0.0.0:1", os.getpid(), False),
-        ("http://127.0.0.1", os.getpid(), False),
-        ("http://127.0.0.1:1@stranger.example:1", os.getpid(), False),
-        ("http://user@127.0.0.1:1", os.getpid(), False),
-        ("http://127.0.0.1.stranger.example:1", os.getpid(), False),
-        ("https://127.0.0.1:1", os.getpid(), False),
-        ("file://127.0.0.1:1", os.getpid(), False),
-        ("http://127.0.0.1:\x1b[31m", os.getpid(), False),
-        (1, os.getpid(), False),
+        ("http://127.0.0.2:1", OWN, False),
+        ("http://0.0.0.0:1", OWN, False),
+        ("http://127.0.0.1", OWN, False),
+        ("http://127.0.0.1:1@stranger.example:1", OWN, False),
+        ("http://user@127.0.0.1:1", OWN, False),
+        ("http://127.0.0.1.stranger.example:1", OWN, False),
+        ("https://127.0.0.1:1", OWN, False),
+        ("file://127.0.0.1:1", OWN, False),
+        ("http://127.0.0.1:\x1b[31m", OWN, False),
+        (1, OWN, False),
     ],
 )
 def test_an_address_counts_only_while_its_lock_is_held(
@@ -95,7 +97,7 @@ def test_an_address_counts_only_while_its_lock_is_held(
 ) -> None:
     """What anybody may have written names no agent: without a holder, or of another host."""
     file, beside = tmp_path / "dev.db", tmp_path / "dev.db.lock"
-    said = json.dumps({"url": url, "process": process})
+    said = json.dumps({"url": url, "process": os.getpid() if process is OWN else process})
     beside.write_text(said)
     assert url_of(file) == ""
     with held(file):
