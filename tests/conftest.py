@@ -28,6 +28,7 @@ pytest_plugins = [
     "tests.faults.report",
     "tests.support.followers",
     "tests.support.permission_report",
+    "tests.support.rounds",
     "tests.support.secrecy",
     "tests.support.terminals",
 ]

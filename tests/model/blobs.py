@@ -263,7 +263,7 @@ class Files:
             game = Game(
                 first=world.first(),
                 steps=world.steps,
-                wrong=world.wrong,
+                wrong=world.broken,
                 rests=lambda state: not (state.processes or state.items or state.blobs),
                 stuck=LEFT,
                 shown=_summary,

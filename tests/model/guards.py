@@ -8,7 +8,7 @@ from tests.model import unguarded
 from tests.model.explore import explore
 from tests.model.rules import Rules
 from tests.model.scenarios import named_scenario
-from tests.model.search import Decision, Report
+from tests.model.search import SPINS, Decision, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +70,22 @@ GUARDS: tuple[Guard, ...] = (
         without=replace(ON, waits_behind=unguarded.never_goes_on),
         scenario="a turn behind one whose message is lost",
         is_backed="the next turn is in the due index, and the sweeper sends it",
+    ),
+    Guard(
+        name="moved-on",
+        does="and only if the current turn has ended: else it would look again and again",
+        without=replace(ON, goes_on=unguarded.always_goes_on),
+        scenario="a message to a turn that sleeps, or stands in line",
+        breaks=SPINS,
+        shows=("asks for credentials", "falls asleep", "decides to drop", "goes on"),
+    ),
+    Guard(
+        name="next-copy",
+        does="a turn that was behind another begins with a copy of a number of its own",
+        without=replace(ON, advance=unguarded.begins_with_the_same_copy),
+        scenario="a message to a turn that sleeps, or stands in line",
+        breaks="the task never comes to rest",
+        shows=("falls asleep", "commits the follow-up", "decides to drop", "commits input"),
     ),
     Guard(
         name="turn-finished",
@@ -469,7 +485,7 @@ GUARDS: tuple[Guard, ...] = (
         without=replace(ON, commits=unguarded.TakesHalfCommits),
         scenario="readers beside transactions",
         breaks="a reader sees half a commit",
-        shows=("visible item by item", "part 0 of version", "reader: reads events"),
+        shows=("visible item by item", "part 0 of version", "the reader reads events"),
     ),
     Guard(
         name="unbroken-order",
@@ -477,7 +493,7 @@ GUARDS: tuple[Guard, ...] = (
         without=replace(ON, commits=unguarded.LeavesGaps),
         scenario="readers beside transactions",
         breaks="a reader sees half a commit, or one out of order",
-        shows=("visible item by item", "reader: reads events"),
+        shows=("visible item by item", "the reader reads events"),
     ),
     Guard(
         name="reads-on",
@@ -485,7 +501,7 @@ GUARDS: tuple[Guard, ...] = (
         without=replace(ON, belonging_to=unguarded.stops_short),
         scenario="readers beside transactions",
         breaks="a reader's commits and HEAD do not belong together",
-        shows=("reader: reads events", "reader: reads HEAD"),
+        shows=("the reader reads events", "reader: reads HEAD"),
     ),
     Guard(
         name="cut-at-head",
@@ -493,7 +509,7 @@ GUARDS: tuple[Guard, ...] = (
         without=replace(ON, belonging_to=unguarded.takes_what_is_beyond_head),
         scenario="readers beside transactions",
         breaks="a reader's commits and HEAD do not belong together",
-        shows=("visible item by item", "reader: reads events", "reader: reads HEAD"),
+        shows=("visible item by item", "the reader reads events", "reader: reads HEAD"),
     ),
     Guard(
         name="first-chunk",

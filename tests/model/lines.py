@@ -312,7 +312,7 @@ class Lines:
             game = Game(
                 first=world.first(),
                 steps=world.steps,
-                wrong=world.wrong,
+                wrong=world.broken,
                 rests=lambda state: not (state.processes or state.queue or state.open),
                 stuck="a turn waits for ever",
                 shown=_summary,

@@ -29,10 +29,14 @@ from a2a_serverless.storage.table import (
     outcome,
 )
 from a2a_serverless.tasks.head import Operation
+from tests.model.search import SPINS
 
 NOW_MS = 1_800_000_000_000
 SENT_MS = NOW_MS - 5_000
 """When all messages were sent: each delivery comes late."""
+MOST_ALIKE = 100
+"""How often a process may be given one answer, such as that an item is written. Its answers are all
+that it knows: one that goes round without changing anything gets the same ones without an end."""
 
 
 class Request(NamedTuple):
@@ -294,6 +298,16 @@ class Stage(Generic[S]):
         self.programs = Programs(programs)
         self._stored: dict[str, Stored] = {}
         self._tables: dict[tuple[Stored, ...], MemoryTable] = {}
+
+    def broken(self, state: S) -> str:
+        """The promise that a state breaks: that of all worlds, or one of this one."""
+        for process in state.processes:
+            if process.answers and process.answers.count(process.answers[-1]) > MOST_ALIKE:
+                return SPINS
+        return self.wrong(state)
+
+    def wrong(self, state: S) -> str:
+        raise NotImplementedError
 
     def begun(self, state: S, process: Process) -> S:
         """The state with a process more, which is halted before its first request."""

@@ -42,7 +42,7 @@ class Readers:
         page = reader._replace(page=version, page_inc=inc)
         after = state._replace(reader=page)
         after = wrong(after, fault) if fault else after
-        return Move(f"reader: reads events up to version {version}", after)
+        return Move(f"a poll: the reader reads events up to version {version}", after)
 
     def _head(self, state: State, reader: Reader) -> Move:
         seen = state.shown or state.head

@@ -35,6 +35,7 @@ class Rules:
     on_delivery: Callable[..., attempts.Delivered] = attempts.on_delivery
     on_current_turn: Callable[..., OperationParams] = attempts.on_current_turn
     waits_behind: Callable[..., bool] = attempts.waits_behind
+    goes_on: Callable[..., bool] = attempts.goes_on
     on_refusal: Callable[..., attempts.Refused] = attempts.on_refusal
     on_lost_claim: Callable[..., attempts.Refused] = attempts.on_lost_claim
     is_stale: Callable[[Head, Head], bool] = attempts.is_stale

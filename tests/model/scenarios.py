@@ -31,6 +31,8 @@ class Scenario:
     has_reader: bool = False
     shares: bool = False
     """The workers' processes run other turns beside this task's, some of which end them."""
+    is_swept: bool = True
+    """False: no sweep sends a turn again. None is needed while nothing dies."""
     never_starts: bool = False
     """No worker gets as far as to read the task: an import error, a permission that is missing."""
 
@@ -40,6 +42,7 @@ PAUSES = (Turn(chunks=1, end="input"), Turn(chunks=1))
 PAUSES_TWICE = (Turn(chunks=1, end="input"), *PAUSES)
 ASKS_FOR_CREDENTIALS = (Turn(chunks=1, end="auth"), Turn(chunks=1))
 ASKS_TWICE = (Turn(chunks=1, end="auth"), Turn(chunks=1, end="input"), Turn(chunks=1))
+ASKS_AND_SLEEPS = (Turn(plan="az", end="input"), Turn(chunks=1))
 STEPS = (Turn(plan="c[cc][c]"),)
 SLEEPS = (Turn(plan="[c]cz[c]"),)
 STEPS_TWICE = (Turn(plan="[c]c", end="input"), Turn(plan="c[c]"))
@@ -215,6 +218,21 @@ SHORT: tuple[Scenario, ...] = (
         most_attempts=2,
     ),
     Scenario("turns that sleep", 16_000, Budget(crash=1, twice=1), turns=SLEEPS),
+    Scenario(
+        "a message to a turn that sleeps, or stands in line",
+        4_700,
+        Budget(follows=1, leaves=1),
+        turns=ASKS_AND_SLEEPS,
+        workers=1,
+        is_swept=False,
+    ),
+    Scenario(
+        "a message to a turn that sleeps, and a death",
+        58_000,
+        Budget(follows=1, leaves=1, crash=1),
+        turns=ASKS_AND_SLEEPS,
+        workers=1,
+    ),
     Scenario("turns that sleep beside a renewal", 4_500, Budget(twice=1, renewals=1), turns=SLEEPS),
     Scenario(
         "turns that are handed over",

@@ -13,6 +13,8 @@ from typing import Generic, TypeAlias, TypeVar
 
 SHOWN = 12
 """Steps that a trace shows of what goes on without an end."""
+SPINS = "a process goes round, and nothing has changed"
+"""The promise that every world breaks in which steps of one process alone lead back to a state."""
 
 S = TypeVar("S", bound=Hashable)
 Step: TypeAlias = tuple[str, S, bool]
@@ -91,6 +93,16 @@ class Game(Generic[S]):
         return _Exploration(self, most).run()
 
 
+def actor_of(label: str) -> str:
+    """Who does a step: what its label has before the colon; empty: no process that is at work.
+
+    What begins a process, or a poll after a wait, is not that process's: such rounds take their
+    time.
+    """
+    actor, colon, _ = label.partition(":")
+    return actor if colon else ""
+
+
 class _Exploration(Generic[S]):
     def __init__(self, game: Game[S], most: int) -> None:
         self._game = game
@@ -120,10 +132,13 @@ class _Exploration(Generic[S]):
         waiting = deque([(first, self._add(first, -1))])
         while waiting:
             state, number = waiting.popleft()
-            for _, after, is_fair in self._game.steps(state):
+            for label, after, is_fair in self._game.steps(state):
                 self._moves += 1
                 known = self._numbers.get(after)
-                if known is None:
+                if known is not None and known <= number and is_fair and actor_of(label):
+                    if finding := self._spin(state, number, label, after):
+                        return finding
+                elif known is None:
                     known = self._add(after, number)
                     if promise := wrong(after):
                         return self._finding(known, promise)
@@ -134,6 +149,29 @@ class _Exploration(Generic[S]):
                     self._sources.append(number)
                     self._targets.append(known)
         return None
+
+    def _spin(self, state: S, number: int, label: str, after: S) -> Finding | None:
+        """What is wrong if a step leads back, and steps of the same process lead here again.
+
+        States have their numbers in the order in which they are met: each round has such a step.
+        """
+        actor, before = actor_of(label), {after: after}
+        waiting = [after]
+        for each in waiting:
+            if each == state:
+                break
+            for other, then, is_fair in self._game.steps(each):
+                if is_fair and actor_of(other) == actor and then not in before:
+                    before[then] = each
+                    waiting.append(then)
+        if state not in before:
+            return None
+        way = [state]
+        while way[-1] != after:
+            way.append(before[way[-1]])
+        finding = self._finding(number, SPINS)
+        lines = [self._line(*step) for step in pairwise([state, *reversed(way)])]
+        return replace(finding, trace=(*finding.trace, *lines))
 
     def _add(self, state: S, parent: int) -> int:
         number = self._numbers[state] = len(self._numbers)

@@ -198,7 +198,7 @@ class Services:
         waking = [process for process in state.apis if process.phase == "wake"]
         if len(waking) < MOST_WAKING:
             after = _begun(state, Process("wake", inc_of(seen.head), seen=seen))
-            yield Move("line: a place is free, reads a left turn", after, is_fair=not waking)
+            yield Move("a place is free: a left turn is read", after, is_fair=not waking)
 
     def _wake(self, state: State, process: Process) -> Move:
         """One conditional write; the copy is sent in the next step."""
@@ -302,12 +302,12 @@ class Services:
         seen = state.head
         if seen is not None and self._rules.overdue_cancel(seen.head, now_ms=LATE_MS):
             after = state._replace(sweeper=Process("end", inc_of(seen.head), seen=seen))
-            yield Move("sweeper: reads an overdue cancel", after)
+            yield Move("a sweep: an overdue cancel is read", after)
 
     def _sweep_turn(self, state: State) -> Iterator[Move]:
         head = state.head.head if state.head else None
         params = self._rules.overdue_turn(head, now_ms=LATE_MS)
-        if params is None or head is None or head.left:
+        if params is None or head is None or head.left or not self._scenario.is_swept:
             return  # what is left is the line's
         is_given_up = self._is_given_up(state, head)
         if head.resends >= SENDS and not is_given_up:
@@ -325,12 +325,12 @@ class Services:
         op = op_of("run", params)
         if is_given_up:
             after = state._replace(sweeper=Process("give up", op.inc, seen=seen))
-            label = "sweeper: finds a turn that nobody has claimed"
+            label = "a sweep: finds a turn that nobody has claimed"
             yield Move(label, after, is_fair=is_needed)
             return
         assert seen is not None
         after = state._replace(sweeper=Process("postpone", op.inc, op, seen))
-        yield Move("sweeper: reads an overdue turn", after, is_fair=is_needed)
+        yield Move("a sweep: an overdue turn is read", after, is_fair=is_needed)
 
     def _is_given_up(self, state: State, head: Head) -> bool:
         now_ms = LATE_MS if state.late == (inc_of(head), head.turn) else NOW_MS

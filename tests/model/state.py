@@ -86,8 +86,8 @@ class Worker(NamedTuple):
     """The newest HEAD that this attempt knows."""
     turn: int = 0
     """The turn it works on."""
-    behind: bool = False
-    """True if the worker goes on with the turn that its operation names after the current one."""
+    behind: Seen | None = None
+    """The HEAD that it has read, if its operation names a turn behind the current one."""
     script: tuple[str, ...] = ()
     """The entries that the agent emits on this turn; the last one ends it."""
     claimed: bool = False

@@ -227,7 +227,8 @@ def _fails_early(world: World, head: Head, log: tuple[Stored, ...]) -> bool:
     """
     if head.state != TaskState.TASK_STATE_FAILED or head.attempts >= world.most_attempts:
         return False
-    return head.attempts > 0 or log[-1].record.commit_id != "sweeper"
+    was_claimed = any(stored.record.token for stored in log[head.turn_base :])
+    return was_claimed or log[-1].record.commit_id != "sweeper"
 
 
 def _is_told_once(looks: Looks, inc: int) -> bool:

@@ -225,6 +225,17 @@ def never_goes_on(head: Head, operation: Operation) -> bool:
     return False
 
 
+def always_goes_on(head: Head | None, *, worked_on: Head) -> bool:
+    del worked_on
+    return head is not None
+
+
+def begins_with_the_same_copy(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    begins = head.next_turn and step.head.turn == head.next_turn
+    return replace(step, head=replace(step.head, sends=0, wakes=0)) if begins else step
+
+
 def claims_whatever_it_meets(
     head: Head | None, params: OperationParams, retry: RetryPolicy, **kwargs: Any
 ) -> Refused:

@@ -69,7 +69,10 @@ class Attempts:
         for index, worker in enumerate(state.workers):
             if worker.phase == "idle":
                 continue
-            if state.outage == "table" and worker.phase not in _SENDS:
+            asks_table = worker.phase not in _SENDS or (
+                worker.phase == "over" and worker.behind is not None
+            )
+            if state.outage == "table" and asks_table:
                 label = f"worker {'ABC'[index]}: gets no answer of the table, gives up"
                 yield Move(label, self._idle(state, index, worker))
             else:
@@ -125,11 +128,11 @@ class Attempts:
     # -- a delivery ----------------------------------------------------------------------------
 
     def _is_late(self, state: State, index: int, worker: Worker, name: str) -> Iterator[Move]:
-        """A turn's first delivery comes late while others wait: it reads HEAD."""
+        """The first delivery of a message comes late while others wait: it reads HEAD."""
         op, seen, budget = worker.op, state.head, state.budget
         if op is None or seen is None or not budget.leaves or op.alone:
             return
-        is_first = op.kind == "run" and op.copy == 0 and worker.receives == 1
+        is_first = op.kind == "run" and worker.receives == 1
         if is_first and self._rules.may_be_left(seen.head, params_of(op)):
             spent = state._replace(budget=budget._replace(leaves=budget.leaves - 1))
             after = with_worker(spent, index, worker._replace(phase="stand", seen=seen))
@@ -158,7 +161,7 @@ class Attempts:
             return None
         head = seen.head
         turn = self._rules.on_current_turn(params_of(op), head).turn
-        behind = self._rules.waits_behind(head, operation_of(op))
+        behind = seen if self._rules.waits_behind(head, operation_of(op)) else None
         script = self._world.script(seen, state.log)
         restores = self._world.restores(seen, state.log)
         worker = worker._replace(seen=seen, turn=turn, behind=behind, script=script)
@@ -223,7 +226,7 @@ class Attempts:
         if wanted is Delivered.QUARANTINE:
             if worker.seen.head.was_released:
                 state = wrong(state, "a turn that was given back runs alone")
-            passing = worker._replace(phase="pass on", seen=None, behind=False, restores=0)
+            passing = worker._replace(phase="pass on", seen=None, restores=0)
             return with_worker(state, index, passing)
         refused = state._replace(refused=state.refused + 1)
         if refused.refused > MOST_REFUSED:
@@ -266,11 +269,15 @@ class Attempts:
 
     def _conclude(self, state: State, index: int, worker: Worker, name: str) -> Move:
         """Acknowledge, or go on with the turn that waits."""
-        op = worker.op
-        assert op is not None
-        if worker.behind:
-            again = self._anew(state, index, worker)
-            return Move(f"{name}: goes on with the next turn", with_worker(state, index, again))
+        assert worker.op is not None
+        if worker.behind is not None:
+            head = None if state.head is None else state.head.head
+            is_its_own = head is not None and inc_of(head) == worker.op.inc
+            if self._rules.goes_on(head if is_its_own else None, worked_on=worker.behind.head):
+                again = self._anew(state, index, worker)
+                return Move(f"{name}: goes on with the next turn", with_worker(state, index, again))
+            ends = worker._replace(behind=None)
+            return Move(f"{name}: finds the same turn, ends", with_worker(state, index, ends))
         if state.outage == "queue":
             after = self._idle(state, index, worker)
             return Move(f"{name}: acknowledges, and the queue does not answer", after)
@@ -286,16 +293,21 @@ class Attempts:
         return IDLE._replace(phase="load", op=worker.op, receives=worker.receives, token=token)
 
     def _hand_on(self, state: State, index: int, worker: Worker, name: str) -> Move:
-        """One send of the copy with which another process goes on; the message goes after it."""
+        """One send of the copy with which the next process, or turn, begins; then the message goes.
+
+        A turn that has ended is not given back where the queue does not answer.
+        """
         assert worker.op is not None
         assert worker.seen is not None
         head = worker.seen.head
         copy = Op("run", worker.op.inc, head.turn, head.sends)
-        label = f"{name}: sends {named(copy)} to the next process"
+        label = f"{name}: sends {named(copy)}"
+        over = worker._replace(phase="over")
         if state.outage == "queue":
-            return Move(f"{label}, and gets no answer", self._idle(state, index, worker))
-        after = with_worker(send(state, copy), index, worker._replace(phase="over"))
-        return Move(label, after)
+            is_left = head.turn == worker.turn
+            lost = self._idle(state, index, worker) if is_left else with_worker(state, index, over)
+            return Move(f"{label}, and gets no answer", lost)
+        return Move(label, with_worker(send(state, copy), index, over))
 
     # -- commits -------------------------------------------------------------------------------
 
@@ -335,13 +347,13 @@ class Attempts:
             if self._rules.keeps_delivery and _is_lost(state, worker):
                 return self._idle(state, index, worker)
             state = self._started(state, after)
-        if plan.write.leaves:  # its delivery works on no turn behind it
-            after = after._replace(behind=False)
         if plan.returns:
             assert worker.seen is not None
             state = state._replace(returned=worker.seen.head.turn)
         if plan.then == "back":
             return self._given_back(state, index, after)
+        if plan.then == "over" and head.head.turn != worker.turn:  # the turn behind it begins
+            after = after._replace(phase="hand on")
         return with_worker(state, index, after)
 
     def _ask_again(self, state: State, index: int, worker: Worker, name: str) -> Move:
@@ -510,6 +522,8 @@ class Attempts:
                 if state.budget.handovers:
                     leaves = write._replace(leaves=HANDOVER)
                     yield Plan(f"{label}, leaves its process", leaves, "run", "hand on", done)
+            case "a":
+                yield Plan("asks for credentials", write, "run", "run", done)
             case _:
                 text = last[1:].removesuffix(TOLD)
                 yield Plan(f"commits chunk {text}", write, "run", "run", done)

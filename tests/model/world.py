@@ -125,8 +125,8 @@ class Turn:
     chunks: int = 1
     end: str = "completed"
     plan: str = ""
-    """`c` is a chunk, `[` and `]` are a step's beginning and end, `z` is a sleep; empty: chunks
-    alone."""
+    """`c` is a chunk, `[` and `]` are a step's beginning and end, `z` is a sleep, and with `a` the
+    agent asks for credentials and goes on; empty: chunks alone."""
 
     @property
     def acts(self) -> str:
@@ -293,7 +293,7 @@ class World:
 
         `input:1.2` is a state with a question, `*1` an artifact from outside of any attempt, and
         `!1` what an agent says that is told of a cancel. `J1` is a step's record, `Z1` that of a
-        sleep; a chunk with `~` is said outside of steps.
+        sleep; a chunk or state with `~` is said outside of steps.
         """
         if name[0] == "J":
             return Recorded(step_id_of(name), "json", b"1")
@@ -310,8 +310,8 @@ class World:
             return ArtifactWritten(artifact, append=name[0] == "+", told=is_told)
         about = name.partition(":")[2]
         question = _message(f"what of {about}?", Role.ROLE_AGENT) if about else None
-        status = TaskStatus(state=state_of(name), message=question)
-        return StatusChanged(status, archive=True)
+        status = TaskStatus(state=state_of(name.removesuffix(TOLD)), message=question)
+        return StatusChanged(status, archive=True, told=name.endswith(TOLD))
 
     def _kept(self, step: Step, token: str, writer: str) -> tuple[Seen, Stored]:
         body = encode_entries(step.entries)
@@ -335,8 +335,8 @@ class World:
         """How many artifacts a claim brings back, by HEAD and the log as they were read."""
         key = (seen, log)
         if key not in self._restores:
-            is_claimed = seen.head.token is not None
-            self._restores[key] = _log_of(seen, log).restores() if is_claimed else 0
+            was_claimed = seen.head.was_claimed
+            self._restores[key] = _log_of(seen, log).restores() if was_claimed else 0
         return self._restores[key]
 
     def looks(self, log: tuple[Stored, ...]) -> Looks:
@@ -381,6 +381,9 @@ class World:
                 sleeps += 1
                 if journal.found(step_id_of(f"Z{sleeps}")) is None:
                     yield f"Z{sleeps}"
+            elif step == "a":
+                if not journal.is_told(None):
+                    yield f"auth{TOLD}"
             else:
                 number += 1
                 event = _appended(f"{turn}.{number}")

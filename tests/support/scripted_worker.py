@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 
@@ -16,7 +17,7 @@ from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, Replied, StatusChanged
-from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.head import ASLEEP, AttemptEnd, Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
@@ -43,11 +44,11 @@ class Turn:
     def text(self) -> str:
         return self.request.message.parts[0].text
 
-    async def commit(self, *entries: Entry, ends_turn: bool = False) -> None:
+    async def commit(self, *entries: Entry, **options: Any) -> None:
         """Commit under this attempt's token; the first commit claims the turn."""
         while True:
             claims = self.head.token != self.token
-            commit = Commit(entries=entries, token=self.token, claims=claims, ends_turn=ends_turn)
+            commit = Commit(entries=entries, token=self.token, claims=claims, **options)
             try:
                 self.head = await self.storage.commit(self.head, commit)
             except ConcurrencyError:
@@ -148,11 +149,13 @@ async def follow(turn: Turn, worker: ScriptedWorker) -> None:
             await turn.status(TaskState.TASK_STATE_AUTH_REQUIRED, "Log in, please.")
             await worker.gate.wait()
             await turn.status(COMPLETED, "Thank you.")
-        case "login":
+        case "login" | "nap" as word:
             status = TaskStatus(
                 state=TaskState.TASK_STATE_AUTH_REQUIRED, message=turn.said("Log in.")
             )
-            await turn.commit(StatusChanged(status), ends_turn=True)
+            nap = AttemptEnd(token=turn.token, reason=ASLEEP, until=turn.head.expires_at)
+            options = {"leaves": nap} if word == "nap" else {"ends_turn": True}
+            await turn.commit(StatusChanged(status), **options)
         case "fail":
             await turn.status(TaskState.TASK_STATE_FAILED, "It did not work.")
         case "reply":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import AsyncMock
@@ -38,6 +39,18 @@ async def test_a_slow_agents_task_comes_back_working(
     answer = await hasty.send("wait", headers=headers)
     assert answer.response.status_code == 200
     assert answer.state == "WORKING"
+
+
+async def test_a_turn_that_sleeps_until_its_credentials_come_is_answered(
+    agent: Agent, backends: Backends, worker: ScriptedWorker
+) -> None:
+    """A blocking send returns at auth-required, also if the agent's first commit sleeps already."""
+    async with asyncio.timeout(15):  # the blocking limit is 20 s
+        answer = await agent.send("nap")
+    assert answer.state == "AUTH_REQUIRED"
+    head = await backends.storage.for_scope(worker.started[0].storage.scope).head(answer.task["id"])
+    assert head is not None
+    assert (head.left, head.attempts) == ("asleep", 0)
 
 
 async def test_the_agent_learns_who_sent_the_message(agent: Agent, worker: ScriptedWorker) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from unittest.mock import AsyncMock
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskStatus
 
-from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.queues.fifo import Handle, send_copy
+from a2a_serverless.steps import sleep
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.rules import Commit
@@ -180,6 +183,71 @@ async def test_a_follow_up_to_an_agent_that_completes_is_kept_in_the_history() -
     assert done.status.state == S.TASK_STATE_COMPLETED
     assert said(done) == ["go", "log in", "here"]
     assert len(agent.started) == 1
+
+
+async def sleeping(context: RequestContext, queue: EventQueue) -> None:
+    """Asks, sleeps until the credentials are there, then asks for more; completes the next turn."""
+    if context.get_user_input() == "go":
+        await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
+        await sleep(3600)
+        await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "more?"))
+    else:
+        await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
+
+
+@pytest.mark.parametrize("conversations", ["parallel", "serial"])
+@pytest.mark.parametrize("in_line", [False, True])
+async def test_an_answer_to_a_turn_that_is_left_holds_no_worker(
+    conversations: str,
+    in_line: bool,  # noqa: FBT001 - a case
+) -> None:
+    """Its delivery ends while the turn sleeps, or waits for a share; it runs when that has ended.
+
+    The turn that has ended sends a copy of it: no sweep is needed, and no time passes.
+    """
+    clock, agent = PacedClock(), Agent(sleeping)
+    bench = Bench(agent, clock=clock, conversations=conversations)
+    task = await bench.send("go")
+    assert await bench.work()
+    if in_line:  # its copy came late
+        assert await bench.storage.wake(await bench.head(task))
+        assert await bench.storage.leave(await bench.head(task), "share")
+    left = await bench.head(task)
+    assert (left.left, left.state) == ("share" if in_line else "asleep", S.TASK_STATE_AUTH_REQUIRED)
+    await bench.follow_up(task, "here")
+    assert await bench.work()  # `tests.support.rounds` has counted how often it read the task
+    assert len(agent.started) == 1
+    await clock.pass_time(3600)
+    woken = await bench.storage.wake(await bench.head(task))
+    assert woken is not None
+    await send_copy(bench.operations, woken)
+    assert await bench.work()
+    assert await bench.work()
+    assert [c.get_user_input() for c in agent.started] == ["go", "go", "here"]
+    done = await bench.task(task)
+    assert done.status.state == S.TASK_STATE_COMPLETED
+    assert said(done) == ["go", "log in", "here", "more?"]
+
+
+async def test_a_queue_that_is_away_leaves_the_next_turn_to_the_sweeper(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the turn before it is stored and acknowledged all the same."""
+    clock, credentials = PacedClock(), Credentials()
+    bench = Bench(staying(credentials, pauses=True), clock=clock)
+    task = await bench.send("go")
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(0.5)
+    await bench.follow_up(task, "here")
+    sending = AsyncMock(side_effect=UnavailableError("away"))
+    monkeypatch.setattr(bench.operations, "send", sending)
+    credentials.here.set()
+    await clock.pass_time(0.5)
+    assert await working
+    assert [getattr(line, "action", "") for line in caplog.records] == ["pass_on_failed"]
+    head = await bench.head(task)
+    due_s = ((head.due_at or 0) - clock.now_ms()) / 1000
+    assert (head.state, head.turn_is_open, due_s > 0) == (S.TASK_STATE_INPUT_REQUIRED, True, True)
 
 
 @pytest.mark.parametrize("has_follow_up", [False, True])

@@ -70,7 +70,7 @@ class Accepted:
         """Return True if a blocking send returns at `head`: end or interruption (section 3.2.2)."""
         waits_for_client = is_interrupted(head.state) and head.turn == self.turn
         # A turn that was accepted while an attempt held the task inherits that attempt's state.
-        return self.is_over(head) or (waits_for_client and head.attempts > 0)
+        return self.is_over(head) or (waits_for_client and head.was_claimed)
 
     def is_over(self, head: Head) -> bool:
         """Return True if the agent's work on the turn has ended."""

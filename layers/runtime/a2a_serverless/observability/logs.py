@@ -124,7 +124,7 @@ def observed_attempt(log: Log, *, clock: Clock, timing: Timing) -> Iterator[Piec
     head = log.head
     number = head.attempts + head.spared.faults + head.spared.interruptions + 1
     metrics.count("Attempts")
-    if number == 1 and head.state == TaskState.TASK_STATE_SUBMITTED:
+    if not head.was_claimed and head.state == TaskState.TASK_STATE_SUBMITTED:
         queued_ms = clock.now_ms() - head.status_at
         metrics.time("TimeQueued", queued_ms)
         if queued_ms >= timing.waiting_s * 1000:
@@ -325,9 +325,10 @@ def _stood(head: Head) -> dict[str, int]:
     Of later attempts it says too little; and if a turn was woken more than once that had a place in
     its conversation, it does not say for what it waited.
     """
-    if head.token is not None or not head.wakes or (head.is_in_line and head.wakes > 1):
+    times = head.wakes - (head.turn < head.turn_base)  # one copy began a turn that was behind one
+    if head.was_claimed or not times or (head.is_in_line and times > 1):
         return {}
-    return {"conversation" if head.is_in_line and not head.woken else "share": head.wakes}
+    return {"conversation" if head.is_in_line and not head.woken else "share": times}
 
 
 def count_failed(log: Log, *, is_used_up: bool = False) -> None:

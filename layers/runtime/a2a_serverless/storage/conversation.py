@@ -12,7 +12,8 @@ before HEAD of the next turn is read. So one of the two processes sees what the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -109,6 +110,17 @@ async def line_of(storage: DurableStorage, context_id: str) -> Line:
     return Line.of(await storage.table.get(_key(storage, context_id)))
 
 
+async def begin(storage: DurableStorage, head: Head) -> None:
+    """Send the copy with which a turn begins that has waited for the end of the one before it.
+
+    Without it, or without a queue, a sweep sends one, as a failure here is only logged.
+    """
+    if storage.observer.send is None:
+        return
+    with _going_on(head.context_id, head):
+        await storage.observer.send(head)
+
+
 async def pass_on(storage: DurableStorage, context_id: str, *, waiting: Head | None = None) -> None:
     """Let the first turn of a conversation run, after dropping places that are free.
 
@@ -117,7 +129,7 @@ async def pass_on(storage: DurableStorage, context_id: str, *, waiting: Head | N
     line, it is woken, and takes another one.
     """
     faults.point("before-pass-on")
-    try:
+    with _going_on(context_id, waiting):
         if waiting is not None:
             line = await line_of(storage, context_id)
             if Place.of(waiting) not in line.places:
@@ -127,11 +139,17 @@ async def pass_on(storage: DurableStorage, context_id: str, *, waiting: Head | N
             line = await line_of(storage, context_id)
             if not line.places or await _is_settled(storage, context_id, line):
                 return
+
+
+@contextmanager
+def _going_on(context_id: str, head: Head | None) -> Iterator[None]:
+    """Log what fails in the block: the commit before it stands, whatever is answered here."""
+    try:
+        yield
     except Exception:
-        # The commit before it stands, whatever the table answers here.
         extra = {"action": "pass_on_failed", "context_id": context_id}
-        extra |= {"task_id": waiting.task_id} if waiting is not None else {}
-        logger.exception("The next turn of a conversation was not woken", extra=extra)
+        extra |= {"task_id": head.task_id} if head is not None else {}
+        logger.exception("The next turn of a conversation, or of a task, was not sent", extra=extra)
 
 
 async def _is_settled(storage: DurableStorage, context_id: str, line: Line) -> bool:

@@ -631,6 +631,8 @@ class DurableStorage:
         if has_ended or (head.turn_is_open and step.head.finished_turn >= head.turn):
             # Every end of a turn passes here, in the process that commits it.
             self.observer.ended(head, step, commit)
+        if head.next_turn and step.head.turn == head.next_turn:
+            await conversation.begin(self, step.head)
         if not is_settled:
             await conversation.pass_on(self, head.context_id)
         if state is not None and state.replaced:  # not before: until now readers find it

@@ -109,7 +109,7 @@ def on_delivery(
     if head.left:  # an earlier copy: the turn gets another one when it is woken
         return Delivered.DROP
     is_first = receives == 1 and params.copy_number == 0
-    return Delivered.START if is_first and head.token is None else Delivered.CLAIM
+    return Delivered.START if is_first and not head.was_claimed else Delivered.CLAIM
 
 
 def comes_late(operation: Operation, *, waited_ms: int, line_stands: bool) -> bool:
@@ -147,6 +147,16 @@ def waits_behind(head: Head, operation: Operation) -> bool:
     """
     is_later = head.turn < operation.params.turn
     return operation.operation == "run" and head.turn_is_open and is_later
+
+
+def goes_on(head: Head | None, *, worked_on: Head) -> bool:
+    """Return True if a delivery that `waits_behind` goes on, given HEAD as it is now.
+
+    That is so once the turn of `worked_on`, the HEAD that it had read before, is not the current
+    one any more. A turn that was left, quarantined or handed over still is: its delivery ends,
+    because looking again would change nothing.
+    """
+    return head is not None and head.turn != worked_on.turn
 
 
 def on_refusal(head: Head | None, params: OperationParams, *, token: str | None) -> Refused:
@@ -235,12 +245,12 @@ def on_cancel(head: Head, operation: Operation) -> Canceled:
 
     The agent is told if it has had a turn of the task, or if the operation itself is "cancel".
     """
-    agent_knows_it = head.finished_turn > 0 or head.token is not None
+    agent_knows_it = head.finished_turn > 0 or head.was_claimed
     if not agent_knows_it and operation.operation != "cancel":
         return Canceled.ALONE
     if not head.turn_is_open:
         return Canceled.PAUSED
-    return Canceled.WAITING if head.token is None else Canceled.CLAIMED
+    return Canceled.CLAIMED if head.was_claimed else Canceled.WAITING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -479,8 +489,7 @@ def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: fl
         return False
     if head.left == "conversation":
         return False
-    was_claimed = head.token is not None or head.attempts > 0
-    return not was_claimed and max(opened_at, head.left_at) + int(give_up_s * 1000) <= now_ms
+    return not head.was_claimed and max(opened_at, head.left_at) + int(give_up_s * 1000) <= now_ms
 
 
 def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
@@ -491,7 +500,7 @@ def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
     """
     if head is None or head.turn != turn or not head.turn_is_open:
         return None
-    if head.token is not None or head.left:
+    if head.was_claimed or head.left:
         return None
     return OperationParams.of(head, turn, head.sends)
 

@@ -227,8 +227,8 @@ class Head:
     sends: int = 0
     """Copies of the current turn's operation that were sent after the first."""
     wakes: int = 0
-    """How many of them say nothing about a lost message: the turn was woken, was handed over, or
-    has recorded a step since."""
+    """How many of them say nothing about a lost message: the turn before it has ended, it was
+    woken or handed over, or has recorded a step since."""
     left: Reason = ""
     """Why the current turn has no message on the queue: it stands in the table until it is woken.
     Only a turn that no attempt works on can be left."""
@@ -339,9 +339,14 @@ class Head:
         return self.released is not None and self.released.token == self.token
 
     @property
+    def was_claimed(self) -> bool:
+        """Return True once an attempt has claimed the open turn, also if it has left it since."""
+        return self.token is not None
+
+    @property
     def is_claimed(self) -> bool:
         """Return True if an attempt has the current turn, and has not given it back."""
-        return self.token is not None and not self.was_released
+        return self.was_claimed and not self.was_released
 
     @property
     def needs_newer(self) -> bool:

@@ -502,7 +502,7 @@ def runs_alone(head: Head) -> bool:
     turn was the cause, the next worker dies as well, and must not interrupt healthy turns. If the
     turn was only a neighbour of the cause, it is safe from it when it runs alone.
     """
-    return head.turn_is_open and (head.alone or (head.token is not None and not head.was_released))
+    return head.turn_is_open and (head.alone or head.is_claimed)
 
 
 def left_by(head: Head) -> AttemptEnd | None:
@@ -602,13 +602,15 @@ def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
     ended = replace(head, finished_turn=head.turn, token=None, due_at=None)
     ended = replace(ended, left="", left_at=0, woken=False, needs=0, parked=0)
     if ended.next_turn and not ended.is_terminal:
-        return _current(ended, ended.next_turn, now_ms, timing)
+        # Its message may have been dropped meanwhile: the writer sends a copy.
+        head = _current(ended, ended.next_turn, now_ms, timing)
+        return replace(head, sends=1, wakes=1)
     return replace(ended, next_turn=0)
 
 
 def _failure(head: Head, commit: Commit) -> Failure:
     """Return why `commit` ends the task as failed or rejected."""
-    end, was_tried = commit.failed, head.token is not None or commit.token is not None
+    end, was_tried = commit.failed, head.was_claimed or commit.token is not None
     reason = end.reason if end else "" if was_tried else NOT_STARTED
     return Failure(
         reason=reason, correlation_id=commit.reference or (end.correlation_id if end else "")

@@ -64,6 +64,7 @@ from a2a_serverless.tasks.attempts import (
     after_interruption,
     comes_late,
     early_s,
+    goes_on,
     lasts_too_long,
     may_be_left,
     may_give_up,
@@ -388,8 +389,6 @@ class _Delivery:
         self._storage = adapter.backends.storage.for_scope(scope)
         self._attempted: Guard | None = None
         """Of the attempt that has begun."""
-        self._is_let_go = False
-        """True once the turn is another delivery's: in quarantine, or left until it is woken."""
         self._was_woken = False
         self.is_handed_over = False
         """True once a copy was sent with which another process goes on."""
@@ -399,27 +398,36 @@ class _Delivery:
     async def verdict(self) -> Verdict:
         """Do what the delivery asks for.
 
-        If the operation's turn waits behind the current one, both are run, one after the other.
+        If the operation's turn waits behind the current one, both are run, one after the other. It
+        goes round only where HEAD has moved: a claim has met other records, or the turn has ended.
         """
-        task_id, incarnation = self._params.task_id, self._params.incarnation
+        verdict, worked_on = DONE, None
         while self._deadline is None or self._adapter.clock.monotonic() < self._deadline:
-            log = await self._storage.read(task_id, incarnation=incarnation, is_whole=False)
-            if log is not None and log.since is not None and not log.head.turn_is_open:
-                log = await self._storage.read(task_id, incarnation=incarnation)
-            self._was_woken = self._was_woken or (log is not None and log.head.woken)
+            log = await self._read()
+            head = None if log is None else log.head
+            if worked_on is not None and not goes_on(head, worked_on=worked_on):
+                return verdict
+            self._was_woken = self._was_woken or (head is not None and head.woken)
             try:
                 verdict = await self._act(log)
             except StaleReadError:
                 continue
-            is_behind = log is not None and waits_behind(log.head, self._operation)
-            goes_on = is_behind and not self._is_let_go
             guard = self._attempted
             if verdict.is_done and guard is not None and wants_snapshot(guard.head):
                 await take_snapshot(self._storage, guard.head)
-            if not (verdict.is_done and goes_on):
+            is_behind = head is not None and waits_behind(head, self._operation)
+            if not (verdict.is_done and is_behind):
                 return verdict
+            worked_on = head
         _log(self.handle, logging.WARNING, "deadline", "No time left to start")
         return again(0)
+
+    async def _read(self) -> Log | None:
+        task_id, incarnation = self._params.task_id, self._params.incarnation
+        log = await self._storage.read(task_id, incarnation=incarnation, is_whole=False)
+        if log is None or log.since is None or log.head.turn_is_open:
+            return log
+        return await self._storage.read(task_id, incarnation=incarnation)
 
     async def _admitted(self, head: Head) -> Head | None:
         """Return HEAD of a turn that starts; None if it stands in line for a share."""
@@ -510,7 +518,6 @@ class _Delivery:
             verdict = DONE
             if log is not None and log.head.serial_from:
                 # The process that ended or left the turn may have died before it passed it on.
-                self._is_let_go = bool(log.head.left)
                 await pass_on(self._storage, log.head.context_id)
         elif wanted is Delivered.GIVE_BACK:
             _log(self.handle, logging.WARNING, "needs_newer", f"Delivery given back: {_NEWER}")
@@ -533,7 +540,6 @@ class _Delivery:
         same deduplication id, or finds its turn finished.
         """
         await send_operation(quarantine, self._operation)
-        self._is_let_go = True
         text = "Delivery quarantined: a worker died with its turn, and neighbours run here"
         _log(self.handle, logging.WARNING, "quarantined", text)
         return DONE
@@ -584,7 +590,6 @@ class _Delivery:
             _log(self.handle, logging.WARNING, "no_place", _NO_PLACE)
         admitted = await self._admitted(log.head)
         if admitted is None:
-            self._is_let_go = True
             _log(self.handle, logging.INFO, "left", "Turn left: others wait for a worker too")
             return DONE
         log = replace(log, head=admitted)
@@ -632,7 +637,6 @@ class _Delivery:
 
         If this process dies before, the sweeper sends it.
         """
-        self._is_let_go = True
         if head.left:
             return
         faults.point("after-hand-over")
@@ -656,7 +660,6 @@ class _Delivery:
         if not await self._storage.leave(head, "conversation"):
             return again(0)  # HEAD has changed since it was read
         faults.point("after-leave")
-        self._is_let_go = True
         _log(self.handle, logging.INFO, "left", "Turn left until its conversation is free")
         await pass_on(self._storage, head.context_id)
         return DONE

@@ -261,7 +261,7 @@ class Guard:
             UnavailableError: too many races were lost.
         """
         for _ in range(MAX_REBASES):
-            restores = read.restores() if read.head.token is not None else 0
+            restores = read.restores() if read.head.was_claimed else 0
             try:
                 return await self._commit_on(read.head, Commit(restores=restores))
             except ConcurrencyError:

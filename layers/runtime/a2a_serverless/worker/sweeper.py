@@ -319,7 +319,7 @@ class Sweeper:
         Of one with records it is the age of the last one: with it the turn has all its attempts.
         One that stands in line has no worker because others are before it.
         """
-        is_counted = head.token is not None and not head.left
+        is_counted = head.was_claimed and not head.left
         began = await committed_at(log, head, head.restart_base) if is_counted else None
         if began is not None:
             metrics.time("AgeOfLeftTurns", self._clock.now_ms() - began)
@@ -373,7 +373,7 @@ class Sweeper:
         metrics.count("Resends")
         if resends >= STUCK_AFTER:
             metrics.count("StuckTurns")
-        was_claimed = copy.head.token is not None
+        was_claimed = copy.head.was_claimed
         why = "its worker has not renewed its lease" if was_claimed else "no worker has taken it"
         extra = {
             "action": "resend",
