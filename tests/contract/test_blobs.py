@@ -7,7 +7,8 @@ import hashlib
 import io
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,15 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 import requests
-from a2a.types import Artifact, Message, Part, Role, SendMessageRequest
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    TaskPushNotificationConfig,
+    TaskStatus,
+)
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
@@ -24,11 +33,13 @@ from a2a_serverless.aws import client, forget_clients
 from a2a_serverless.errors import (
     ConcurrencyError,
     ConfigurationError,
+    ConversationFullError,
     InvalidArgumentError,
     StateTooLargeError,
+    TaskNotFoundError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage import durable
+from a2a_serverless.storage import conversation, durable
 from a2a_serverless.storage.blobs import (
     AT_ONCE,
     CHUNK_BYTES,
@@ -36,17 +47,25 @@ from a2a_serverless.storage.blobs import (
     Inline,
     Link,
     MemoryBlobs,
+    put_whole,
     store,
 )
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.directory import DirectoryBlobs
-from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.layout import context_item, context_key
+from a2a_serverless.storage.durable import DurableStorage, _owner
+from a2a_serverless.storage.layout import context_item, context_key, head_key
 from a2a_serverless.storage.s3 import S3Blobs
-from a2a_serverless.storage.table import Item
+from a2a_serverless.storage.table import Item, Update
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, blob_at, blob_of, set_apart
-from a2a_serverless.tasks.entries import APART_BYTES, ArtifactWritten, Recorded, StepId
+from a2a_serverless.tasks.entries import (
+    APART_BYTES,
+    ArtifactWritten,
+    Recorded,
+    StatusChanged,
+    StepId,
+    TurnOpened,
+)
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import TaskContext, Worker
@@ -453,6 +472,135 @@ async def test_a_deleted_task_leaves_no_blob(storage: DurableStorage, blobs: Blo
     owned = [BlobOwner(head.scope, head.task_id, head.incarnation) for head in heads]
     found = [await blobs.get(Blob.of(LARGE, owner)) for owner in owned]
     assert found == [None, LARGE]
+
+
+LATE = ("artifact", "step", "file", "message")
+
+
+class Late(Worker):
+    """Stores something large of a task that is deleted meanwhile."""
+
+    def __init__(self, kind: str, delete: Callable[[TaskContext], Awaitable[object]]) -> None:
+        self._kind = kind
+        self._delete = delete
+
+    async def handle(self, ctx: TaskContext) -> None:
+        async def large() -> str:
+            await self._delete(ctx)
+            return "x" * len(LARGE)
+
+        match self._kind:
+            case "step":
+                await ctx.step("late", large)
+            case "artifact":
+                await ctx.emit_artifact("late", text=await large())
+            case "file":
+                await ctx.emit_file(io.BytesIO((await large()).encode()))
+        await ctx.complete()
+
+
+@pytest.mark.parametrize("kind", LATE)
+async def test_what_is_stored_behind_a_deletion_is_deleted(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """By its writer, whose commit finds the task gone: an attempt, or who sends a message."""
+
+    async def delete(ctx: TaskContext) -> None:
+        assert await delete_task(bench.storage, ctx.task_id)
+
+    bench = Bench(WorkerExecutor(Late(kind, delete)))
+    bench.storage.table.blobs, keys = blobs, set[Blob]()
+    put = blobs.put
+
+    async def noted(blob: Blob, *content: Any) -> None:
+        keys.add(blob)
+        await put(blob, *content)
+
+    monkeypatch.setattr(blobs, "put", noted)
+    head = await bench.send()
+    if kind == "message":
+        asked = StatusChanged(TaskStatus(state=S.TASK_STATE_INPUT_REQUIRED))
+        head = await bench.storage.commit(head, Commit(entries=(asked,)))
+        assert await delete_task(bench.storage, head.task_id)
+        with pytest.raises(TaskNotFoundError):
+            await bench.storage.commit(head, Commit(entries=(TurnOpened(said(Part(raw=LARGE))),)))
+    else:
+        assert await bench.work()
+    assert len(keys) == 1
+    assert [await blobs.get(blob) for blob in keys] == [None]
+
+
+async def test_what_a_live_task_names_outlives_a_refused_commit(
+    storage: DurableStorage, blobs: Blobs
+) -> None:
+    """Another writer has committed, or has ended the task: its blobs are those of its log."""
+    head = await begun(storage, Part(raw=LARGE))
+    made = Commit(entries=(ArtifactWritten(Artifact(artifact_id="a", parts=[Part(raw=LARGE)])),))
+    for _ in range(2):  # as if the first answer was lost
+        await storage.commit(head, made)
+    with pytest.raises(ConcurrencyError):
+        await storage.commit(head, replace(made, commit_id="another"))
+    await storage.forget_gone(head)
+    key = head_key(head.scope, head.task_id)
+    await storage.table.write(Update(key=key, values={}, remove=["incarnation"]))
+    await storage.forget_gone(head)  # HEAD is damaged, and may be restored
+    assert await blobs.get(Blob.of(LARGE, _owner(head))) == LARGE
+
+
+@pytest.mark.parametrize("reason", ["full", "push", "link"])
+async def test_a_refused_creation_leaves_no_blob(
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """No deletion would ever find what it has stored: there is no task."""
+    put, owners, is_put = blobs.put, list[BlobOwner](), asyncio.Event()
+
+    async def noted(blob: Blob, *content: Any) -> None:
+        owners.append(blob.owner)
+        await put(blob, *content)
+        is_put.set()
+
+    async def missing(*_: Blob) -> bool:
+        return not await is_put.wait()
+
+    monkeypatch.setattr(blobs, "put", noted)
+    monkeypatch.setattr(blobs, "copy", missing)
+    refused: type[Exception] = InvalidArgumentError
+    parts, push = [Part(raw=LARGE)], None
+    if reason == "full":
+        storage.is_serial, refused = True, ConversationFullError
+        monkeypatch.setattr(conversation, "MOST_WAITING", 0)
+        await begun(storage)
+    elif reason == "push":
+        push = TaskPushNotificationConfig(url="x" * 100_000)
+    else:
+        gone = Blob.of(b"gone", _owner(await begun(storage)))
+        parts.append(Part(url=f"https://store/{gone.key}"))
+    with pytest.raises(refused):
+        await storage.open_task("ctx", said(*parts), push=push)
+    assert [await blobs.get(Blob.of(LARGE, owner)) for owner in owners] == [None]
+
+
+async def test_a_put_ends_before_its_caller_does(tmp_path: Path, clock: ManualClock) -> None:
+    """A thread would store what nobody knows of: a cancelled attempt waits for it."""
+    began, goes_on = threading.Event(), threading.Event()
+
+    class Slow(DirectoryBlobs):
+        def _put(self, *arguments: Any) -> None:
+            began.set()
+            assert goes_on.wait(20)
+            super()._put(*arguments)
+
+    blobs = Slow(tmp_path, clock, keep_s=3600)
+    putting = asyncio.create_task(put_whole(blobs, LARGE, OWNER))
+    assert await asyncio.to_thread(began.wait, 20)
+    for _ in range(2):
+        putting.cancel()
+        await asyncio.sleep(0)
+        assert not putting.done()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    assert await blobs.get(Blob.of(LARGE, OWNER)) == LARGE
 
 
 async def test_a_link_to_a_file_of_the_caller_is_that_file(

@@ -58,7 +58,7 @@ def statements(role: Json) -> list[tuple[str, str, set[str]]]:
 
 
 SIDS = (
-    *("Tasks", "ConsumeOperations", "Line", "Files", "ReplacedStates", "FindFiles"),
+    *("Tasks", "ConsumeOperations", "Line", "Files", "FindFiles"),
     "SendOperations",
 )
 

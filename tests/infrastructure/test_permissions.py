@@ -1,20 +1,16 @@
 """The calls that the functions may make; the whole suite shows that they make them."""
 
 import re
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
-from a2a.types import Part
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.tasks.blobs import Blob, BlobOwner, blob_of
 from a2a_serverless_tools.local.template import Template
 from tests.live.permissions import RULES
 from tests.support.permissions import (
     NETWORK,
-    STATES,
     as_list,
     functions,
     granted,
@@ -65,7 +61,7 @@ def holders(permissions: set[Permission], action: str, resource: str) -> set[str
 def test_files_have_their_readers_and_writers(permissions: set[Permission]) -> None:
     """The API and the worker store files, push reads them, and a deletion has them deleted.
 
-    The worker deletes states of conversations, which it has replaced, and no file.
+    The worker deletes states that it has replaced, and what it has stored of a deleted task.
     """
     api, worker = {"ApiFunction", "StreamFunction"}, {"WorkerFunction"}
     assert holders(permissions, "s3:PutObject", "BlobBucket") == api | worker
@@ -76,18 +72,6 @@ def test_files_have_their_readers_and_writers(permissions: set[Permission]) -> N
     assert {a for _, a, where in permissions if where == "BlobBucket"} == {
         *("s3:PutObject", "s3:GetObject", "s3:DeleteObject", "s3:ListBucket"),
     }
-
-
-def test_the_worker_deletes_states_alone(transformed: Json) -> None:
-    """Keys of states and snapshots have the mark that the role names, and no file's key has it."""
-    own = statements(transformed, role_of(transformed, "WorkerFunction"))
-    (deletes,) = [one for one in own if "s3:DeleteObject" in as_list(one["Action"])]
-    assert deletes["Resource"] == {"Fn::Sub": "${BlobBucket.Arn}" + STATES}
-    of_state = Blob.of(b"", BlobOwner.of_state("s" * 32, "c" * 32, "i" * 12))
-    of_snapshot = Blob.of(b"", BlobOwner("s" * 32, "t", f"{'i' * 12}/!7"))
-    for blob in (of_state, of_snapshot):
-        assert fnmatch(f"/{blob.key}", STATES)
-        assert blob_of(Part(url=blob.reference)) is None
 
 
 def test_one_role_per_function(transformed: Json) -> None:

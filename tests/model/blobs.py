@@ -62,7 +62,7 @@ DAY_MS = 86_400_000
 LIFE = 2
 DANGLES, TORN = "a reference of a live task names nothing", "a live task has lost some of its log"
 LOST, UPLOAD = "a deletion leaves what it cannot find any more", "an upload is left"
-LEFT = "a blob is left for ever"
+LEFT, BEHIND = "a blob is left for ever", "a blob of a deleted task is left by one that lives"
 
 
 # -- programs --------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class State(NamedTuple):
         return tuple(one for name, one in every if name == incarnation)
 
 
-_SAME = tuple(
+_SAME: tuple[tuple[str, Any], ...] = tuple(
     (f"a2a_serverless.{name}", lambda: _NAME.get())  # noqa: PLW0108 - what is patched is a function
     for name in (
         "storage.durable.new_incarnation",
@@ -216,6 +216,8 @@ _SAME = tuple(
     )
 )
 """What is random otherwise."""
+_SAME += (("a2a_serverless.storage.blobs.completed", lambda work: work),)
+"""And what would outlive a process that is halted: here no thread goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +254,8 @@ class Files:
 
         Each reference in the log of a live task is stored, and its log is whole. What was stored
         when a deletion fenced its task stays within its reach until it is gone: HEAD and an item of
-        its incarnation are there. A purge that is done has left no upload. From every state all
+        its incarnation are there. Where nobody has died, nothing is left of a task that is deleted.
+        A purge that is done has left no upload. From every state all
         ends: deletions that have died are repeated, and at last no blob is there.
         """
         with ExitStack() as patches:
@@ -307,6 +310,9 @@ class World(Stage[State]):
                 return LOST
             if one.is_owed and head is None and of[0].item["expires_at"] * 1000 > state.now_ms:
                 return LOST
+        is_quiet = not (state.processes or state.items or state.day or state.is_over)
+        if is_quiet and state.deaths == self.files.deaths and stored - {UPLOADED}:
+            return BEHIND
         is_left = state.is_purged and UPLOADED in stored
         return UPLOAD if is_left else ""
 

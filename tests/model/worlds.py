@@ -18,7 +18,7 @@ from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore
 from a2a_serverless.tasks.conversation import First, Started, on_first
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, OperationParams, SnapshotName
-from tests.model.blobs import DANGLES, FIRST, HEAD, UPLOADED, Files, ModelBlobs
+from tests.model.blobs import BEHIND, DANGLES, FIRST, HEAD, UPLOADED, Files, ModelBlobs
 from tests.model.blobs import LEFT as BLOB_LEFT
 from tests.model.blobs import LOST as BLOB_LOST
 from tests.model.blobs import UPLOAD as UPLOAD_LEFT
@@ -91,6 +91,11 @@ SHORT = (
         name="blobs of attempts that die",
         least=3_000,
         world=Files(attempts=2, deletions=1, deaths=1),
+    ),
+    Small(
+        name="blobs of attempts at a task that is deleted",
+        least=3_000,
+        world=Files(attempts=2, deletions=1),
     ),
     Small(
         name="blobs of two tasks of one id",
@@ -621,8 +626,18 @@ GUARDS = (
     Guard(
         name="blob-rule",
         does="the store's rule removes what no task names, or has named",
-        without=Files(attempts=1, deletions=1, keeps=0),
+        without=Files(attempts=1, deletions=1, deaths=1, keeps=0),
         breaks=BLOB_LEFT,
+    ),
+    Guard(
+        name="blob-gone",
+        does="a writer that finds its task deleted deletes what it has stored",
+        without=_off(
+            Files(attempts=1, deletions=1),
+            (f"{_DURABLE}.DurableStorage.forget_gone", _nothing),
+        ),
+        breaks=BEHIND,
+        shows=("deletion1: removes", "attempt1: puts"),
     ),
     Guard(
         name="blob-life",
@@ -634,7 +649,7 @@ GUARDS = (
         name="blob-forget",
         does="a creation that meets an earlier one takes back what it has stored",
         without=_off(_TWO, (f"{_DURABLE}.DurableStorage._forget_blobs", _nothing)),
-        is_backed="the store's rule does, later",
+        breaks=BEHIND,
     ),
     Guard(
         name="snapshot-later",

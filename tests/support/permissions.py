@@ -18,9 +18,6 @@ from tests.support.recorded_calls import KEYS, WRITES, Permission, of_keys
 
 Json = dict[str, Any]
 
-STATES: Final = "/*!*"
-"""Behind the bucket of blobs: those of states and of snapshots alone."""
-
 QUEUE_POLLER: Final = ("sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:GetQueueAttributes")
 """What Lambda calls with the function's role to feed it from a queue."""
 
@@ -234,6 +231,6 @@ def name_of(resource: Any) -> str:
             return f"{name}/stream"
         case {"Fn::Sub": text}:
             path = str(text).replace("${", "").replace(".Arn}", "")
-            return path.removesuffix("/*").removesuffix(":*").removesuffix(STATES)
+            return path.removesuffix("/*").removesuffix(":*")
         case _:
             return str(resource)

@@ -12,7 +12,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
+
+T = TypeVar("T")
 
 RECANCEL_S: Final = 1.0
 """Seconds that a cancelled task has before it is cancelled again."""
@@ -107,6 +109,23 @@ def error_of(task: asyncio.Future[Any]) -> BaseException | None:
         return task.exception()
     except asyncio.CancelledError as error:
         return error
+
+
+async def completed(work: Coroutine[Any, Any, T]) -> T:
+    """Await work of which a thread does the most, and to its end also if it is cancelled.
+
+    The thread would go on: what it stores would be stored behind the caller's back.
+    """
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        error_of(task)  # retrieved, so that asyncio does not report it as lost
+        raise cancelled
+    return task.result()
 
 
 async def end_tasks(

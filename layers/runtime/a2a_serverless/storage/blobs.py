@@ -18,7 +18,7 @@ from a2a.types import Part
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as AnyMessage
 
-from a2a_serverless.clock import Clock
+from a2a_serverless.clock import Clock, completed
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.tasks.blobs import (
     Blob,
@@ -160,8 +160,8 @@ async def store(blobs: Blobs, to_store: Sequence[ToStore]) -> None:
 
     async def one(each: ToStore) -> None:
         if isinstance(each.content, bytes):
-            await blobs.put(each.blob, each.content, each.media_type)
-        elif not await blobs.copy(each.content, each.blob):
+            await completed(blobs.put(each.blob, each.content, each.media_type))
+        elif not await completed(blobs.copy(each.content, each.blob)):
             raise InvalidArgumentError(
                 "A part's link names a file that is not stored: it never came, or has expired."
                 " Upload it again, or send the file itself."
@@ -256,7 +256,7 @@ async def put_whole(
         UnavailableError: no answer within the retry budget.
     """
     blob = await asyncio.to_thread(Blob.of, content, owner)
-    await blobs.put(blob, content, media_type)
+    await completed(blobs.put(blob, content, media_type))
     return blob
 
 

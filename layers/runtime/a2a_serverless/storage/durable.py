@@ -507,11 +507,25 @@ class DurableStorage:
             )
 
     async def _forget_blobs(self, step: Step) -> None:
-        """Delete the blobs of a creation that has met an earlier one."""
-        if self.table.blobs is not None and any(refers(content_of(one)) for one in step.entries):
+        """Delete the blobs of a creation that was refused, or has met an earlier one."""
+        if self.table.blobs is not None and not all(map(is_plain, map(content_of, step.entries))):
             # The answer does not depend on it: what is left goes when its time is over.
             with suppress(ConfigurationError, UnavailableError):
                 await self.table.blobs.delete(_owner(step.head))
+
+    async def forget_gone(self, head: Head) -> None:
+        """Delete the blobs of a task that was deleted after `head` was read, else none.
+
+        A writer that finds its task gone calls this: it may have stored them behind the deletion. A
+        task that has expired is not gone. An outage leaves them until their time is over.
+        """
+        if self.table.blobs is None:
+            return
+        with suppress(ConfigurationError, UnavailableError):
+            stored = await self.table.get(layout.head_key(head.scope, head.task_id))
+            # A HEAD that names no incarnation is damaged, and may be restored.
+            if stored is None or stored.get("incarnation", head.incarnation) != head.incarnation:
+                await self.table.blobs.delete(_owner(head))
 
     async def record_apart(self, head: Head, entry: Recorded) -> Recorded:
         """Store the value of a long record beside the log; return the record that names it.
@@ -589,15 +603,28 @@ class DurableStorage:
         trace = self.observer.trace()
         step = open_task(new, now_ms=now_ms, timing=self.timing, trace=trace)
         check_readable(step.entries)
-        step = replace(step, entries=await self._apart(step.head, step.entries))
-        body = _body_of(step)
-        step = _sized(step, len(body))
-        taker = await self._insert(step, body, _pushed(step))
+        try:
+            step, taker = await self._create(step)
+        except UnavailableError:
+            raise  # it may have been made
+        except A2AServerlessError:
+            await self._forget_blobs(step)
+            raise
         if taker is not None:
             await self._forget_blobs(step)
             return Opened(head=taker, created=False)
         log = Log(head=step.head, records=(Record.of(step),))
         return Opened(head=step.head, created=True, log=log)
+
+    async def _create(self, step: Step) -> tuple[Step, Head | None]:
+        """Store a new task; return it as it is stored, and HEAD of a task that has its id already.
+
+        Raises what `open_task` does; then nothing is stored but blobs.
+        """
+        step = replace(step, entries=await self._apart(step.head, step.entries))
+        body = _body_of(step)
+        step = _sized(step, len(body))
+        return step, await self._insert(step, body, _pushed(step))
 
     async def commit(self, head: Head, commit: Commit) -> Head:
         """Write `commit` onto `head` as one atomic step; return the new HEAD.
@@ -623,9 +650,11 @@ class DurableStorage:
             step, is_settled = await self._store(head, commit)
         except UnavailableError:
             raise  # it may have been made, and names the state
-        except A2AServerlessError:
+        except A2AServerlessError as error:
             if state is not None and state.form == "blob":
                 await self.contexts.forget(head.context_id, str(state.value))
+            if isinstance(error, TaskNotFoundError):
+                await self.forget_gone(head)
             raise
         has_ended = step.head.is_terminal and not head.is_terminal
         if has_ended or (head.turn_is_open and step.head.finished_turn >= head.turn):

@@ -412,6 +412,10 @@ class _Delivery:
                 verdict = await self._act(log)
             except StaleReadError:
                 continue
+            except TurnFinishedError:  # ended elsewhere, or its task is gone
+                verdict = DONE
+                if head is not None:
+                    await self._storage.forget_gone(head)
             guard = self._attempted
             if verdict.is_done and guard is not None and wants_snapshot(guard.head):
                 await take_snapshot(self._storage, guard.head)
@@ -563,8 +567,6 @@ class _Delivery:
                         await cancel_task(self._storage, log.head)
                     else:
                         await attempt.cancel()
-        except TurnFinishedError:
-            pass  # the task was ended elsewhere
         except ConcurrencyError as error:  # another worker has the turn, or the delivery
             metrics.count("FencedWrites")
             _log(self.handle, logging.WARNING, "fenced", f"Task not canceled here: {error}")
@@ -616,9 +618,8 @@ class _Delivery:
                             await self._left(guard.head)
                 self._tell_end(attempt, verdict, log)
                 return verdict
-        except TurnFinishedError:
-            return DONE
         except ConcurrencyError as error:  # fenced, or the delivery has expired
+            await self._storage.forget_gone(log.head)
             metrics.count("FencedWrites")
             _log(self.handle, logging.WARNING, "fenced", f"Attempt stopped: {error}")
             return LOST

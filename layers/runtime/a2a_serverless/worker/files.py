@@ -9,6 +9,7 @@ from typing import Final
 
 from a2a.types import Part
 
+from a2a_serverless.clock import completed
 from a2a_serverless.sources import Source, SourceError, inlined, measured
 from a2a_serverless.storage.blobs import Inline, link_of
 from a2a_serverless.storage.durable import DurableStorage
@@ -85,7 +86,7 @@ class Files:
                     part.raw = await asyncio.to_thread(found.file.read)
                     return part
                 blob = Blob(self._owner, found.digest, found.size)
-                await blobs.put(blob, found.file, media_type)
+                await completed(blobs.put(blob, found.file, media_type))
         except SourceError as error:
             raise WrongCallError(
                 f"ctx.emit_file {error}: pass bytes as `await ctx.emit_artifact(…, file_bytes=…)`."
