@@ -323,7 +323,7 @@ def ask(stack: Stack) -> Callable[..., Any]:
     def asking(user: str, method: str, path: str, **options: Any) -> Any:
         headers = {"A2A-Version": "1.0", "X-API-Key": f"{KEY}-of-{user}"}
         return httpx.request(
-            method, f"{stack.url}{path}", headers=headers, trust_env=False, **options
+            method, f"{stack.url}{path}", headers=headers, trust_env=False, timeout=60, **options
         ).json()
 
     return asking
@@ -393,7 +393,8 @@ def test_a_purge_leaves_no_text_in_the_file(
             assert reading.stdout is not None
             assert reading.stdout.readline() == b"40\n"
             assert purge("--user", "ann", "--yes").code == 0
-            assert (files_with(ann), files_with(bob)) == ([], [".a2a/dev.db"])
+            assert files_with(ann) == []
+            assert ".a2a/dev.db" in files_with(bob)
         finally:
             reading.kill()
 
@@ -403,8 +404,12 @@ def test_a_purge_says_so_where_a_reader_keeps_the_log(
 ) -> None:
     """The tasks are gone, and the caller may send again; the next purge empties the log."""
     ann = told(ask, "ann", "a secret of ann's ")
-    monkeypatch.setattr(sqlite, "BUSY_S", 0.2)
-    with closing(sqlite3.connect(own_file(Path.cwd()), isolation_level=None)) as reading:
+    file = own_file(Path.cwd())
+    with (
+        monkeypatch.context() as hurrying,
+        closing(sqlite3.connect(file, isolation_level=None)) as reading,
+    ):
+        hurrying.setattr(sqlite, "BUSY_S", 0.2)
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM items").fetchall()
         for code, deleted in ((2, True), (2, False)):

@@ -439,6 +439,17 @@ def test_what_a_foreign_stream_says(
     assert ("starts over" in err) is ("starts over" in answer[2])
 
 
+def test_a_file_that_is_its_own_url_is_kept(run: Run, tmp_path: Path) -> None:
+    """What comes as a `data:` URL is written as what it holds, and its size is what is said."""
+    part = {"url": "data:text/plain;base64,aGk=", "filename": "a.txt"}
+    made = event_of(artifactUpdate={"artifact": {"artifactId": "a", "parts": [part]}})
+    with serving(lambda url: Streaming(url, OPENED, made, ENDED).app) as url:
+        told = run("send", url, "hello")
+        run("send", url, "hello", "--out", str(tmp_path / "out"))
+    assert "file a.txt, text/plain, 2 bytes" in told.err
+    assert (tmp_path / "out/a.txt").read_bytes() == b"hi"
+
+
 def task_of(told: str) -> str:
     """The task's id in what `send` says at its end."""
     return told.rpartition("--task ")[2].split()[0]
