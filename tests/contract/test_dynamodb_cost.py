@@ -24,6 +24,7 @@ from a2a.types import (
     TaskStatus,
 )
 
+from a2a_serverless import steps
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import BeingDeletedError
 from a2a_serverless.push.jobs import PushJob
@@ -274,6 +275,34 @@ async def test_a_step_costs_one_commit(bench: Bench) -> None:
     with bench.meter.measure() as wake:
         assert await bench.storage.wake(head) is not None
     assert [cost(usage) for usage in (step, sleep, wake)] == [(1, 4, 0), (1, 7, 0), (1, 4, 0)]
+
+
+async def test_a_short_sleep_costs_nothing(bench: Bench) -> None:
+    """It is recorded with the step behind it, in the same request and the same units."""
+    costs = []
+    for sleeps in (0, 2):
+
+        async def slept(context: RequestContext, queue: EventQueue, sleeps: int = sleeps) -> None:
+            for number in range(4):
+                await steps.step("look", len, str(number))
+                for _ in range(sleeps):
+                    await steps.sleep(0.01)
+            await steps.step("look", len, "")
+            await complete(context, queue)
+
+        clock = PacedClock()
+        worker = await worker_of(bench, Agent(slept), clock)
+        head = await worker.send()
+        with bench.meter.measure() as usage:
+            working = asyncio.create_task(worker.work())
+            while not working.done():
+                await (clock.pass_time(0.01) if clock.agent_wakes_at else asyncio.sleep(0.001))
+        log = await bench.storage.read(head.task_id)
+        assert log is not None
+        records = [e for r in log.records for e in r.entries if isinstance(e, Recorded)]
+        assert len(records) == (9 if sleeps else 5)
+        costs.append(cost(usage))
+    assert costs[0] == costs[1]
 
 
 async def test_a_failure_costs_one_unit_more(bench: Bench) -> None:

@@ -29,7 +29,7 @@ from a2a_serverless.worker.failures import own_lines
 from tests.support import pages
 from tests.support.messages import request
 from tests.support.workers import S, artifact_texts, status_text
-from tests.unit.frameworks.talks import Talk, answered, dies_at, waits
+from tests.unit.frameworks.talks import Talk, answered, ends_at, waits
 
 PAGE = pages.path("patterns")
 WAIT_S = 60
@@ -238,7 +238,7 @@ async def a_recorded_answer_is_paid_for_once(pattern: Pattern) -> None:
     if pattern.name not in WHOLE:
         return
     talk = pattern.talk(max_attempts=3)
-    with dies_at(1, before=False) as recorded:
+    with ends_at(1, "after") as recorded:
         task = (await talk.say("go"))[1]
     assert answered(task) == "Hello there, you."
     assert len(recorded) == 1, recorded

@@ -17,9 +17,9 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, overload
 
 from a2a_serverless.worker.context import current_context
-from a2a_serverless.worker.steps import ONCE, Retry, StepError
+from a2a_serverless.worker.steps import ONCE, Retry, StepError, TurnLeft
 
-__all__ = ["Retry", "StepError", "sleep", "sleep_until", "step", "step_id"]
+__all__ = ["Retry", "StepError", "TurnLeft", "sleep", "sleep_until", "step", "step_id"]
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -30,7 +30,7 @@ from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import is_library, place
 from a2a_serverless.worker.guard import POLL_S
 from a2a_serverless.worker.loops import Duty, Keeper, OnBlocked, run_to_end
-from a2a_serverless.worker.steps import SLEEP
+from a2a_serverless.worker.steps import SLEEP, ids_in
 from a2a_serverless_tools.testing.clock import PacedClock, idle
 from a2a_serverless_tools.testing.run import When
 
@@ -202,7 +202,7 @@ class Points:
     def _is_at(self, point: When | None, seen: Event | Recorded) -> bool:
         if isinstance(seen, Recorded):  # of the wait for a step's next try it is none
             is_result = seen.form != "until" or seen.id.name == SLEEP
-            return seen.id == point and is_result
+            return point in ids_in(seen) and is_result
         if point is None or isinstance(point, StepId):
             return False
         return point(seen) if callable(point) else self._seen == point
@@ -260,7 +260,8 @@ class _StoppedAgent(AgentExecutor):
         except BaseException as error:
             task, is_end = asyncio.current_task(), isinstance(error, asyncio.CancelledError)
             was_ended = is_end and task is not None and task.cancelling()
-            if not (was_ended or queue.exit or isinstance(error, GeneratorExit)):
+            was_ended = was_ended or queue.left is not None or isinstance(error, GeneratorExit)
+            if not (was_ended or queue.exit):
                 points.errors.append(error)
             raise
         finally:

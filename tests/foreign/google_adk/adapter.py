@@ -44,8 +44,8 @@ from tests.unit.frameworks.talks import (
     Talk,
     answered,
     commits,
-    dies_at,
     differs_each_time,
+    ends_at,
     fails,
     idle,
     killed_everywhere,
@@ -296,7 +296,7 @@ async def test_a_record_answers_no_other_request() -> None:
             tools=[Adding(calls).adds],
         )
         speaking = Talk(AdkExecutor(agent, "adapted", executor_options=options), max_attempts=3)
-        with dies_at(record, before=False):
+        with ends_at(record, "after"):
             head = await speaking.bench.send("go")
             started = await starts(speaking)
         assert started == 3, started
@@ -348,7 +348,7 @@ async def test_a_record_is_of_no_other_arguments() -> None:
         before_tool_callback=change,
     )
     speaking = Talk(AdkExecutor(agent, "adapted"), max_attempts=3)
-    with dies_at(2, before=False):
+    with ends_at(2, "after"):
         await speaking.bench.send("go")
         started = await starts(speaking)
     assert started == 3, started
@@ -363,7 +363,7 @@ async def test_what_is_said_outside_of_steps_is_not_mixed() -> None:
     saying = Saying(name="saying", attempts=iter("12345"))
     team = SequentialAgent(name="team", sub_agents=[saying, helper])
     speaking = Talk(AdkExecutor(team, "adapted", executor_options=BOTH[1]), max_attempts=3)
-    with dies_at(1, before=False):
+    with ends_at(1, "after"):
         head = await speaking.bench.send("go")
         started = await starts(speaking)
     assert started == 3, started

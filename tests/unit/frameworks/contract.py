@@ -19,10 +19,11 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.usage import Usage, total
 from a2a_serverless.worker import TaskContext, current_context
+from a2a_serverless.worker.sweeper import Sweeper
 from tests.support import pages
-from tests.support.workers import S, status_text
+from tests.support.workers import PacedClock, S, status_text
 from tests.unit.frameworks.files import PICTURE, Made, completed, raw
-from tests.unit.frameworks.talks import Talk, killed_everywhere
+from tests.unit.frameworks.talks import Talk, killed_everywhere, nothing_is_reported
 
 DOCS = pages.part("build")
 TABLE = DOCS.partition("\n## Options\n")[2].partition("\n## ")[0]
@@ -150,6 +151,29 @@ async def check_tokens_are_counted(made: Made, given: str) -> None:
 
     assert await killed_everywhere(play)
     await play([], steps=False)
+
+
+async def check_a_tool_may_sleep(made: Made, given: str) -> None:
+    """Without steps its turn leaves the process there, which is no error of the tool."""
+    heard: list[str] = []
+
+    async def work(value: Any) -> None:
+        try:
+            await current_context().sleep(3600)
+        except BaseException as error:
+            heard.append(type(error).__name__)
+            raise
+
+    clock = PacedClock()
+    agent = made([], work=work, steps=False, **{given: said_to})
+    talk = Talk(agent, clock=clock, visibility_s=5400)
+    with TestCase().assertNoLogs("a2a_serverless", "WARNING"), nothing_is_reported():
+        head, _ = await talk.say("tool")
+    assert ((await talk.bench.head(head)).left, heard) == ("asleep", ["TurnLeft"])
+    await clock.pass_time(3600)
+    await Sweeper(talk.bench.storage, talk.bench.operations, clock=clock).sweep()
+    await talk.bench.work()
+    completed(await talk.bench.task(head))
 
 
 async def check_a_budget_ends_the_turn(made: Made, given: str) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from itertools import product
+from typing import Any, Literal, TypeVar, get_args
+from unittest import TestCase
 from uuid import uuid4
 
 from a2a.helpers import get_data_parts, new_data_part
@@ -79,20 +82,25 @@ class Talk:
 
     async def _work(self) -> None:
         """Work on a turn until it ends; one that a death has interrupted is taken up again."""
-        while not await self.bench.work():
-            assert _deaths, "the turn has failed"
-            _deaths.clear()
+        while not is_empty(self.bench.operations):
+            if not await self.bench.work():
+                assert _deaths, "the turn has failed"
+                _deaths.clear()
 
 
 _deaths: list[object] = []
 """The death that the turn has just died."""
 
 
-@contextmanager
-def dies_at(record: int, *, before: bool) -> Iterator[list[str]]:
-    """Let the attempt end that comes to a record, by number: before it is stored, or right after.
+End = Literal["before", "after", "handed over"]
 
-    Yields the names of the steps that are recorded.
+
+@contextmanager
+def ends_at(record: int, end: End) -> Iterator[list[str]]:
+    """Let the attempt end that comes to a record, by number.
+
+    It dies before that is stored or right after, or its turn is handed over with it. Yields the
+    names of the steps that are recorded.
     """
     records: Any = TurnRecords
     store = records._record
@@ -106,10 +114,12 @@ def dies_at(record: int, *, before: bool) -> Iterator[list[str]]:
     async def dying(each: Any, running: Any, entry: Any) -> None:
         recorded.append(entry.id.name)
         is_due = len(recorded) == record
-        if is_due and before:
+        if is_due and end == "before":
             await die(each)
+        if is_due and end == "handed over":
+            each._hands_over = lambda _: True
         await store(each, running, entry)
-        if is_due:
+        if is_due and end == "after":
             await die(each)
 
     records._record = dying
@@ -122,25 +132,34 @@ def dies_at(record: int, *, before: bool) -> Iterator[list[str]]:
 async def killed_everywhere(
     play: Callable[[list[str]], Awaitable[T]], *, in_flight: int = 1
 ) -> list[str]:
-    """Play with a death at each record in turn; return the names of the recorded steps.
+    """Play with a death, and a hand-over, at each record in turn; return the recorded steps' names.
 
     `play` notes each paid call in its list, and returns what clients and the next task see. It has
-    to be the same as without a death. A call is made once; twice, if it was in flight at a death:
+    to be the same as without an end. A call is made once; twice, if it was in flight at a death:
     at most `in_flight`, without the one that is recorded.
     """
     calls: list[str] = []
-    with dies_at(0, before=True) as recorded:
+    with ends_at(0, "before") as recorded:
         expected = await play(calls)
     assert recorded
-    for number, before in ((n, b) for n in range(1, len(recorded) + 1) for b in (True, False)):
+    for number, end in product(range(1, len(recorded) + 1), get_args(End)):
         again: list[str] = []
-        with dies_at(number, before=before):
-            assert await play(again) == expected, (number, before)
+        with ends_at(number, end), nothing_is_reported():
+            assert await play(again) == expected, (number, end)
         twice = list(again)
         for call in calls:
             twice.remove(call)
-        assert before <= len(twice) <= in_flight - (not before), (number, before, again)
+        before = end == "before"
+        assert before <= len(twice) <= in_flight - (not before), (number, end, again)
     return recorded
+
+
+@contextmanager
+def nothing_is_reported() -> Iterator[None]:
+    """Check that asyncio reports no exception as lost."""
+    with TestCase().assertNoLogs("asyncio", "ERROR"):
+        yield
+        gc.collect()
 
 
 async def starts(talk: Talk) -> int:
@@ -156,7 +175,7 @@ async def started_over(agent: Worker, record: int) -> Task:
     """A task whose turn dies right after a record, and starts over when its agent differs."""
     talk = Talk(agent, max_attempts=3)
     head = await talk.bench.send("go")
-    with dies_at(record, before=False):
+    with ends_at(record, "after"):
         number = await starts(talk)
     assert number == 3, number
     return await talk.bench.task(head)

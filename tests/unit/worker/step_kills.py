@@ -91,6 +91,7 @@ class Trip(Worker):
         await ctx.emit_text_artifact("plan: ", "plan")
         for number in range(ROUNDS):
             await ctx.gather(*(self._branch(ctx, city, number) for city in BRANCHES))
+            await ctx.sleep(0)
             await ctx.emit_text_artifact(f"round {number}; ", "plan", append=True)
             await self.fate.may_end()
             if number == 0:
@@ -101,6 +102,8 @@ class Trip(Worker):
     async def _branch(self, ctx: TaskContext, city: str, number: int) -> None:
         said = await ctx.step("ask", self._ask, ctx, city, number, key=city)
         assert said == f"{city}{number}"
+        await ctx.sleep(0)
+        await ctx.sleep(0, key=city)
 
     async def _ask(self, ctx: TaskContext, city: str, number: int) -> str:
         self._note(StepId("ask", city, number + 1))

@@ -9,7 +9,7 @@ from a2a_serverless.worker.context import (
 )
 from a2a_serverless.worker.failures import FinalError, RetryLater
 from a2a_serverless.worker.files import FileInfo
-from a2a_serverless.worker.steps import Retry, StepError
+from a2a_serverless.worker.steps import Retry, StepError, TurnLeft
 
 __all__ = [
     "FileInfo",
@@ -20,6 +20,7 @@ __all__ = [
     "RetryLater",
     "StepError",
     "TaskContext",
+    "TurnLeft",
     "Worker",
     "current_context",
 ]

@@ -63,7 +63,8 @@ BLOCKED = (
     " `await ctx.run_sync(func, …)`, in an AgentExecutor by `await asyncio.to_thread(func, …)`"
 )
 CANCEL_HEARD_S = 1.0
-"""Seconds in which `execute()` may end by itself before `cancel()` is called while it runs."""
+"""Seconds in which `execute()` may end by itself before `cancel()` is called while it runs, and in
+which an agent may end by itself whose turn has left its process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +361,8 @@ class Attempt:
         deadline = asyncio.create_task(self._keep_deadline())
         try:
             await first_of(guard.stopped.wait(), guard.canceling.wait(), tasks=[execution])
+            if self._queue.left is not None:
+                await self._leave(execution)
             # A cancel also counts if the agent noticed it itself and returned without an ending.
             is_cancelled = guard.is_canceling and not self._queue.has_ended
             if is_cancelled and not guard.stopped.is_set():
@@ -369,6 +372,16 @@ class Attempt:
             # Before the verdict: the agent stops before another attempt can begin.
             await self._end(execution, deadline)
             await self._started.end(clock=self._clock, fields=self.guard.ids())
+
+    async def _leave(self, execution: asyncio.Task[None]) -> None:
+        """Let the agent end by TurnLeft, if that comes first: its cleanup hears of no cancel."""
+        await self._queue.confirm_left()
+        if self.left is None or self.guard.is_canceling:
+            return
+        await self._queue.tell_left()
+        ending = asyncio.gather(execution, *self._started.running(), return_exceptions=True)
+        if not ending.done():
+            await first_of(self._clock.sleep(CANCEL_HEARD_S), tasks=[ending])
 
     async def _execute(self) -> None:
         if self.meter.budgets.is_set:

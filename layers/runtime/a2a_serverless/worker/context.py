@@ -52,7 +52,6 @@ from a2a_serverless.worker.failures import (
 from a2a_serverless.worker.files import FileInfo, files_of
 from a2a_serverless.worker.loops import called, noted, notes_calls
 from a2a_serverless.worker.steps import (
-    IN_TASK,
     ONCE,
     PARK_S,
     SLEEP,
@@ -575,33 +574,27 @@ class TaskContext(UserTurn):
     async def sleep(self, seconds: float, *, key: str = "") -> None:
         """Wait; a cancel ends the wait with CancelledError, also in a thread's own event loop.
 
-        From a minute on no process waits, except in a step. The attempt ends, and the turn goes on
-        after that time, up to a minute late. Its code runs again from the beginning, and what it
-        has recorded by `step` does not run again. A cancel, or the deletion of the task, counts at
-        once. Asyncio tasks that sleep beside one another need a `key` each, as in `step`; the task
-        of the agent itself needs none.
+        From a minute on no process waits, except in a step. The call raises TurnLeft, and the turn
+        goes on after that time, up to a minute late. Its code runs again from the beginning, and
+        what it has recorded by `step` does not run again. A cancel, or the deletion of the task,
+        counts at once. A shorter sleep is recorded with what is recorded next, and not repeated.
+
+        Asyncio tasks that sleep for a minute or more beside one another need a `key` each, as in
+        `step`; the task of the agent itself needs none.
 
         In a test of the agent there is no wait: the test's clock moves to the end of the sleep.
 
         >>> await ctx.sleep(0.5)
 
         Raises:
+            TurnLeft: the turn goes on in another process.
             WrongCallError: `seconds` is no number from 0 on, or the task expires before.
         """
-        seconds, queue = seconds_of(seconds), self._queue
-        if current_step() is not None or self.is_cancelled:
-            await queue.sleep(seconds)
-            return
-        # The agent's own task has one order, so that short sleeps count, too: the same call may be
-        # a long one now and a short one when the code runs again.
-        step_id = queue.records.journal.id_of(SLEEP, key) if queue.is_main_task else None
-        if seconds < PARK_S and (step_id is None or queue.records.journal.found(step_id) is None):
-            await queue.sleep(seconds)
-        elif self._is_open("sleep"):
-            until = queue.now_ms + int(seconds * 1000)
-            await queue.records.sleep_until(
-                step_id or queue.records.journal.id_of(SLEEP, key or IN_TASK), until
-            )
+        seconds, step_id = seconds_of(seconds), None
+        if current_step() is None and not self.is_cancelled:
+            journal, in_main = self._queue.records.journal, self._queue.is_main_task
+            step_id = journal.sleep_id(key, in_main=in_main, seconds=seconds)
+        await self._sleep(step_id, seconds)
 
     async def sleep_until(self, when: datetime) -> None:
         """Wait until a time with a time zone, as `sleep` does.
@@ -610,15 +603,20 @@ class TaskContext(UserTurn):
         >>> await ctx.sleep_until(datetime.now(UTC))
 
         Raises:
+            TurnLeft: the turn goes on in another process.
             WrongCallError: `when` is no such time, or the task expires before.
         """
         seconds = seconds_until(when, self._queue.now_ms)
+        is_plain = current_step() is not None or self.is_cancelled
         # The time is all that tells it from other sleeps: two until the same time are one.
-        step_id = StepId(SLEEP, when.isoformat(), 1)
-        if seconds < PARK_S or current_step() is not None or self.is_cancelled:
+        await self._sleep(None if is_plain else StepId(SLEEP, when.isoformat(), 1), seconds)
+
+    async def _sleep(self, step_id: StepId | None, seconds: float) -> None:
+        """Sleep in this process; or, known by an identity, as far as the records of the turn go."""
+        if step_id is None or (seconds < PARK_S and self.turn_ended):
             await self._queue.sleep(seconds)
-        else:
-            await self._queue.records.sleep_until(step_id, self._queue.now_ms + int(seconds * 1000))
+        elif self._is_open("sleep"):
+            await self._queue.records.sleep(step_id, seconds)
 
     @noted("ctx")
     def step(
@@ -653,6 +651,7 @@ class TaskContext(UserTurn):
 
         Raises:
             StepError: the function has raised; the cause is its exception.
+            TurnLeft: the turn goes on in another process.
             WrongCallError: the name, the order or the result cannot be recorded; the message has
                 the right call.
         """
@@ -895,16 +894,18 @@ class Worker(ABC):
     async def handle(self, ctx: TaskContext) -> None:
         """Work on one turn and end it, by exactly one ending of `ctx`.
 
-        A cancel by the client raises CancelledError at the next `await`. An exception is retried,
-        from the start of the turn, unless it is a `FinalError`.
+        A cancel by the client raises CancelledError at the next `await`. TurnLeft comes out of a
+        call of `ctx` when the turn falls asleep or is handed over: let it pass. An exception is
+        retried, from the start of the turn, unless it is a `FinalError`.
 
         >>> async def handle(self, ctx: TaskContext) -> None:
         ...     await ctx.complete(f"You said: {ctx.user_text}")
         """
 
     async def cancel(self, ctx: TaskContext) -> None:  # noqa: B027 - most have nothing to do
-        """Release what a cancelled task holds elsewhere; called after `handle` was cancelled.
+        """Release what a cancelled task holds elsewhere, such as a job that it has started.
 
+        Called after `handle` was cancelled, or while the turn is in no process, as when it sleeps.
         It may end the task by an ending of `ctx`. Otherwise the task is canceled, and the
         conversation's state stays as it was before the turn.
 

@@ -19,6 +19,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, Final, Self, TypeVar
 
 from a2a.server.events import EventQueue
@@ -56,10 +57,10 @@ from a2a_serverless.tasks.head import KNOWN, AttemptEnd, is_terminal
 from a2a_serverless.tasks.rules import Commit, ContextWrite, merge_metadata
 from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless.worker.files import AGENTS, FileInfo, Files
-from a2a_serverless.worker.guard import TurnWriter
-from a2a_serverless.worker.loops import AgentCall, AgentCalls, noted, runtimes_own
+from a2a_serverless.worker.guard import PAUSE_ROUNDS, TurnWriter
+from a2a_serverless.worker.loops import AgentCall, AgentCalls, noted, runtimes_own, task_number
 from a2a_serverless.worker.records import TurnRecords
-from a2a_serverless.worker.steps import current_step, outside
+from a2a_serverless.worker.steps import LeftError, TurnLeft, current_step, outside
 
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
@@ -341,6 +342,12 @@ class TurnQueue(EventQueue):
         """Short sleeps and blocking functions under way: a sleep beside them would cut them off."""
         self.left: AttemptEnd | None = None
         """The end of the attempt, once it has left its turn at a record."""
+        self._leaving = asyncio.Event()
+        """Set when the turn leaves its process: all waits of the agent end."""
+        self._is_gone = False
+        """True after that, when all calls of the agent raise TurnLeft."""
+        self._leavers: list[tuple[int, asyncio.Future[None]]] = []
+        """The calls that wait until then, with the numbers of their tasks."""
         self._home = asyncio.get_running_loop()
         self.main: asyncio.Task[Any] | None = None
         """The task in which the agent is called; it may start others."""
@@ -457,6 +464,7 @@ class TurnQueue(EventQueue):
         """Wait by the worker's clock.
 
         Raises:
+            TurnLeft: the turn has left this process meanwhile.
             CancelledError: the client has canceled; raised here in a loop other than the worker's.
         """
         with self.busy():
@@ -466,14 +474,14 @@ class TurnQueue(EventQueue):
         """Await `wait` for the agent; a cancel of the client ends it at once.
 
         Raises:
+            TurnLeft: the turn has left this process meanwhile.
             CancelledError: the client has canceled; raised here in a loop other than the worker's.
         """
-        if self.is_home:
-            await wait
-            return
+        stopping = () if self.is_home else (self._stopping.wait(),)
         with runtimes_own():
-            await self.at_home(first_of(wait, self._stopping.wait()))
-        if self._stopping.is_set():
+            await self.at_home(first_of(wait, self._leaving.wait(), *stopping))
+        await self.unless_left()
+        if stopping and self._stopping.is_set():
             raise asyncio.CancelledError
 
     @contextmanager
@@ -496,6 +504,57 @@ class TurnQueue(EventQueue):
         """Take nothing more, as the attempt leaves its turn at a record."""
         self.left = end
         self._is_closed = True
+
+    async def stored(self) -> None:
+        """Return when all that was put is stored; do not return if the attempt is over by then.
+
+        To be awaited in the queue's own loop.
+
+        Raises:
+            TurnLeft: the turn has left this process with that.
+        """
+        await self.confirm_left()
+        if self.left is not None and self.writer.failure is None and not self.is_cancelled:
+            if not self._is_gone:
+                leaver = self._home.create_future()
+                self._leavers.append((task_number(), leaver))
+                await leaver
+            raise TurnLeft
+        if self.writer.failure is not None or self._is_closed:
+            await asyncio.get_running_loop().create_future()  # until the attempt is cancelled
+
+    async def confirm_left(self) -> None:
+        """Stop the attempt if it leaves its turn, once the commit with that is stored."""
+        await self.writer.drain()
+        if self.left is not None and self.writer.failure is None:
+            self._guard.has_given_back = True
+            self._guard.stop(LeftError())
+
+    async def unless_left(self) -> None:
+        """Return unless the turn leaves this process.
+
+        Raises:
+            TurnLeft: it has left.
+        """
+        if self._is_gone:  # in another loop: the queue's own may not run any more
+            await asyncio.sleep(0)
+            raise TurnLeft
+        if self.left is not None and not self.is_cancelled:
+            await self.at_home(self.stored())
+
+    async def tell_left(self) -> None:
+        """Let all calls of the agent raise TurnLeft; return when they have.
+
+        They do so in one round of the loop, and tasks before those that have started them: a
+        TaskGroup of them finds none to cancel.
+        """
+        self._leaving.set()
+        await _rounds()
+        self._is_gone = True
+        for _, leaver in sorted(self._leavers, key=itemgetter(0), reverse=True):
+            if not leaver.done():  # its call was cancelled
+                leaver.set_result(None)
+        await _rounds()
 
     def stop(self, error: Exception) -> None:
         """Take nothing more, and stop the attempt for a reason."""
@@ -553,6 +612,7 @@ class TurnQueue(EventQueue):
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
 
     async def _emit(self, event: Event, *, ends_turn: bool = False) -> None:
+        await self.unless_left()
         takes_over = None if ends_turn or _ends(event) else outside.get()
         if takes_over is not None and current_step() is None and takes_over(event):
             await asyncio.sleep(0)
@@ -566,6 +626,7 @@ class TurnQueue(EventQueue):
         # calls that it has made tasks of have begun before an ending looks for forgotten ones.
         await asyncio.sleep(0)
         await self._take(event, entries_of, ends_turn=ends_turn)
+        await self.unless_left()
 
     async def _take(
         self, event: E, entries_of: Callable[[E], tuple[Entry, ...]], *, ends_turn: bool = False
@@ -677,6 +738,12 @@ class TurnQueue(EventQueue):
         if self.has_ended or self.writer.is_full:
             # If the commit fails, the attempt is told, and stops the agent.
             await self.writer.drain(ends_turn=ends_turn)
+
+
+async def _rounds() -> None:
+    """Let the loop make so many rounds that each wait that has ended is over."""
+    for _ in range(2 * PAUSE_ROUNDS):
+        await asyncio.sleep(0)
 
 
 async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:

@@ -346,6 +346,7 @@ def going_on(
 
 _ENDINGS_WITH_DATA = frozenset({"complete", "complete_json", "respond", "reply_directly"})
 _CONTEXT = f"{__name__.rpartition('.')[0]}.context"
+_DECORATOR = f"{__name__.rpartition('.')[0]}.loops"
 _BY_VALUE = "await ctx.emit_artifact(…, file_bytes=…, media_type=…)"
 
 
@@ -493,14 +494,15 @@ def _text_instead(method: str, value: object) -> str:
 def _method() -> str:
     """Return the name of the method of the context that the agent has called.
 
-    The frames of the context's module stand together above this one; the outermost is the method.
+    The frames of the context's module, and of its methods' decorator, stand together above this
+    one; the outermost of the first is the method.
     """
     frame, name = sys._getframe(), ""  # noqa: SLF001 - the one way to it
     above = frame.f_back
     while above is not None:
-        is_context = above.f_globals.get("__name__") == _CONTEXT
-        if name and not is_context:
+        module = above.f_globals.get("__name__")
+        if name and module not in (_CONTEXT, _DECORATOR):
             break
-        name = above.f_code.co_name if is_context else name
+        name = above.f_code.co_name if module == _CONTEXT else name
         above = above.f_back
     return name

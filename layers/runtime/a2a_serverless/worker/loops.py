@@ -31,7 +31,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from types import TracebackType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from a2a_serverless.clock import STOP_GRACE_S, Clock, call_in, end_tasks
 from a2a_serverless.errors import UnavailableError
@@ -43,6 +43,7 @@ from a2a_serverless.worker.failures import (
     place,
     place_of_function,
 )
+from a2a_serverless.worker.steps import TurnLeft
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -57,6 +58,8 @@ _ARGUMENTS: Final = ("", "ctx", "context, event_queue")
 FEW_CALLS: Final = 64
 """Calls of one attempt up to which those that were awaited are not sorted out."""
 _RUNTIME: Final = __name__.partition(".")[0]
+_LEAVING: Final = (TurnLeft, GeneratorExit)
+"""Exceptions of tasks that asyncio does not report."""
 _STOPPED: Final = "Event loop stopped before Future completed."
 """The text of asyncio's RuntimeError after `loop.stop()`."""
 
@@ -81,6 +84,12 @@ def in_agent() -> bool:
     return _in_agent.get() is not None
 
 
+def task_number() -> int:
+    """Return the number of the calling task among those that the agent has started; 0: none."""
+    started = _in_agent.get()
+    return 0 if started is None else started.number_of(asyncio.current_task())
+
+
 @contextmanager
 def runtimes_own() -> Iterator[None]:
     """Name no task in the log that the block starts for an agent: the agent has not left it."""
@@ -103,13 +112,16 @@ class StartedTasks:
     """
 
     def __init__(self, on_exit: Callable[[AgentFailedError], object] = lambda _: None) -> None:
-        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._tasks: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
+        """Their numbers, in the order in which they were started."""
+        self._count = 0
         self._runtimes: WeakSet[asyncio.Task[Any]] = WeakSet()
         self.on_exit = on_exit
 
     def add(self, task: asyncio.Future[Any]) -> None:
         if isinstance(task, asyncio.Task):
-            self._tasks.add(task)
+            self._count += 1
+            self._tasks[task] = self._count
             if _is_runtimes.get():
                 self._runtimes.add(task)
 
@@ -120,7 +132,7 @@ class StartedTasks:
         being cancelled already are waited for, and not named, nor are those of `runtimes_own`.
         `fields` are added to the log lines.
         """
-        left = [task for task in self._running() if task not in self._runtimes]
+        left = [task for task in self.running() if task not in self._runtimes]
         names = sorted({_name_of(task) for task in left if not task.cancelling()})
         if names:
             text = "Tasks that the agent had left running were ended with its turn: %s"
@@ -128,7 +140,7 @@ class StartedTasks:
             logger.warning(text, ", ".join(names), extra=extra)
         deadline = clock.monotonic() + STOP_GRACE_S
         for _ in range(ENDING_ROUNDS):  # the end of a task may start another one
-            running = self._running()
+            running = self.running()
             if not running:
                 return
             grace_s = max(0.0, deadline - clock.monotonic())
@@ -137,8 +149,13 @@ class StartedTasks:
         extra = {"action": "agent_left_behind", **fields}
         logger.error("A task that the agent has started does not stop", extra=extra)
 
-    def _running(self) -> list[asyncio.Task[Any]]:
+    def running(self) -> list[asyncio.Task[Any]]:
+        """Return those that have not ended."""
         return [task for task in self._tasks if not task.done()]
+
+    def number_of(self, task: asyncio.Task[Any] | None) -> int:
+        """Return the number of a task, from 1 on; 0 for another one, such as the agent's own."""
+        return 0 if task is None else self._tasks.get(task, 0)
 
 
 def _name_of(task: asyncio.Task[Any]) -> str:
@@ -259,11 +276,31 @@ def noted(
 
 
 def notes_calls(kind: type[T]) -> type[T]:
-    """Decorate the class of an agent's `ctx`, so that calls of its `async` methods are noted."""
+    """Decorate the class of an agent's `ctx`: calls of its `async` methods are noted.
+
+    They raise TurnLeft once the turn has left its process.
+    """
     for name, method in tuple(vars(kind).items()):
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):
-            setattr(kind, name, noted("ctx")(method))
+            setattr(kind, name, noted("ctx")(_unless_left(method)))
     return kind
+
+
+def _unless_left(
+    method: Callable[P, Coroutine[Any, Any, T]],
+) -> Callable[P, Coroutine[Any, Any, T]]:
+    @functools.wraps(method)
+    async def call(*args: P.args, **options: P.kwargs) -> T:
+        owner: Any = args[0]
+        try:
+            await owner._queue.unless_left()  # noqa: SLF001 - as of `noted`
+        except TurnLeft:
+            for given in filter(inspect.iscoroutine, args):  # Python would warn of it
+                given.close()
+            raise
+        return await method(*args, **options)
+
+    return call
 
 
 def _marked(function: Callable[P, T]) -> Callable[P, T]:
@@ -319,11 +356,24 @@ async def contained(call: Awaitable[None], started: StartedTasks | None = None) 
 
 
 def survive_exits(loop: asyncio.AbstractEventLoop) -> None:
-    """Make an exit in a task that an agent creates on `loop` a failure of that task. Idempotent."""
+    """Make an exit in a task that an agent creates on `loop` a failure of that task. Idempotent.
+
+    asyncio reports exceptions that nobody has awaited; TurnLeft is none of these.
+    """
     before = loop.get_task_factory()
     if isinstance(before, _Factory):
         return
     loop.set_task_factory(_Factory(before))
+    report = loop.get_exception_handler() or asyncio.BaseEventLoop.default_exception_handler
+
+    def reported(loop: Any, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if isinstance(error, BaseExceptionGroup):  # as from a generator with a TaskGroup
+            error = error.exceptions[0] if error.split(_LEAVING)[1] is None else error
+        if not isinstance(error, _LEAVING):
+            report(loop, context)
+
+    loop.set_exception_handler(reported)
 
 
 def run_to_end(

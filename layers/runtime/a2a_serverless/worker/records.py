@@ -41,7 +41,6 @@ from a2a_serverless.worker.steps import (
     DivergedError,
     Form,
     Journal,
-    LeftError,
     Retry,
     Running,
     StepError,
@@ -92,6 +91,8 @@ class TurnRecords:
         self.journal = Journal(kept)
         self._longest_s = 0.0
         """Of the steps that this attempt has run: the next one may take as long."""
+        self._unrecorded_s = 0.0
+        """What sleeps have taken that are not recorded yet."""
         self._sleeping: dict[StepId, int] = {}
         self.state: ContextWrite | None = None
         """The conversation's state, to be stored with the agent's end of the turn."""
@@ -109,6 +110,7 @@ class TurnRecords:
             StepError: it has failed, and is not tried again.
             WrongCallError: its result cannot be recorded.
         """
+        await self._queue.unless_left()
         kept = await self.recorded(step_id)
         if kept is not None and kept.form == CANCELLED:
             await self._cancelled_again(kept)
@@ -116,7 +118,7 @@ class TurnRecords:
             return form.decoded(kept)
         until, tried = wait_in(kept)
         if until > self._guard.clock.now_ms():
-            await self._queue.wait(self._park(step_id, until))
+            await self._queue.wait(self._park(step_id, until, self.journal.failures()))
         with running_step(self.journal, step_id, at_home=self._queue.call_at_home) as running:
             while True:
                 await self._unless_stopped()
@@ -168,17 +170,47 @@ class TurnRecords:
             )
         return whole
 
-    async def sleep_until(self, step_id: StepId, until: int) -> None:
-        """Sleep until a time in milliseconds, or until the one that the sleep's record has.
+    async def sleep(self, step_id: StepId, seconds: float) -> None:
+        """Sleep for so long, or until the time that the sleep's record has.
 
-        No process waits, and the code runs again after it.
+        From a minute on no process waits, nor where a turn with records would have to leave its
+        process before the next step: then the code runs again. A shorter sleep is recorded when it
+        is over, as the agent may cancel it: with the next record, or once such sleeps have taken a
+        minute. So no attempt waits again for longer.
 
         Raises:
             WrongCallError: the task expires before.
         """
-        until = wait_in(self.journal.found(step_id))[0] or until
-        if until > self._guard.clock.now_ms():
-            await self._queue.wait(self._park(step_id, until))
+        kept, now_ms, caught = self.journal.found(step_id), self._now_ms(), self.journal.failures()
+        until = now_ms + int(seconds * 1000) if kept is None else wait_in(kept)[0]
+        left_s = seconds if kept is None else max(0.0, (until - now_ms) / 1000)
+        if kept is not None and not left_s:
+            return
+        has_to_leave = len(self.journal) > 0 and self._hands_over(left_s + self._longest_s)
+        if left_s >= PARK_S or has_to_leave:
+            await self._queue.wait(self._park(step_id, until, caught))
+        else:
+            await self._queue.sleep(left_s)
+        if kept is None:
+            await self._queue.at_home(self._slept(step_id, until, seconds, caught))
+
+    async def _slept(
+        self, step_id: StepId, until: int, seconds: float, caught: frozenset[StepId]
+    ) -> None:
+        """Take the record of a sleep that is over; store it if those that wait are a minute."""
+        self.journal.end_sleep(step_id, until)
+        self._unrecorded_s += seconds
+        if self._unrecorded_s < PARK_S:
+            return
+        async with self._queue.in_turn(ROOM_FOR_RECORDS):
+            await self._set_delayed_apart()
+            # A step whose chunks clients have seen has to be recorded first, and takes it along.
+            is_free = not any(one.has_streamed for one in self.journal.running)
+            is_open = not (self._queue.has_ended or self._queue.is_closed())
+            if is_free and is_open and self._unrecorded_s >= PARK_S:
+                self._put_records(self.journal.waiting(caught), None)
+        if not self._queue.has_ended:
+            await self._queue.stored()
 
     def diverge(self, what: str, otherwise: str = "") -> NoReturn:
         """Stop the attempt: the agent has done something else than its records tell.
@@ -196,8 +228,10 @@ class TurnRecords:
         An attempt that has been stopped runs nothing more, and what its steps raise does not count.
 
         Raises:
+            TurnLeft: the turn has left this process.
             CancelledError: at once, in a loop other than the worker's.
         """
+        await self._queue.unless_left()
         if self._guard.stopped.is_set():
             if not self._queue.is_home:
                 raise asyncio.CancelledError
@@ -241,7 +275,7 @@ class TurnRecords:
             await clock.sleep(seconds)
             return
         until = clock.now_ms() + int(seconds * 1000)
-        await self._park(running.id, until, own=running, tried=tried)
+        await self._park(running.id, until, running.caught, own=running, tried=tried)
 
     async def _record(self, running: Running, entry: Recorded) -> None:
         """Store a step's record, with what was held for it; leave the turn if it is time.
@@ -262,14 +296,21 @@ class TurnRecords:
                 leaves = self.journal.running == {running} and self._hands_over(self._longest_s)
                 records = self.journal.record(entry, running.caught)
                 self._put_records(records, self._end(HANDOVER) if leaves else None)
-        await self._stored()
+        await self._queue.stored()
 
     async def _park(
-        self, step_id: StepId, until: int, *, own: Running | None = None, tried: int = 0
+        self,
+        step_id: StepId,
+        until: int,
+        caught: frozenset[StepId],
+        *,
+        own: Running | None = None,
+        tried: int = 0,
     ) -> None:
         """Leave the turn until a time, once nothing but `own` is under way.
 
-        It returns only if that time comes first, as in a function of `ctx.run_sync`.
+        It returns only if that time comes first, as in a function of `ctx.run_sync`. `caught` are
+        the steps that had failed before.
 
         Raises:
             WrongCallError: the task expires before.
@@ -281,7 +322,6 @@ class TurnRecords:
             )
         if own is not None or self.journal.found(step_id) is None:
             self.journal.delay(until_time(step_id, until, tried))
-        caught = self.journal.failures() if own is None else own.caught
         self._sleeping[step_id] = until
         try:
             if not await self._nothing_beside(own, until):
@@ -291,7 +331,7 @@ class TurnRecords:
                 if not self._queue.is_closed():
                     end = self._end(ASLEEP, until=min(self._sleeping.values()))
                     self._put_records(self.journal.waiting(caught), end)
-            await self._stored()
+            await self._queue.stored()
         finally:  # the agent itself has cancelled it: the turn has not left, or leaves without it
             del self._sleeping[step_id]
             self.journal.take_back(step_id)
@@ -334,19 +374,14 @@ class TurnRecords:
         token, now_ms = self._guard.token or "", self._guard.clock.now_ms()
         return AttemptEnd(token=token, reason=reason, at=now_ms, until=until)
 
+    def _now_ms(self) -> int:
+        return self._guard.clock.now_ms()
+
     def _put_records(self, records: tuple[Recorded, ...], end: AttemptEnd | None) -> None:
+        self._unrecorded_s = 0.0
         self._writer.put(*records, wanted=Commit(leaves=end))
         if end is not None:  # in this commit, so that nothing comes behind it
             self._queue.leave(end)
-
-    async def _stored(self) -> None:
-        """Return when the records are stored; do not return if the attempt is over."""
-        await self._writer.drain()
-        if self._writer.failure is None and self._queue.left is not None:
-            self._guard.has_given_back = True
-            self._guard.stop(LeftError())
-        if self._writer.failure is not None or self._queue.is_closed():
-            await asyncio.get_running_loop().create_future()  # until the attempt is cancelled
 
     # -- events that an earlier attempt has emitted ----------------------------------------------
 

@@ -62,7 +62,24 @@ STATE: Final = "ctx.load_context"
 RANDOM: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 """The id of an artifact that the SDK has named."""
 
-ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+
+class TurnLeft(BaseException):
+    """The turn leaves this process, and goes on in another one: no cancel, and no failure.
+
+    Calls of `ctx` raise it when the turn falls asleep or is handed over. `finally` and `async with`
+    run; `except Exception` and `except asyncio.CancelledError` do not see it. Let it pass: each
+    further call of `ctx` raises it again, and a second later what still runs is cancelled. What
+    another service does for the task goes on meanwhile; `Worker.cancel` is where it is stopped.
+
+    >>> try:
+    ...     await ctx.sleep(3600)
+    ... except TurnLeft:
+    ...     connection.close()
+    ...     raise
+    """
+
+
+ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit, TurnLeft)
 """What ends a step's caller. Anything else that a step raises is a failure of the step, also what a
 framework does not derive from Exception."""
 
@@ -294,17 +311,28 @@ class Form(NamedTuple):
             ) from error
 
 
-def until_time(step_id: StepId, until_ms: int, tried: int = 0) -> Recorded:
-    """Return the record of a wait: when it ends, and after how many tries of a step it began."""
-    return Recorded(step_id, "until", json.dumps([until_ms, tried]).encode())
+def until_time(step_id: StepId, until_ms: int, before: int = 0) -> Recorded:
+    """Return the record of a wait: when it ends, and what was before it.
+
+    These are tries of its step; or, of a sleep, the sleeps of its name and key right before it,
+    which are over and have no record of their own.
+    """
+    return Recorded(step_id, "until", json.dumps([until_ms, before]).encode())
 
 
 def wait_in(entry: Recorded | None) -> tuple[int, int]:
-    """Return when the wait of a record ends, in milliseconds, and the tries before it."""
+    """Return when the wait of a record ends, in milliseconds, and what was before it."""
     if entry is None or entry.form != "until":
         return 0, 0
-    until_ms, tried = json.loads(entry.value)
-    return int(until_ms), int(tried)
+    until_ms, before, *_ = json.loads(entry.value)
+    return int(until_ms), int(before)
+
+
+def ids_in(entry: Recorded) -> list[StepId]:
+    """Return what a record is of: a step, or sleeps behind one another."""
+    before = wait_in(entry)[1] if entry.id.name == SLEEP else 0
+    last = entry.id.number
+    return [entry.id._replace(number=each) for each in range(last - before, last + 1)]
 
 
 _Task: TypeAlias = "asyncio.Task[Any] | None"
@@ -332,6 +360,8 @@ class Journal:
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._strands: dict[tuple[str, str], tuple[_Task, frozenset[_Task]]] = {}
         """The task that has used a name and key last, and those that were there beside it."""
+        self._last: dict[_Task, StepId] = {}
+        """The last step of each asyncio task."""
         self._waiting: dict[StepId, Recorded] = {}
         self.running: set[Running] = set()
 
@@ -340,7 +370,7 @@ class Journal:
 
     def _keep(self, entry: object) -> None:
         if isinstance(entry, Recorded):
-            self._kept[entry.id] = entry
+            self._kept.update(dict.fromkeys(ids_in(entry), entry))
         elif isinstance(entry, ArtifactWritten) and entry.told:
             artifact_id = entry.artifact.artifact_id
             self._told[artifact_id].append(_content_of(entry.artifact))
@@ -370,7 +400,26 @@ class Journal:
                 " in the next attempt: tell them apart by `key=…`."
             )
         self._numbers[name, key] += 1
-        return StepId(name, key, self._numbers[name, key])
+        step_id = StepId(name, key, self._numbers[name, key])
+        if name != SLEEP:
+            self._last[asyncio.current_task()] = step_id
+        return step_id
+
+    def sleep_id(self, key: str, *, in_main: bool, seconds: float) -> StepId | None:
+        """Return the identity of the next sleep of the calling task; None: it has none.
+
+        In the agent's own task its order tells it from others. In another one without a key, a
+        short sleep is known by the last step of that task.
+
+        Raises:
+            WrongCallError: as `id_of`.
+        """
+        if in_main or key:
+            return self.id_of(SLEEP, key)
+        if seconds >= PARK_S:
+            return self.id_of(SLEEP, IN_TASK)
+        last = self._last.get(asyncio.current_task())
+        return None if last is None else self.id_of(SLEEP, digest("behind", *map(str, last)))
 
     def _keeps_order(self, name: str, key: str) -> bool:
         """Return True if the calling task is the only one that uses a name and key.
@@ -420,6 +469,12 @@ class Journal:
     def delay(self, entry: Recorded) -> None:
         """Take a record that is stored with the next one, or not at all."""
         self._waiting[entry.id] = entry
+
+    def end_sleep(self, step_id: StepId, until_ms: int) -> None:
+        """Take the record of a sleep that is over; with those right before it, it is one."""
+        earlier = self._waiting.pop(step_id._replace(number=step_id.number - 1), None)
+        before = 0 if earlier is None else wait_in(earlier)[1] + 1
+        self.delay(until_time(step_id, until_ms, before))
 
     def take_back(self, step_id: StepId) -> None:
         """Forget the delayed record of a step, if it has one."""

@@ -1,0 +1,359 @@
+"""Turns that leave their process, in the middle of all kinds of code: asleep, or handed over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any
+
+import anyio
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import TaskState
+
+from a2a_serverless import steps
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.worker import Retry, TaskContext, TurnLeft, current_context
+from tests.support.workers import Agent, Bench, PacedClock, S, complete
+from tests.unit.worker.test_steps import Stand
+
+Leaf = Callable[..., Coroutine[Any, Any, None]]
+"""Leaves the turn; `key` tells two of them apart."""
+
+
+# -- sixteen shapes of code ------------------------------------------------------------------------
+
+
+async def plain(leaf: Leaf) -> None:
+    await leaf()
+
+
+async def timeout(leaf: Leaf) -> None:
+    async with asyncio.timeout(1_000):
+        await leaf()
+
+
+async def wait_for(leaf: Leaf) -> None:
+    await asyncio.wait_for(leaf(), 1_000)
+
+
+async def shield(leaf: Leaf) -> None:
+    await asyncio.shield(leaf())
+
+
+async def child_task(leaf: Leaf) -> None:
+    await asyncio.ensure_future(leaf("child"))
+
+
+async def gather(leaf: Leaf) -> None:
+    await asyncio.gather(leaf("a"), leaf("b"), leaf("c"))
+
+
+async def contexts_gather(leaf: Leaf) -> None:
+    await current_context().gather(leaf("a"), leaf("b"), leaf("c"))
+
+
+async def task_group(leaf: Leaf) -> None:
+    async with asyncio.TaskGroup() as group:
+        for key in "abc":
+            group.create_task(leaf(key))
+
+
+async def except_star(leaf: Leaf) -> None:
+    try:
+        await task_group(leaf)
+    except* Exception:  # noqa: BLE001 - the shape
+        raise AssertionError("It is seen as an exception.") from None
+
+
+async def anyio_group(leaf: Leaf) -> None:
+    async with anyio.create_task_group() as group:
+        for key in "abc":
+            group.start_soon(leaf, key)
+
+
+async def anyio_move_on(leaf: Leaf) -> None:
+    with anyio.move_on_after(1_000):
+        await leaf()
+
+
+async def anyio_fail(leaf: Leaf) -> None:
+    with anyio.fail_after(1_000):
+        await leaf()
+
+
+async def suppress(leaf: Leaf) -> None:
+    with contextlib.suppress(Exception):
+        await leaf()
+
+
+async def except_cancelled(leaf: Leaf) -> None:
+    try:
+        await leaf()
+    except asyncio.CancelledError:
+        raise AssertionError("It is taken for a cancel.") from None
+
+
+async def tried_again(leaf: Leaf) -> None:
+    for _ in range(3):
+        try:
+            await leaf()
+        except Exception:  # noqa: BLE001, S112 - the shape
+            continue
+        break
+
+
+async def exit_stack(leaf: Leaf) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.sleep, 0)
+        await leaf()
+
+
+async def generator(leaf: Leaf) -> None:
+    async def given() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0)
+
+    async with contextlib.aclosing(given()) as numbers:
+        async for _ in numbers:
+            await leaf()
+
+
+async def returned_exceptions(leaf: Leaf) -> None:
+    await asyncio.gather(leaf("a"), leaf("b"), return_exceptions=True)
+
+
+async def bare_except(leaf: Leaf) -> None:
+    try:
+        await leaf()
+    except:  # noqa: E722 - the shape
+        return
+
+
+PASSES = (
+    *(plain, timeout, wait_for, shield, child_task, gather, anyio_move_on, anyio_fail, suppress),
+    *(contexts_gather, except_cancelled, tried_again, exit_stack, generator),
+)
+GROUPS = (task_group, except_star, anyio_group)
+SWALLOWS = (returned_exceptions, bare_except)
+
+
+def kind_of(error: BaseException) -> str:
+    """The class of an error; of a group, that of its members, if they have one."""
+    if isinstance(error, BaseExceptionGroup):
+        return "group of " + " and ".join(sorted({kind_of(each) for each in error.exceptions}))
+    return type(error).__name__
+
+
+async def slept(ctx: TaskContext, key: str) -> None:
+    await ctx.sleep(3600, key=key)
+
+
+async def stepped(ctx: TaskContext, key: str) -> None:
+    """The record of one step hands the turn over; the others sleep beside it."""
+    if key in {"b", "c"}:
+        await ctx.sleep(50, key=key)
+    else:
+        await ctx.step("part", asyncio.sleep, 0, key=key)
+
+
+@pytest.mark.parametrize("leaves", [slept, stepped])
+@pytest.mark.parametrize(
+    ("shape", "ends"),
+    [(each, "TurnLeft") for each in PASSES]
+    + [(each, "group of TurnLeft") for each in GROUPS]
+    + [(each, "went on") for each in SWALLOWS],
+)
+async def test_leaving_is_no_cancel(
+    shape: Callable[[Leaf], Awaitable[None]],
+    ends: str,
+    leaves: Callable[[TaskContext, str], Awaitable[None]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """TurnLeft comes out of each call of `ctx`; `finally` runs to its end, and the turn goes on.
+
+    Code that swallows it gets it again from its next call.
+    """
+    heard: list[str] = []
+    ended: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        async def leaf(key: str = "") -> None:
+            try:
+                await leaves(ctx, key)
+            except BaseException as error:
+                heard.append(type(error).__name__)
+                raise
+            finally:
+                await asyncio.sleep(0)
+                heard.append("finally")
+
+        try:
+            await shape(leaf)
+            ended.append("went on")
+        except BaseException as error:
+            ended.append(kind_of(error))
+            raise
+        with pytest.raises(TurnLeft) if stand.script.starts == 1 else contextlib.nullcontext():
+            await ctx.send_status("more")
+        await ctx.complete("done")
+
+    caplog.set_level(logging.INFO)
+    stand = Stand(handle, clock=PacedClock())
+    await stand.send()
+    head = await left_by(stand, is_handed_over=leaves is stepped)
+    assert ended == [ends]
+    assert set(heard) == {"TurnLeft", "finally"}
+    assert heard.count("TurnLeft") == heard.count("finally")
+    assert head.attempts == 0
+    assert not [line for line in caplog.records if line.levelno > logging.INFO], caplog.text
+    await stand.pass_time(3600)
+    working = asyncio.create_task(stand.work())
+    while not working.done():
+        await stand.last(10)
+    head = await working
+    assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 2)
+    assert heard[2 * heard.count("TurnLeft") :] == ["finally"] * heard.count("TurnLeft")
+
+
+async def left_by(stand: Stand, *, is_handed_over: bool) -> Head:
+    """Run the turn until it has left its process."""
+    handle = await stand.bench.deliver()
+    stand.queue.is_closed = is_handed_over
+    await stand.bench.adapter.process(handle)
+    stand.queue.is_closed = False
+    head = await stand.head()
+    assert head.released is not None
+    assert head.released.reason == ("handover" if is_handed_over else "asleep")
+    return head
+
+
+CALLS: dict[str, Callable[[TaskContext], Awaitable[Any]]] = {
+    "step": lambda ctx: ctx.step("after", len, ""),
+    "sleep": lambda ctx: ctx.sleep(0),
+    "sleep_until": lambda ctx: ctx.sleep(3600),
+    "run_sync": lambda ctx: ctx.run_sync(len, ""),
+    "gather": lambda ctx: ctx.gather(ctx.load_context()),
+    "load_context": lambda ctx: ctx.load_context(),
+    "update_context": lambda ctx: ctx.update_context(1),
+    "emit_text_artifact": lambda ctx: ctx.emit_text_artifact("more"),
+    "send_status": lambda ctx: ctx.send_status("more"),
+    "complete": lambda ctx: ctx.complete("more"),
+    "fail": lambda ctx: ctx.fail("more"),
+}
+
+
+async def test_each_call_says_that_the_turn_has_left() -> None:
+    """Also those of a thread: none of them does anything, and none waits."""
+    heard: list[str] = []
+    did: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        def in_thread() -> None:
+            for name, call in CALLS.items():
+                try:
+                    asyncio.run(_awaited(call(ctx)))
+                except TurnLeft:
+                    heard.append(f"{name} in a thread")
+
+        with contextlib.suppress(TurnLeft):
+            await ctx.sleep(3600)
+            did.append("slept")
+        if stand.script.starts > 1:
+            return await ctx.complete("done")
+        for name, call in CALLS.items():
+            with contextlib.suppress(TurnLeft):
+                await call(ctx)
+                did.append(name)
+        await asyncio.get_running_loop().run_in_executor(None, in_thread)
+        raise LookupError("what it raises does not count")
+
+    stand = Stand(handle, clock=PacedClock())
+    await stand.send()
+    await left_by(stand, is_handed_over=False)
+    assert (did, heard) == ([], [f"{name} in a thread" for name in CALLS])
+    await stand.pass_time(3600)
+    head = await stand.work()
+    assert (head.state, head.attempts) == (S.TASK_STATE_COMPLETED, 1)
+
+
+async def _awaited(work: Awaitable[Any]) -> Any:
+    return await work
+
+
+async def test_an_agent_that_does_not_leave_is_cancelled() -> None:
+    """A second after its turn has left; what it waits for is none of `ctx`."""
+    heard: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        if stand.script.starts > 1:
+            return await ctx.complete("done")
+        try:
+            await ctx.sleep(3600)
+        except TurnLeft:
+            heard.append("left")
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            heard.append("cancelled")
+            raise
+
+    stand = Stand(handle)
+    began = stand.clock.monotonic()
+    await stand.send()
+    await left_by(stand, is_handed_over=False)
+    assert heard == ["left", "cancelled"]
+    assert stand.clock.monotonic() - began >= 1
+
+
+async def test_a_step_that_waits_for_its_next_try_leaves() -> None:
+    """TurnLeft comes out of the step, and is not taken for its failure."""
+    heard: list[str] = []
+
+    def look() -> None:
+        heard.append("look")
+        if heard.count("look") == 1:
+            raise LookupError("not yet")
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.step("look", look, retry=Retry(tries=2, base_s=3600))
+        except BaseException as error:
+            heard.append(type(error).__name__)
+            raise
+        await ctx.complete("done")
+
+    stand = Stand(handle)
+    await stand.send()
+    await left_by(stand, is_handed_over=False)
+    assert heard == ["look", "TurnLeft"]
+    await stand.pass_time(3600)
+    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
+
+
+async def test_executors_of_the_sdk_leave_as_workers_do() -> None:
+    """What they emit after it is refused in the same way."""
+    heard: list[str] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        try:
+            await steps.sleep(3600)
+        except steps.TurnLeft:
+            heard.append("left")
+        try:
+            await complete(context, queue)
+        except steps.TurnLeft:
+            heard.append("left")
+            raise
+
+    bench = Bench(Agent(execute), visibility_s=5400)
+    head = await bench.send()
+    await bench.work()
+    head = await bench.head(head)
+    assert heard == ["left", "left"]
+    assert (head.left, head.state) == ("asleep", TaskState.TASK_STATE_WORKING)
