@@ -140,7 +140,7 @@ QUERIES = {
     "includeArtifacts=abc": "includeArtifacts must be true or false.",
     "includeArtifacts=": "includeArtifacts must be true or false.",
     "includeArtifacts=1": "includeArtifacts must be true or false.",
-    "includeArtifacts=true&includeArtifacts=abc": "includeArtifacts must be true or false.",
+    "includeArtifacts=true&includeArtifacts=abc": "comes more than once",
     "pageSize=0": "pageSize must be from 1 to 100.",
     "pageSize=1e9": "",
     "pageSize=99999999999999999999": "",
@@ -156,7 +156,7 @@ QUERIES = {
     f"pageToken={token('x' * 5000, 1, 'x')}": "ask for its first page",
     f"pageToken={base64.urlsafe_b64encode(b'[' * 5000).decode()}": "ask for its first page",
     "contextId=" + "x" * 600: "",
-    "tenant=a&tenant=b": "must not name two tenants",
+    "tenant=a&tenant=b": "comes more than once",
 }
 
 
