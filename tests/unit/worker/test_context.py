@@ -213,9 +213,7 @@ async def test_the_state_may_be_stored_more_than_once() -> None:
     assert await bench.storage.contexts.load("ctx") == (2, 1)
 
 
-@pytest.mark.parametrize(
-    "data", [object(), {1: "a"}, 10**400, "\ud800"], ids=["object", "key", "number", "text"]
-)
+@pytest.mark.parametrize("data", [object(), {1: "a"}, 10**400], ids=["object", "key", "number"])
 async def test_data_is_json(data: object) -> None:
     """Data that JSON cannot hold is refused with InvalidArgumentError, and the turn goes on."""
 

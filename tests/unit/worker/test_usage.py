@@ -297,7 +297,7 @@ async def test_half_a_character_of_a_name_is_replaced() -> None:
         await ctx.complete()
 
     _, head = await run(handle)
-    assert [one.model for one in head.usage] == ["m?"]
+    assert [one.model for one in head.usage] == ["m\ufffd"]
 
 
 async def test_many_models_are_bounded() -> None:

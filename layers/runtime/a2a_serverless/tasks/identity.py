@@ -13,7 +13,7 @@ import secrets
 import uuid
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from a2a_serverless.errors import InvalidArgumentError
 
@@ -150,6 +150,25 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def unicode_of(value: Any) -> Any:
+    """Return a text that can be sent, or a JSON value of such texts.
+
+    Two halves of a surrogate pair become their character, and a half that is alone U+FFFD.
+    """
+    if isinstance(value, str):
+        if is_unicode(value):
+            return value
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, dict):
+        return {unicode_of(name): unicode_of(one) for name, one in value.items()}
+    return [*map(unicode_of, value)] if isinstance(value, list | tuple) else value
+
+
+def without_half(text: str) -> tuple[str, str]:
+    """Return a text without the first half of a surrogate pair at its end, and that half."""
+    return (text[:-1], text[-1]) if "\ud800" <= text[-1:] <= "\udbff" else (text, "")
 
 
 def _size(text: str) -> int:

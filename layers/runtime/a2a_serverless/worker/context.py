@@ -36,6 +36,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.sources import Source
 from a2a_serverless.tasks.entries import StepId, data_of, json_of
+from a2a_serverless.tasks.identity import unicode_of, without_half
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.worker.executor import TurnQueue
@@ -57,6 +58,7 @@ from a2a_serverless.worker.steps import (
     SLEEP,
     Form,
     Retry,
+    Running,
     current_step,
     key_of,
     seconds_of,
@@ -315,7 +317,7 @@ class TaskContext(UserTurn):
         >>> await ctx.reply_directly("Hello!")
         """
         message = self._message_of([_text_part(text)])
-        self._end()
+        await self._end()
         await self._queue.reply(message)
 
     async def fail(self, reason: str) -> None:
@@ -348,7 +350,7 @@ class TaskContext(UserTurn):
             parts.append(_data_part(data))
         message = self._message_of(parts)
         status = self._status_of(TaskState.TASK_STATE_INPUT_REQUIRED, message)
-        self._end()
+        await self._end()
         await self._queue.enqueue_event(status)
 
     async def request_auth(
@@ -375,7 +377,7 @@ class TaskContext(UserTurn):
             parts.append(_data_part(hints))
         message = self._message_of(parts or [Part(text="Authentication required.")])
         status = self._status_of(TaskState.TASK_STATE_AUTH_REQUIRED, message)
-        self._end()
+        await self._end()
         # For an executor this state alone does not end the turn: it may stay and wait.
         await self._queue.end_with(status)
 
@@ -435,7 +437,7 @@ class TaskContext(UserTurn):
         >>> await ctx.emit_text_artifact(" a time.", "story", append=True, last_chunk=True)
         """
         await self.emit_artifact(
-            artifact_id=artifact_id, text=_text(text), append=append, last_chunk=last_chunk
+            artifact_id=artifact_id, text=_checked(text), append=append, last_chunk=last_chunk
         )
 
     async def emit_data_artifact(
@@ -486,13 +488,19 @@ class TaskContext(UserTurn):
         Raises:
             ValueError: there is no content, or (InvalidArgumentError) `data` is no JSON value.
         """
+        artifact_id, given = _text(artifact_id), text
+        if text is not None:
+            text = self._joined(artifact_id, _checked(text), append=append, last_chunk=last_chunk)
         parts = _parts(text, data, file_bytes, file_url)
+        if append and given and not text and len(parts) == 1:
+            await asyncio.sleep(0)  # half a character: it comes with the next chunk
+            return
         for part in parts:
-            part.media_type, part.filename = media_type, filename
+            part.media_type, part.filename = _text(media_type), _text(filename)
         artifact = Artifact(
             artifact_id=artifact_id,
-            name=name,
-            description=description,
+            name=_text(name),
+            description=_text(description),
             parts=parts,
             metadata=_struct(metadata) if metadata else None,
             extensions=extensions,
@@ -528,8 +536,9 @@ class TaskContext(UserTurn):
         if not self._is_open("emit_file"):
             return
         named = filename or (Path(source).name if isinstance(source, str | os.PathLike) else "")
-        part = await self._queue.at_home(self._queue.files.put(source, media_type, named))
-        artifact = Artifact(artifact_id=artifact_id, name=name, parts=[part])
+        put = self._queue.files.put(source, _text(media_type), _text(named))
+        part = await self._queue.at_home(put)
+        artifact = Artifact(artifact_id=_text(artifact_id), name=_text(name), parts=[part])
         await self._publish_artifact(artifact, append=append, last_chunk=last_chunk)
 
     # -- files ---------------------------------------------------------------------------------
@@ -718,10 +727,18 @@ class TaskContext(UserTurn):
         return key_of(*self._queue.key, running.id)
 
     async def _stepped(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if inspect.iscoroutinefunction(func):
-            return await func(*args, **kwargs)
-        made = await self.run_sync(func, *args, **kwargs)
-        return await made if inspect.isawaitable(made) else made
+        step = current_step()
+        try:
+            if inspect.iscoroutinefunction(func):
+                made = await func(*args, **kwargs)
+            else:
+                made = await self.run_sync(func, *args, **kwargs)
+                made = await made if inspect.isawaitable(made) else made
+            await self._send_halves([step])  # what the step says is kept with its record
+        finally:  # of a try that has failed nothing is kept
+            for key in [each for each in self._queue.halves if step and each[0] is step]:
+                del self._queue.halves[key]
+        return made
 
     async def gather(self, *work: Awaitable[T]) -> list[T]:
         """Do several things at once; return their results in order.
@@ -820,11 +837,34 @@ class TaskContext(UserTurn):
 
     # ------------------------------------------------------------------------------------------
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
         """Note the ending. Call it after making the event: if that raises, the turn goes on."""
         if self.turn_ended:
             raise RuntimeError("The turn has ended already: end it exactly once.")
         self._has_ended = True
+        if self._queue.halves:
+            await self._send_halves([step for step, _ in self._queue.halves])
+
+    def _joined(self, artifact_id: str, text: str, *, append: bool, last_chunk: bool) -> str:
+        """Return the text of a chunk with the half of a character before it.
+
+        Models stream halves of surrogate pairs. One at the end is kept for the next chunk.
+        """
+        key = current_step(), artifact_id
+        before = self._queue.halves.pop(key, "")
+        text = before + text if append else text
+        whole, half = without_half(text)
+        if last_chunk or not half:
+            return text
+        self._queue.halves[key] = half
+        return whole
+
+    async def _send_halves(self, steps: Sequence[Running | None]) -> None:
+        """Send the halves of characters for which no next chunk comes, of what the steps said."""
+        for key in [each for each in self._queue.halves if each[0] in steps]:
+            parts = [_text_part(self._queue.halves.pop(key))]
+            artifact = Artifact(artifact_id=key[1], parts=parts)
+            await self._publish_artifact(artifact, append=True, last_chunk=False)
 
     def _is_open(self, method: str) -> bool:
         if self.turn_ended:
@@ -834,15 +874,15 @@ class TaskContext(UserTurn):
         return not self.turn_ended
 
     async def _complete_with(self, parts: list[Part], artifact_id: str) -> None:
-        artifact = Artifact(artifact_id=artifact_id, parts=parts)
-        self._end()
+        artifact = Artifact(artifact_id=_text(artifact_id), parts=parts)
+        await self._end()
         if parts:
             await self._publish_artifact(artifact, append=False, last_chunk=True)
         await self._queue.enqueue_event(self._said(TaskState.TASK_STATE_COMPLETED))
 
     async def _end_in(self, state: TaskState, text: str | None) -> None:
         status = self._said(state, text)
-        self._end()
+        await self._end()
         await self._queue.enqueue_event(status)
 
     def _said(self, state: TaskState, text: str | None = None) -> TaskStatusUpdateEvent:
@@ -967,7 +1007,17 @@ def _text_part(text: str) -> Part:
 
 
 def _text(value: str) -> str:
-    """Return a text that the agent has passed to a method of its context.
+    """Return a text that the agent has passed to a method of its context, as one to send.
+
+    Raises:
+        WrongCallError: as `_checked`.
+    """
+    text: str = unicode_of(_checked(value))
+    return text
+
+
+def _checked(value: str) -> str:
+    """Return a text that the agent has passed.
 
     Raises:
         WrongCallError: `value` is not a text; the message spells out the right call.
@@ -977,6 +1027,14 @@ def _text(value: str) -> str:
     return value
 
 
+def _sendable(make: Callable[[Any], T], value: Any) -> T:
+    """Return what is made of a value, whose texts may have halves of characters."""
+    try:
+        return make(value)
+    except UnicodeEncodeError:
+        return make(unicode_of(value))
+
+
 def _data_part(data: Any) -> Part:
     """Return a JSON value as a part.
 
@@ -984,7 +1042,7 @@ def _data_part(data: Any) -> Part:
         WrongCallError: it is none; the message names what is not, and spells out the right call.
     """
     try:
-        return new_data_part(data, media_type="application/json")
+        return _sendable(partial(new_data_part, media_type="application/json"), data)
     except (ParseError, TypeError, ValueError, OverflowError) as error:
         raise refused_data(data, error) from error
 
@@ -992,7 +1050,7 @@ def _data_part(data: Any) -> Part:
 def _struct(fields: dict[str, Any]) -> Struct:
     struct = Struct()
     try:
-        struct.update(fields)
+        _sendable(struct.update, fields)
     except (TypeError, ValueError) as error:
         raise refused_data(fields, error, "a JSON value as metadata") from error
     return struct

@@ -60,7 +60,7 @@ from a2a_serverless.worker.files import AGENTS, FileInfo, Files
 from a2a_serverless.worker.guard import PAUSE_ROUNDS, TurnWriter
 from a2a_serverless.worker.loops import AgentCall, AgentCalls, noted, runtimes_own, task_number
 from a2a_serverless.worker.records import TurnRecords
-from a2a_serverless.worker.steps import LeftError, TurnLeft, current_step, outside
+from a2a_serverless.worker.steps import LeftError, Running, TurnLeft, current_step, outside
 
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
@@ -118,6 +118,11 @@ class TurnView:
     def has_artifact(self, artifact_id: str) -> bool:
         """Return True if the task has an artifact of this id."""
         return artifact_id in self._fold.artifacts
+
+    def text_of(self, artifact_id: str) -> str:
+        """Return the text that an artifact has so far."""
+        known = self._fold.artifacts.get(artifact_id, Artifact())
+        return "".join(part.text for part in known.parts)
 
     @property
     def completes_empty(self) -> bool:
@@ -355,6 +360,8 @@ class TurnQueue(EventQueue):
         self._is_closed = False
         self._is_over = False
         self._taken = 0
+        self.halves: dict[tuple[Running | None, str], str] = {}
+        """The half of a surrogate pair with which a chunk ended, by its step and artifact."""
         self._calls = AgentCalls()
         self._stopping = asyncio.Event()
         self.fault: InvalidAgentEventError | None = None

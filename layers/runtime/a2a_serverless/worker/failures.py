@@ -24,6 +24,7 @@ from a2a_serverless.errors import (
     InvalidAgentEventError,
     InvalidArgumentError,
 )
+from a2a_serverless.tasks.identity import unicode_of
 
 _RUNTIME: Final = (f"{Path(__file__).parents[1]}/", "<frozen")
 _LIBRARIES: Final = (
@@ -268,8 +269,9 @@ class DeadlineError(A2AServerlessError):
 
 
 def sayable(text: str, most: int) -> str:
-    """Return a text that can be stored: its first characters, without halves of characters."""
-    return text[:most].encode(errors="replace").decode()
+    """Return the first characters of a text, as one that can be stored."""
+    made: str = unicode_of(text[:most])
+    return made
 
 
 def _short(value: object) -> str:

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from a2a.types import Artifact, TaskArtifactUpdateEvent
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.storage.contexts import key_twice
@@ -35,7 +36,7 @@ from a2a_serverless.tasks.entries import (
     copied,
 )
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.worker.failures import RetryLater, WrongCallError, is_final, json_instead
 
 MAX_RESULT_BYTES: Final = 1_000_000
@@ -271,7 +272,7 @@ class Form(NamedTuple):
     def _json(self, step_id: StepId, result: Any) -> bytes:
         if self.type is not None:
             try:
-                made = self.type.dump_json(self.type.validate_python(result))
+                made = self._typed(self.type.validate_python(result))
                 self.type.validate_json(made)  # not a number, for instance, becomes null
             except ValueError as error:  # a ValidationError, or one of writing JSON
                 reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
@@ -288,6 +289,15 @@ class Form(NamedTuple):
                 f"Step {step_id.name!r} has returned what cannot be recorded ({error}):"
                 f" {way or json_instead(result)}."
             ) from error
+
+    def _typed(self, value: Any) -> bytes:
+        assert self.type is not None  # noqa: S101 - asked by the caller
+        try:
+            return self.type.dump_json(value)
+        except PydanticSerializationError as error:
+            if "surrogates not allowed" not in str(error):
+                raise
+            return json.dumps(unicode_of(self.type.dump_python(value, mode="json"))).encode()
 
     def decoded(self, entry: Recorded) -> Any:
         """Return the result in a record.
