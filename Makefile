@@ -62,9 +62,10 @@ test: $(VENV)/.stamp ## all tests; where `make emulators` and `make foreign` wer
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: long
-long: $(VENV)/.stamp ## what `make test` does in short: a project out of the wheel, ten minutes of one hostile client, a model that is away, polls of hours, files of 100 MB
+long: $(VENV)/.stamp ## what `make test` does in short: a project out of the wheel, one hostile client for ten minutes, a model that is away, polls of hours, parallel calls, files of 100 MB
 	A2A_PROJECTS=one A2A_FAULTS=long $(BIN)/python -m pytest tests/e2e/test_projects.py tests/e2e/test_quiet_alarms.py \
 		tests/unit/worker/test_outages.py tests/unit/worker/test_short_sleeps.py \
+		tests/unit/frameworks/test_langgraph_interrupts.py \
 		tests/unit/live/test_address_checks.py::test_files_are_the_same_in_each_reading
 	@cat build/newcomers.md
 

@@ -12,7 +12,7 @@ from base64 import b64decode, b64encode
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from typing import Any, ClassVar, Final, TypeGuard
@@ -20,7 +20,6 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import (
-    LC_AUTO_PREFIX,
     AIMessage,
     AIMessageChunk,
     BaseMessage,
@@ -32,7 +31,6 @@ from langchain_core.runnables.config import merge_configs, var_child_runnable_co
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.errors import EmptyInputError, GraphRecursionError, InvalidUpdateError
 from langgraph.graph import START, StateGraph
@@ -40,7 +38,6 @@ from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.types import CachePolicy, Command
-from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 from xxhash import xxh3_128_hexdigest
 
@@ -52,6 +49,7 @@ from a2a_serverless.frameworks.adapter import (
     final_errors,
 )
 from a2a_serverless.frameworks.conversation import Answer, Conversation
+from a2a_serverless.frameworks.langgraph_interrupts import Callers, Saver, namespace_of, without_ids
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import File, Takes, give
 from a2a_serverless.frameworks.steps import (
@@ -233,9 +231,10 @@ class LangGraphWorker(FrameworkWorker):
         if conversation.waiting is None:
             given = self.begin(ctx)
         else:
-            given = await _answered(graph, thread.config, conversation.answer)
+            given = await _answered(graph, thread, conversation)
         options = await self.passed.of(ctx, self._options)
-        config = merge_configs(options.pop("config", None), thread.config)
+        callers = Callers()
+        config = merge_configs(options.pop("config", None), thread.config, {"callbacks": [callers]})
         said = _Said(ctx, Answer(ctx), self.show)
         with self._failures(ctx):
             if self._steps:
@@ -249,7 +248,9 @@ class LangGraphWorker(FrameworkWorker):
                 await _stream(graph, given, config, options, said, self._shows)
         state = await graph.aget_state(thread.config)
         if state.interrupts:
-            await conversation.ask(state.interrupts[0].value, thread.dump())
+            asked = state.interrupts[0]
+            by = callers.of(asked, namespace_of(thread.saver.asking(asked)[0]))
+            await conversation.ask(asked.value, {**thread.dump(), "by": by})
         elif state.next:
             stopped = ", ".join(state.next)
             raise FinalError(
@@ -270,7 +271,7 @@ class _Thread:
     """
 
     def __init__(self, context_id: str, serde: SerializerProtocol | None = None) -> None:
-        self.saver = InMemorySaver(serde=serde)
+        self.saver = Saver(serde=serde)
         self.config: RunnableConfig = {"configurable": {"thread_id": context_id}}
 
     def restore(self, dumped: dict[str, str] | None) -> None:
@@ -289,7 +290,7 @@ class _Thread:
         """Return the thread as JSON; if the graph has ended, without what is only for resuming."""
         latest: dict[str, CheckpointTuple] = {}
         for each in self.saver.list(self.config):  # of each namespace the newest first
-            namespace = each.config["configurable"]["checkpoint_ns"]
+            namespace = namespace_of(each)
             # A subgraph's run has an id behind a colon; a subgraph with its own memory has no id.
             if not (has_ended and ":" in namespace):
                 latest.setdefault(namespace, each)
@@ -331,19 +332,22 @@ class _Thread:
         return {"configurable": {**self.config["configurable"], "checkpoint_ns": namespace}}
 
 
-async def _answered(graph: Graph, config: RunnableConfig, answer: Any) -> Command[Any]:
-    """Return the input that goes on with an answer.
+async def _answered(graph: Graph, thread: _Thread, conversation: Conversation) -> Command[Any]:
+    """Return the input that goes on with an answer, which is kept for the question of the task.
 
     Raises:
         FinalError: the graph is another one than that which has asked.
+        PartRefusedError: the answer has a file.
     """
-    asked = (await graph.aget_state(config)).interrupts
+    asked = (await graph.aget_state(thread.config)).interrupts
     if not asked:
         raise FinalError(
             "The graph has changed since it asked, and no node waits for the answer any more: begin"
             " a new task, or give the node that has asked its name again.",
             client_text="The agent has changed since it asked: begin a new task.",
         )
+    answer = conversation.answer
+    thread.saver.answer(asked[0], (conversation.waiting or {}).get("by"), answer)
     return Command(resume={asked[0].id: answer})
 
 
@@ -569,24 +573,6 @@ def _are_messages(value: Any) -> TypeGuard[list[Any]]:
 # -- steps -----------------------------------------------------------------------------------
 
 
-def _without_ids(given: Any) -> Any:
-    """Return a graph's input without what is new in each attempt: ids, and the order of sets."""
-    if isinstance(given, BaseMessage):
-        return _without_ids(given.model_dump(exclude={"id"}))
-    if isinstance(given, BaseModel):
-        return _without_ids(dict(given))
-    if is_dataclass(given) and not isinstance(given, type):
-        return {each.name: _without_ids(getattr(given, each.name)) for each in fields(given)}
-    if isinstance(given, Mapping):
-        named = {str(name): _without_ids(value) for name, value in given.items()}
-        if str(named.get("id", "")).startswith(LC_AUTO_PREFIX):  # a block of a message's content
-            del named["id"]
-        return named
-    if isinstance(given, set | frozenset):
-        return sorted(text_of(_without_ids(value)) for value in given)
-    return [*map(_without_ids, given)] if isinstance(given, list | tuple) else given
-
-
 class _Run:
     """One run of a node, which is a step."""
 
@@ -623,7 +609,7 @@ class _Nodes(BaseCache[Any]):
         super().__init__(serde=serde)
         self._ctx = ctx
         # What a node gets comes of the graph's input, of records, and of the state at the start.
-        self._asked = digest("input", text_of(_without_ids(given))).encode()
+        self._asked = digest("input", text_of(without_ids(given))).encode()
         self._said = said
         self._shows = shows
         self._others = graph.cache
