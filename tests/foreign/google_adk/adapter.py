@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from itertools import product
 from typing import Any
 from unittest import TestCase
 from unittest.mock import patch
@@ -35,6 +36,7 @@ from google.genai import types
 from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS
 from a2a_serverless.frameworks.adk import AdkExecutor
 from a2a_serverless.frameworks.conversation import Conversation
+from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.agents import executor_of
 from a2a_serverless_tools.contract import Storage
@@ -547,6 +549,34 @@ async def test_chunks_are_kept_with_their_answer() -> None:
         assert recorded.count("model") == 4, recorded
 
 
+class Halves(BaseLlm):  # type: ignore[misc] # as above
+    """Streams the halves of a character in two chunks."""
+
+    async def generate_content_async(
+        self,
+        llm_request: LlmRequest,
+        stream: bool = False,  # noqa: FBT001, FBT002
+    ) -> AsyncGenerator[LlmResponse, None]:
+        for text in ("a\ud83d", "\ude00b"):
+            said = types.Content(role="model", parts=[types.Part(text=text)])
+            yield LlmResponse(content=said, partial=True)
+        said = types.Content(role="model", parts=[types.Part(text="a\ud83d\ude00b")])
+        yield LlmResponse(content=said)
+
+
+async def test_halves_of_characters_are_joined() -> None:
+    """Of neighbouring chunks, and in the whole answer."""
+    for new, steps in product((True, False), (True, False)):
+        agent = LlmAgent(name="helper", model=Halves(model="fake"))
+        executor = {"config": SSE, "force_new_version": new}
+        speaking = Talk(AdkExecutor(agent, "adapted", steps=steps, executor_options=executor))
+        head, task = await speaking.say("hello")
+        assert answered(task) == "a😀b", task.artifacts
+        entries = [e for r in await speaking.bench.records(head) for e in r.entries]
+        chunks = [e.artifact.parts[0].text for e in entries if isinstance(e, ArtifactWritten)]
+        assert chunks[:2] == ["a", "😀b"] or steps or not new, chunks
+
+
 async def test_a_client_reads_chunks_before_the_answer_is_whole() -> None:
     """As without steps: the model goes on when its first chunk is stored."""
     for steps in (True, False):
@@ -607,6 +637,7 @@ class Artist(BaseLlm):  # type: ignore[misc] # as above
     error: Any
     calls: Any
     text: str
+    end: str
 
     async def generate_content_async(
         self,
@@ -632,7 +663,13 @@ class Artist(BaseLlm):  # type: ignore[misc] # as above
             cached_content_token_count=4,
         )
         said = types.Content(role="model", parts=parts)
-        yield LlmResponse(content=said, usage_metadata=used)
+        ends = {"": "STOP", "cut": "MAX_TOKENS", "refused": "SAFETY"}
+        candidate = types.Candidate(finish_reason=ends[self.end])
+        if self.end != "refused":
+            candidate.content = said
+        made = types.GenerateContentResponse(candidates=[candidate], usage_metadata=used)
+        own = LlmResponse(content=said, usage_metadata=used)
+        yield LlmResponse.create(made) if self.end else own
 
 
 def shown_by(part: types.Part) -> Any:
@@ -656,6 +693,7 @@ def made(
     calls: list[str] | None = None,
     work: Callable[[Any], Awaitable[None]] = idle,
     text: str = "seen",
+    end: str = "",
     **options: Any,
 ) -> AdkExecutor:
     """An agent of `files.Made`."""
@@ -671,7 +709,8 @@ def made(
         await work(tool_context.state)
         return {"result": "called"}
 
-    model = Artist(model="fake", seen=seen, file=file, error=error, calls=noted, text=text)
+    own = {"seen": seen, "file": file, "error": error, "calls": noted, "text": text, "end": end}
+    model = Artist(model="fake", **own)
     tools = [tool, LongRunningFunctionTool(ask)]
     return AdkExecutor(LlmAgent(name="helper", model=model, tools=tools), "adapted", **options)
 

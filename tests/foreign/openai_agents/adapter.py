@@ -6,6 +6,7 @@ import uuid
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 import httpx2
@@ -25,9 +26,13 @@ from agents.models.interface import Model
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 from openai.types.responses import (
     ResponseCompletedEvent,
+    ResponseIncompleteEvent,
     ResponseOutputItemDoneEvent,
+    ResponseOutputRefusal,
+    ResponseTextDeltaEvent,
     ResponseUsage,
 )
+from openai.types.responses.response import IncompleteDetails
 from openai.types.responses.response_output_item import ImageGenerationCall
 from pydantic import BaseModel
 
@@ -43,7 +48,7 @@ from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.agents import executor_of
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless_tools.contract import Storage
-from tests.support.workers import artifact_texts
+from tests.support.workers import S, artifact_texts, status_text
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
@@ -205,6 +210,80 @@ async def test_an_output_that_is_no_text_is_data() -> None:
 
     _, task = await talk(reply, output_type=Weather).say("a")
     assert answered(task) == {"city": "Oslo"}, task
+
+
+class Events(Fake):
+    """Streams the answers it is given, without those of their events that `hears` refuses."""
+
+    def __init__(self, reply: Reply, hears: Callable[[Any], bool]) -> None:
+        super().__init__(reply)
+        self.hears = hears
+
+    async def stream_response(self, *call: Any, **settings: Any) -> AsyncIterator[Any]:
+        async for event in super().stream_response(*call, **settings):
+            if self.hears(event):
+                yield event
+
+
+async def test_an_answer_that_comes_whole_is_sent() -> None:
+    """Some providers stream no deltas, or not of each message; what they have sent comes once."""
+
+    def reply(call: ModelCall) -> list[Any]:
+        if call.input[-1].get("type") == "function_call_output":
+            return [assistant_message("one"), assistant_message("two")]
+        return [
+            assistant_message("So."),
+            function_call("look_up", {"what": "x"}, call_id=uuid.uuid4().hex),
+        ]
+
+    def is_delta(event: Any) -> bool:
+        return isinstance(event, ResponseTextDeltaEvent)
+
+    seen: list[Any] = []
+
+    def every_other(event: Any) -> bool:
+        seen.append(event)
+        return not is_delta(event) or sum(map(is_delta, seen)) % 2 == 0
+
+    kinds: list[Callable[[Any], bool]] = [
+        lambda _: True,
+        lambda event: not is_delta(event),
+        lambda event: isinstance(event, ResponseCompletedEvent),
+        lambda event: is_delta(event) or isinstance(event, ResponseCompletedEvent),
+        every_other,
+    ]
+    for hears, steps in product(kinds, (True, False)):
+        agent = Agent(name="helper", model=Events(reply, hears), tools=[look_up])
+        run = RunConfig(tracing_disabled=True)
+        _, task = await Talk(OpenAIAgentsWorker(agent, run, steps=steps)).say("go")
+        text = answered(task).replace("\n\n", "")
+        assert text == "So.onetwo", (text, steps)
+
+
+async def test_what_a_model_says_of_its_refusal_is_told() -> None:
+    """The task is rejected with it, after one attempt."""
+
+    def refuses(_: ModelCall) -> list[Any]:
+        made = assistant_message("")
+        made.content = [ResponseOutputRefusal(type="refusal", refusal="I cannot.")]
+        return [made]
+
+    for steps in (True, False):
+        agent = Agent(name="helper", model=Fake(refuses))
+        run = RunConfig(tracing_disabled=True)
+        _, task = await Talk(OpenAIAgentsWorker(agent, run, steps=steps), max_attempts=3).say("a")
+        assert task.status.state == S.TASK_STATE_REJECTED, task.status
+        assert status_text(task) == "I cannot.", task.status
+
+
+async def test_calls_with_one_id_are_not_asked_about() -> None:
+    """An answer to one would be that to the other: the SDK refuses them."""
+
+    def reply(_: ModelCall) -> list[Any]:
+        return [function_call("delete", {"what": name}, call_id="x") for name in "ab"]
+
+    _, task = await talk(reply).say("go")
+    assert task.status.state == S.TASK_STATE_FAILED, task.status
 
 
 def told(reply: Reply) -> Talk:
@@ -411,6 +490,25 @@ class Painter(Fake):
             yield event
 
 
+class Ending(Fake):
+    """Is cut by its limit, or by the filter of its service."""
+
+    def __init__(self, reply: Reply, end: str) -> None:
+        super().__init__(reply)
+        self.end = {"cut": "max_output_tokens", "refused": "content_filter"}[end]
+
+    async def stream_response(self, *call: Any, **settings: Any) -> AsyncIterator[Any]:
+        async for event in super().stream_response(*call, **settings):
+            if isinstance(event, ResponseCompletedEvent):
+                event.response.incomplete_details = IncompleteDetails(reason=self.end)
+                event.response.status = "incomplete"
+                yield ResponseIncompleteEvent(
+                    response=event.response, sequence_number=0, type="response.incomplete"
+                )
+            elif self.end == "max_output_tokens":
+                yield event
+
+
 def made(
     seen: list[Any],
     *,
@@ -419,6 +517,7 @@ def made(
     calls: list[str] | None = None,
     work: Callable[[Any], Awaitable[None]] = idle,
     text: str = "seen",
+    end: str = "",
     **options: Any,
 ) -> OpenAIAgentsWorker:
     """An agent of `files.Made`; its tool returns a picture."""
@@ -448,7 +547,7 @@ def made(
         await work(run.context)
         return ToolOutputImage(image_url=f"data:image/png;base64,{content}")
 
-    model = Painter(reply, file) if file else Fake(reply)
+    model = Painter(reply, file) if file else Ending(reply, end) if end else Fake(reply)
     agent = Agent(name="helper", model=model, tools=[ask, draw])
     return OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True), **options)
 

@@ -11,16 +11,18 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from strands import Agent, ToolContext, tool
 from strands.agent.conversation_manager import SlidingWindowConversationManager
+from strands.middleware import InvokeModelStage
 from strands.models import BedrockModel, Model
 from strands.tools.executors import SequentialToolExecutor
 from strands.types import media
+from strands.types.events import ModelStopReason
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.adapter import INVALID, TOO_LONG, TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS, File
 from a2a_serverless.frameworks.strands import StrandsWorker, _block
 from a2a_serverless.worker import TaskContext
-from tests.support.workers import artifact_texts
+from tests.support.workers import artifact_texts, status_text
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
@@ -201,6 +203,43 @@ async def test_an_answer_that_is_too_long_fails_the_task() -> None:
     fails(await Talk(StrandsWorker(agent), max_attempts=3).told("long"), TOO_LONG)
 
 
+async def test_an_answer_that_comes_whole_is_sent() -> None:
+    """Middleware may answer in the place of a model, and streams nothing."""
+
+    async def answers(context: Any, go_on: Any) -> AsyncIterator[Any]:
+        message = {"role": "assistant", "content": [{"text": "whole"}]}
+        used = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
+        yield ModelStopReason("end_turn", message, used, {"latencyMs": 1})
+
+    def make() -> Agent:
+        made = agent()
+        made.add_middleware(InvokeModelStage, answers)
+        return made
+
+    for steps in (True, False):
+        _, task = await Talk(StrandsWorker(make, steps=steps)).say("go")
+        assert answered(task) == "whole", task
+
+
+@tool(name="asks", context=True)  # type: ignore[untyped-decorator] # as above
+def asks_twice(what: str, tool_context: ToolContext) -> str:
+    """Ask two questions under one name."""
+    answers = [tool_context.interrupt("sure", reason=f"{what} {n}?") for n in (1, 2)]
+    raise AssertionError(answers)
+
+
+async def test_one_name_is_one_question() -> None:
+    """The SDK would take the answer to the first question for the second one."""
+    make = functools.partial(Agent, model=Fake(), tools=[asks_twice], callback_handler=None)
+    for steps in (True, False):
+        talk = Talk(StrandsWorker(make, steps=steps), max_attempts=3)
+        head, task = await talk.say("call x")
+        assert question(task) == "x 1?", task
+        task = await talk.answer(head, "yes")
+        text = status_text(task) if steps else answered(task)
+        assert INVALID in text if steps else "Give each question its own name" in text, text
+
+
 def paid(calls: list[str], **options: Any) -> StrandsWorker:
     """An agent that looks, asks, and is answered; each call of its model and tools is noted."""
 
@@ -314,9 +353,17 @@ class Artist(Fake):
     """A model of `files.Made`: as it streams text alone, a tool makes its picture."""
 
     def __init__(
-        self, seen: list[Any], calls: list[str], error: Any, *, file: bytes, text: str = "seen"
+        self,
+        seen: list[Any],
+        calls: list[str],
+        error: Any,
+        *,
+        file: bytes,
+        text: str = "seen",
+        end: str = "",
     ) -> None:
         self.seen, self.calls, self.error, self.file, self.text = seen, calls, error, file, text
+        self.end = {"cut": "max_tokens", "refused": "content_filtered"}.get(end, "end_turn")
 
     async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
         self.calls.append(f"request {len(messages)}")
@@ -331,11 +378,11 @@ class Artist(Fake):
             use = {"toolUseId": f"{len(messages)}", "name": "ask" if name == "ask" else "draw"}
             yield {"contentBlockStart": {"start": {"toolUse": use}}}
             yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
-        else:
+        elif self.end != "content_filtered":
             yield {"contentBlockStart": {"start": {}}}
             yield {"contentBlockDelta": {"delta": {"text": self.text}}}
         yield {"contentBlockStop": {}}
-        yield {"messageStop": {"stopReason": "tool_use" if is_call else "end_turn"}}
+        yield {"messageStop": {"stopReason": "tool_use" if is_call else self.end}}
         counts = {"inputTokens": 6, "outputTokens": 2, "totalTokens": 12}
         used = {**counts, "cacheReadInputTokens": 4}
         yield {"metadata": {"usage": used, "metrics": {"latencyMs": 1}}}
@@ -349,6 +396,7 @@ def made(
     calls: list[str] | None = None,
     work: Callable[[Any], Awaitable[None]] = idle,
     text: str = "seen",
+    end: str = "",
     **options: Any,
 ) -> StrandsWorker:
     """An agent of `files.Made`."""
@@ -367,7 +415,7 @@ def made(
         picture = {"image": {"format": "png", "source": {"bytes": file or files.PICTURE}}}
         return {"status": "success", "content": [picture]}
 
-    model = Artist(seen, noted, error, file=file, text=text)
+    model = Artist(seen, noted, error, file=file, text=text, end=end)
     make = functools.partial(Agent, model=model, tools=[ask, draw], callback_handler=None)
     return StrandsWorker(make, **options)
 

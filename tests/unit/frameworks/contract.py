@@ -2,7 +2,8 @@
 
 An adapter's test makes its agents as for `files`. `Made(seen, work=work, text=text)` makes one
 whose tool "tool" awaits `work(value)`, with the value of the option `given` as the framework hands
-it to tools; the model answers `text`, by default "seen".
+it to tools; the model answers `text`, by default "seen". With `end="cut"` its limit cuts the
+answer, and with `end="refused"` its service refuses without a word.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from a2a.types import Part, Task
 from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.frameworks.adapter import TOO_LONG
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.usage import Usage, total
 from a2a_serverless.worker import TaskContext, current_context
@@ -25,6 +27,8 @@ from tests.support.workers import PacedClock, S, status_text
 from tests.unit.frameworks.files import PICTURE, Made, completed, raw
 from tests.unit.frameworks.talks import Talk, killed_everywhere, nothing_is_reported
 
+HIGH, LOW = "\ud83d", "\ude00"
+"""The halves of the surrogate pair of 😀."""
 DOCS = pages.part("build")
 TABLE = DOCS.partition("\n## Options\n")[2].partition("\n## ")[0]
 
@@ -186,6 +190,36 @@ async def check_a_budget_ends_the_turn(made: Made, given: str) -> None:
     assert status_text(task).startswith(told), task.status
     assert sum(call.startswith("request") for call in calls) == 1, calls
     assert total((await talk.bench.head(head)).usage).tokens == 12
+
+
+async def check_halves_of_characters(made: Made, given: str) -> None:
+    """They are joined, or replaced, in the answer and in what the next request has."""
+    for text, expected in (
+        (f"a{HIGH}{LOW}", "a😀"),
+        (f"a{HIGH}", "a\ufffd"),
+        (f"{LOW}a", "\ufffda"),
+    ):
+        for options in ({}, {"steps": False}):
+            talk = Talk(made([], text=text, **{given: said_to}, **options))
+            for said in ("hello", "tool"):
+                task = completed((await talk.say(said))[1])
+                assert expected in "".join(part.text for a in task.artifacts for part in a.parts)
+
+
+async def check_a_refusal_ends_the_task(made: Made, given: str) -> None:
+    """At once, and the client reads that the model has refused; also of an answer that is cut."""
+    told = {"refused": "The agent's model has refused this", "cut": TOO_LONG}
+    states = {"refused": S.TASK_STATE_REJECTED, "cut": S.TASK_STATE_FAILED}
+    for end, text in told.items():
+        for options in ({}, {"steps": False}):
+            calls: list[str] = []
+            agent = made([], calls=calls, end=end, **{given: said_to}, **options)
+            _, task = await Talk(agent, max_attempts=3).say("hello")
+            assert task.status.state == states[end], task.status
+            assert status_text(task).startswith(text), task.status
+            assert len(calls) == 1, calls
+            said = [part.text for artifact in task.artifacts for part in artifact.parts]
+            assert "".join(said) == ("seen" if end == "cut" else ""), said
 
 
 CHECKS: Final = tuple(each for name, each in list(globals().items()) if name.startswith("check_"))

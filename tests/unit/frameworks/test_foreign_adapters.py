@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.required import ROOT, python_of
 
-TESTS = {"openai_agents": 21, "strands": 20, "google_adk": 26}
+TESTS = {"openai_agents": 24, "strands": 22, "google_adk": 27}
 """How many there are in `adapter.py` of each environment."""
 
 

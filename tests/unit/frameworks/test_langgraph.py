@@ -529,6 +529,20 @@ async def test_an_answer_has_its_files() -> None:
     assert [part.text or part.raw for part in parts] == [b"ABC", "A cat."]
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        AIMessage([{"type": "refusal", "refusal": "I cannot."}]),
+        AIMessage("", additional_kwargs={"refusal": "I cannot."}),
+    ],
+)
+@pytest.mark.parametrize("options", [{}, {"steps": False}, {"answer": "messages"}])
+async def test_what_a_model_says_of_its_refusal_is_the_answer(message: Any, options: Any) -> None:
+    """The graph goes on after it, as after any message."""
+    graph = chain(MessagesState, refuses=lambda _: {"messages": [message]}).compile()
+    assert answered((await Talk(LangGraphWorker(graph, **options)).say("a"))[1]) == "I cannot."
+
+
 async def test_a_graph_without_keys_has_one_value() -> None:
     """An entrypoint's value is named as the warning says, `answer="__end__"`."""
 
@@ -733,6 +747,7 @@ class Artist(BaseChatModel):
     error: Any
     calls: Any
     text: str
+    end: str = ""
 
     @property
     def _llm_type(self) -> str:
@@ -753,7 +768,9 @@ class Artist(BaseChatModel):
             yield Chunk(message=AIMessageChunk(content="", tool_call_chunks=[call]))
             yield Chunk(message=AIMessageChunk(content="", usage_metadata=USED))
             return
-        yield Chunk(message=AIMessageChunk(content=self.text))
+        end = {"finish_reason": {"cut": "length", "refused": "content_filter"}.get(self.end)}
+        text = "" if self.end == "refused" else self.text
+        yield Chunk(message=AIMessageChunk(content=text, response_metadata=end))
         yield Chunk(message=AIMessageChunk(content="", usage_metadata=USED))
         picture: dict[str, Any] = {"type": "image", "index": 1}
         content = b64encode(self.file).decode()
@@ -788,11 +805,12 @@ def made(
     calls: list[str] | None = None,
     work: Callable[[Any], Awaitable[None]] = idle,
     text: str = "seen",
+    end: str = "",
     **options: Any,
 ) -> LangGraphWorker:
     """A graph of `files.Made`; its tool returns a picture."""
     calls = [] if calls is None else calls
-    artist = Artist(seen=seen, file=file, error=error, calls=calls, text=text)
+    artist = Artist(seen=seen, file=file, error=error, calls=calls, text=text, end=end)
 
     def model(state: MessagesState) -> Update:
         return {"messages": [artist.invoke(state["messages"])]}

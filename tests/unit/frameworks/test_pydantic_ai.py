@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from datetime import date
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from pydantic import BaseModel
@@ -20,6 +20,7 @@ from pydantic_ai import (
     ModelRetry,
     RunContext,
     TextOutput,
+    ToolOutput,
     ToolReturn,
     UsageLimits,
 )
@@ -27,6 +28,7 @@ from pydantic_ai.capabilities import ModelFallback, ProcessEventStream
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded
 from pydantic_ai.messages import (
     FilePart,
+    FinishReason,
     FunctionToolResultEvent,
     PartDeltaEvent,
     PartStartEvent,
@@ -46,7 +48,7 @@ from a2a_serverless.frameworks.parts import FORMATS
 from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.worker import TaskContext
-from tests.support.workers import artifact_texts
+from tests.support.workers import S, artifact_texts, status_text
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.files import PICTURE, files_of
 from tests.unit.frameworks.talks import (
@@ -340,6 +342,46 @@ async def test_an_output_that_was_not_streamed_is_sent() -> None:
         PydanticAIWorker(Agent("test"), stream=True, steps=False)
 
 
+async def test_what_was_said_before_is_no_answer() -> None:
+    """What a function makes of a call is sent, though the model has said something with it."""
+
+    async def calls(_: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
+        yield "Ordered: 2 cups"
+        yield {0: DeltaToolCall(info.output_tools[0].name, '{"cups": 2}')}
+
+    def order(cups: int) -> str:
+        return f"{cups} cups"
+
+    made = Agent(FunctionModel(stream_function=calls), output_type=[str, ToolOutput(order)])
+    _, task = await Talk(PydanticAIWorker(made, stream=True)).say("a")
+    assert artifact_texts(task) == {"answer": ["Ordered: 2 cups"], "final-answer": ["2 cups"]}
+
+
+async def test_what_a_model_says_of_its_refusal_is_told() -> None:
+    """It is in the answer's details alone."""
+
+    def refuses(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+        told = {"finish_reason": "refusal", "refusal": "I cannot."}
+        return ModelResponse(parts=[], finish_reason="content_filter", provider_details=told)
+
+    _, task = await Talk(PydanticAIWorker(Agent(FunctionModel(refuses))), max_attempts=3).say("a")
+    assert (task.status.state, status_text(task)) == (S.TASK_STATE_REJECTED, "I cannot.")
+
+
+async def test_calls_with_one_id_are_not_asked_about() -> None:
+    """An answer to one would be that to the other: Pydantic AI refuses them."""
+
+    def calls(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+        return ModelResponse([ToolCallPart("ask", {"what": n}, "x") for n in "ab"])
+
+    def ask(what: str) -> str:
+        raise CallDeferred(metadata={"question": what})
+
+    agent = Agent(FunctionModel(calls), output_type=[str, DeferredToolRequests], tools=[ask])
+    _, task = await Talk(PydanticAIWorker(agent)).say("a")
+    assert task.status.state == S.TASK_STATE_FAILED
+
+
 async def test_the_options_of_a_run() -> None:
     """Limits, settings and the type of the output are those of the run."""
 
@@ -454,6 +496,9 @@ async def test_a_step_costs_a_commit_at_most() -> None:
 # -- files -----------------------------------------------------------------------------------------
 
 
+ENDS: Final[dict[str, FinishReason]] = {"": "stop", "cut": "length", "refused": "content_filter"}
+
+
 def made(
     seen: list[Any],
     *,
@@ -462,6 +507,7 @@ def made(
     calls: list[str] | None = None,
     work: Callable[[Any], Awaitable[None]] = idle,
     text: str = "seen",
+    end: str = "",
     **options: Any,
 ) -> PydanticAIWorker:
     """An agent of `files.Made`; its tool returns a picture."""
@@ -492,7 +538,9 @@ def made(
         if name in ("ask", "tool"):
             return ModelResponse(parts=[ToolCallPart(name, {})], usage=used)
         picture = FilePart(BinaryContent(file, media_type="image/png"))
-        return ModelResponse(parts=[TextPart("seen"), *([picture] if file else [])], usage=used)
+        said: list[Any] = [TextPart(text or "seen"), *([picture] if file else [])]
+        said = [] if end == "refused" else said
+        return ModelResponse(parts=said, usage=used, finish_reason=ENDS[end])
 
     def ask() -> str:
         raise CallDeferred
@@ -506,7 +554,7 @@ def made(
     def says(_: str) -> str:
         return text
 
-    kinds = [TextOutput(says), DeferredToolRequests]
+    kinds: Any = [TextOutput(says), DeferredToolRequests]
     agent = Agent(FunctionModel(reply), output_type=kinds, tools=[ask, tool])
     return PydanticAIWorker(agent, **options)
 

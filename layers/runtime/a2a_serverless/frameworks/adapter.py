@@ -24,8 +24,59 @@ RECORD_TOO_LARGE: Final = (
     "What the agent's model or a tool has made is larger than the record of a step may be:"
     " ask for less at once, or for a smaller file."
 )
+CHANGED: Final = "The agent has changed since it asked: begin a new task."
 INVALID: Final = "The agent is wrong in itself, so that no further start would succeed."
 """What a client reads of errors that come again with every start."""
+
+
+_CUT: Final = frozenset(
+    {
+        "context_length_exceeded",
+        "length",
+        "max_output_tokens",
+        "max_tokens",
+        "model_context_window_exceeded",
+    }
+)
+_FILTERED: Final = frozenset(
+    {
+        "blocklist",
+        "content_filter",
+        "content_filtered",
+        "guardrail_intervened",
+        "image_content_policy_violation",
+        "invalid_prompt",
+        "prohibited_content",
+        "recitation",
+        "refusal",
+        "safety",
+        "spii",
+    }
+)
+"""Why models end their answers, as services name it."""
+
+
+class ModelRefusedError(Exception):
+    """The agent's model has refused, which no further start changes; its text is the model's."""
+
+
+def check_end(reason: object, said: str) -> None:
+    """Look at why a model has ended its last answer, of which it has `said` a text.
+
+    Raises:
+        FinalError: its limit has cut the answer.
+        ModelRefusedError: it has refused, and has not said why.
+    """
+    told = str(reason or "").rpartition(".")[2].lower()
+    if told in _CUT:
+        raise FinalError(f"The model's answer is cut ({told}).", client_text=TOO_LONG)
+    if told in _FILTERED and not said:
+        raise ModelRefusedError(refused_for(told))
+
+
+def refused_for(reason: str) -> str:
+    """Return what a client reads of a model that refuses without a word of its own."""
+    return f"The agent's model has refused this ({reason})."
 
 
 @contextmanager
@@ -126,6 +177,8 @@ class FrameworkWorker(Adapter, Worker):
             await self._run(ctx, conversation)
         except PartRefusedError as refused:
             await tell(ctx, refused)
+        except ModelRefusedError as refused:
+            await ctx.reject(str(refused))
         self._warn_if_empty(ctx)
 
     @abstractmethod
@@ -134,4 +187,5 @@ class FrameworkWorker(Adapter, Worker):
 
         Raises:
             PartRefusedError: before anything of the turn is stored or said.
+            ModelRefusedError: the task is rejected with what the model says.
         """

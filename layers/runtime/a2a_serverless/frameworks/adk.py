@@ -38,16 +38,21 @@ from google.adk.tools import AgentTool, BaseTool, FunctionTool, ToolContext
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 from google.genai.types import Content
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError
 
-from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS, Adapter
+from a2a_serverless.frameworks.adapter import (
+    TOO_MANY_STEPS,
+    Adapter,
+    ModelRefusedError,
+    check_end,
+)
 from a2a_serverless.frameworks.conversation import Conversation, Messages
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import File, PartRefusedError, Takes, tell
-from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, text_of
+from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, jsonable, text_of
 from a2a_serverless.tasks.entries import whole
 from a2a_serverless.tasks.fold import Event
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.identity import digest, unicode_of, without_half
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import WrongCallError, json_instead
@@ -60,6 +65,7 @@ _EVENT: Final = "adk_event_id"
 _ANSWER: Final = "a2a_serverless_answer"
 """The key of a chunk's metadata under which it has the number of its answer."""
 _ASKS: Final = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
+_ENDS: Final = frozenset({TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_FAILED})
 
 
 _EXECUTOR: Final = Passed(
@@ -151,7 +157,9 @@ class AdkExecutor(Adapter, AgentExecutor):
         runner.options = await self.passed.of(ctx, self._options, Runner.run_async)
         executor = A2aAgentExecutor(runner=runner, **self._executor_options)
         await executor.execute(context, _KeepingQueue(event_queue, sessions, runner, ids))
-        if runner.error is not None:
+        if isinstance(runner.error, ModelRefusedError):
+            await ctx.reject(str(runner.error))
+        elif runner.error is not None:
             with self._failures(ctx):
                 raise runner.error
         self._warn_if_empty(ctx)
@@ -177,6 +185,10 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
     """The answer of which the ADK's executor has got a chunk, which it passes on now."""
     options: Mapping[str, Any] = MappingProxyType({})
     """The author's, for the run."""
+    last: AdkEvent | None = None
+    """The last event that says why a model has ended its answer."""
+    half: str = ""
+    """The half of a character with which the last chunk has ended."""
 
     async def run_async(self, **given: Any) -> AsyncGenerator[AdkEvent, None]:
         options = {**given, "new_message": _with_ints(given["new_message"]), **self.options}
@@ -192,6 +204,7 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
         try:
             async with aclosing(super().run_async(**options)) as events:
                 async for event in _errors_last(events):
+                    self._mend(event)
                     number = (event.custom_metadata or {}).pop(_ANSWER, None)
                     event.custom_metadata = event.custom_metadata or None
                     self.chunk_of = self.answers.get(number)
@@ -199,9 +212,36 @@ class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the ty
                         _count(self.counts_for, event.model_version, event.usage_metadata)
                     yield event
                     self.chunk_of = None
+                    if event.finish_reason or event.error_code:
+                        self.last = event
         except Exception as error:
             self.error = error
             raise
+
+    def _mend(self, event: AdkEvent) -> None:
+        """Join the halves of characters of chunks, and replace those that are alone."""
+        for part in (event.content.parts if event.content else None) or ():
+            if part.text:
+                text, half = part.text, ""
+                if event.partial:
+                    text, half = without_half(self.half + text)
+                self.half, part.text = half, unicode_of(text)
+            if part.function_call:
+                part.function_call.args = unicode_of(part.function_call.args)
+
+
+def _check_end(event: AdkEvent) -> None:
+    """Look at why a model has ended its last answer.
+
+    Raises:
+        FinalError: its limit has cut the answer.
+        ModelRefusedError: it has refused.
+    """
+    texts = [part.text for part in (event.content.parts if event.content else None) or ()]
+    try:
+        check_end(event.error_code or event.finish_reason, "".join(filter(None, texts)))
+    except ModelRefusedError as refused:
+        raise ModelRefusedError(event.error_message or str(refused)) from refused
 
 
 def _with_ints(message: Content) -> Content:
@@ -268,7 +308,9 @@ class _ConversationSessions(InMemorySessionService):  # type: ignore[misc] # its
         if self._session is None:
             return
         session = await self._now(self._session)
-        dumped = session.model_dump(mode="json", exclude_none=True, include={"events", "state"})
+        dumped = unicode_of(
+            session.model_dump(mode="json", exclude_none=True, include={"events", "state"})
+        )
         events, state = dumped["events"], dumped["state"]
         if asks:
             await self._conversation.wait({**self._messages.waiting(events), "state": state})
@@ -310,6 +352,8 @@ class _KeepingQueue(EventQueue):
                     part.filename = File(part.media_type, filename=part.filename).name
         state = event.status.state if isinstance(event, TaskStatusUpdateEvent) else None
         try:
+            if state in _ENDS and self._runner.last is not None:
+                _check_end(self._runner.last)
             if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:
                 await self._sessions.keep(asks=state in _ASKS)
             if self._runner.chunk_of is not None:
@@ -523,7 +567,7 @@ def _asked(request: LlmRequest) -> Any:
 
 def _json_of(tool: str, result: Any) -> Any:
     try:
-        return to_jsonable_python(result)
+        return jsonable(result)
     except PydanticSerializationError as error:
         raise WrongCallError(
             f"The tool {tool!r} has returned what neither its record nor the session can keep"
@@ -539,4 +583,4 @@ def _with_ids(response: LlmResponse) -> LlmResponse:
 
 
 def _dumped(model: Any) -> Any:
-    return model.model_dump(mode="json", exclude_none=True)
+    return unicode_of(model.model_dump(mode="json", exclude_none=True))

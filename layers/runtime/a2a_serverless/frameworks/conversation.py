@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from a2a_serverless.errors import StateTooLargeError
 from a2a_serverless.frameworks.parts import check_answer
+from a2a_serverless.tasks.identity import unicode_of
 from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import queue_of
 
@@ -26,6 +27,8 @@ _QUESTIONS: Final = ("question", "message", "prompt")
 """The names under which a dict has the question that a person reads."""
 ARTIFACT: Final = "answer"
 """The artifact of what a framework streams."""
+_BETWEEN: Final = "\n\n"
+"""What stands between two messages of it."""
 MOST_WAITING: Final = 16
 """The most waiting tasks that a conversation remembers: those that asked last.
 
@@ -194,15 +197,32 @@ class Answer:
         self._ctx = ctx
         self._has_begun = any(one.artifact_id == ARTIFACT for one in ctx.previous_artifacts)
         self._message: object = None
+        self._sent = ""
 
     async def add(self, text: str, message: object) -> None:
         """Send the next chunk; `message` is equal for the chunks of one message."""
         # Steps that are recorded may have begun the artifact.
         self._has_begun = self._has_begun or queue_of(self._ctx).view.has_artifact(ARTIFACT)
         is_next = self._has_begun and message != self._message
+        self._sent = text if message != self._message else self._sent + text
         self._has_begun, self._message = True, message
-        text = f"\n\n{text}" if is_next else text
+        text = f"{_BETWEEN}{text}" if is_next else text
         await self._ctx.emit_text_artifact(text, ARTIFACT, append=True)
+
+    async def rest(self, text: str, message: object) -> None:
+        """Send what the chunks of a message have not brought of its whole text.
+
+        Nothing is sent of a text that begins otherwise than its chunks.
+        """
+        sent, text = unicode_of(self._sent if message == self._message else ""), unicode_of(text)
+        if text.startswith(sent) and text != sent:
+            await self.add(text[len(sent) :], message)
+
+
+def is_sent(ctx: TaskContext, text: str) -> bool:
+    """Return True if a text is the last message that `Answer` has sent."""
+    sent = queue_of(ctx).view.text_of(ARTIFACT)
+    return not text or f"{_BETWEEN}{sent}".endswith(f"{_BETWEEN}{unicode_of(text)}")
 
 
 def is_consent(answer: Any) -> bool:

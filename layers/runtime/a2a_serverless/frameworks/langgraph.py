@@ -38,14 +38,15 @@ from langgraph.graph.message import add_messages
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.types import CachePolicy, Command
-from pydantic_core import to_jsonable_python
 from xxhash import xxh3_128_hexdigest
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.adapter import (
+    CHANGED,
     INVALID,
     TOO_MANY_STEPS,
     FrameworkWorker,
+    check_end,
     final_errors,
 )
 from a2a_serverless.frameworks.conversation import Answer, Conversation
@@ -56,13 +57,14 @@ from a2a_serverless.frameworks.steps import (
     TOO_LARGE,
     NotRecordedError,
     count_tokens,
+    jsonable,
     record_of,
     refuse_another,
     show_tool,
     text_of,
     to_show,
 )
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import queue_of
 from a2a_serverless.worker.steps import outside
@@ -199,18 +201,19 @@ class LangGraphWorker(FrameworkWorker):
         ...     async def finish(self, ctx: TaskContext, values: Any) -> None:
         ...         await ctx.complete(values["plan"])
         """
-        value = None
-        if self._answer is not None:
-            is_one_value = isinstance(self._graph.output_channels, str)
-            value = values if is_one_value else values.get(self._answer)
-        if isinstance(value, list) and value and _are_messages(value):
-            value = value[-1]
+        value = None if self._answer is None else self._value_in(values, self._answer)
         if isinstance(value, AIMessage):
             await _give_files(ctx, value)
         if value is None or isinstance(value, str | BaseMessage):
-            await ctx.complete(value.text if isinstance(value, BaseMessage) else value)
+            await ctx.complete(_words(value) if isinstance(value, BaseMessage) else value)
         else:
-            await ctx.complete_json(to_jsonable_python(value, fallback=str))
+            await ctx.complete_json(jsonable(value, fallback=str))
+
+    def _value_in(self, values: Any, key: str) -> Any:
+        """Return the value of a key of the state; of messages the last one."""
+        is_one_value = isinstance(self._graph.output_channels, str)
+        value = values if is_one_value else values.get(key)
+        return value[-1] if isinstance(value, list) and value and _are_messages(value) else value
 
     async def show(self, ctx: TaskContext, mode: str, event: Any) -> None:
         """Show the client an event of `stream_mode`: a text, or JSON as a status's metadata.
@@ -257,6 +260,9 @@ class LangGraphWorker(FrameworkWorker):
                 f"The graph stopped before {stopped}: use interrupt() to ask.", client_text=INVALID
             )
         else:
+            last = self._value_in(state.values, self._answer or _MESSAGES)
+            if isinstance(last, AIMessage):
+                check_end(_end_of(last), _words(last))
             if conversation.waiting is not None and conversation.ended is not None:
                 thread.join(conversation.ended)
             await conversation.end(thread.dump(has_ended=True))
@@ -344,10 +350,10 @@ async def _answered(graph: Graph, thread: _Thread, conversation: Conversation) -
         raise FinalError(
             "The graph has changed since it asked, and no node waits for the answer any more: begin"
             " a new task, or give the node that has asked its name again.",
-            client_text="The agent has changed since it asked: begin a new task.",
+            client_text=CHANGED,
         )
-    answer = conversation.answer
-    thread.saver.answer(asked[0], (conversation.waiting or {}).get("by"), answer)
+    answer, waiting = conversation.answer, conversation.waiting or {}
+    thread.saver.answer(asked[0], waiting.get("by"), answer)
     return Command(resume={asked[0].id: answer})
 
 
@@ -401,7 +407,27 @@ async def _stream(
 
 
 def _speaks(token: Any) -> TypeGuard[AIMessage]:
-    return isinstance(token, AIMessage) and bool(token.text or _files_of(token))
+    return isinstance(token, AIMessage) and bool(_words(token) or _files_of(token))
+
+
+def _words(message: BaseMessage) -> str:
+    """Return the text of a message, or a model's refusal, which has a field of its own."""
+    blocks = message.content if isinstance(message.content, list) else []
+    refusals = [
+        str(block.get("refusal"))
+        for block in blocks
+        if isinstance(block, dict) and block.get("type") == "refusal"
+    ]
+    refusal = "".join(refusals) or message.additional_kwargs.get("refusal") or ""
+    return message.text + str(refusal)
+
+
+def _end_of(message: BaseMessage) -> object:
+    """Return why a model has ended its message, as its service names it."""
+    told = message.response_metadata
+    names = ("finish_reason", "stop_reason", "done_reason")
+    cut = told.get("incomplete_details")
+    return (cut or {}).get("reason") or next((told[name] for name in names if told.get(name)), None)
 
 
 def _files_of(token: AIMessage) -> list[Any]:
@@ -439,8 +465,8 @@ class _Said:
             await self._show(self._ctx, mode, event)
 
     async def _say(self, token: AIMessage) -> None:
-        if token.text:
-            await self._answer.add(token.text, token.id)
+        if words := _words(token):
+            await self._answer.add(words, token.id)
         if files := _files_of(token):  # the pieces of a file are joined by their index
             piece = AIMessageChunk(content=files)
             self._files[token.id] = (
@@ -483,6 +509,8 @@ class _ModelCalls(BaseCallbackHandler):
         where = self._where.pop(run_id, "")
         for one in (one for several in response.generations for one in several):
             message = getattr(one, "message", None)
+            if message is not None:  # it goes on to the node, and to the model's next request
+                message.content = unicode_of(message.content)
             used = getattr(message, "usage_metadata", None)
             if message is not None and used:
                 counted = partial(

@@ -22,6 +22,8 @@ from agents import (
     InputGuardrailTripwireTriggered,
     MaxTurnsExceeded,
     Model,
+    ModelBehaviorError,
+    ModelRefusalError,
     OutputGuardrailTripwireTriggered,
     RunConfig,
     Runner,
@@ -34,18 +36,32 @@ from agents import (
 from agents.memory import SessionABC
 from openai.types.responses import (
     ResponseCompletedEvent,
+    ResponseFailedEvent,
+    ResponseIncompleteEvent,
     ResponseOutputItemDoneEvent,
     ResponseTextDeltaEvent,
 )
 from openai.types.responses.response_output_item import ImageGenerationCall
-from pydantic_core import to_jsonable_python
 
-from a2a_serverless.frameworks.adapter import INVALID, TOO_MANY_STEPS, FrameworkWorker
-from a2a_serverless.frameworks.conversation import Answer, Conversation, Messages, is_consent
+from a2a_serverless.frameworks.adapter import (
+    CHANGED,
+    INVALID,
+    TOO_MANY_STEPS,
+    FrameworkWorker,
+    ModelRefusedError,
+    check_end,
+)
+from a2a_serverless.frameworks.conversation import (
+    Answer,
+    Conversation,
+    Messages,
+    is_consent,
+)
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import DOCUMENTS, IMAGES, File, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens
-from a2a_serverless.worker import TaskContext
+from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, jsonable
+from a2a_serverless.tasks.identity import unicode_of
+from a2a_serverless.worker import FinalError, TaskContext
 
 __all__ = ["OpenAIAgentsWorker"]
 
@@ -128,7 +144,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
         if isinstance(output, str):
             await ctx.respond()
         else:
-            await ctx.complete_json(to_jsonable_python(output))
+            await ctx.complete_json(jsonable(output))
 
     def remember(self, items: list[Any]) -> list[Any]:
         """Return what to keep of a conversation when a task has ended; by default all of it.
@@ -153,15 +169,16 @@ class OpenAIAgentsWorker(FrameworkWorker):
         if conversation.waiting is None:
             given = self.begin(ctx)
         else:
-            given = await _answered(agent, conversation.waiting["run"], conversation.answer)
+            given = await _answered(agent, conversation.waiting, conversation.answer)
         with self._failures(ctx):
             run = Runner.run_streamed(agent, given, session=session, **options)
-            await _stream(ctx, run, counts=not self._steps)
+            await _stream(ctx, run, is_recorded=self._steps)
         if run.interruptions:
             if "context" in options:  # it is made anew for the answer
                 run.context_wrapper.context = None
-            kept = {**messages.waiting(session.items), "run": run.to_state().to_json()}
-            await conversation.ask(_question(run.interruptions[0]), kept)
+            asked = run.interruptions[0]
+            state = {"run": run.to_state().to_json(), "asked": _id_of(asked)}
+            await conversation.ask(_question(asked), {**messages.waiting(session.items), **state})
         else:
             await conversation.end(self.remember(session.items))
             if isinstance(run.final_output, str) and run.final_output not in _said(run):
@@ -170,19 +187,39 @@ class OpenAIAgentsWorker(FrameworkWorker):
 
 
 def _said(run: RunResultStreaming) -> set[str]:
-    """Return the texts of the model's last answer, which were streamed.
+    """Return the texts of the model's last answer, which `_Speech` has sent.
 
     A final output may also be a tool's result, or come from a handler of errors.
     """
     items = run.raw_responses[-1].output if run.raw_responses else ()
-    contents = (content for item in items for content in getattr(item, "content", None) or ())
-    return {"", *(getattr(content, "text", "") for content in contents)}
+    return {"", *map(_text_in, items)}
 
 
-async def _answered(agent: Agent[Any], run: dict[str, Any], answer: Any) -> Any:
-    """Return the run's state, with the call that was asked about approved or refused."""
-    state = await RunState.from_json(agent, run)
-    asked = state.get_interruptions()[0]
+def _text_in(item: Any) -> str:
+    """Return the text of an item of a model's answer; empty if it is no message."""
+    contents = getattr(item, "content", None) or ()
+    return "".join(getattr(content, "text", None) or "" for content in contents)
+
+
+def _id_of(item: Any) -> str:
+    """Return the id of a call that needs approval."""
+    raw = item.raw_item
+    given = raw if isinstance(raw, dict) else vars(raw)
+    return str(given.get("call_id") or given.get("id"))
+
+
+async def _answered(agent: Agent[Any], waiting: dict[str, Any], answer: Any) -> Any:
+    """Return the run's state, with the call that was asked about approved or refused.
+
+    Raises:
+        FinalError: the agent has changed, and the call waits no more.
+    """
+    state = await RunState.from_json(agent, waiting["run"])
+    calls = {_id_of(item): item for item in state.get_interruptions()}
+    # An earlier release has kept no id: it has asked about the first call.
+    asked = calls.get(waiting.get("asked") or next(iter(calls), ""))
+    if asked is None:
+        raise FinalError("The call that was asked about waits no more.", client_text=CHANGED)
     if is_consent(answer):
         state.approve(asked)
     else:
@@ -206,7 +243,7 @@ class _ConversationSession(SessionABC):  # type: ignore[misc] # its environment 
         return list(self.items) if limit is None else self.items[max(0, len(self.items) - limit) :]
 
     async def add_items(self, items: list[Any]) -> None:
-        self.items.extend(to_jsonable_python(items))
+        self.items.extend(jsonable(unicode_of(items)))
 
     async def pop_item(self) -> Any | None:
         return self.items.pop() if self.items else None
@@ -215,21 +252,75 @@ class _ConversationSession(SessionABC):  # type: ignore[misc] # its environment 
         self.items.clear()
 
 
-async def _stream(ctx: TaskContext, run: RunResultStreaming, *, counts: bool) -> None:
-    answer, number = Answer(ctx), 0
-    async for event in run.stream_events():
-        data = getattr(event, "data", None)
-        if isinstance(data, ResponseTextDeltaEvent) and data.delta:
+async def _stream(ctx: TaskContext, run: RunResultStreaming, *, is_recorded: bool) -> None:
+    """Say what the run says, where its requests are no steps that do so; count their tokens, too.
+
+    Raises:
+        FinalError: the model's limit has cut an answer.
+        ModelRefusedError: the model has refused.
+    """
+    speech, ended_by = _Speech(Answer(ctx)), None
+    try:
+        async for event in run.stream_events():
+            data = getattr(event, "data", None)
+            if isinstance(data, ResponseOutputItemDoneEvent):
+                if isinstance(data.item, ImageGenerationCall) and data.item.result:
+                    media_type = f"image/{data.item.output_format or 'png'}"
+                    await give(ctx, File(media_type, b64decode(data.item.result)))
+            elif isinstance(data, ResponseIncompleteEvent):
+                ended_by = getattr(data.response.incomplete_details, "reason", None)
+            elif isinstance(data, ResponseFailedEvent):
+                ended_by = getattr(data.response.error, "code", None)
+            if not is_recorded:
+                await speech.hear(data)
+                if isinstance(data, ResponseCompletedEvent):
+                    count_tokens(ctx, **_used(_dumped(data)))
+    except ModelRefusalError as refused:
+        raise ModelRefusedError(refused.refusal) from refused
+    except ModelBehaviorError as error:
+        # Chat completions that were cut before they have said anything have no event of their own.
+        check_end(ended_by or ("length" if "finish_reason='length'" in str(error) else ""), "")
+        raise
+
+
+class _Speech:
+    """Says the answers of a model: what their deltas bring, and what these have left out."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._begin()
+
+    def _begin(self) -> None:
+        self._request = object()
+        self._sent = ""
+        """What deltas have brought of messages that are not whole yet."""
+        self._whole = 0
+        """The messages of the answer that are."""
+
+    async def hear(self, event: Any) -> None:
+        """Take the next event of a model's stream."""
+        if isinstance(event, ResponseTextDeltaEvent) and event.delta:
+            self._sent += event.delta
             # Models without ids of items give all of them one.
-            await answer.add(data.delta, (number, data.item_id))
-        elif isinstance(data, ResponseOutputItemDoneEvent):
-            if isinstance(data.item, ImageGenerationCall) and data.item.result:
-                media_type = f"image/{data.item.output_format or 'png'}"
-                await give(ctx, File(media_type, b64decode(data.item.result)))
-        elif isinstance(data, ResponseCompletedEvent):
-            number += 1
-            if counts:
-                count_tokens(ctx, **_used(_dumped(data)))
+            await self._answer.add(event.delta, (self._request, event.item_id))
+        elif isinstance(event, ResponseOutputItemDoneEvent) and _text_in(event.item):
+            self._whole += 1
+            await self._complete([event.item])
+        elif isinstance(event, ResponseCompletedEvent):
+            messages = [item for item in event.response.output if _text_in(item)]
+            await self._complete(messages[self._whole :])
+            self._begin()
+
+    async def _complete(self, messages: list[Any]) -> None:
+        """Say what is missing of messages, in their order; what begins otherwise is left."""
+        sent, self._sent = unicode_of(self._sent), ""
+        for message in messages:
+            text = unicode_of(_text_in(message))
+            if sent.startswith(text):
+                sent = sent[len(text) :]
+            elif text.startswith(sent):
+                rest, sent = text[len(sent) :], ""
+                await self._answer.add(rest, (self._request, message.id))
 
 
 def _used(end: dict[str, Any]) -> dict[str, Any]:
@@ -320,7 +411,7 @@ class _Recording:
 
         async def invoke_once(run: Any, arguments: str) -> Any:
             async def call() -> Any:
-                return to_jsonable_python(await invoke(run, arguments), fallback=str)
+                return jsonable(await invoke(run, arguments), fallback=str)
 
             key, given = run.tool_call_id, arguments or "{}"
             # An agent that is a tool may end with a question, which is more than a tool's result.
@@ -352,11 +443,10 @@ class _StepModel(Model):  # type: ignore[misc] # its environment has the types
         """Yield what the run needs of an answer, once it is recorded: its items, and its end."""
 
         async def call() -> Any:
-            request, items, end = object(), [], None
+            speech, items, end = _Speech(self._answer), [], None
             async for event in self._resolve().stream_response(*given, **settings):
-                if isinstance(event, ResponseTextDeltaEvent) and event.delta:
-                    await self._answer.add(event.delta, (request, event.item_id))
-                elif isinstance(event, ResponseOutputItemDoneEvent):
+                await speech.hear(event)
+                if isinstance(event, ResponseOutputItemDoneEvent):
                     items.append(_dumped(event))
                 elif isinstance(event, ResponseCompletedEvent):
                     end = _dumped(event)
@@ -400,4 +490,4 @@ def _once(items: list[Any], end: Any) -> list[Any]:
 
 
 def _dumped(event: Any) -> Any:
-    return event.model_dump(mode="json", exclude_unset=True, warnings=False)
+    return unicode_of(event.model_dump(mode="json", exclude_unset=True, warnings=False))

@@ -7,6 +7,7 @@ and each call of a tool is a step.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from pydantic_ai import (
 )
 from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.exceptions import ToolFailed
+from pydantic_ai.exceptions import ContentFilterError, OutputTokenLimitExceeded, ToolFailed
 from pydantic_ai.messages import (
     AudioUrl,
     BinaryContent,
@@ -57,22 +58,31 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDenied
 from pydantic_ai.toolsets import AbstractToolset, ToolsetTool, WrapperToolset
-from pydantic_core import InitErrorDetails, PydanticCustomError, to_jsonable_python
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.adapter import INVALID, TOO_MANY_STEPS, FrameworkWorker
+from a2a_serverless.frameworks.adapter import (
+    INVALID,
+    TOO_LONG,
+    TOO_MANY_STEPS,
+    FrameworkWorker,
+    ModelRefusedError,
+    check_end,
+    refused_for,
+)
 from a2a_serverless.frameworks.conversation import (
-    ARTIFACT,
     Answer,
     Conversation,
     Messages,
     is_consent,
+    is_sent,
 )
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import FORMATS, File, Kind, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Signals, Steps, count_tokens
+from a2a_serverless.frameworks.steps import MODEL, Signals, Steps, count_tokens, jsonable
+from a2a_serverless.tasks.identity import unicode_of
 from a2a_serverless.worker import TaskContext
-from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.context import FINAL_ANSWER
 
 __all__ = ["PydanticAIWorker"]
 
@@ -143,6 +153,7 @@ class PydanticAIWorker(FrameworkWorker):
     takes = Takes("pydantic-ai", frozenset(FORMATS))
     way_out = "the agent's output is empty; end the task in `finish(ctx, output)`."
     _final: ClassVar[dict[type[Exception], str]] = {
+        OutputTokenLimitExceeded: TOO_LONG,
         UsageLimitExceeded: TOO_MANY_STEPS,
         UserError: INVALID,
     }
@@ -189,7 +200,7 @@ class PydanticAIWorker(FrameworkWorker):
         ...     async def finish(self, ctx: TaskContext, output: Any) -> None:
         ...         await ctx.complete_json({"plan": str(output)})
         """
-        if isinstance(output, str) and self._streams and queue_of(ctx).view.has_artifact(ARTIFACT):
+        if isinstance(output, str) and self._streams and is_sent(ctx, output):
             await ctx.respond()
         elif isinstance(output, str):
             await ctx.complete(output)
@@ -197,7 +208,7 @@ class PydanticAIWorker(FrameworkWorker):
             await give(ctx, _file(output))
             await ctx.respond()
         else:
-            await ctx.complete_json(to_jsonable_python(output))
+            await ctx.complete_json(jsonable(output))
 
     def remember(self, messages: list[ModelMessage]) -> list[ModelMessage]:
         """Return what to keep of a conversation when a task has ended; by default all of it.
@@ -225,12 +236,15 @@ class PydanticAIWorker(FrameworkWorker):
             recording = _Recording(steps, Answer(ctx) if self._streams else None)
             options["capabilities"] = [recording, *(options.get("capabilities") or ())]
         with self._failures(ctx):
-            run = await self._agent.run(
-                prompt,
-                message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
-                deferred_tool_results=None if waiting is None else _results(waiting),
-                **options,
-            )
+            try:
+                run = await self._agent.run(
+                    prompt,
+                    message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
+                    deferred_tool_results=None if waiting is None else _results(waiting),
+                    **options,
+                )
+            except ContentFilterError as refused:
+                raise ModelRefusedError(_refusal(refused)) from refused
         if not self._steps:
             for message in run.new_messages():
                 _count(ctx, message)
@@ -241,13 +255,25 @@ class PydanticAIWorker(FrameworkWorker):
             asked, now = _asked(run.output), _dumped(run.all_messages())
             kept = {**messages.waiting(now), "asked": asked, "answers": []}
             await conversation.ask(asked[0]["question"], kept)
-        else:
-            await conversation.end(_dumped(self.remember(run.all_messages())))
-            await self.finish(ctx, run.output)
+            return
+        said = run.response.text or ""
+        if run.response.finish_reason == "length" and not (self._streams and is_sent(ctx, said)):
+            await ctx.emit_text_artifact(said, FINAL_ANSWER)
+        check_end(run.response.finish_reason, said)
+        await conversation.end(_dumped(self.remember(run.all_messages())))
+        await self.finish(ctx, run.output)
+
+
+def _refusal(refused: ContentFilterError) -> str:
+    """Return what a model says of its refusal, which only its answer has as it is."""
+    answer = json.loads(refused.body)[0] if refused.body else {}
+    details = answer.get("provider_details") or {}
+    reason = details.get("finish_reason") or details.get("block_reason") or "content_filter"
+    return str(details.get("refusal") or refused_for(reason))
 
 
 def _dumped(messages: list[ModelMessage]) -> list[Any]:
-    dumped: list[Any] = ModelMessagesTypeAdapter.dump_python(messages, mode="json")
+    dumped: list[Any] = unicode_of(ModelMessagesTypeAdapter.dump_python(messages, mode="json"))
     return dumped
 
 
@@ -356,9 +382,13 @@ class _StepModel(WrapperModel):
         return response
 
     async def _streamed(self, *request: Any) -> ModelResponse:
-        number = object()
+        number, was_text = object(), False
         async with self.wrapped.request_stream(*request) as streamed:
             async for event in streamed:
+                if isinstance(event, PartStartEvent):  # as its response joins them to one text
+                    is_text = isinstance(event.part, TextPart)
+                    number = number if is_text and was_text else object()
+                    was_text = is_text
                 text = _text_of(event)
                 if text and self._answer is not None:
                     await self._answer.add(text, number)
@@ -401,7 +431,7 @@ class _StepToolset(WrapperToolset[Any]):
             except ValidationError as error:
                 found = error.errors(include_url=False, include_context=False)
                 errors = [[one["type"], one["msg"], one["loc"], one["input"]] for one in found]
-                known = to_jsonable_python(errors, serialize_unknown=True)
+                known = jsonable(errors, serialize_unknown=True)
                 raise _WrongArgumentsError(error.title, known) from error
             if isinstance(result, ToolReturn):
                 return ["return", _RETURN.dump_python(result, mode="json")]

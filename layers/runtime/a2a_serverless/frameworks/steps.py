@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from a2a_serverless.frameworks.adapter import RECORD_TOO_LARGE, final_errors
 from a2a_serverless.tasks.entries import StepId
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.context import queue_of
 from a2a_serverless.worker.failures import WrongCallError
@@ -96,9 +96,17 @@ async def record_of(ctx: TaskContext, name: str, key: str) -> bytes | None:
     return None if record is None else record.value
 
 
+def jsonable(value: Any, **options: Any) -> Any:
+    """Return a value of a framework as JSON; `options` are those of pydantic."""
+    try:
+        return to_jsonable_python(value, **options)
+    except UnicodeEncodeError:  # halves of characters
+        return to_jsonable_python(unicode_of(value), **options)
+
+
 def text_of(asked: Any) -> str:
     """Return what is asked as a text, the same one in each process: sets have to be sorted."""
-    made = to_jsonable_python(
+    made = jsonable(
         asked,
         bytes_mode="base64",
         exclude_none=True,

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, ClassVar, Final
 from weakref import WeakSet
 
-from pydantic_core import to_jsonable_python
 from strands import Agent, Snapshot
 from strands.middleware import ExecuteToolStage, InvokeModelStage
 from strands.tools.structured_output.structured_output_tool import StructuredOutputTool
@@ -28,12 +27,18 @@ from strands.types.exceptions import (
 from strands.types.session import decode_bytes_values, encode_bytes_values
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.frameworks.adapter import INVALID, TOO_LONG, TOO_MANY_STEPS, FrameworkWorker
+from a2a_serverless.frameworks.adapter import (
+    INVALID,
+    TOO_LONG,
+    TOO_MANY_STEPS,
+    FrameworkWorker,
+    check_end,
+)
 from a2a_serverless.frameworks.conversation import Answer, Conversation, Messages
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import FORMATS, KINDS, File, Takes, give
-from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens
-from a2a_serverless.tasks.identity import digest
+from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, jsonable, text_of
+from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import FINAL_ANSWER
 
@@ -122,12 +127,16 @@ class StrandsWorker(FrameworkWorker):
         waiting, ended = conversation.waiting, conversation.ended or {}
         messages = Messages.of(ended.get("messages"), waiting)
         agent = await self._new()
+        agent.add_middleware(InvokeModelStage, _with_one_question_each)
+        said: set[str] | None = None
         if self._steps:
             recording = _Recording(ctx, shows_tools=self._show_tools)
+            said = recording.said
             agent.add_middleware(InvokeModelStage, recording.request)
             agent.add_middleware(ExecuteToolStage, recording.call)
         with self._failures(ctx):
             _restore(agent, (waiting or ended).get("snapshot"), messages.begin())
+        _guard_questions(agent)
         if waiting is None:
             prompt = self.begin(ctx)
         else:
@@ -135,7 +144,7 @@ class StrandsWorker(FrameworkWorker):
             prompt = [{"interruptResponse": answer}]
         options = await self.passed.of(ctx, self._options)
         with self._failures(ctx):
-            interrupts, output = await _stream(ctx, agent, prompt, options)
+            interrupts, output = await _stream(ctx, agent, prompt, options, said)
             if not self._steps:
                 used = agent.event_loop_metrics
                 _count(ctx, agent, used.accumulated_usage, calls=used.cycle_count)
@@ -146,7 +155,7 @@ class StrandsWorker(FrameworkWorker):
         else:
             await conversation.end({"messages": now, "snapshot": snapshot})
             if output is not None:
-                await ctx.emit_data_artifact(to_jsonable_python(output), FINAL_ANSWER)
+                await ctx.emit_data_artifact(jsonable(output), FINAL_ANSWER)
             await self.finish(ctx, agent)
 
     async def _new(self) -> Agent:
@@ -167,32 +176,44 @@ class StrandsWorker(FrameworkWorker):
         return agent
 
 
-async def _stream(ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str, Any]) -> Any:
-    """Run the agent, and send the text of its model.
+async def _stream(
+    ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str, Any], said: set[str] | None
+) -> Any:
+    """Run the agent, and send the text of its model but for what its steps have `said`.
 
     Return the interrupts that it ends with, and its structured output.
     """
     failure: Exception
     try:
-        return await _streamed(ctx, agent, prompt, options)
+        return await _streamed(ctx, agent, prompt, options, said)
     except EventLoopException as error:
         cause = error.original_exception
         failure = cause if isinstance(cause, FinalError) else error
     raise failure  # outside of `except`, which would change its chain
 
 
-async def _streamed(ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str, Any]) -> Any:
+async def _streamed(
+    ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str, Any], said: set[str] | None
+) -> Any:
     answer, number, interrupts, output, stopped = Answer(ctx), 0, (), None, ""
+    last: Any = None
     async for event in agent.stream_async(prompt, **options):
         if text := event.get("data"):
             await answer.add(text, number)
         elif "message" in event:
+            text = _text_in(event["message"])
+            # A model that its middleware replaces may have no step, and stream nothing.
+            if event["message"]["role"] == "assistant" and text not in (said or ()):
+                await answer.rest(text, number)
             number += 1
             for file in _files(event["message"]):
                 await give(ctx, file)
         elif "result" in event:
             interrupts = event["result"].interrupts or ()
             output, stopped = event["result"].structured_output, event["result"].stop_reason
+            last = event["result"].message
+    if output is None:
+        check_end(stopped, _text_in(last))
     if stopped.startswith("limit_"):  # outside of the stream, whose trace would else be closed late
         raise FinalError(f"The run has come to its limit ({stopped}).", client_text=TOO_MANY_STEPS)
     return interrupts, output
@@ -211,6 +232,10 @@ def _block(message_id: str, file: File) -> dict[str, Any]:
     return {file.kind: content}
 
 
+def _text_in(message: Any) -> str:
+    return "".join(block.get("text", "") for block in (message or {}).get("content", ()))
+
+
 def _files(message: Any) -> Iterator[File]:
     """Yield the files that tools have returned; the SDK's models stream text alone."""
     results = (block.get("toolResult", {}).get("content", ()) for block in message["content"])
@@ -224,7 +249,7 @@ def _files(message: Any) -> Iterator[File]:
 
 
 def _taken(agent: Agent) -> tuple[list[Any], dict[str, Any]]:
-    snapshot = encode_bytes_values(agent.take_snapshot(preset="session").to_dict())
+    snapshot = unicode_of(encode_bytes_values(agent.take_snapshot(preset="session").to_dict()))
     return snapshot["data"].pop("messages"), snapshot
 
 
@@ -232,6 +257,40 @@ def _restore(agent: Agent, snapshot: dict[str, Any] | None, messages: list[Any])
     if snapshot is not None:
         data = {**snapshot["data"], "messages": messages}
         agent.load_snapshot(Snapshot.from_dict(decode_bytes_values({**snapshot, "data": data})))
+
+
+class _Questions(dict[str, Any]):
+    """The interrupts of an agent by their ids, which its tool calls and their names make.
+
+    The SDK gives the answer of the first to any other of the same id.
+    """
+
+    def setdefault(self, key: str, asked: Any = None) -> Any:
+        """Return the interrupt of an id.
+
+        Raises:
+            FinalError: it has asked something else.
+        """
+        known = super().setdefault(key, asked)
+        if text_of(known.reason) != text_of(asked.reason):
+            raise FinalError(
+                f"The interrupt {asked.name!r} has asked something else before, in the same call:"
+                " its answer would be taken for this one, too. Give each question its own name.",
+                client_text=INVALID,
+            )
+        return known
+
+
+def _guard_questions(agent: Agent) -> None:
+    state = agent._interrupt_state  # noqa: SLF001 - an interrupt has no other place
+    state.interrupts = _Questions(state.interrupts)
+
+
+async def _with_one_question_each(context: Any, go_on: Any) -> AsyncIterator[Any]:
+    """Guard the questions of the tools that a model calls; the SDK drops those before it."""
+    _guard_questions(context.agent)
+    async for event in go_on(context):
+        yield event
 
 
 # -- steps -----------------------------------------------------------------------------------
@@ -251,6 +310,8 @@ class _Recording:
     def __init__(self, ctx: TaskContext, *, shows_tools: bool) -> None:
         self._steps = Steps(ctx, shows_tools=shows_tools)
         self._answer = Answer(ctx)
+        self.said: set[str] = set()
+        """What the model's answers have said, in this attempt and in earlier ones."""
         self._failure: FinalError | None = None
 
     async def request(self, context: Any, go_on: Any) -> AsyncIterator[Any]:
@@ -266,9 +327,12 @@ class _Recording:
                     _count(self._steps.ctx, context.agent, stop[2])
                 elif text := event.get("data"):
                     await self._answer.add(text, request)
-            return encode_bytes_values(stop)
+            if stop is not None:
+                await self._answer.rest(_text_in(stop[1]), request)
+            return unicode_of(encode_bytes_values(stop))
 
         stop = await self._steps.run(MODEL, call, asked=_asked(context))
+        self.said.add(_text_in(stop[1]))
         yield ModelStopReason(*decode_bytes_values(stop))
 
     async def call(self, context: Any, go_on: Any) -> AsyncIterator[Any]:
@@ -291,8 +355,8 @@ class _Recording:
                     ended.append(event)
             changed = [_changes(*each) for each in zip(before, _states(context), strict=True)]
             gone = [key for key in before[0] if key not in _states(context)[0]]
-            result = encode_bytes_values(ended[-1].tool_result)
-            return [result, to_jsonable_python(changed, fallback=str), gone]
+            result = encode_bytes_values(_result_in(ended))
+            return [result, jsonable(changed, fallback=str), gone]
 
         use = context.tool_use
         try:
@@ -313,6 +377,17 @@ class _Recording:
             context.invocation_state.setdefault("request_state", {}).update(changed[1])
         failure = ended[-1].exception if ended else None
         yield ToolResultEvent(decode_bytes_values(result), exception=failure)
+
+
+def _result_in(events: list[Any]) -> Any:
+    """Return the result that a tool has ended with.
+
+    Raises:
+        FinalError: the tool has raised it, and the SDK would tell the model of it, and go on.
+    """
+    if isinstance(events[-1].exception, FinalError):
+        raise events[-1].exception
+    return events[-1].tool_result
 
 
 def _count(ctx: TaskContext, agent: Agent, used: Any, *, calls: int = 1) -> None:
