@@ -7,7 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from itertools import product
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args
 
 import pytest
 from langchain_core.language_models import BaseChatModel
@@ -21,7 +21,7 @@ from langgraph.types import RetryPolicy, interrupt
 from a2a_serverless.frameworks.adapter import INVALID
 from a2a_serverless.frameworks.langgraph import LangGraphWorker
 from a2a_serverless.frameworks.langgraph_interrupts import Callers, _Answers
-from tests.unit.frameworks.talks import Talk, answered, dies_at, fails, question
+from tests.unit.frameworks.talks import End, Talk, answered, ends_at, fails, question
 
 IS_LONG = os.environ.get("A2A_FAULTS") == "long"
 COUNTS = (2, 3, 5)
@@ -258,7 +258,7 @@ async def test_many_answers_to_one_question() -> None:
 
 
 async def test_a_call_that_was_answered_survives_a_death() -> None:
-    """Whichever record an attempt dies at, each call has its answer."""
+    """Whichever record an attempt dies at, or is handed over with, each call has its answer."""
 
     async def play() -> Any:
         talk = Talk(LangGraphWorker(node(Caller(names=["a", "b"]), plain(named))), max_attempts=3)
@@ -267,11 +267,11 @@ async def test_a_call_that_was_answered_survives_a_death() -> None:
             task = await talk.answer(head, f"yes to {question(task)['delete']}")
         return answered(task)
 
-    with dies_at(0, before=True) as recorded:
+    with ends_at(0, "before") as recorded:
         expected = await play()
     assert expected == "a+yes to a b+yes to b"
-    for number, before in product(range(1, len(recorded) + 1), (True, False)):
-        with dies_at(number, before=before):
+    for number, end in product(range(1, len(recorded) + 1), get_args(End)):
+        with ends_at(number, end):
             assert await play() == expected
 
 
