@@ -62,11 +62,9 @@ test: $(VENV)/.stamp ## all tests; where `make emulators` and `make foreign` wer
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: long
-long: $(VENV)/.stamp ## what `make test` does in short: a project out of the wheel, one hostile client for ten minutes, a model that is away, polls of hours, parallel calls, files of 100 MB
+long: $(VENV)/.stamp ## what `make test` does in short: a project out of the wheel, ten minutes of one hostile client, a model that is away, files of 100 MB
 	A2A_PROJECTS=one A2A_FAULTS=long $(BIN)/python -m pytest tests/e2e/test_projects.py tests/e2e/test_quiet_alarms.py \
-		tests/unit/worker/test_outages.py tests/unit/worker/test_short_sleeps.py \
-		tests/unit/frameworks/test_langgraph_interrupts.py \
-		tests/unit/live/test_address_checks.py::test_files_are_the_same_in_each_reading
+		tests/unit/worker/test_outages.py tests/unit/live/test_address_checks.py::test_files_are_the_same_in_each_reading
 	@cat build/newcomers.md
 
 .PHONY: foreign
@@ -112,11 +110,12 @@ format: $(VENV)/.stamp ## format, and fix what the linter can fix
 	$(BIN)/ruff check --fix .
 
 .PHONY: faults
-faults: $(VENV)/.stamp emulators ## the long form of the fault tests
+faults: $(VENV)/.stamp emulators ## the long form of the fault tests, of polls of hours and of parallel calls
 	A2A_FAULTS=long $(BIN)/python -m pytest $(PYTEST_ARGS) tests/faults tests/contract \
 		tests/e2e/test_reconnects.py tests/e2e/test_resuming_client.py tests/e2e/test_flood.py \
 		tests/e2e/test_neighbours.py tests/unit/tasks/test_fold_logs.py \
-		tests/unit/worker/test_shares.py --timeout 3600
+		tests/unit/worker/test_shares.py tests/unit/worker/test_short_sleeps.py \
+		tests/unit/frameworks/test_langgraph_interrupts.py --timeout 3600
 
 .PHONY: record-logs
 record-logs: $(VENV)/.stamp emulators ## tests/faults/logs/: what each kill point leaves in the table, from real runs
