@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +39,7 @@ from a2a_serverless.storage.table import MAX_WRITES, Item, Put
 from a2a_serverless.tasks.entries import Caller, StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.identity import Scope, new_id, new_incarnation, new_token
-from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
+from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task, releasing
 from a2a_serverless.wiring import OBSERVER
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.status import Status, status_of
@@ -125,7 +126,7 @@ async def beside(storage: DurableStorage, fill: Fill) -> None:
         head, token = opened.head, new_token()
         head = await own.commit(head, Commit(entries=(working,), token=token, claims=True))
         end = AttemptEnd(token=token, reason="ModelBusy", at=now_ms, until=now_ms + HOUR_MS)
-        assert await own.release(head, end)
+        assert await own.change(head, partial(releasing, end=end)) is not None
         if number < UNTOLD:
             url = "https://receiver.example/"
             hook = TaskPushNotificationConfig(task_id=head.task_id, id="hook", url=url)

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from struct import pack
 from typing import Any, TypeVar
 
@@ -35,7 +36,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import AttemptEnd, Head
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, releasing
 from tests.browser.agent import REPORT
 
 _thread = ThreadPoolExecutor(1)
@@ -149,7 +150,7 @@ def killed(scribe: Scribe, task_id: str, *, lost: bool = True, **options: Any) -
     if not lost:
         end = AttemptEnd(token="a", reason="TimeoutError", correlation_id="1f7a9c02")
         scribe.wait(1)
-        done(scribe.storage.release(head, end))
+        done(scribe.storage.change(head, partial(releasing, end=end)))
     scribe.wait(62)
     scribe.claim(head, "b", NEXT_WORKER)
     for number in range(3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from a2a.types import (
@@ -18,6 +19,7 @@ from playwright.sync_api import Browser, expect
 
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry
 from a2a_serverless.tasks.head import AttemptEnd
+from a2a_serverless.tasks.rules import releasing
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, visiting
 
@@ -156,7 +158,7 @@ def attacked(site: Site) -> Site:
         working = seeds.said(TaskState.TASK_STATE_WORKING, evil)
         scribe.commit(head, entry, working, token="a")
         end = AttemptEnd(token="a", reason=evil, correlation_id=evil)
-        seeds.done(storage.release(head, end))
+        seeds.done(storage.change(head, partial(releasing, end=end)))
     return site
 
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
@@ -19,7 +20,7 @@ from a2a_serverless.storage.layout import TROUBLES, WAIT_KINDS
 from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId
 from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, Attention, Failure, Head, plain_state
 from a2a_serverless.tasks.identity import new_token
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless_tools.console.filters import TaskFilter
 from a2a_serverless_tools.console.finding import Noted, tasks_in_trouble, waiting_tasks
 from a2a_serverless_tools.console.inspector import Inspector
@@ -82,7 +83,7 @@ class World:
         end = AttemptEnd(
             token=head.token or "", reason="Busy", at=now, until=now + waits if waits else 0
         )
-        await self.storage.release(head, end, due_at=now + 1)
+        await self.storage.change(head, partial(releasing, end=end, due_at=now + 1))
 
     async def slept(self, head: Head) -> None:
         until = self.random.choice([0, self.clock.now_ms() + 60_000])

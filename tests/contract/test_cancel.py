@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Write
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, CancelMark, Head, state_name
-from a2a_serverless.tasks.rules import Commit, Timing
+from a2a_serverless.tasks.rules import Commit, Timing, releasing, renewing
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless_tools.contract import CancelRegistry, Storage
 from tests.support.clocks import ManualClock
@@ -284,12 +285,14 @@ async def test_nothing_but_the_end_moves_the_deadline(cancels: Cancels) -> None:
     marked = await storage.request_cancel(task_id)
     assert not await storage.postpone(head, due_at=later, sends=1)
     assert not await storage.postpone(marked, due_at=later, sends=1)
-    assert await storage.renew(head, token="A", due_at=later)
-    assert await storage.release(head, end, due_at=later, attempts=0)
+    assert await storage.change(head, partial(renewing, token="A", due_at=later))
+    assert await storage.change(head, partial(releasing, end=end, due_at=later, attempts=0))
     seen = await head_of(cancels, task_id)
     assert (seen.due_at, seen.released, seen.attempts) == (marked.due_at, end, 0)
-    assert not await storage.renew(head, token="B", due_at=later)
-    assert not await storage.release(head, AttemptEnd(token="B"), due_at=later)
+    assert not await storage.change(head, partial(renewing, token="B", due_at=later))
+    assert not await storage.change(
+        head, partial(releasing, end=AttemptEnd(token="B"), due_at=later)
+    )
     for commit in (
         Commit(token="B", claims=True),
         Commit(entries=(status_entry(TaskState.TASK_STATE_INPUT_REQUIRED),), token="B"),

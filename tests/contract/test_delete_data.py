@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +34,7 @@ from a2a_serverless.storage.table import Delete
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, releasing, renewing
 from a2a_serverless_tools.console.finding import find_tasks
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
@@ -179,8 +180,10 @@ async def late_writes(storage: DurableStorage, head: Head) -> list[object]:
         lambda: storage.commit(head, ONE_MORE),
         lambda: storage.commit(head, Commit(context_write=context_write("back"))),
         lambda: storage.postpone(head, due_at=1, sends=1),
-        lambda: storage.renew(head, token=head.token or token, due_at=1),
-        lambda: storage.release(head, AttemptEnd(token=token, reason="r", correlation_id="c")),
+        lambda: storage.change(head, partial(renewing, token=head.token or token, due_at=1)),
+        lambda: storage.change(
+            head, partial(releasing, end=AttemptEnd(token=token, reason="r", correlation_id="c"))
+        ),
         lambda: storage.request_cancel(head.task_id),
         lambda: storage.webhooks.put(hook(head, "hook-0")),
         lambda: storage.webhooks.put(hook(head, "new")),
@@ -199,13 +202,13 @@ async def late_writes(storage: DurableStorage, head: Head) -> list[object]:
 async def test_a_late_worker_brings_nothing_back(storage: DurableStorage, limit: int) -> None:
     """After the first step of its deletion no write finds a running task, nor makes it anew."""
     head = (await storage.open_task("ctx", request())).head
-    head = await storage.commit(head, Commit(token=new_token(), claims=True, restores=0))
+    head = await storage.commit(head, Commit(token=new_token(), claims=True))
     push = await storage.webhooks.put(hook(head, "hook-0"))
     await Storage(storage).update_context("ctx", "mine")
     while (await delete_data(storage, limit=limit)).tasks == 0:
         assert not await is_gone(storage, head)
     assert await is_gone(storage, head)
-    refused = [None, None, False, False, False, None, None, None]
+    refused = [None] * 8
     assert await late_writes(storage, head) == refused
     await delete_all(storage)
     assert await late_writes(storage, head) == refused

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import first_task_id, new_id, new_token
 from a2a_serverless.tasks.pace import PART_BYTES, commit_units
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import Presence
 from a2a_serverless.worker.executor import TurnQueue
@@ -365,7 +366,9 @@ async def test_a_task_is_put_into_the_index_by_id_once(bench: Bench, observer: A
     stored = entries_by_id(observer, storage, head)
     assert len(stored) == 2
     head = await storage.commit(head, Commit(token="first", claims=True))
-    await storage.release(head, AttemptEnd(token="first", reason="ValueError"))
+    await storage.change(
+        head, partial(releasing, end=AttemptEnd(token="first", reason="ValueError"))
+    )
     await storage.request_cancel(head.task_id)
     marked = await storage.head(head.task_id)
     assert marked is not None
@@ -426,13 +429,13 @@ async def test_a_failed_attempt_is_one_update(bench: Bench) -> None:
     assert head.due_at is not None
     end = AttemptEnd(token="first", reason="ValueError", correlation_id="0123456789abcdef")
     with bench.meter.measure() as usage:
-        await storage.release(head, end)
+        await storage.change(head, partial(releasing, end=end))
     assert cost(usage) == (1, 1, 0)
     head = await storage.commit(head, Commit(token="second", claims=True))
     assert head.due_at is not None
     end = replace(end, token="second")
     with bench.meter.measure() as usage:
-        await storage.release(head, end, due_at=head.due_at + 60_000)
+        await storage.change(head, partial(releasing, end=end, due_at=head.due_at + 60_000))
     assert cost(usage) == (1, 3, 0)
 
 
@@ -446,7 +449,7 @@ async def test_what_is_stored_of_an_error_costs_no_unit(bench: Bench) -> None:
         head = await storage.commit(head, Commit(token="first", claims=True))
         end = replace(kind, at=storage.clock.now_ms())
         with bench.meter.measure() as ended:
-            await storage.release(head, end)
+            await storage.change(head, partial(releasing, end=end))
         released = await storage.head(head.task_id)
         assert released is not None
         with bench.meter.measure() as claimed:
@@ -835,7 +838,7 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
     head = (await storage.open_task("x" * 36, request(), idempotency_key="key")).head
     texts = "p" * MOST_PLACE, "m" * (MOST_OF_ERROR - MOST_PLACE)
     for (place, text), most in ((("", ""), 824), (texts, 1024)) * 2:
-        claim = Commit(token=new_token(), claims=True, restores=0, worker=worker)
+        claim = Commit(token=new_token(), claims=True, worker=worker)
         head = await storage.commit(head, claim)
         assert head.token is not None
         end = AttemptEnd(
@@ -846,7 +849,7 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
             place=place,
             message=text,
         )
-        assert await storage.release(head, end)
+        assert await storage.change(head, partial(releasing, end=end))
         assert max(map(item_bytes, items_of(observer, storage, head))) < most
         released = await storage.head(head.task_id)
         assert released is not None
@@ -855,7 +858,7 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
     marked = await storage.head(head.task_id)
     assert marked is not None
     assert marked.cancel is not None
-    ended = replace(echo_commit("hello"), token=new_token(), worker=worker, restores=0)
+    ended = replace(echo_commit("hello"), token=new_token(), worker=worker)
     await storage.commit(marked, ended)
     assert max(map(item_bytes, items_of(observer, storage, head))) < 1024
 
@@ -895,7 +898,7 @@ async def test_a_commits_units_are_known_before_it_is_made(bench: Bench, observe
     for size in (0, 500, 10_000, PART_BYTES - 10, PART_BYTES + 10_000, 3_000_000):
         said = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=agent_message("y" * 3000))
         entries = (ArtifactWritten(artifact("a", "x" * size)), StatusChanged(said))
-        claim = Commit(entries=entries, token="a" * 32, claims=True, worker="host 1", restores=0)
+        claim = Commit(entries=entries, token="a" * 32, claims=True, worker="host 1")
         head = await storage.commit(head, claim)
         start = event_sort(head.incarnation, head.version)
         consumed, items = 0.0, await storage.items_of(head.task_id, start)

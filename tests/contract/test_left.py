@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from a2a.types import TaskState, TaskStatus
 
@@ -13,7 +15,7 @@ from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.attempts import may_be_left
 from a2a_serverless.tasks.entries import StatusChanged, TurnEnded, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head, OperationParams, Reason, Spared
-from a2a_serverless.tasks.rules import LEFT_MS, Commit, Waits
+from a2a_serverless.tasks.rules import LEFT_MS, Commit, Waits, releasing
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 
@@ -114,7 +116,7 @@ async def test_a_turn_that_was_left_is_not_given_back(storage: DurableStorage, b
         assert await storage.leave(head, "share", at=1)
     before = await newest(storage, head)
     end = AttemptEnd(token="one", reason="UnavailableError", at=2, until=3)
-    assert not await storage.release(head, end, due_at=4)
+    assert not await storage.change(head, partial(releasing, end=end, due_at=4))
     assert await newest(storage, head) == before
     assert before.left
 
@@ -131,11 +133,8 @@ async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
 
 
 @pytest.mark.parametrize("reason", ["share", "conversation"])
-@pytest.mark.parametrize("is_behind", [False, True], ids=["as it is", "as it was before"])
-async def test_what_woke_a_turn_was_not_lost(
-    storage: DurableStorage, reason: Reason, *, is_behind: bool
-) -> None:
-    """Wakes are counted apart from what the sweeper sends, on a HEAD of any age, for their turn."""
+async def test_what_woke_a_turn_was_not_lost(storage: DurableStorage, reason: Reason) -> None:
+    """Wakes are counted apart from what the sweeper sends, for their turn."""
     seen = await opened(storage)
     left = await storage.leave(seen, reason)
     assert left is not None
@@ -143,7 +142,7 @@ async def test_what_woke_a_turn_was_not_lost(
     assert woken is not None
     asked = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED))
     asks = Commit(entries=(asked, TurnEnded()), token="one", claims=True)
-    claimed = await storage.commit(seen if is_behind else woken, asks)
+    claimed = await storage.commit(woken, asks)
     again = await storage.leave(await opened(storage), reason)
     assert again is not None
     for _ in range(2):
@@ -216,17 +215,6 @@ async def test_a_turn_that_is_over_is_not_woken(storage: DurableStorage, change:
         assert await waiting(storage) == []
 
 
-@pytest.mark.parametrize("commit", [DONE, Commit(token="one", claims=True)], ids=["end", "claim"])
-async def test_a_commit_on_an_older_head_ends_the_wait(
-    storage: DurableStorage, commit: Commit
-) -> None:
-    """A worker that has read the turn before it was left may start it: it is in no line then."""
-    seen = await opened(storage)
-    assert await storage.leave(seen, "share")
-    assert await storage.commit(seen, commit) == await newest(storage, seen)
-    assert await waiting(storage) == []
-
-
 @pytest.mark.parametrize("way", ["commit", "note"])
 async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, way: str) -> None:
     """Nothing works on it. When it comes back it may be left, and be woken once more."""
@@ -238,7 +226,7 @@ async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, 
         waits = Waits(end=end, spared=Spared(faults=1))
         await storage.commit(claimed, Commit(token="one", waits=waits))
     else:
-        assert await storage.release(claimed, end)
+        assert await storage.change(claimed, partial(releasing, end=end))
     given_back = await newest(storage, claimed)
     assert (given_back.woken, await out(storage)) == (False, [])
     assert may_be_left(given_back, OperationParams.of(given_back, given_back.turn, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpe
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Spared
 from a2a_serverless.tasks.identity import TaskKey
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless_tools.console.finding import created_in, find_tasks
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Template
@@ -27,7 +28,7 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, Database, emulator_client, moto_database, new_scope
 from tests.support.emulators import Emulator
 from tests.support.messages import agent_message, message, request
-from tests.support.newer import head_key, remove_attributes, set_attributes, stored
+from tests.support.newer import head_key, set_attributes, stored
 
 S = TaskState
 END = AttemptEnd(token="one", reason="ValueError", correlation_id="c-1", at=1_700_000_000_000)
@@ -60,7 +61,7 @@ async def claimed(storage: DurableStorage, head: Head, token: str = "one") -> He
 
 async def given_back(storage: DurableStorage, head: Head) -> Head:
     """HEAD after its attempt has given the turn back."""
-    assert await storage.release(head, END)
+    assert await storage.change(head, partial(releasing, end=END))
     return await newest(storage, head)
 
 
@@ -86,7 +87,7 @@ async def test_a_released_turn_says_by_whom_and_why(storage: DurableStorage) -> 
 async def test_a_release_may_move_the_due_time(storage: DurableStorage) -> None:
     """A release before a long wait moves the due time in the same write."""
     head = await claimed(storage, await opened(storage))
-    assert await storage.release(head, END, due_at=4711)
+    assert await storage.change(head, partial(releasing, end=END, due_at=4711))
     assert (await newest(storage, head)).due_at == 4711
 
 
@@ -94,7 +95,7 @@ async def test_starts_that_are_spared_belong_to_their_turn(storage: DurableStora
     """A release counts what used up no attempt; a claim keeps it, the next turn begins anew."""
     head = await claimed(storage, await opened(storage))
     spared, end = Spared(faults=2, waited=4711, interruptions=1), replace(END, until=4712)
-    assert await storage.release(head, end, attempts=0, spared=spared)
+    assert await storage.change(head, partial(releasing, end=end, attempts=0, spared=spared))
     after = await newest(storage, head)
     assert (after.attempts, after.spared, after.released) == (0, spared, end)
     head = await claimed(storage, after, "two")
@@ -106,16 +107,6 @@ async def test_starts_that_are_spared_belong_to_their_turn(storage: DurableStora
     assert head.spared == (await newest(storage, head)).spared == Spared()
 
 
-async def test_a_claim_that_has_not_read_a_release_keeps_what_is_spared(
-    storage: DurableStorage,
-) -> None:
-    """The count is no part of what a claim changes."""
-    head = await claimed(storage, await opened(storage))
-    assert await storage.release(head, END, attempts=0, spared=Spared(faults=1, waited=1))
-    await claimed(storage, head, "two")
-    assert (await newest(storage, head)).spared == Spared(faults=1, waited=1)
-
-
 async def test_only_the_owner_releases(storage: DurableStorage) -> None:
     """Only the attempt that owns the open turn can release it.
 
@@ -123,18 +114,18 @@ async def test_only_the_owner_releases(storage: DurableStorage) -> None:
     for a later task with the same id.
     """
     first = await opened(storage, task_id="reused")
-    assert not await storage.release(first, END)
+    assert not await storage.change(first, partial(releasing, end=END))
     one = await claimed(storage, first)
     two = await claimed(storage, one, "two")
-    assert not await storage.release(one, END)
+    assert not await storage.change(one, partial(releasing, end=END))
     end = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
     await storage.commit(two, Commit(entries=(end,), token="two"))
-    assert not await storage.release(two, END_OF_TWO)
+    assert not await storage.change(two, partial(releasing, end=END_OF_TWO))
     assert (await newest(storage, two)).released is None
     await delete_task(storage, "reused")
-    assert not await storage.release(two, END_OF_TWO)
+    assert not await storage.change(two, partial(releasing, end=END_OF_TWO))
     await claimed(storage, await opened(storage, task_id="reused"), "two")
-    assert not await storage.release(two, END_OF_TWO)
+    assert not await storage.change(two, partial(releasing, end=END_OF_TWO))
 
 
 async def test_the_next_claim_keeps_how_the_attempt_before_it_ended(
@@ -189,26 +180,6 @@ async def test_a_commit_that_fails_its_task_says_why(storage: DurableStorage) ->
 
 
 # -- what is missing -------------------------------------------------------------------------
-
-
-async def test_a_turn_without_a_count_of_its_copies_is_postponed(
-    table: Database, clock: ManualClock
-) -> None:
-    """A turn without `sends` counts as never sent; one postponement stores the count."""
-    storage = table.storage(clock=clock)
-    head = await opened(storage)
-    remove_attributes(table, head_key(head), "sends")
-    seen = await newest(storage, head)
-    assert seen.sends == 0
-    assert await storage.postpone(seen, due_at=4711, sends=1)
-    assert not await storage.postpone(seen, due_at=4712, sends=1)
-    after = await newest(storage, head)
-    assert (after.due_at, after.sends) == (4711, 1)
-    remove_attributes(table, head_key(head), "sends")
-    assert not await storage.postpone(after, due_at=4712, sends=2)
-
-
-# -- requests to cancel ----------------------------------------------------------------------
 
 
 async def test_a_request_to_cancel_stands_on_head(

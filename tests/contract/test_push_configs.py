@@ -158,6 +158,8 @@ async def test_a_task_has_room_for_ten(storage: DurableStorage) -> None:
     assert len(await cursors(storage, task_id)) == MAX_CONFIGS
     await storage.webhooks.put(config(task_id, "c3", "https://other.example/"))
     await storage.webhooks.delete(task_id, "c5")
+    head = await storage.head(task_id)
+    assert head is not None
     await storage.commit(head, answer(config(config_id="c3")))
     await storage.webhooks.put(config(task_id, "one-more"))
     assert {"one-more", "c3"} < set(await cursors(storage, task_id))

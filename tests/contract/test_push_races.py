@@ -25,6 +25,8 @@ from a2a_serverless.storage.layout import HEAD, INDEXES
 from a2a_serverless.storage.webhooks import _PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.fold import LAST
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
@@ -101,9 +103,17 @@ def test_a_put_beside_a_worker_without_pause(storage: DurableStorage) -> None:
     async def work() -> int:
         at = head
         while not done.is_set():
-            at = await storage.commit(at, replace(PIECE, commit_id=str(at.version)))
+            try:
+                at = await storage.commit(at, replace(PIECE, commit_id=new_token()))
+            except ConcurrencyError:  # a configuration came in between
+                at = await newest()
             started.set()
         return at.version
+
+    async def newest() -> Head:
+        found = await storage.head(head.task_id)
+        assert found is not None
+        return found
 
     with ThreadPoolExecutor(1) as threads:
         worker = threads.submit(lambda: asyncio.run(work()))

@@ -87,7 +87,7 @@ async def test_a_late_writer_of_a_deleted_task(storage: DurableStorage) -> None:
         await storage.commit(opened.head, late)
     assert await storage.read(task_id, incarnation=opened.head.incarnation) is None
     assert await storage.read(task_id, incarnation=again.head.incarnation) == again.log
-    assert await storage.postpone(opened.head, due_at=1, sends=1) is False
+    assert await storage.postpone(opened.head, due_at=1, sends=1) is None
 
 
 async def test_a_deletion_leaves_a_creation_that_it_sees_in_part(

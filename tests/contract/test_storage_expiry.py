@@ -144,7 +144,7 @@ async def test_a_late_writer_of_an_expired_task_is_refused(
     clock.advance(-HOUR)  # a writer whose clock is behind: for it the old task is alive
     with pytest.raises(TaskNotFoundError):
         await storage.commit(old.head, late)
-    assert await storage.postpone(old.head, due_at=1, sends=1) is False
+    assert await storage.postpone(old.head, due_at=1, sends=1) is None
     assert await storage.read("t") == new.log
 
 
@@ -154,7 +154,7 @@ async def test_an_expired_turn_is_not_postponed(
     """Postponing an expired turn is refused, also while its items are still stored."""
     opened = await storage.open_task("ctx", request(), ttl_s=HOUR)
     clock.advance(HOUR)
-    assert await storage.postpone(opened.head, due_at=clock.now_ms() + 1, sends=1) is False
+    assert await storage.postpone(opened.head, due_at=clock.now_ms() + 1, sends=1) is None
 
 
 async def test_a_reader_of_an_old_incarnation_gets_nothing(

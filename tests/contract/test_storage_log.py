@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
@@ -17,10 +18,12 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
+from a2a_serverless.storage import layout
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
+from a2a_serverless.storage.table import Put
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -32,9 +35,10 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
 )
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, renewing
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
+from tests.support.databases import LONG
 from tests.support.messages import agent_message, artifact, request, said, texts
 
 WORKING = TaskState.TASK_STATE_WORKING
@@ -287,18 +291,15 @@ async def test_an_unfinished_turn_is_due(storage: DurableStorage, clock: ManualC
 async def test_the_owner_of_a_turn_renews_its_lease(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """The due time moves without a commit; later commits leave it where the renewal put it."""
+    """The due time moves without a commit, also if others have committed since HEAD was read."""
     seen = await storage.commit(await opened(storage), claim("t1"))
     await storage.commit(seen, Commit(token="t1", entries=(piece("one"),)))
     later = clock.now_ms() + 1_000_000
-    assert await storage.renew(seen, token="t1", due_at=later)
-    renewed = await storage.head(seen.task_id)
+    renewed = await storage.change(seen, partial(renewing, token="t1", due_at=later))
     assert renewed is not None
+    assert renewed == await storage.head(seen.task_id)
     assert (renewed.due_at, renewed.version) == (later, 3)
-    stale = replace(renewed, due_at=seen.due_at)
-    await storage.commit(stale, Commit(token="t1", entries=(piece("two"),)))
-    committed = await storage.head(seen.task_id)
-    assert committed is not None
+    committed = await storage.commit(renewed, Commit(token="t1", entries=(piece("two"),)))
     assert committed.due_at == later
 
 
@@ -318,7 +319,7 @@ async def test_a_turn_of_others_is_not_renewed(
         case _:
             clock.advance(storage.timing.ttl_s + 1)
     before = await storage.head(head.task_id)
-    assert not await storage.renew(head, token="t1", due_at=clock.now_ms() + 1)
+    assert not await storage.change(head, partial(renewing, token="t1", due_at=clock.now_ms() + 1))
     assert await storage.head(head.task_id) == before
 
 
@@ -345,9 +346,9 @@ async def test_postponing_moves_the_due_time(storage: DurableStorage, clock: Man
     """Postponing changes due time and sends, but no version; it works once for one HEAD."""
     head = await opened(storage)
     later = clock.now_ms() + 500_000
-    assert await storage.postpone(head, due_at=later, sends=1) is True
+    assert await storage.postpone(head, due_at=later, sends=1) is not None
     assert await storage.head(head.task_id) == replace(head, due_at=later, sends=1)
-    assert await storage.postpone(head, due_at=later, sends=1) is False
+    assert await storage.postpone(head, due_at=later, sends=1) is None
     due = await due_tasks(storage, later - 1)
     assert head.task_id not in {one.task_id for one in due}
     due = await due_tasks(storage, later)
@@ -365,31 +366,50 @@ async def test_a_claim_knows_what_was_postponed(
     seen = await storage.head(head.task_id)
     assert seen is not None
     moved = await storage.commit(seen, claim("t1"))
-    assert await storage.postpone(head, due_at=1, sends=2) is False
+    assert await storage.postpone(head, due_at=1, sends=2) is None
     finished = await storage.commit(moved, Commit(token="t1", entries=(status(COMPLETED),)))
-    assert await storage.postpone(finished, due_at=1, sends=2) is False
+    assert await storage.postpone(finished, due_at=1, sends=2) is None
     due = await due_tasks(storage, clock.now_ms() + 10**8)
     assert head.task_id not in {one.task_id for one in due}
 
 
-async def test_a_commit_keeps_what_was_postponed_meanwhile(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
-    """The sweeper's count of copies is not set back, or the queue would drop the next copy."""
-    head = (await storage.open_task("ctx", request())).head
-    later = clock.now_ms() + 500_000
-    assert await storage.postpone(head, due_at=later, sends=1)
-    await storage.commit(head, Commit(entries=(MessageAppended(agent_message("more")),)))
-    stored = await storage.head(head.task_id)
+async def test_of_changes_at_once_none_is_lost(storage: DurableStorage) -> None:
+    """Two processes that change one HEAD by turns each find what the other has made of it."""
+    first, changes = await opened(storage), 5_000 if LONG else 40
+
+    async def count(head: Head) -> None:
+        for _ in range(changes):
+            after = await storage.change(head, lambda now: replace(now, parked=now.parked + 1))
+            assert after is not None
+            head = after
+
+    await asyncio.gather(count(first), count(first))
+    stored = await storage.head(first.task_id)
     assert stored is not None
-    assert (stored.sends, stored.due_at) == (1, later)
+    assert (stored.parked, stored.version) == (2 * changes, first.version)
+
+
+async def test_a_change_keeps_what_only_a_newer_release_knows(storage: DurableStorage) -> None:
+    """Attributes of HEAD that this release does not know stay, whatever is written."""
+    head = await opened(storage)
+    newer = {"colour": "green", "weight": 7, "seal": b"x", "nothing": None}
+    item = await storage.table.get(layout.head_key(head.scope, head.task_id))
+    assert item is not None
+    await storage.table.write(Put(item=item | newer))
+    read = await storage.head(head.task_id)
+    assert read is not None
+    claimed = await storage.commit(read, claim("t1"))
+    assert await storage.change(claimed, partial(renewing, token="t1", due_at=1)) is not None
+    item = await storage.table.get(layout.head_key(head.scope, head.task_id))
+    assert item is not None
+    assert item | newer == item
 
 
 async def test_a_missing_task_is_not_postponed(storage: DurableStorage) -> None:
-    """Postponing a deleted task is False and leaves nothing behind."""
+    """Postponing a deleted task does nothing and leaves nothing behind."""
     head = await opened(storage)
     await delete_task(storage, head.task_id)
-    assert await storage.postpone(head, due_at=1, sends=1) is False
+    assert await storage.postpone(head, due_at=1, sends=1) is None
     assert await storage.head(head.task_id) is None
     with pytest.raises(TaskNotFoundError):
         await storage.commit(head, Commit())

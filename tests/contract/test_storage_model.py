@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -35,7 +36,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import KNOWN, Head
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, renewing
 from a2a_serverless_tools.contract import Storage
 from tests.support.databases import LONG, Database, new_clock, new_scope
 from tests.support.memory import memory_storage
@@ -205,8 +206,8 @@ class Comparison(RuleBasedStateMachine):
     def renew(self, pair: Pair, token: str, later: int) -> None:
         due_at = self.clock.now_ms() + later
         self.both(
-            self.model.renew(pair[0], token=token, due_at=due_at),
-            self.real.renew(pair[1], token=token, due_at=due_at),
+            self.model.change(pair[0], partial(renewing, token=token, due_at=due_at)),
+            self.real.change(pair[1], partial(renewing, token=token, due_at=due_at)),
         )
 
     @rule(pair=heads, after=st.integers(0, 4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from a2a.types import Task, TaskState, TaskStatus
 from google.protobuf.json_format import MessageToDict
@@ -21,7 +22,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Cursor, Log, incarnation_tag
 from a2a_serverless.tasks.head import AttemptEnd, Head
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.worker.attempt import TurnInput, turn_of
 from tests.support.messages import agent_message, artifact, request, said, texts
 
@@ -109,17 +110,18 @@ async def test_a_claim_takes_the_error_of_its_own_attempt_into_the_log(
     head = await claim(storage, head, "1")
     end = AttemptEnd(token="1", reason="ValueError", correlation_id="c1", at=1)
     end = replace(end, place="agent.py, line 3, in handle", message="no customer")
-    assert await storage.release(head, end)
-    # As a worker does that has read HEAD before: the attributes of the release stay.
-    head = await claim(storage, head, "2")
+    assert await storage.change(head, partial(releasing, end=end))
+    head = await claim(storage, (await read(storage, head)).head, "2")
     seen = await read(storage, head)
-    assert seen.records[-1].ended == AttemptEnd(token="1", reason="lost")
+    assert seen.records[-1].ended == end
     shutdown = AttemptEnd(token="2", reason="shutdown", correlation_id="c2", at=2)
-    assert await storage.release(head, shutdown)
+    assert await storage.change(head, partial(releasing, end=shutdown))
     assert (await read(storage, head)).head.released == shutdown
-    assert not await storage.release(head, replace(end, token="2")), "it is given back once"
+    assert not await storage.change(head, partial(releasing, end=replace(end, token="2"))), (
+        "it is given back once"
+    )
     head = await claim(storage, (await read(storage, head)).head, "3")
-    assert await storage.release(head, replace(end, token="3"))
+    assert await storage.change(head, partial(releasing, end=replace(end, token="3")))
     head = await claim(storage, (await read(storage, head)).head, "4")
     head = await claim(storage, head, "5")
     ends = [record.ended for record in (await read(storage, head)).records[3:]]

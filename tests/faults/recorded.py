@@ -12,15 +12,15 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from a2a_serverless.storage.codec import Commits, head_of
 from a2a_serverless.storage.dynamodb import plain
 from a2a_serverless.storage.layout import EVENTS, HEAD, PUSH, task_partition
 from a2a_serverless.storage.webhooks import push_of
 from a2a_serverless.tasks.head import Head
-from a2a_serverless_tools.console.survey import _survey_of
+from a2a_serverless_tools.inspect.survey import Survey
 from a2a_serverless_tools.inspect.timeline import Timeline, timeline
 from tests.faults.harness import World
 
@@ -52,11 +52,12 @@ def recorded(name: str) -> Timeline:
     """Return the timeline of the task that was recorded under `name`."""
     text = (LOGS / f"{_file(name)}.json").read_text(encoding="utf-8")
     items = [plain(_from_text(item)) for item in json.loads(text)]
-    of_log = [item for item in items if item["SK"].startswith((EVENTS, HEAD))]
-    survey = _survey_of(of_log)
-    assert survey is not None, f"{name} has no HEAD"
+    (head,) = (head_of(item) for item in items if item["SK"] == HEAD)
+    commits = Commits(head.incarnation, 0)
+    commits.add(item for item in items if item["SK"].startswith(EVENTS))
     pushes = [push_of(item) for item in items if item["SK"].startswith(PUSH)]
-    return timeline(replace(survey, pushes=tuple(pushes)), now_ms=0)
+    survey = Survey(head=head, records=tuple(commits.records), pushes=tuple(pushes))
+    return timeline(survey, now_ms=0)
 
 
 def _file(name: str) -> str:

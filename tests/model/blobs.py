@@ -47,6 +47,7 @@ from tests.model.programs import (
     Stored,
     Timed,
     in_order,
+    marked,
 )
 from tests.model.search import Game, Report, Step
 
@@ -125,9 +126,7 @@ async def attempt(desk: Desk, name: str, now_ms: int) -> None:
         return
     made = Artifact(artifact_id="made", parts=[Part(raw=MADE)])
     entries = (ArtifactWritten(await storage.set_apart(log.head, made)),)
-    claim = Commit(
-        entries=entries, token=name, claims=True, commit_id=name, restores=log.restores()
-    )
+    claim = Commit(entries=entries, token=name, claims=True, commit_id=name)
     with suppress(TaskNotFoundError, ConcurrencyError, FencedError):
         await storage.commit(log.head, claim)
 
@@ -207,13 +206,16 @@ class State(NamedTuple):
         return tuple(one for name, one in every if name == incarnation)
 
 
-_SAME: tuple[tuple[str, Any], ...] = tuple(
-    (f"a2a_serverless.{name}", lambda: _NAME.get())  # noqa: PLW0108 - what is patched is a function
-    for name in (
-        "storage.durable.new_incarnation",
-        "storage.deletion.new_incarnation",
-        "tasks.rules.new_token",
-    )
+_SAME: tuple[tuple[str, Any], ...] = (
+    *(
+        (f"a2a_serverless.{name}", lambda: _NAME.get())  # noqa: PLW0108 - it patches a function
+        for name in (
+            "storage.durable.new_incarnation",
+            "storage.deletion.new_incarnation",
+            "tasks.rules.new_token",
+        )
+    ),
+    ("a2a_serverless.storage.durable.marked", marked),
 )
 """What is random otherwise."""
 _SAME += (("a2a_serverless.storage.blobs.completed", lambda work: work),)

@@ -53,8 +53,7 @@ class History:
     def keep(self, step: Step, token: str | None) -> None:
         """Add what the rules have decided."""
         version, entries = step.head.version, step.entries
-        record = Record(version=version, entries=entries, token=token, base=step.base)
-        self.records.append(record)
+        self.records.append(Record(version=version, entries=entries, token=token))
         self.heads.append(step.head)
 
     def start_over(self) -> None:
@@ -68,13 +67,6 @@ class History:
         """Return what a reader finds when the log has this version."""
         return Log(head=self.heads[version - 1], records=tuple(self.records[:version]))
 
-    def counted(self, commit: Commit) -> Commit:
-        """Return a commit that knows what it brings back, if it starts the turn over."""
-        head = self.heads[-1]
-        if not commit.claims or head.token in (None, commit.token):
-            return commit
-        return replace(commit, restores=self.log(head.version).restores())
-
 
 def history_of(acts: Sequence[Act]) -> History:
     """Return the log that the acts leave; what the rules refuse has not happened."""
@@ -83,7 +75,7 @@ def history_of(acts: Sequence[Act]) -> History:
     for number, act in enumerate(acts, start=1):
         if act.writer == "start over":
             history.start_over()
-        commit = history.counted(commit_of(act, history.heads[-1], number))
+        commit = commit_of(act, history.heads[-1], number)
         try:
             step = advance(history.heads[-1], commit, now_ms=number, timing=Timing())
         except A2AServerlessError:
@@ -105,15 +97,13 @@ def check(history: History) -> bool:
 
     Return True if the log went on behind a snapshot.
     """
-    fold, events = Fold(TASK, CONTEXT), 0
+    fold = Fold(TASK, CONTEXT)
     short: Fold | None = None
     """As `fold`, of a log whose beginning was replaced by a snapshot."""
     subscribers: list[Task] = []
     for record, head in zip(history.records, history.heads, strict=True):
-        assert record.base == events
         fold.add(record)
         seen = list(events_of(record, fold))
-        events += len(seen)
         restarts = any(isinstance(entry, Restarted) for entry in record.entries)
         for task in subscribers:
             reference.watched(task, seen, restored=len(fold.restored) if restarts else None)
@@ -127,7 +117,6 @@ def check(history: History) -> bool:
         if not head.turn_is_open and (made := fold.snapshot()) is not None:
             short = _begun_with(made)
             _check_same(short, fold)
-        assert head.generation == fold.generation == events
         _check_head(fold, head)
         if restarts:
             _check_fold(fold, history.records[: record.version])
@@ -145,9 +134,7 @@ def _begun_with(made: Snapshot) -> Fold:
 
 def _check_same(short: Fold, fold: Fold) -> None:
     assert short.task() == fold.task()
-    assert (short.version, short.generation, short.shown, short.reply) == (
-        *(fold.version, fold.generation, fold.shown, fold.reply),
-    )
+    assert (short.version, short.shown, short.reply) == (fold.version, fold.shown, fold.reply)
     assert short.turn_at(short.version) == fold.turn_at(fold.version)
 
 

@@ -7,16 +7,20 @@ the order is kept.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from a2a_serverless.storage import codec
-from a2a_serverless.storage.codec import Commits, head_of
-from a2a_serverless.storage.table import Update
+from a2a_serverless.storage.codec import Commits
 from a2a_serverless.tasks import attempts, rules
 from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head, OperationParams
 from a2a_serverless.worker.executor import TurnView
+
+
+def is_same_task(current: Head, seen: Head) -> bool:
+    """Whether a HEAD is one of the task that was read, and not of a later one with its id."""
+    return current.incarnation == seen.incarnation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +32,6 @@ class Rules:
     advance: Callable[..., rules.Step] = rules.advance
     is_applied: Callable[..., bool] = rules.is_applied
     conflict: Callable[..., Exception] = rules.conflict
-    committed: Callable[..., Update] = codec.committed
-    head_of: Callable[..., Head] = head_of
 
     # what a worker does
     on_delivery: Callable[..., attempts.Delivered] = attempts.on_delivery
@@ -45,24 +47,26 @@ class Rules:
     attempts_started: Callable[..., int] = attempts.attempts_started
     view: type[TurnView] = TurnView
 
-    # what a worker changes of HEAD without a commit
-    noted: Callable[..., Update] = codec.noted
-    renewed: Callable[[Head, str], Update] = codec.renewed
-    unless_canceled: Callable[[Update], Update] = codec.unless_canceled
+    # how HEAD is changed
+    replaces: Callable[[Head, Head], bool] = operator.eq
+    """Whether a write on the second HEAD replaces the first one, which is stored."""
+    is_same_task: Callable[[Head, Head], bool] = is_same_task
+    """Whether `change` decides anew on the first HEAD, which is stored instead of the second."""
+    renewing: Callable[..., Head | None] = rules.renewing
+    releasing: Callable[..., Head | None] = rules.releasing
 
     # cancels
     check_open: Callable[..., Head] = rules.check_open
-    marked: Callable[..., Head] = rules.marked
-    canceled: Callable[[Head], Update] = codec.canceled
+    canceling: Callable[..., Head] = rules.canceling
     on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
 
     # shares of the workers
     may_be_left: Callable[..., bool] = attempts.may_be_left
-    left: Callable[[Head, Head], Update] = codec.left
-    woken: Callable[[Head, Head], Update] = codec.woken
+    leaving: Callable[..., Head | None] = rules.leaving
+    waking: Callable[..., Head | None] = rules.waking
 
     # repairs
-    postponed: Callable[..., Update] = codec.postponed
+    postponing: Callable[..., Head | None] = rules.postponing
     overdue_turn: Callable[..., OperationParams | None] = attempts.overdue_turn
     repeated_turn: Callable[..., OperationParams | None] = attempts.repeated_turn
     overdue_cancel: Callable[..., bool] = attempts.overdue_cancel

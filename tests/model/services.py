@@ -356,7 +356,7 @@ class Services:
         if state.outage != "queue":
             return Move(f"sweeper: sends {named(op)}", send(state, op))
         seen = process.seen
-        sent = self._world.changed(seen, due_at=POSTPONED_MS, sends=op.copy)
+        sent = self._world.with_values(seen, due_at=POSTPONED_MS, sends=op.copy)
         due_at, sends = seen.head.due_at, seen.head.sends
         back = self._world.postponed(state.head, sent, due_at=due_at, sends=sends)
         after = state if back is None else checked(self._world, state._replace(head=back))

@@ -55,7 +55,6 @@ async def turn(desk: Desk, name: str, now_ms: int) -> Next | None:
     if log is None:
         return None
     head = log.head
-    restores = log.restores() if head.turn_is_open and head.token is not None else 0
     opening = SendMessageRequest(message=Message(message_id=name, parts=[Part(text=name)]))
     made = Artifact(artifact_id=name, parts=[Part(text=name)])
     commits = [
@@ -64,7 +63,6 @@ async def turn(desk: Desk, name: str, now_ms: int) -> Next | None:
             entries=(ArtifactWritten(made),),
             token=name,
             claims=True,
-            restores=restores,
             commit_id=f"{name}.1",
         ),
         Commit(
@@ -97,7 +95,7 @@ def _seen(log: Log) -> Any:
     fold = log.fold()
     folds = [fold, log.restarted()] if log.head.turn_is_open else [fold]
     tasks = [one.task().SerializeToString(deterministic=True) for one in folds]
-    return *tasks, fold.generation, fold.turn_at(fold.version)
+    return *tasks, fold.turn_at(fold.version)
 
 
 async def _at_once(function: Callable[..., T], *args: Any) -> T:

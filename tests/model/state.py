@@ -38,8 +38,6 @@ class Write(NamedTuple):
     token: str = ""
     claims: bool = False
     ends: bool = False
-    restores: int = 0
-    """The artifacts that a claim brings back, as its writer has counted them in the log."""
     leaves: Leaves = ""
     """How the attempt leaves its turn at a record."""
 
@@ -101,8 +99,6 @@ class Worker(NamedTuple):
     """The HEAD on which the thread beside the agent's loop is about to claim the turn."""
     renews: Seen | None = None
     """The HEAD whose lease that thread has found short, and is about to renew."""
-    restores: int = 0
-    """The artifacts that its claim brings back, as it has counted them in the log."""
 
 
 IDLE = Worker()

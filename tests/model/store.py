@@ -153,19 +153,7 @@ def checked(world: World, state: State) -> State:
 def _verdict(world: World, seen: Seen, log: tuple[Stored, ...]) -> str:
     """What is wrong with HEAD, or with what a client reads; nothing, if all is well."""
     head, looks = seen.head, world.looks(log)
-    return (
-        _fault_of_head(world, head, log)
-        or _fault_of_content(world, head, looks)
-        or looks.fault
-        or _fault_of_generation(world, seen, log)
-    )
-
-
-def _fault_of_generation(world: World, seen: Seen, log: tuple[Stored, ...]) -> str:
-    """Whether HEAD has the number of the last event."""
-    if seen.head.generation != world.looks(log).generation:
-        return "HEAD's generation is not the number of events"
-    return ""
+    return _fault_of_head(world, head, log) or _fault_of_content(world, head, looks) or looks.fault
 
 
 def _fault_of_head(world: World, head: Head, log: tuple[Stored, ...]) -> str:

@@ -17,9 +17,7 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     TurnFinishedError,
 )
-from a2a_serverless.storage import codec
 from a2a_serverless.storage.codec import Commits
-from a2a_serverless.storage.table import Check, Update, are
 from a2a_serverless.tasks import attempts, rules
 from a2a_serverless.tasks.attempts import (
     Canceled,
@@ -68,10 +66,6 @@ def claims_its_own_turn_again(head: Head, commit: Commit, **kwargs: Any) -> Step
     return replace(step, ended=None) if is_its_own else step
 
 
-def counts_nothing_restored(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    return rules.advance(head, replace(commit, restores=0), **kwargs)
-
-
 def takes_any_release(head: Head, commit: Commit, **kwargs: Any) -> Step:
     if head.released is not None and head.token is not None:
         head = replace(head, released=replace(head.released, token=head.token))
@@ -96,7 +90,7 @@ def takes_messages_at_any_time(head: Head, commit: Commit, **kwargs: Any) -> Ste
 
 
 def keeps_what_dead_attempts_wrote(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, replace(commit, restores=0), **kwargs)
+    step = rules.advance(head, commit, **kwargs)
     kept = tuple(entry for entry in step.entries if not isinstance(entry, Restarted))
     return replace(step, entries=kept)
 
@@ -153,27 +147,14 @@ def opens_without_due(*args: Any, **kwargs: Any) -> Step:
 # -- conflicts -------------------------------------------------------------------------------
 
 
-def is_of_any_version(before: Head, after: Head) -> Update:
-    return _without(codec.committed(before, after), "version")
+def replaces_whatever_is_there(current: Head, seen: Head) -> bool:
+    del current, seen
+    return True
 
 
-def is_of_any_incarnation(before: Head, after: Head) -> Update:
-    return _without(codec.committed(before, after), "incarnation")
-
-
-def whatever_was_sent(before: Head, after: Head) -> Update:
-    update = codec.committed(before, after)
-    return replace(update, when=[one for one in update.when if isinstance(one, Check)])
-
-
-def has_not_heard(before: Head, after: Head) -> Update:
-    return _without(codec.committed(before, after), "cancel_at")
-
-
-def _without(update: Update, name: str) -> Update:
-    """The update without the checks of an attribute."""
-    when = [one for one in update.when if not (isinstance(one, Check) and one.name == name)]
-    return replace(update, when=when)
+def is_any_task(current: Head, seen: Head) -> bool:
+    del current, seen
+    return True
 
 
 def is_never_applied(stored_id: str | None, commit_id: str) -> bool:
@@ -312,20 +293,23 @@ def tells_the_running_agent_alone(head: Head, operation: Operation) -> Canceled:
     return Canceled.ALONE if way is Canceled.PAUSED and operation.operation == "run" else way
 
 
-def marks_alone(head: Head, **kwargs: Any) -> Head:
-    return replace(rules.marked(head, **kwargs), due_at=head.due_at)
+def cancels_without_a_deadline(head: Head, **kwargs: Any) -> Head:
+    return replace(rules.canceling(head, **kwargs), due_at=head.due_at)
 
 
-def marks_ended_tasks(marked: Head) -> Update:
-    return _without(codec.canceled(marked), "state")
+def cancels_ended_tasks(head: Head, **kwargs: Any) -> Head:
+    working = replace(head, state=TaskState.TASK_STATE_WORKING)
+    return replace(rules.canceling(working, **kwargs), state=head.state)
 
 
-def marks_any_incarnation(marked: Head) -> Update:
-    return _without(codec.canceled(marked), "incarnation")
+def renews_canceled_turns(head: Head, **kwargs: Any) -> Head | None:
+    after = rules.renewing(replace(head, cancel=None), **kwargs)
+    return after and replace(after, cancel=head.cancel)
 
 
-def moves_deadlines(update: Update) -> Update:
-    return update
+def releases_canceled_turns(head: Head, **kwargs: Any) -> Head | None:
+    after = rules.releasing(replace(head, cancel=None), **kwargs)
+    return after and replace(after, cancel=head.cancel)
 
 
 def moves_the_deadline(head: Head, commit: Commit, **kwargs: Any) -> Step:
@@ -385,12 +369,15 @@ def gives_up_at_once(head: Head, *, now_ms: int, **kwargs: Any) -> bool:
 # -- the thread beside the agent's loop ------------------------------------------------------
 
 
-def renews_whatever_it_finds(head: Head, token: str) -> Update:
-    return _without(codec.renewed(head, token), "token")
+def renews_whatever_it_finds(head: Head, *, token: str, due_at: int) -> Head | None:
+    return rules.renewing(replace(head, token=token), token=token, due_at=due_at) and replace(
+        head, due_at=due_at
+    )
 
 
-def renews_what_was_left(head: Head, token: str) -> Update:
-    return codec.noted(head, token, {})
+def renews_what_was_left(head: Head, *, token: str, due_at: int) -> Head | None:
+    after = rules.renewing(replace(head, released=None), token=token, due_at=due_at)
+    return after and replace(after, released=head.released)
 
 
 # -- what readers and subscribers see --------------------------------------------------------
@@ -480,16 +467,6 @@ class AppendsFirstChunks(TurnView):
 def does_not_show_restarts(record: Record, after: Fold) -> Iterator[Event]:
     kept = tuple(entry for entry in record.entries if not isinstance(entry, Restarted))
     return events_of(replace(record, entries=kept), after)
-
-
-def leaves_whatever_is_there(before: Head, after: Head) -> Update:
-    """Leave a turn on any HEAD of the task."""
-    return replace(codec.left(before, after), when=are(incarnation=before.incarnation))
-
-
-def wakes_whatever_is_there(before: Head, after: Head) -> Update:
-    """Wake a turn on any HEAD of the task."""
-    return replace(codec.woken(before, after), when=are(incarnation=before.incarnation))
 
 
 def runs_left_turns(head: Head | None, operation: Operation, **options: Any) -> Delivered:

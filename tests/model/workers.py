@@ -163,9 +163,7 @@ class Attempts:
         turn = self._rules.on_current_turn(params_of(op), head).turn
         behind = seen if self._rules.waits_behind(head, operation_of(op)) else None
         script = self._world.script(seen, state.log)
-        restores = self._world.restores(seen, state.log)
-        worker = worker._replace(seen=seen, turn=turn, behind=behind, script=script)
-        return worker._replace(restores=restores)
+        return worker._replace(seen=seen, turn=turn, behind=behind, script=script)
 
     def _load(self, state: State, index: int, worker: Worker, name: str) -> Move:
         """What it decides on what it has read; it keeps its delivery before anything begins."""
@@ -203,8 +201,6 @@ class Attempts:
         else:
             state = self._started(state, worker)
             worker = worker._replace(phase="run")
-        if worker.phase != "claim":
-            worker = worker._replace(restores=0)
         return Move(label, with_worker(state, index, worker))
 
     def _has_neighbours(self, worker: Worker) -> bool:
@@ -226,7 +222,7 @@ class Attempts:
         if wanted is Delivered.QUARANTINE:
             if worker.seen.head.was_released:
                 state = wrong(state, "a turn that was given back runs alone")
-            passing = worker._replace(phase="pass on", seen=None, restores=0)
+            passing = worker._replace(phase="pass on", seen=None)
             return with_worker(state, index, passing)
         refused = state._replace(refused=state.refused + 1)
         if refused.refused > MOST_REFUSED:
@@ -342,7 +338,6 @@ class Attempts:
         after = worker._replace(
             phase=plan.then, seen=head, done=plan.done, claimed=claimed, unsure=None
         )
-        after = after._replace(restores=0)
         if plan.phase == "claim" and plan.then == "run":
             if self._rules.keeps_delivery and _is_lost(state, worker):
                 return self._idle(state, index, worker)
@@ -379,7 +374,7 @@ class Attempts:
         if why is Refusal.FENCED:
             return Move(label, self._idle(state, index, worker))
         if why is Refusal.OVER:
-            worker = worker._replace(phase="over", restores=0)
+            worker = worker._replace(phase="over")
         else:
             worker = worker._replace(phase=f"refused {plan.phase}")
         return Move(label, with_worker(state, index, worker))
@@ -389,7 +384,7 @@ class Attempts:
         newer = state.head
         match self._title(worker, newer, phase):
             case Refused.OVER:
-                over = worker._replace(phase="over", restores=0)
+                over = worker._replace(phase="over")
                 return Move(label, with_worker(state, index, over))
             case Refused.FENCED:
                 return Move(f"{label}, stops", self._idle(state, index, worker))
@@ -401,9 +396,7 @@ class Attempts:
                     return Move(f"{label}, reads again", with_worker(state, index, again))
                 is_its_own = bool(worker.token) and newer.head.token == worker.token
                 claimed = worker.claimed or is_its_own
-                # A claim that was refused reads the log again.
-                restores = self._world.restores(newer, state.log) if phase == "claim" else 0
-                again = worker._replace(seen=newer, restores=restores)
+                again = worker._replace(seen=newer)
                 again = again._replace(phase=phase, claimed=claimed)
                 return Move(label, with_worker(state, index, again))
 
@@ -560,7 +553,7 @@ class Attempts:
         after = self._idle(state, index, worker)
         end = AttemptEnd(token=worker.token, reason="raised", correlation_id=worker.token)
         due_at = lease_end(NOW_MS, TIMING)
-        released = self._world.noted(state.head, worker.seen, worker.token, end, due_at=due_at)
+        released = self._world.released(state.head, worker.seen, end, due_at=due_at)
         if released is None:
             return Move(label, after)
         return Move(label, checked(self._world, after._replace(head=released)))
@@ -590,7 +583,7 @@ class Attempts:
             return Plan("counts its attempt", write, phase, "back")
         assert worker.seen is not None
         entries = ("working",) if worker.seen.head.token is None else ()
-        write = Write(entries, token, claims=True, restores=worker.restores)
+        write = Write(entries, token, claims=True)
         return Plan("claims the turn", write, "claim", worker.goal)
 
     def _idle(self, state: State, index: int, worker: Worker) -> State:

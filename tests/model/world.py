@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from unittest import mock
 
 from a2a.types import (
@@ -27,8 +27,8 @@ from a2a_serverless.errors import (
     TurnFinishedError,
 )
 from a2a_serverless.storage import codec
-from a2a_serverless.storage.codec import event_items, head_item
-from a2a_serverless.storage.table import Item, Update, changed, holds
+from a2a_serverless.storage.codec import event_items
+from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -41,7 +41,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
     encode_entries,
 )
-from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
+from a2a_serverless.tasks.fold import Fold, Log, Record
 from a2a_serverless.tasks.head import (
     ASLEEP,
     AttemptEnd,
@@ -50,7 +50,7 @@ from a2a_serverless.tasks.head import (
     OperationParams,
     state_name,
 )
-from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, leaving, waking
+from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
 from a2a_serverless.worker.steps import SLEEP, Journal, until_time
 from tests.model import reference
 from tests.model.rules import Rules
@@ -96,7 +96,6 @@ class Looks(NamedTuple):
     """The versions at which messages were accepted."""
     endings: int
     """How many commits moved the task to a terminal state."""
-    generation: int
     """How many events the log has."""
     recorded: tuple[tuple[int, str, tuple[str, ...]], ...]
     """The records that count, in order: the turns that have ended before, the step, and the parts
@@ -155,7 +154,6 @@ class World:
         self._scripts: dict[tuple[tuple[Stored, ...], int, int], tuple[str, ...]] = {}
         self._parts: dict[tuple[Seen, Stored], tuple[Item, ...]] = {}
         self._written: dict[tuple[object, ...], Seen | None] = {}
-        self._restores: dict[tuple[Seen, tuple[Stored, ...]], int] = {}
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -166,8 +164,8 @@ class World:
             found = self._seen[head] = Seen(head)
         return found
 
-    def changed(self, seen: Seen, **fields: object) -> Seen:
-        """HEAD after an update of a few attributes, without a commit."""
+    def with_values(self, seen: Seen, **fields: object) -> Seen:
+        """HEAD with other values."""
         return self.seen(replace(seen.head, **fields))  # type: ignore[arg-type]
 
     def open_task(self, inc: int) -> tuple[Seen, Stored]:
@@ -193,7 +191,6 @@ class World:
                 token=write.token or None,
                 claims=write.claims,
                 ends_turn=write.ends,
-                restores=write.restores,
                 leaves=_left(write),
                 commit_id=writer,
             )
@@ -210,83 +207,68 @@ class World:
         return self._steps[key]
 
     def committed(self, current: Seen | None, before: Seen, after: Seen) -> Seen | None:
-        """HEAD after a commit's update of its item, as a table does it; None: it is refused."""
-        if current is before:
-            return after
-        key = (current, before, after)
+        """HEAD after a commit on `before`; None: another write has come in between."""
+        if current is None or not self.rules.replaces(current.head, before.head):
+            return None
+        return after
+
+    def changed(
+        self, current: Seen | None, seen: Seen, decide: Callable[..., Head | None], **about: Any
+    ) -> Seen | None:
+        """HEAD after `DurableStorage.change` by a process that has read `seen`; None: none.
+
+        Its tries are one step here: what counts is the HEAD on which the last one is made.
+        """
+        if current is None or not self.rules.is_same_task(current.head, seen.head):
+            return None
+        key = (decide, current, *about.values())
         if key not in self._written:
-            self._written[key] = self._after(current, self.rules.committed(before.head, after.head))
+            try:
+                after = decide(current.head, **about)
+            except TaskTerminalStateError:
+                after = None
+            self._written[key] = None if after is None else self.seen(after)
         return self._written[key]
+
+    def once(
+        self, current: Seen | None, seen: Seen, decide: Callable[..., Head | None], **about: Any
+    ) -> Seen | None:
+        """HEAD after a change that is made only on the HEAD that was read; None: none."""
+        if current is None or not self.rules.replaces(current.head, seen.head):
+            return None
+        return self.changed(seen, seen, decide, **about)
 
     def canceled(self, current: Seen | None, seen: Seen) -> Seen | None:
         """HEAD after a request to cancel by a process that has read `seen`; None: refused."""
-        key = ("canceled", current, seen)
-        if key not in self._written:
-            asked = self.rules.marked(seen.head, by="", now_ms=NOW_MS, timing=TIMING)
-            self._written[key] = self._after(current, self.rules.canceled(asked))
-        return self._written[key]
+        return self.changed(
+            current, seen, self.rules.canceling, by="", now_ms=NOW_MS, timing=TIMING
+        )
 
     def postponed(
         self, current: Seen | None, seen: Seen, *, due_at: int | None, sends: int
     ) -> Seen | None:
         """HEAD after a process outside of any attempt has moved the due time; None: refused."""
-        key = ("postponed", current, seen, due_at, sends)
-        if key not in self._written:
-            update = self.rules.postponed(seen.head, due_at=due_at, sends=sends)
-            self._written[key] = self._after(current, update)
-        return self._written[key]
+        return self.once(current, seen, self.rules.postponing, due_at=due_at, sends=sends)
 
-    def noted(
-        self, current: Seen | None, seen: Seen, token: str, end: AttemptEnd | None, *, due_at: int
+    def released(
+        self, current: Seen | None, seen: Seen, end: AttemptEnd, *, due_at: int
     ) -> Seen | None:
-        """HEAD after its attempt has moved the due time, and noted its own end; None: refused.
-
-        Once a cancel was requested, the due time stays.
-        """
-        key = ("noted", current, seen, token, end, due_at)
-        if key not in self._written:
-            update = self.rules.noted(seen.head, token, {})
-            if end is not None:
-                given_back = codec.given_back(seen.head, end, {}, starts_over=False)
-                update = replace(given_back, when=update.when)
-            moving = replace(update, values={**update.values, "due_at": due_at})
-            after = self._after(current, self.rules.unless_canceled(moving))
-            if after is None and end is not None:
-                after = self._after(current, update)
-            self._written[key] = after
-        return self._written[key]
+        """HEAD after its attempt has given the turn back; None: it has it not any more."""
+        return self.changed(current, seen, self.rules.releasing, end=end, due_at=due_at)
 
     def renewed(self, current: Seen | None, seen: Seen, token: str, *, due_at: int) -> Seen | None:
         """HEAD after its attempt has renewed its lease; None: refused."""
-        key = ("renewed", current, seen, token, due_at)
-        if key not in self._written:
-            update = self.rules.renewed(seen.head, token)
-            moving = replace(update, values={**update.values, "due_at": due_at})
-            self._written[key] = self._after(current, self.rules.unless_canceled(moving))
-        return self._written[key]
+        return self.changed(current, seen, self.rules.renewing, token=token, due_at=due_at)
 
     def left(self, current: Seen | None, seen: Seen) -> Seen | None:
         """HEAD after its turn was left by a process that has read `seen`; None: refused."""
-        key = ("left", current, seen)
-        if key not in self._written:
-            after = leaving(seen.head, "share", at=NOW_MS, now_ms=NOW_MS)
-            self._written[key] = self._after(current, self.rules.left(seen.head, after))
-        return self._written[key]
+        return self.once(
+            current, seen, self.rules.leaving, reason="share", at=NOW_MS, now_ms=NOW_MS
+        )
 
     def woken(self, current: Seen | None, seen: Seen) -> Seen | None:
         """HEAD after its left turn was woken by a process that has read `seen`; None: refused."""
-        key = ("woken", current, seen)
-        if key not in self._written:
-            after = waking(seen.head, now_ms=NOW_MS, timing=TIMING)
-            self._written[key] = self._after(current, self.rules.woken(seen.head, after))
-        return self._written[key]
-
-    def _after(self, current: Seen | None, update: Update) -> Seen | None:
-        """HEAD after an update of its item, if its condition holds."""
-        item = None if current is None else head_item(current.head)
-        if item is None or not holds(item, update.when):
-            return None
-        return self.seen(self.rules.head_of(changed(item, update) or {}))
+        return self.once(current, seen, self.rules.waking, now_ms=NOW_MS, timing=TIMING)
 
     def entry(self, name: str) -> Entry:
         """`+1.2.3` and `=1.2.3` are chunks, `?1.2` is a message, all others are states.
@@ -315,7 +297,7 @@ class World:
 
     def _kept(self, step: Step, token: str, writer: str) -> tuple[Seen, Stored]:
         body = encode_entries(step.entries)
-        key = (step.head.version, body, token, writer, step.base, step.ended)
+        key = (step.head.version, body, token, writer, step.ended)
         if key not in self._stored:
             record = Record(
                 version=step.head.version,
@@ -323,21 +305,12 @@ class World:
                 token=token or None,
                 commit_id=writer,
                 at=0,
-                base=step.base,
                 ended=step.ended,
             )
             self._stored[key] = Stored(record, body)
         return self.seen(step.head), self._stored[key]
 
     # -- reading -------------------------------------------------------------------------------
-
-    def restores(self, seen: Seen, log: tuple[Stored, ...]) -> int:
-        """How many artifacts a claim brings back, by HEAD and the log as they were read."""
-        key = (seen, log)
-        if key not in self._restores:
-            was_claimed = seen.head.was_claimed
-            self._restores[key] = _log_of(seen, log).restores() if was_claimed else 0
-        return self._restores[key]
 
     def looks(self, log: tuple[Stored, ...]) -> Looks:
         """What a log folds to, and what its events show to a subscriber."""
@@ -404,7 +377,6 @@ class World:
                 token=record.token,
                 commit_id=record.commit_id,
                 at=0,
-                base=record.base or 0,
                 ended=record.ended,
             )
             half = max(1, -(-len(stored.body) // 2))
@@ -424,14 +396,11 @@ class World:
         turns: list[int] = []
         answered: list[tuple[str, str]] = []
         status = TaskStatus()
-        endings, generation, faults = 0, 0, ""
+        endings, faults = 0, ""
         owner: str | None = None
         for stored in log:
-            faults = faults or _fault_of(stored.record, generation, owner)
+            faults = faults or _fault_of(stored.record, owner)
             fold.add(stored.record)
-            generation += sum(1 for _ in events_of(stored.record, fold))
-            if fold.generation != generation:
-                faults = faults or "a subscriber counts other events than the log has"
             owner = _owner_after(stored.record, owner)
             for entry in stored.record.entries:
                 if isinstance(entry, TurnOpened):
@@ -456,7 +425,6 @@ class World:
             tuple(answered),
             tuple(turns),
             endings,
-            generation,
             recorded,
             _is_settled(records),
             sum(isinstance(entry, TurnEnded) for record in records for entry in record.entries),
@@ -473,10 +441,8 @@ def _log_of(seen: Seen, log: tuple[Stored, ...]) -> Log:
     return Log(head=seen.head, records=tuple(stored.record for stored in log))
 
 
-def _fault_of(record: Record, events: int, owner: str | None) -> str:
+def _fault_of(record: Record, owner: str | None) -> str:
     """What is wrong with what a commit says of the log before it."""
-    if record.base not in (None, events):
-        return "a commit's base is not the number of events before it"
     ended = record.ended
     if ended is not None and (ended.token != owner or ended.correlation_id not in ("", owner)):
         return "an attempt's end is told of another attempt"

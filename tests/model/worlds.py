@@ -12,7 +12,7 @@ from a2a.types import Part
 from a2a_serverless.storage import codec, conversation, snapshots
 from a2a_serverless.storage.blobs import Blobs, store
 from a2a_serverless.storage.durable import DurableStorage, readable_head
-from a2a_serverless.storage.table import Check, Delete, Item, Key, Update, are
+from a2a_serverless.storage.table import STORED, Delete, Item, Key, Put, Write, are
 from a2a_serverless.tasks import attempts, blobs, rules
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore
 from a2a_serverless.tasks.conversation import First, Started, on_first
@@ -191,7 +191,8 @@ LONG = (
 
 # -- guards that are off ---------------------------------------------------------------------
 
-_woken, _left, _committed, _give_up = codec.woken, codec.left, codec.committed, conversation.give_up
+_replaced, _replaced_line = codec.replaced, conversation.replaced
+_waking, _ended = rules.waking, rules._ended
 
 
 async def _nothing(*_: Any, **__: Any) -> None:
@@ -208,30 +209,35 @@ def _stays(*args: Any, **options: Any) -> First:
     return First.STAYS if first is First.DROP else first
 
 
-def _gives_up_any(*args: Any) -> Update | None:
-    update = _give_up(*args)
-    return update and replace(update, when=[Check("since", ">", 0)])
+def _replaces_any(before: Head, after: Head, now_ms: int) -> Put:
+    write = _replaced(before, after, now_ms)
+    return replace(write, when=are(incarnation=before.incarnation))
 
 
-def _wakes_any(before: Head, after: Head) -> Update:
-    return replace(_woken(before, after), when=are(incarnation=before.incarnation))
+def _replaces_any_task(before: Head, after: Head, now_ms: int) -> Put:
+    return replace(_replaced(before, after, now_ms), when=[STORED])
 
 
-def _leaves_any(before: Head, after: Head) -> Update:
-    return replace(_left(before, after), when=are(incarnation=before.incarnation))
+def _replaces_expired(before: Head, after: Head, now_ms: int) -> Put:
+    write = _replaced(before, after, now_ms)
+    return replace(write, when=write.when[:-1])
 
 
-def _same_copy(head: Head, **options: Any) -> Head:
-    return replace(rules.waking(head, **options), sends=head.sends)
+def _replaces_any_line(*args: Any) -> Write:
+    return replace(_replaced_line(*args), when=[])
+
+
+def _keeps_share(head: Head, *args: Any) -> Head:
+    return replace(_ended(head, *args), woken=head.woken, left_at=head.left_at)
+
+
+def _same_copy(head: Head, **options: Any) -> Head | None:
+    after = _waking(head, **options)
+    return after and replace(after, sends=head.sends)
 
 
 def _leaves_woken(head: Head, params: OperationParams) -> bool:
     return attempts.may_be_left(replace(head, woken=False), params)
-
-
-def _keeps_share(before: Head, after: Head) -> Update:
-    update = _committed(before, after)
-    return replace(update, remove=[name for name in update.remove if name not in codec._LINE])
 
 
 def _takes_for_left(item: Any, now_ms: int) -> Head | None:
@@ -294,26 +300,12 @@ def _refers(part: Part, owner: BlobOwner, behind: int) -> ToStore | None:
     return ToStore(found, found, "") if found else stored
 
 
-_named, _name, _put_blob = codec.named, snapshots._name, ModelBlobs.put
+_naming, _name, _put_blob = rules.naming, snapshots._name, ModelBlobs.put
 _LATE: ContextVar[tuple[Blob, Any]] = ContextVar("_LATE")
 
 
-def _names_any(before: Head, after: Head) -> Update:
-    return replace(_named(before, after), when=are(incarnation=after.incarnation))
-
-
-def _names_later(before: Head, after: Head) -> Update:
-    is_later = [Check("snapshot_at", "absent"), Check("snapshot_at", "<", after.snapshot.version)]
-    return replace(_named(before, after), when=[*are(incarnation=after.incarnation), is_later])
-
-
-def _names_in_any(before: Head, after: Head) -> Update:
-    update = _named(before, after)
-    return replace(update, when=update.when[1:])
-
-
-def _any_age(_: DurableStorage, update: Update) -> Update:
-    return update
+def _names_any(head: Head, snapshot: SnapshotName) -> Head:
+    return replace(head, snapshot=snapshot)
 
 
 def _wants_always(head: Head) -> bool:
@@ -375,7 +367,7 @@ def _erasure(guard: str, **world: int) -> Erasure:
 
 
 _LINES, _SHARES = "a2a_serverless.storage.conversation", "a2a_serverless.worker.shares"
-_SWEEPER, _CODEC = "a2a_serverless.worker.sweeper", "a2a_serverless.storage.codec"
+_SWEEPER = "a2a_serverless.worker.sweeper"
 _DURABLE, _WORKER = "a2a_serverless.storage.durable", "tests.model.lines"
 _DELETION, _OWNER = "a2a_serverless.storage.deletion", "a2a_serverless.tasks.blobs.BlobOwner"
 _TWO = Files(creations=2, deletions=1)
@@ -404,8 +396,8 @@ GUARDS = (
     Guard(
         name="line-own-place",
         does="a place is given up only if it is still the first",
-        without=_off(PROMPT, (f"{_LINES}.give_up", _gives_up_any)),
-        breaks=WAITS,
+        without=_off(PROMPT, (f"{_LINES}.replaced", _replaces_any_line)),
+        breaks="two turns run at once",
     ),
     Guard(
         name="line-drops",
@@ -429,40 +421,16 @@ GUARDS = (
         is_backed="the sweeper does, later",
     ),
     Guard(
-        name="share-wake",
-        does="a left turn is woken only on the HEAD that was read",
-        without=_off(Lines(accepted=2, cancels=1), (f"{_CODEC}.woken", _wakes_any)),
-        breaks="what has ended keeps its share",
-        shows=("cancel of a1", "worker of a0.0.1: writes HEAD of a1"),
-    ),
-    Guard(
-        name="share-leave",
-        does="a turn is left only on the HEAD that was read",
-        without=_off(Lines(accepted=2, cancels=1), (f"{_CODEC}.left", _leaves_any)),
-        breaks="what has ended keeps its share",
-        shows=("cancel of a1", "worker of a0.0.1: writes HEAD of a1"),
-    ),
-    Guard(
         name="share-left",
         does="what an index that lags shows is woken only if HEAD says that it waits for a share",
         without=_off(Lines(accepted=2, lags=True), (f"{_SHARES}.readable_head", _takes_for_left)),
-        is_backed="the condition of the wake, `share-wake`, is on the same attribute",
-    ),
-    Guard(
-        name="share-wake-left",
-        does="`share-left` and `share-wake` together",
-        without=_off(
-            Lines(accepted=2, lags=True),
-            (f"{_SHARES}.readable_head", _takes_for_left),
-            (f"{_CODEC}.woken", _wakes_any),
-        ),
         breaks="a turn stands in line again and again",
     ),
     Guard(
         name="share-once",
         does="a turn that was woken is left no more: it has had its wait",
         without=_off(
-            Lines(accepted=2, deaths=1),
+            Lines(accepted=2, lags=True),
             (f"{_SHARES}.may_be_left", _leaves_woken),
             (f"{_WORKER}.may_be_left", _leaves_woken),
         ),
@@ -492,7 +460,7 @@ GUARDS = (
     Guard(
         name="share-ends",
         does="the end of a turn gives up its share",
-        without=_off(Lines(accepted=2), (f"{_DURABLE}.committed", _keeps_share)),
+        without=_off(Lines(accepted=2), ("a2a_serverless.tasks.rules._ended", _keeps_share)),
         breaks="what has ended keeps its share",
     ),
     Guard(
@@ -654,26 +622,20 @@ GUARDS = (
     Guard(
         name="snapshot-later",
         does="a snapshot is named only where HEAD names no later one",
-        without=_off(Turns(), (f"{_CODEC}.named", _names_any)),
-        breaks=LITTER,
+        without=_off(Turns(), (f"{_SNAPSHOTS}.naming", _names_any)),
+        is_backed="the snapshot before is deleted then, and readers read on from the earlier one",
     ),
     Guard(
         name="snapshot-replaced",
-        does="and only where HEAD names the one that the worker knows, and deletes then",
-        without=_off(Turns(), (f"{_CODEC}.named", _names_later)),
-        breaks=LITTER,
-    ),
-    Guard(
-        name="snapshot-incarnation",
-        does="a snapshot is named only in HEAD of its own incarnation",
-        without=_off(_AGAIN, (f"{_CODEC}.named", _names_in_any)),
-        breaks=BEYOND,
+        does="and only in the HEAD that was read: what that one names is deleted then",
+        without=_off(Turns(), (f"{_DURABLE}.replaced", _replaces_any)),
+        breaks=MISREAD,
     ),
     Guard(
         name="snapshot-living",
         does="and only if that has not expired",
         without=_off(
-            Turns(turns=1, deletions=1, days=1), (f"{_DURABLE}.DurableStorage.living", _any_age)
+            Turns(turns=1, deletions=1, days=1), (f"{_DURABLE}.replaced", _replaces_expired)
         ),
         is_backed="a deletion changes the incarnation; else the store's rule removes it",
     ),

@@ -25,8 +25,7 @@
     ├── TurnFinishedError             the turn is over: acknowledge, do nothing
     ├── InvalidAgentEventError        the agent's fault: the task fails
     ├── NewerReleaseError             leave the task to the newer release that wrote it
-    ├── UnreadableTaskError           the stored task or context is damaged: show the others
-    ├── UnreadablePushError           the stored push configuration is damaged: serve the others
+    ├── UnreadableTaskError           a stored item is damaged: show the others
     └── UnavailableError              AWS did not answer in time: try again later
         └── FullGroupError            a queue's group holds too many messages
 
@@ -226,11 +225,7 @@ class NewerReleaseError(A2AServerlessError):
 
 
 class UnreadableTaskError(A2AServerlessError):
-    """The stored task, or context, lacks what every release writes; the message names it."""
-
-
-class UnreadablePushError(A2AServerlessError):
-    """The stored push configuration is damaged; the message names it, and the way out."""
+    """A stored item is damaged, or of a format that is not read; the message names its key."""
 
 
 class UnavailableError(A2AServerlessError):

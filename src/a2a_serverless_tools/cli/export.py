@@ -161,7 +161,7 @@ async def _record(storage: DurableStorage, log: Log, entry: Recorded) -> dict[st
 
 async def _webhooks(storage: DurableStorage, task_id: str) -> AsyncIterator[dict[str, Any]]:
     """Yield the push configurations of a task, also of one that cannot be read."""
-    from a2a_serverless.errors import UnreadablePushError
+    from a2a_serverless.errors import UnreadableTaskError
     from a2a_serverless.storage.layout import PUSH, task_partition
     from a2a_serverless.storage.table import beginning
     from a2a_serverless.storage.webhooks import push_of
@@ -171,7 +171,7 @@ async def _webhooks(storage: DurableStorage, task_id: str) -> AsyncIterator[dict
     for item in await storage.table.all(beginning(partition, PUSH)):
         try:
             push = push_of({"version": 0} | item)
-        except UnreadablePushError as error:
+        except UnreadableTaskError as error:
             yield {"kind": "damaged", "reason": str(error)}
             continue
         shown = _without_secrets(json_of(push.config))

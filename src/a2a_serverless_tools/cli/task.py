@@ -146,11 +146,7 @@ def not_found(task_id: str, scope: str | None, inspector: Inspector) -> str:
             f"{where} has no task {task_id} in the scope {scope}: it has"
             " expired or was deleted, or is in another scope; without --scope all are searched."
         )
-    return (
-        f"{where} has no task {task_id}: it has expired, was deleted or never"
-        " was. If its first commit is damaged, --scope SCOPE"
-        f" shows it: its items are under TASK#SCOPE#{task_id}."
-    )
+    return f"{where} has no task {task_id}: it has expired, was deleted or never was."
 
 
 def _damage(shown: Timeline) -> str:

@@ -349,6 +349,6 @@ def _end(end: AttemptEnd | None) -> dict[str, str | None] | None:
 def _change(change: Change) -> dict[str, Any]:
     """Return a change; fields that do not apply to it are left out."""
     values = _plain(change) | {"progress": change.progress and _plain(change.progress)}
-    if change.name != "restart" or change.discards is None:
+    if change.name != "restart":
         del values["discards"]
     return {name: value for name, value in values.items() if value not in (None, "", False, 0)}

@@ -251,13 +251,9 @@ def artifacts_of(seen: Seen) -> list[Artifact]:
 
 def _entries_of(seen: Seen) -> list[_Entry]:
     """Return the entries of a log in their order."""
-    walk, damage = _Walk(seen), list(seen.survey.damage)
+    walk = _Walk(seen)
     for record in seen.survey.records:
-        while damage and damage[0][0] <= record.version:
-            walk.tell_damage(*damage.pop(0))
         walk.add(record)
-    for one in damage:
-        walk.tell_damage(*one)
     return list(walk.entries.values())
 
 
@@ -283,20 +279,11 @@ class _Walk:
         self._bar: Key | None = None
         """The entry with the progress of the turn."""
         self._start: _Start | None = None
-        self._newest = self._missing = 0
-        """The version that was added last, and the newest one before it that is missing."""
-
-    def tell_damage(self, version: int, clause: str) -> None:
-        """Say in its place what cannot be read."""
-        key = (version, len(self.entries) - _MANY)
-        self.entries[key] = _Entry(
-            kind="damage", key=key, at=None, changed=version, by_attempt=False, title=clause
-        )
+        self._newest = 0
+        """The version that was added last."""
 
     def add(self, record: Record) -> None:
         """Add what a record says, or take back what it takes back."""
-        if record.version != self._newest + 1:
-            self._missing = record.version - 1
         self._newest, is_over = record.version, False
         for number, entry in enumerate(record.entries):
             key = (record.version, number * _AT_ONE)
@@ -396,8 +383,7 @@ class _Walk:
             discarded[first].size += entry.size
             entry.changed, entry.then = record.version, start
         before = self._before.get(record.version)
-        is_known = self._missing <= base and not discarded
-        if is_known and not (before and before.reason in (ASLEEP, HANDOVER)):
+        if not discarded and not (before and before.reason in (ASLEEP, HANDOVER)):
             self._put("over", key, record, by_attempt=False, attempt=before)
         self._start = start
 

@@ -137,11 +137,6 @@ def _rows_of(seen: Seen) -> list[_Row]:
     discards = discards_of(seen.survey.records)
     fold = seen.fold() if discards else None
     rows: dict[int, list[_Row]] = {}
-    for number, (version, clause) in enumerate(seen.survey.damage):
-        key = (version, number - len(seen.survey.damage) - 1)
-        rows.setdefault(version, []).append(
-            _Row(kind="damage", key=key, changed=version, title=clause)
-        )
     for record in seen.survey.records:
         own = rows.setdefault(record.version, [])
         if fold is not None:

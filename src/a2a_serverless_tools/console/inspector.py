@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -132,7 +132,7 @@ class Inspector:
             survey,
             now_ms=storage.clock.now_ms(),
             lease_s=storage.timing.lease_s,
-            in_line=await in_line_of(storage, survey.head, survey.missing),
+            in_line=await in_line_of(storage, survey.head),
             push_events=self.settings.push_events,
         )
         return Seen(timeline=shown, survey=survey)
@@ -180,9 +180,7 @@ class Inspector:
             yield str(told.cursor), as_response(told.event)
 
 
-async def in_line_of(
-    storage: DurableStorage, head: Head, missing: Collection[str] = ()
-) -> InLine | None:
+async def in_line_of(storage: DurableStorage, head: Head) -> InLine | None:
     """Return the place of a turn that is left; None if it is not. One request."""
     if not head.left or head.left == ASLEEP or not head.turn_is_open:
         return None
@@ -190,8 +188,6 @@ async def in_line_of(
     if head.left == "share":
         before = await ahead(storage, head, _MOST_BEFORE + 1)
         return replace(waits, before=before if before <= _MOST_BEFORE else None)
-    if "context_id" in missing:
-        return waits
     places = (await line_of(storage, head.context_id)).places
     if not places:
         return waits

@@ -1,4 +1,4 @@
-"""A task that may be damaged, as far as it can be read. Pure."""
+"""A task as it is stored, for a person who looks at it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,8 @@ from a2a_serverless.tasks.push import Push
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """A task as far as it can be read, for a person who looks at it; nothing is decided from it."""
+    """HEAD, the commits up to its version, and the push configurations of a task."""
 
     head: Head
     records: tuple[Record, ...]
-    """The commits up to HEAD's version, in order; those that cannot be read are left out."""
-    missing: frozenset[str] = frozenset()
-    """Fields of `head` that could not be read: their values say nothing."""
-    unreadable: tuple[str, ...] = ()
-    """What could not be read, as clauses such as `HEAD has no turn`."""
-    damage: tuple[tuple[int, str], ...] = ()
-    """Those of `unreadable` that are about commits, each with the first version it is about."""
     pushes: tuple[Push, ...] = ()
-    """The task's push configurations that can be read, by id."""

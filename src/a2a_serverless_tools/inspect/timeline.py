@@ -83,13 +83,6 @@ _DISCARDED: Final = (
 )
 """Entries of an attempt that a restart takes back."""
 
-_MAY_LACK: Final = (
-    *("context_id", "created_at", "expires_at"),
-    *("version", "turn", "attempts", "size"),
-)
-"""Fields of HEAD that are shown as they are, and that may be unreadable."""
-
-
 _ENDS: Final = frozenset(map(plain_state, TERMINAL))
 _What: TypeAlias = Literal[
     "accepted",  # a message, which opened a turn
@@ -106,7 +99,6 @@ _What: TypeAlias = Literal[
     "reached",  # a state that ends or interrupts the task, by an attempt
     "reached without an attempt",  # ... by the API or the sweeper
     "given up",  # a notification, at last
-    "missing",  # versions that are not there
     "unknown entry",
 ]
 
@@ -136,8 +128,6 @@ class Happening:
     """Of an unknown entry."""
     discards: tuple[int, ...] = ()
     """Versions whose changes were taken back."""
-    missing: tuple[int, int] = (0, 0)
-    """The first and the last version of those that are missing."""
     count: int = 0
 
 
@@ -158,8 +148,8 @@ class Change:
     """True if a reader that does not know the entry cannot understand the task."""
     base: int | None = None
     """The version that a restart goes back to."""
-    discards: tuple[int, ...] | None = ()
-    """Versions whose changes a restart takes back; None: some that it may take back are missing."""
+    discards: tuple[int, ...] = ()
+    """Versions whose changes a restart takes back."""
     references: int = 0
     """Parts whose content, or records whose value, is stored elsewhere."""
     progress: Progress | None = None
@@ -336,9 +326,6 @@ def timeline(
     commits = tuple(_commits(records, discards))
     webhooks = webhooks_of(seen.pushes, head, records, push_events)
     released = head.released if head.turn_is_open and head.was_released else None
-    known = {name: None if name in seen.missing else getattr(head, name) for name in _MAY_LACK}
-    if known["turn"] is not None:
-        known["turn"] = next((one.number for one in turns if one.version == head.turn), None)
     times = [record.at for record in records if record.at is not None]
     return Timeline(
         task_id=head.task_id,
@@ -348,8 +335,8 @@ def timeline(
         asked=asked_in(entry for record in records for entry in record.entries),
         failure=head.failure,
         turn_version=head.turn,
-        state=None if "state" in seen.missing else plain_state(head.state),
-        changed_at=times[-1] if times else None if "status_at" in seen.missing else head.status_at,
+        state=plain_state(head.state),
+        changed_at=times[-1] if times else head.status_at,
         turn_is_open=head.turn_is_open,
         progress=_progress(records) if head.turn_is_open else None,
         records=sum(len(one.records) for one in turns if one.version == head.turn),
@@ -368,8 +355,14 @@ def timeline(
         turns=turns,
         webhooks=webhooks,
         commits=commits,
-        unreadable=(*seen.unreadable, *_unreadable(records)),
-        **known,
+        unreadable=tuple(_unreadable(head, records)),
+        context_id=head.context_id,
+        created_at=head.created_at,
+        expires_at=head.expires_at,
+        version=head.version,
+        turn=next((one.number for one in turns if one.version == head.turn), None),
+        attempts=head.attempts,
+        size=head.size,
     )
 
 
@@ -414,15 +407,12 @@ def _commits(
     records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Committed]:
     workers: dict[str, str] = {}
-    newest = missing = 0
     for record in records:
-        missing = missing if record.version == newest + 1 else record.version - 1
-        newest = record.version
         is_claim = record.token is not None and record.token not in workers
         if record.token is not None and (is_claim or record.worker):
             workers[record.token] = record.worker
         discarded = discards.get(record.version, ())
-        change = partial(_change, discards=discarded, missing=missing)
+        change = partial(_change, discards=discarded)
         yield Committed(
             version=record.version,
             at=record.at,
@@ -448,13 +438,12 @@ def discards_of(records: Iterable[Record]) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def _change(entry: Entry, *, discards: tuple[int, ...], missing: int) -> Change:
+def _change(entry: Entry, *, discards: tuple[int, ...]) -> Change:
     """Return an entry without its content.
 
     Args:
         entry: the entry.
         discards: the versions that a restart takes back.
-        missing: the last version before it that is not there; 0: all are.
     """
     references = sum(blob_of(part) is not None for part in parts_of(content_of(entry)))
     change = partial(Change, size=len(encode_entries((entry,))), references=references)
@@ -474,7 +463,7 @@ def _change(entry: Entry, *, discards: tuple[int, ...], missing: int) -> Change:
         case MetadataMerged():
             return change(name="metadata")
         case Restarted(base):
-            return change(name="restart", base=base, discards=discards if missing <= base else None)
+            return change(name="restart", base=base, discards=discards)
         case Recorded(step):
             subject = step_text(step)
             return change(name="record", subject=subject, references=int(entry.is_apart))
@@ -492,7 +481,9 @@ def _state(state: TaskState) -> str:
     return plain_state(state) if state in TaskState.values() else str(int(state))
 
 
-def _unreadable(records: Iterable[Record]) -> Iterator[str]:
+def _unreadable(head: Head, records: Iterable[Record]) -> Iterator[str]:
+    if head.needs_newer:
+        yield "a newer release has written HEAD"
     for record in records:
         for entry in record.entries:
             if isinstance(entry, Unknown) and entry.is_critical:
@@ -510,7 +501,6 @@ def _story(
     """Return what happened, in the order of the log; `discards` as `discards_of` returns it."""
     told = [one for turn in turns for one in _of_turn(head, turn, discards)]
     told += _of_entries(records)
-    told += _holes(records)
     told.sort(key=lambda one: one.version)  # stable: those of one version keep their order
     if head.cancel is not None:
         at, by = head.cancel.at, head.cancel.by
@@ -583,15 +573,6 @@ def _of_entries(records: Iterable[Record]) -> Iterator[Happening]:
                 yield of_entry(what=what, state=plain_state(entry.status.state))
             elif isinstance(entry, Unknown):
                 yield of_entry(what="unknown entry", kind=kind_name(entry.kind))
-
-
-def _holes(records: Iterable[Record]) -> Iterator[Happening]:
-    expected = 1
-    for record in records:
-        if record.version > expected:
-            missing = (expected, record.version - 1)
-            yield Happening(what="missing", version=expected, missing=missing)
-        expected = record.version + 1
 
 
 def _place(told: list[Happening], at: int) -> int:

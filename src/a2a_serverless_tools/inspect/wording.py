@@ -65,10 +65,6 @@ def sentence(one: Happening) -> str:
             return f"the task is {one.state}"
         case "reached without an attempt":
             return f"the task is {one.state}, without its agent"
-        case "missing":
-            first, last = one.missing
-            several = f"versions {first} to {last} are not there"
-            return several if last > first else f"version {first} is not there"
         case "given up" if one.given_up is not None:
             return f"{one.by} is not told: {given_up(one.given_up)}"
         case _:
@@ -307,8 +303,7 @@ def changed(change: Change) -> str:
     match change.name:
         case "restart":
             text = f"restart from version {change.base}"
-            known = change.discards
-            return text if known is None else f"{text}, discards {_ranges(known) or 'nothing'}"
+            return f"{text}, discards {_ranges(change.discards) or 'nothing'}"
         case "status":
             text = f"status {change.subject}"
             text += f", {change.progress}" if change.progress else ""

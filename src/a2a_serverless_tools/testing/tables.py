@@ -23,9 +23,7 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import BY_DUE, BY_ID, BY_SCOPE, INDEXES
 from a2a_serverless.storage.table import (
     Added,
-    Appended,
     Check,
-    CopyOf,
     Delete,
     Item,
     Kept,
@@ -34,7 +32,6 @@ from a2a_serverless.storage.table import (
     Put,
     Range,
     RefusedError,
-    Shifted,
     Table,
     Update,
     When,
@@ -59,13 +56,9 @@ VALUES: Final = (
     b"",
     b"x",
     b"xy",
-    ["a"],
-    ["a", "b"],
 )
 NAMES: Final = ("v", "w", "token", "state")
-OPERATORS: Final[tuple[Operator, ...]] = (
-    *("=", "<>", "<", "<=", ">", ">=", "absent", "present", "begins", "shorter"),
-)
+OPERATORS: Final[tuple[Operator, ...]] = (*("=", "<>", "<", "<=", ">", ">=", "absent", "present"),)
 ORDERED: Final = ("<", "<=", ">", ">=")
 GROUP: Final = 6
 """Transactions after which all items are compared."""
@@ -186,12 +179,9 @@ class _Comparison:
     def _check(self) -> Check:
         draw = self._random
         operator = draw.choice(self._operators)
-        if operator in ("begins", "shorter"):
-            value = draw.choice([["a"], ["b"], ["a", "b"]] if operator == "begins" else [1, 2, 3])
-            return Check(draw.choice([*NAMES, "line"]), operator, value)
         is_ordered = operator in ORDERED
         values = [v for v in self._values if not is_ordered or isinstance(v, str | int | bytes)]
-        return Check(draw.choice([*NAMES, "line", "PK"]), operator, draw.choice(values))
+        return Check(draw.choice([*NAMES, "PK"]), operator, draw.choice(values))
 
     def _when(self) -> When:
         draw = self._random
@@ -205,8 +195,7 @@ class _Comparison:
 
     def _risk(self) -> Write:
         """Return a write that is refused if the stored item does not fit it."""
-        new = self._random.choice([CopyOf("token"), Added(1), Appended("b"), Shifted()])
-        return Update(key=self._key(), values={"v": new})
+        return Update(key=self._key(), values={"v": Added(1)})
 
     def _write(self) -> Write:
         draw, item = self._random, self._item()
@@ -221,8 +210,6 @@ class _Comparison:
                 values[name] = Kept(values[name])
         if self._often(30):
             values["count"] = Added(draw.randrange(3))
-        if self._often(30):
-            values["line"] = Appended(draw.choice("ab"))
         remove = [n for n in NAMES if n not in values and self._often(40)]
         return Update(key=key_of(item), values=values or {"x": 1}, remove=remove, when=self._when())
 
@@ -283,8 +270,6 @@ def _refused_writes() -> dict[str, Sequence[Write]]:
         "a change of a key": [Update(key=place, values={"PK": "Q"})],
         "an attribute twice": [Update(key=place, values={"v": 1}, remove=["v"])],
         "an order of None": [Put(item=place._asdict(), when=[Check("v", "<", None)])],
-        "an order of lists": [Put(item=place._asdict(), when=[Check("v", "<", ["a"])])],
-        "a copy of nothing": [Update(key=_place(), values={"v": CopyOf("w")})],
     }
 
 

@@ -38,10 +38,11 @@ def operations(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def failed(storage: DurableStorage, task_id: str) -> Head:
     """A task that has failed, with a webhook that was not told of it."""
-    opening = opened(storage, task_id)
+    opened(storage, task_id)
     hook = TaskPushNotificationConfig(task_id=task_id, id="hook", url="https://a.example/")
     push = wait(storage.webhooks.put(hook))
     status = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+    opening = wait(storage.head(task_id))
     head: Head = wait(storage.commit(opening, Commit(entries=(status,))))
     lost = push.settled((head.version, 0), "status 503", 1, is_told=False)
     assert wait(storage.webhooks.move(push, lost))

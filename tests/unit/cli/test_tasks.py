@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -18,14 +19,14 @@ from a2a_serverless.storage import listing
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless_tools.console import letters
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import VIEWS
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
-from tests.support.newer import append_to_body, event_key, head_key, remove_attributes
+from tests.support.newer import append_to_body, event_key, head_key, set_attributes
 from tests.unit.cli.conftest import ANN, BOB, Run, answering, opened, wait
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -127,7 +128,7 @@ def test_a_reason_does_not_change_the_terminal(run: Run, storage: DurableStorage
     """What an agent waits for is its own text: control characters and turned lines are escaped."""
     head = wait(storage.commit(opened(storage, "t"), Commit(token="a", claims=True)))
     end = AttemptEnd(token="a", reason="\x1b[2J\u202ebusy\n", until=10**13)
-    assert wait(storage.release(head, end))
+    assert wait(storage.change(head, partial(releasing, end=end)))
     (line,) = run("tasks", "--user", "ann")[1].splitlines()
     assert r": \x1b[2J\u202ebusy\n" in line
 
@@ -199,7 +200,7 @@ def test_a_turn_that_waits_is_not_sent_again(
     head = wait(storage.commit(opening, Commit(token="a", claims=True)))
     until = clock.now_ms() + 60_000
     end = AttemptEnd(token="a", reason="HTTPStatusError: HTTP 429", until=until)
-    wait(storage.release(head, end))
+    wait(storage.change(head, partial(releasing, end=end)))
     code, _, err = run("tasks", "resend", "t", "--yes")
     assert code == 2
     assert "The turn waits until 2026-" in err
@@ -343,7 +344,7 @@ def test_a_damaged_task_is_left_alone(
 ) -> None:
     """What this release cannot read it neither cancels nor sends again; one sentence says why."""
     head = opened(storage, "t")
-    remove_attributes(database, head_key(head), "context_id")
+    set_attributes(database, head_key(head), {"needs": {"N": "99"}})
     code, out, err = run("tasks", verb, "t", "--yes")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "context_id" in err
@@ -458,10 +459,10 @@ def test_without_any_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_the_console_shows_what_can_be_read(storage: DurableStorage, database: Database) -> None:
-    """What HEAD lacks and an entry of a newer release are named; no page of the task fails."""
+    """An entry and a HEAD of a newer release are named; no page of the task fails."""
     head = opened(storage, "t")
     append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))
-    remove_attributes(database, head_key(head), "context_id")
+    set_attributes(database, head_key(head), {"needs": {"N": "99"}})
     console = Console(Inspector(storage, Settings(), place="x"), url="http://127.0.0.1:80")
 
     async def look() -> list[httpx.Response]:
@@ -478,5 +479,5 @@ def test_the_console_shows_what_can_be_read(storage: DurableStorage, database: D
     answers: list[httpx.Response] = wait(look())
     for answer in answers:
         assert answer.status_code == 200
-        assert "HEAD has no context_id" in answer.text
+        assert "a newer release has written HEAD" in answer.text
     assert any("an entry of kind &#39;Z&#39;" in answer.text for answer in answers)

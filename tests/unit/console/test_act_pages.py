@@ -193,7 +193,7 @@ async def test_what_can_be_read_of_the_journal_is_shown(
     journal = Journal(backends.storage, "pat")
     damage: list[dict[str, Any]] = [
         {"at": "soon", "scope": 7},
-        {"outcome": ["a"]},
+        {"outcome": 7},
         {"by": b"x", "later": "kind"},
         {"later": 1},
     ]

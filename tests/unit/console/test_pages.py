@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from a2a.types import AgentCard, TaskPushNotificationConfig, TaskState, TaskStatus
@@ -13,7 +14,7 @@ from a2a_serverless.errors import UnsupportedOperationError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import listing
-from a2a_serverless.storage.conversation import give_up
+from a2a_serverless.storage.conversation import line_of, replaced
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.conversation import Place
@@ -22,7 +23,7 @@ from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, Spared
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.progress import Progress
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, releasing, renewing
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
@@ -368,7 +369,7 @@ async def test_a_list_shows_what_waits(
     assert await storage.postpone(waits, due_at=clock.now_ms() + 60_000, sends=2)
     assert await notes() == {"waits": ["no worker for 1 min", "sent again 2 times"], "runs": []}
     end = AttemptEnd(token="a", reason="ValueError", at=clock.now_ms())
-    assert await storage.release(runs, end)
+    assert await storage.change(runs, partial(releasing, end=end))
     clock.advance(5)
     assert (await notes())["runs"] == ["no worker for 5 s"]
 
@@ -532,9 +533,9 @@ async def test_a_turn_that_waits_for_its_conversation_names_the_task(clock: Manu
     assert "waits for another turn of its conversation, for 0 s" in await stack.page("/queues")
     with pytest.raises(UnsupportedOperationError, match=re.escape(said)):
         await Acts(inspector).on_one("resend", "t", heads[2].scope)
-    write = give_up(storage, "c", Place.of(heads[0]), [Place.of(head) for head in heads])
-    assert write is not None
-    await storage.table.write(write)
+    line = await line_of(storage, "c")
+    after = line.without(Place.of(heads[0]), clock.now_ms())
+    await storage.table.write(replaced(storage, "c", line, after))
     (first,) = await inspector.timelines("b")
     assert what_holds(first).endswith("the first of its conversation: about to be woken")
     assert await Acts(inspector).on_one("resend", "b", heads[1].scope)
@@ -609,7 +610,7 @@ async def test_a_claim_is_shown_by_its_signs(clock: ManualClock) -> None:
     assert float(width) < 10
     clock.advance(60)
     due_at = clock.now_ms() + 300_000
-    assert await stack.backends.storage.renew(head, token="a", due_at=due_at)
+    assert await stack.backends.storage.change(head, partial(renewing, token="a", due_at=due_at))
     text = await stack.page(path)
     assert re.search(r'last sign <time class="ago"[^>]*>0 s ago', text)
     (width,) = re.findall(r'bar running"><title>.*?width="([\d.]+)"', text)
@@ -630,7 +631,9 @@ async def test_a_turn_that_waits_for_a_service_says_so(clock: ManualClock) -> No
     end = AttemptEnd(
         token="a", reason="ConnectError: no connection", at=now_ms, until=now_ms + 90_000
     )
-    assert await storage.release(head, end, attempts=0, spared=Spared(faults=1, waited=90_000))
+    assert await storage.change(
+        head, partial(releasing, end=end, attempts=0, spared=Spared(faults=1, waited=90_000))
+    )
     clock.advance(30)
     path = f"/task/{head.scope}/t"
     text = " ".join(re.sub(r"<.*?>", " ", await stack.page(path)).split())
@@ -702,7 +705,7 @@ async def test_a_wait_is_no_part_of_an_attempt(clock: ManualClock) -> None:
     head = await storage.commit(await stack.send("t"), Commit(token="a", claims=True))
     clock.advance(10)
     end = AttemptEnd(token="a", reason="ValueError", at=clock.now_ms())
-    assert await storage.release(head, end)
+    assert await storage.change(head, partial(releasing, end=end))
     clock.advance(90)
 
     async def bars(look: str) -> list[float]:
@@ -729,7 +732,9 @@ async def failed_twice(storage: DurableStorage, clock: ManualClock) -> Head:
     head = await storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
     clock.advance(2)
     until = clock.now_ms() + 4_000
-    assert await storage.release(head, replace(END, at=clock.now_ms(), until=until))
+    assert await storage.change(
+        head, partial(releasing, end=replace(END, at=clock.now_ms(), until=until))
+    )
     clock.advance(5)
     record = Recorded(StepId("plan", "Oslo", 1), "json", b"1")
     used = ModelsUsed((Usage("big", 1, 10, 5, cost=4_200),))
@@ -781,7 +786,7 @@ async def test_a_turn_that_waits_says_for_what_it_does(
     head = (await storage.open_task("c", request(), task_id="t")).head
     head = await storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
     end = replace(END, at=clock.now_ms(), until=clock.now_ms() + 60_000, message="")
-    assert await storage.release(head, end)
+    assert await storage.change(head, partial(releasing, end=end))
     clock.advance(20)
     text = (await person.get(f"/_console/task/{ANN.digest}/t")).text
     assert (

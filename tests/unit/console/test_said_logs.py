@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import AsyncIterator, Iterator
 from html.parser import HTMLParser
 
@@ -145,25 +144,3 @@ async def test_updates_lead_to_the_whole_page(
             whole = (await person.get(f"{PATH}?view={view}")).text
             assert content(pages[view]) == content(whole)
             assert "data-same" not in whole
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_any_commit_may_be_lost(writer: Writer, person: Person, seed: int) -> None:
-    """Each other one is shown, and the lost one has a sentence in its place in both views."""
-    story = Story(writer, seed)
-    await writer.open()
-    for _ in range(25):
-        await story.go_on()
-    version = (await writer.head()).version
-    before = (await person.get(f"{PATH}?view=events")).text
-    lost = story.chosen.randrange(1, version + 1)
-    await writer.drop(lost)
-    console = Console(Inspector(writer.storage, Settings(), place="memory"), url=URL)
-    async with visited(console) as other:
-        shown = {view: (await other.get(f"{PATH}?view={view}")).text for view in VIEWS}
-    for text in shown.values():
-        assert text.count(f"Here something is missing: version {lost} is not there.") == 1
-    first, second = (
-        set(re.findall(r'class="cursor">(\d+)\.', text)) for text in (before, shown["events"])
-    )
-    assert second == first - {str(lost)}

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
@@ -28,7 +29,7 @@ from a2a_serverless.storage.table import Key, Put, Update
 from a2a_serverless.tasks.entries import Caller, StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import Presence
 from a2a_serverless_tools.console.app import Console
@@ -129,7 +130,7 @@ async def test_turns_that_wait_are_counted_by_what_they_wait_for(
     busy = await asked(storage, "busy")
     busy = await storage.commit(busy, Commit(entries=(WORKING,), token="a", claims=True))
     end = AttemptEnd(token="a", reason="ModelBusy", at=1, until=clock.now_ms() + 60_000)
-    assert await storage.release(busy, end)
+    assert await storage.change(busy, partial(releasing, end=end))
     found = await status_of(inspector)
     assert found.waiting.kinds == {"again": 1, "conversation": 1, "retry": 1}
     assert found.waiting.retries == {"ModelBusy": 1}

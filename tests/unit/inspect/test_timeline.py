@@ -176,17 +176,6 @@ def test_a_task_changed_when_it_was_last_committed() -> None:
     assert of(record(1), head=head).changed_at == 5
 
 
-def test_fields_that_could_not_be_read_are_none() -> None:
-    """The values of such a HEAD are placeholders."""
-    names = ("context_id", "state", "created_at", "status_at", "expires_at", "version")
-    shown = timeline_of(
-        opened(), (), missing={*names, "turn", "attempts", "size"}, unreadable=["x"]
-    )
-    fields = {*names, "changed_at", "turn", "attempts", "size"} - {"status_at"}
-    assert {getattr(shown, name) for name in fields} == {None}
-    assert shown.unreadable == ("x",)
-
-
 def test_turns_and_their_attempts() -> None:
     """A turn has the attempts from its first claim to its end; a later message waits behind it."""
     opening = TurnOpened(SendMessageRequest(), Caller("ann"))
@@ -351,16 +340,6 @@ def test_an_end_without_a_time_has_no_length(at: int | None) -> None:
     assert second.waited_ms is None
     took_over = sentence(given_back(at).story[-1])
     assert took_over.endswith("took over on host 2, 2 min 0 s after the last commit")
-
-
-def test_a_log_without_its_first_commit_has_a_turn_without_a_number() -> None:
-    """Nothing is guessed about its message; what is missing is told."""
-    shown = of(record(3, CHUNK, token="A", worker="host 1"))
-    assert [(turn.number, turn.opened_at) for turn in shown.turns] == [(0, None)]
-    assert [(one.what, one.missing) for one in shown.story] == [
-        ("missing", (1, 2)),
-        ("started", (0, 0)),
-    ]
 
 
 def test_an_unknown_entry_is_part_of_the_story() -> None:

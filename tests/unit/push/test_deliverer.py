@@ -970,7 +970,9 @@ async def test_files_of_events_go_with_their_attempts(
         return iter(waiting)
 
     monkeypatch.setattr(deliverer, "owed", noted)
-    head = await world.open(receiver.url())
+    task_id = (await world.open(receiver.url())).task_id
+    head = await world.storage.head(task_id)
+    assert head is not None
     files = [Part(raw=b"x" * size) for size in (100_000, 1_000_000)]
     artifact = ArtifactWritten(Artifact(artifact_id="a", parts=files))
     await world.storage.commit(head, Commit(entries=(artifact,)))

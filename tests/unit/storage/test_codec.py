@@ -11,19 +11,20 @@ import pytest
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import (
     Commits,
-    committed,
     event_items,
     head_item,
     head_of,
+    replaced,
     seconds,
+    text_of,
+    value_of,
 )
 from a2a_serverless.storage.dynamodb import _Typed, plain, typed
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.table import Item, holds
-from a2a_serverless.tasks.entries import MessageAppended, Recorded, StepId, encode_entries
+from a2a_serverless.tasks.entries import MessageAppended, encode_entries
 from a2a_serverless.tasks.head import (
     FAILED,
-    HANDOVER,
     KNOWN,
     AttemptEnd,
     CancelMark,
@@ -32,14 +33,13 @@ from a2a_serverless.tasks.head import (
     SnapshotName,
     Spared,
 )
-from a2a_serverless.tasks.rules import Commit, Step
+from a2a_serverless.tasks.rules import Step
 from a2a_serverless.tasks.usage import Usage
 from tests.support.clocks import ManualClock
 from tests.support.databases import Dictionaries
 from tests.support.heads import SMALL
 from tests.support.messages import agent_message, request
 from tests.support.newer import head_key, set_attributes
-from tests.unit.tasks.heads import claimed, stepped
 
 FULL = replace(
     SMALL,
@@ -60,7 +60,6 @@ FULL = replace(
     message_digest="m",
     content_digest="c",
     needs=1,
-    generation=7,
     size=1_000_000,
     snapshot=SnapshotName(version=3, digest="d", length=90_000, size=80_000),
     cancel=CancelMark(at=1_700_000_400_000, by="someone"),
@@ -80,6 +79,7 @@ FULL = replace(
     left_at=1_700_000_500_000,
     wakes=1,
     started_at=1_700_000_300_000,
+    mark="mark",
 )
 WOKEN = replace(FULL, left="", woken=True)
 FAILURE = Failure(reason="ValueError#1", correlation_id="0123")
@@ -125,6 +125,7 @@ def test_no_field_of_head_is_forgotten() -> None:
         "turn",
         "turn_base",
         "failure",  # of a task that has failed alone
+        "rest",  # of a newer release
     }
 
 
@@ -165,7 +166,6 @@ def written(version: int, size: int = 1) -> list[Item]:
         token="token" if version % 2 else None,
         commit_id=f"commit-{version}",
         at=1_700_000_000_000 + version,
-        base=version,
     )
     return event_items(step, encode_entries(entries))
 
@@ -175,7 +175,7 @@ def test_a_commit_is_cut_into_parts() -> None:
     parts = written(7, 1_000_000)
     assert [part["SK"][-4:] for part in parts] == ["#000", "#001", "#002"]
     assert all(len(part["body"]) <= 340_000 for part in parts)
-    assert (parts[0].pop("at"), parts[0].pop("base")) == (1_700_000_000_007, 7)
+    assert parts[0].pop("at") == 1_700_000_000_007
     marks = [{**part, "SK": None, "body": None} for part in parts]
     assert marks == [marks[0]] * 3
     assert marks[0]["parts"] == 3
@@ -205,9 +205,7 @@ def test_commits_are_complete_and_in_order() -> None:
 def test_another_incarnations_events_are_ignored() -> None:
     """Events of an earlier task with the same id are not of this one."""
     head = replace(SMALL, incarnation="incarnation0")
-    other: Any = event_items(
-        Step(head=head, entries=(), token=None, commit_id="c", at=0, base=0), b""
-    )
+    other: Any = event_items(Step(head=head, entries=(), token=None, commit_id="c", at=0), b"")
     assert versions(other + written(1)) == [1]
     assert versions(other) == []
 
@@ -223,15 +221,6 @@ def test_a_record_has_what_was_written() -> None:
     (entry,) = first.entries
     assert isinstance(entry, MessageAppended)
     assert len(entry.message.parts[0].text) == 400_000
-
-
-def test_a_commit_that_has_lost_its_time_has_none() -> None:
-    """A commit whose item has no time is read, with its time unknown."""
-    damaged = written(1)
-    del damaged[0]["at"]
-    commits = Commits(SMALL.incarnation, 0)
-    commits.add(damaged)
-    assert [(record.version, record.at) for record in commits.records] == [(1, None)]
 
 
 ODD: _Typed = {"f": {"N": "1.5"}, "t": {"BOOL": True}, "m": {"M": {}}, "l": {"SS": ["1"]}}
@@ -269,15 +258,19 @@ async def test_an_item_of_the_due_index_has_a_time(due_at: Any, shown: int) -> N
     assert [due.due_at for due in await due_tasks(storage, 10)] == [shown]
 
 
-def test_a_hand_over_is_not_stored_beside_a_copy_that_it_has_not_seen() -> None:
-    """It would send the number of that copy, and the queue would drop it."""
-    step = (Recorded(StepId("work", "", 1), "json", b"1"),)
-    seen = claimed()
-    leaves = stepped(
-        seen, Commit(entries=step, token="A", leaves=AttemptEnd(token="A", reason=HANDOVER))
-    )
-    stays = stepped(seen, Commit(entries=step, token="A"))
-    sent = head_item(replace(seen, sends=1))
-    assert holds(head_item(seen), committed(seen, leaves).when)
-    assert not holds(sent, committed(seen, leaves).when)
-    assert holds(sent, committed(seen, stays).when)
+def test_a_write_replaces_the_head_that_was_read() -> None:
+    """No other write may have come in between, not even one that changes nothing."""
+    seen = replace(SMALL, mark="one")
+    write = replaced(seen, replace(seen, version=7, mark="two"), now_ms=0)
+    assert holds(head_item(seen), write.when)
+    for other in (replace(seen, mark="three"), replace(seen, incarnation="later")):
+        assert not holds(head_item(other), write.when)
+    assert not holds(head_item(replace(seen, expires_at=0)), write.when)
+    assert not holds(None, write.when)
+
+
+def test_values_in_text_keep_what_they_know() -> None:
+    """Defaults are left out, and what a newer release adds is not read."""
+    end = AttemptEnd(token="t", at=7)
+    assert text_of(end) == '{"token":"t","at":7}'
+    assert value_of(AttemptEnd, '{"token":"t","at":7,"mood":"good"}') == end

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import MISSING, replace
+from functools import partial
 from typing import Final, get_args
 
 import pytest
@@ -19,7 +20,6 @@ from a2a_serverless.push.jobs import PushJob, PushLetter
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.activity import Ended, count_ended, tell_of_process
-from a2a_serverless.storage.codec import Forms
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import Erasure, Owner
 from a2a_serverless.storage.durable import DurableStorage, Observer
@@ -54,7 +54,7 @@ from a2a_serverless.tasks.head import (
     SnapshotName,
     Spared,
 )
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, naming, releasing, renewing
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.console.journal import Journal
 from a2a_serverless_tools.local.template import Template
@@ -140,8 +140,9 @@ async def write_everything(database: Database, written: Written) -> None:
     head = await storage.wake(await newest(storage, opened.head))
     assert head is not None
     head = await run_turns(storage, head, written)
-    snapshot = replace(head, snapshot=SnapshotName(version=1, digest="d", length=1, size=1))
-    await storage.table.write(codec.named(head, snapshot))
+    snapshot = SnapshotName(version=1, digest="d", length=1, size=1)
+    assert await storage.change(head, partial(naming, snapshot=snapshot)) is not None
+    await fail_unstarted(storage)
     await storage.webhooks.put(
         TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url)
     )
@@ -203,15 +204,17 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     assert woken is not None
     head = await storage.commit(woken, Commit(token="one", claims=True, worker="w"))
     head = await storage.commit(head, Commit(token="next", claims=True, worker="w"))
-    assert await storage.renew(head, token="next", due_at=2)
+    assert await storage.change(head, partial(renewing, token="next", due_at=2))
     failed = AttemptEnd(token="next", reason="ValueError", correlation_id="c1", at=1, until=1)
     failed = replace(failed, place="agent.py, line 3, in handle", message="no customer")
-    assert await storage.release(head, failed, due_at=1, spared=Spared(faults=1, waited=1))
+    assert await storage.change(
+        head, partial(releasing, end=failed, due_at=1, spared=Spared(faults=1, waited=1))
+    )
     written.look()
     assert await storage.postpone(await newest(storage, head), due_at=3, sends=1)
     head = await newest(storage, head)
-    head = await storage.commit(head, Commit(token="lost", claims=True, worker="w", restores=0))
-    head = await storage.commit(head, Commit(token="two", claims=True, worker="w", restores=0))
+    head = await storage.commit(head, Commit(token="lost", claims=True, worker="w"))
+    head = await storage.commit(head, Commit(token="two", claims=True, worker="w"))
     written.look()
     asks = StatusChanged(TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED))
     head = await storage.commit(head, Commit(entries=(asks,), token="two"))
@@ -226,6 +229,13 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
         failed=AttemptEnd(token="two", reason="ValueError", correlation_id="c2"),
     )
     return await storage.commit(head, end)
+
+
+async def fail_unstarted(storage: DurableStorage) -> None:
+    """Let a task fail that no attempt has claimed."""
+    head = (await storage.open_task("other", request("x"))).head
+    failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
+    await storage.commit(head, Commit(entries=(failed,)))
 
 
 async def newest(storage: DurableStorage, head: Head) -> Head:
@@ -262,37 +272,29 @@ def assert_parts(events: list[_Typed]) -> None:
         assert (opening <= event.keys()) == (place[1:] == (1, 0))
 
 
-def test_a_heads_required_attributes_are_those_that_are_always_there() -> None:
-    """The page's "always" of HEAD are the attributes without which the code cannot read it."""
-    always = {name for name, cells in rows("HEAD", "attribute").items() if cells[2] == "always"}
-    assert always == {"PK", "SK", *codec.REQUIRED}
-
-
-@pytest.mark.parametrize(
-    ("kind", "forms", "ignored"),
-    [
-        (
-            "HEAD",
-            codec.HEAD_FORMS,
-            {"PK", "SK", "id_key", "scope_key", "context_key", "due_key", "line_at"}
-            | {"push_at", "push_writes", "attention_key"},
-        ),
-        (
-            "EVENT",
-            codec.EVENT_FORMS,
-            {"PK", "SK", "id_key", "created_key", "expires_at", "state", "body"}
-            | {"took", "waited"},
-        ),
-    ],
-)
-def test_readers_know_the_form_of_each_attribute(
-    kind: str, forms: Forms, ignored: set[str]
-) -> None:
-    """The readers' types of attributes are those of the page, except for attributes they ignore."""
-    python = {"S": str, "N": int, "B": bytes, "B, NULL": bytes | None}
-    listed = {name: python[cells[0]] for name, cells in rows(kind, "attribute").items()}
-    assert forms == {name: form for name, form in listed.items() if name not in ignored}
-    assert ignored < listed.keys()
+def test_heads_attributes_are_those_of_the_codec() -> None:
+    """The page's attributes of HEAD, their types and its "always" are those of the code."""
+    names = {"S": str, "N": int, "B, NULL": bytes | None}
+    listed = {
+        name: (names[cells[0]], cells[2] == "always")
+        for name, cells in rows("HEAD", "attribute").items()
+    }
+    # A field that is None has no attribute, but for copies of what is in the log.
+    stored: dict[object, object] = {
+        int: int,
+        str: str,
+        int | None: int,
+        str | None: str,
+        bytes | None: bytes | None,
+    }
+    keys = {name: cells for name, cells in listed.items() if name in codec._DERIVED}
+    assert {name for name, (_, is_always) in keys.items() if is_always} == {
+        *("PK", "SK", "scope_key", "status_key", "created_key", "id_key")
+    }
+    assert {name: cells for name, cells in listed.items() if name not in keys} == {
+        name: (stored[form.stored], codec._DEFAULTS[name] is MISSING or name == "mark")
+        for name, form in codec._FIELDS.items()
+    }
 
 
 def test_the_format_has_the_codes_number() -> None:

@@ -6,7 +6,7 @@ from a2a.types import Message, Part, Role, SendMessageRequest, TaskState, TaskSt
 
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, marked, open_task
+from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, canceling, open_task
 
 
 def opened(incarnation: str = "i") -> Head:
@@ -35,7 +35,7 @@ def followed(head: Head) -> Head:
 
 def asked(head: Head, by: str = "") -> Head:
     """HEAD after a request to cancel."""
-    return marked(head, by=by, now_ms=0, timing=Timing())
+    return canceling(head, by=by, now_ms=0, timing=Timing())
 
 
 def stepped(head: Head, commit: Commit) -> Head:

@@ -11,7 +11,7 @@ from a2a.types import TaskState
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.tasks.attempts import Canceled, on_cancel, overdue_cancel, overdue_turn
 from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head, Operation, OperationParams
-from a2a_serverless.tasks.rules import Timing, check_open, marked
+from a2a_serverless.tasks.rules import Timing, canceling, check_open
 from tests.unit.tasks.heads import claimed, followed, moved, opened
 
 PAUSED = moved(claimed(), TaskState.TASK_STATE_INPUT_REQUIRED)
@@ -55,14 +55,14 @@ def test_a_request_marks_head_and_makes_it_due() -> None:
     """HEAD says who asked and when, and is due at the deadline; nothing else changes."""
     timing = Timing(cancel_s=2.5)
     for head in (opened(), claimed(), PAUSED):
-        after = marked(head, by="ann", now_ms=1_000, timing=timing)
+        after = canceling(head, by="ann", now_ms=1_000, timing=timing)
         assert after == replace(head, cancel=CancelMark(at=1_000, by="ann"), due_at=3_500)
 
 
 def test_an_overdue_cancel_is_ended_from_its_deadline_on() -> None:
     """A cancel is overdue from its deadline on, not a millisecond before; its turn never is."""
     for head in (claimed(), PAUSED):
-        asked = marked(head, by="", now_ms=1_000, timing=Timing(cancel_s=2.5))
+        asked = canceling(head, by="", now_ms=1_000, timing=Timing(cancel_s=2.5))
         times = (3_499, 3_500, 9_999)
         assert [overdue_cancel(asked, now_ms=now) for now in times] == [False, True, True]
         assert overdue_turn(asked, now_ms=9_999) is None
@@ -73,7 +73,7 @@ def test_an_overdue_cancel_is_ended_from_its_deadline_on() -> None:
 @pytest.mark.parametrize("state", sorted(TERMINAL))
 def test_an_ended_task_is_not_canceled(state: TaskState) -> None:
     """The mark of an ended task says who asked, and nothing is due any more."""
-    ended = moved(marked(PAUSED, by="ann", now_ms=1_000, timing=Timing()), state)
+    ended = moved(canceling(PAUSED, by="ann", now_ms=1_000, timing=Timing()), state)
     assert (ended.cancel, ended.due_at) == (CancelMark(at=1_000, by="ann"), None)
     assert not ended.is_being_canceled
     assert not overdue_cancel(ended, now_ms=10**15)

@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError
-from a2a_serverless.tasks.rules import conflict, is_applied, is_still
+from a2a_serverless.tasks.rules import conflict, is_applied
 from tests.unit.tasks.heads import claimed, opened
-
-
-def test_a_commit_is_stored_on_the_head_it_was_made_on() -> None:
-    """Incarnation and version are those that its writer has seen; the due time may have moved."""
-    assert is_still(opened(), opened())
-    assert is_still(replace(opened(), sends=1, due_at=99), opened())
-
-
-def test_a_commit_is_not_stored_on_another_head() -> None:
-    """A commit is not stored on a later version, on a later task with the id, or without a HEAD."""
-    assert not is_still(claimed(), opened())
-    assert not is_still(opened("j"), opened())
-    assert not is_still(None, opened())
 
 
 def test_a_commit_is_known_by_its_id() -> None:

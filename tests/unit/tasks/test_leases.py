@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from a2a_serverless.storage.codec import head_item, noted, unless_canceled
-from a2a_serverless.storage.table import holds
+import pytest
+
 from a2a_serverless.tasks.attempts import lease_end
-from a2a_serverless.tasks.rules import Timing
+from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
+from a2a_serverless.tasks.rules import Timing, releasing, renewing
 from tests.unit.tasks.heads import asked, claimed
 
 TIMING = Timing(lease_s=300, renew_before_s=120)
@@ -20,19 +22,42 @@ def test_a_lease_begins_with_the_claim() -> None:
 
 
 def test_only_the_owner_renews() -> None:
-    """A finished turn has no token, another attempt another one, a later task another mark."""
-    item = head_item(CLAIMED)
-    by_owner = noted(CLAIMED, "A", {"due_at": 1}).when
-    assert holds(item, by_owner)
-    assert not holds(item, noted(CLAIMED, "B", {"due_at": 1}).when)
-    assert not holds(head_item(replace(CLAIMED, incarnation="later")), by_owner)
-    assert not holds(head_item(replace(CLAIMED, token=None)), by_owner)
-    assert not holds(None, by_owner)
+    """A finished turn has no token, another attempt another one; what was given back is over."""
+    renew = partial(renewing, due_at=1)
+    assert renew(CLAIMED, token="A") == replace(CLAIMED, due_at=1)
+    assert renew(CLAIMED, token="B") is None
+    assert renew(replace(CLAIMED, token=None), token="A") is None
+    assert renew(replace(CLAIMED, released=AttemptEnd(token="A")), token="A") is None
 
 
 def test_no_renewal_moves_the_deadline_of_a_cancel() -> None:
-    """What moves the due time is refused once a cancel was requested; what does not is stored."""
-    renewal = noted(CLAIMED, "A", {"due_at": 1})
-    for head, is_stored in ((CLAIMED, True), (asked(CLAIMED), False)):
-        assert holds(head_item(head), unless_canceled(renewal).when) is is_stored
-        assert holds(head_item(head), renewal.when)
+    """The attempt still has its turn, and HEAD stays as it is."""
+    canceling = asked(CLAIMED)
+    assert renewing(canceling, token="A", due_at=1) is canceling
+
+
+@pytest.mark.parametrize(
+    ("head", "is_given_back"),
+    [
+        (CLAIMED, True),
+        (replace(CLAIMED, token="B"), False),
+        (replace(CLAIMED, released=AttemptEnd(token="A")), False),
+        (replace(CLAIMED, left="share"), False),
+    ],
+    ids=["its own", "of another", "given back", "left"],
+)
+def test_an_attempt_gives_back_what_it_has(head: Head, *, is_given_back: bool) -> None:
+    """Once, and with its share of the workers; the counts are those that it names."""
+    end = AttemptEnd(token="A", reason="ValueError")
+    after = releasing(replace(head, woken=True), end, due_at=7, attempts=3, spared=Spared(faults=1))
+    assert (after is not None) is is_given_back
+    if after is not None:
+        assert (after.released, after.woken, after.due_at) == (end, False, 7)
+        assert (after.attempts, after.spared.faults) == (3, 1)
+
+
+def test_a_released_turn_keeps_the_deadline_of_a_cancel() -> None:
+    """The sweeper ends the task then, whatever the attempt wants."""
+    after = releasing(asked(CLAIMED), AttemptEnd(token="A"), due_at=7)
+    assert after is not None
+    assert after.due_at == asked(CLAIMED).due_at

@@ -39,7 +39,7 @@ def test_any_bytes_are_read(body: bytes) -> None:
     """Into entries that a fold takes, and of which events are shown."""
     fold = folded(decode_entries(body))
     assert fold.newest is not None
-    assert fold.generation == len(list(events_of(fold.newest, fold)))
+    assert fold.shown == len(list(events_of(fold.newest, fold)))
     assert fold.task().id == "t"
 
 
@@ -49,7 +49,7 @@ def test_unknown_entries_stay_as_they_are_and_change_nothing(entries: tuple[Entr
     assert decode_entries(encode_entries(entries)) == entries
     known = tuple(entry for entry in entries if not isinstance(entry, Unknown))
     assert folded(entries).task() == folded(known).task()
-    assert folded(entries).generation == folded(known).generation
+    assert folded(entries).shown == folded(known).shown
 
 
 @given(entries=st.lists(KNOWN, min_size=1, max_size=4).map(tuple), at=st.integers(1, 2000))

@@ -294,7 +294,7 @@ async def test_a_short_turn_renews_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         await complete(context, queue)
 
     bench = Bench(Agent(short), clock=clock)
-    renewals = counted(monkeypatch, bench, "renew")
+    renewals = counted(monkeypatch, bench, "change")
     await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(181)
@@ -312,7 +312,7 @@ async def test_an_unanswered_renewal_is_tried_again(monkeypatch: pytest.MonkeyPa
 
     bench = Bench(Agent(long), clock=clock)
     task = await bench.send()
-    calls = counted(monkeypatch, bench, "renew", UnavailableError(), UnavailableError())
+    calls = counted(monkeypatch, bench, "change", UnavailableError(), UnavailableError())
     working = asyncio.create_task(bench.work())
     await clock.pass_time(200)
     assert len(calls) == 3

@@ -145,7 +145,7 @@ async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
     head = await stack.attempt(await stack.open())
     postpone = DurableStorage.postpone
 
-    async def claimed_first(self: DurableStorage, head: Head, **due: int) -> bool:
+    async def claimed_first(self: DurableStorage, head: Head, **due: int) -> Head | None:
         monkeypatch.setattr(DurableStorage, "postpone", postpone)
         await stack.attempt(head)
         return await postpone(self, head, **due)
@@ -161,9 +161,8 @@ async def test_a_turn_that_ends_meanwhile_is_dropped(
     """A delayed worker has completed it after all."""
     head = await stack.open()
 
-    async def completed_first(self: DurableStorage, head: Head, **_: int) -> bool:
+    async def completed_first(self: DurableStorage, head: Head, **_: int) -> None:
         await Storage(self).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
-        return False
 
     monkeypatch.setattr(DurableStorage, "postpone", completed_first)
     assert await stack.dead_letters.handle(body(head)) == "dropped"
@@ -173,8 +172,8 @@ async def test_a_turn_that_ends_meanwhile_is_dropped(
 async def test_making_a_turn_due_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn that others keep changing leaves the letter in its queue."""
 
-    async def lost(*_: object, **__: object) -> bool:
-        return False
+    async def lost(*_: object, **__: object) -> None:
+        return None
 
     head = await stack.open()
     monkeypatch.setattr(DurableStorage, "postpone", lost)

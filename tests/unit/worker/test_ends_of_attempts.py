@@ -386,7 +386,7 @@ async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
         await asyncio.Event().wait()
         return True
 
-    monkeypatch.setattr(DurableStorage, "release", unanswered)
+    monkeypatch.setattr(DurableStorage, "change", unanswered)
     bench.operations.is_closed = True
     worker.cancel()
     await asked.wait()

@@ -317,7 +317,7 @@ async def test_a_fault_is_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unheard(*_: Any, **__: Any) -> bool:
         raise UnavailableError("no answer")
 
-    monkeypatch.setattr(type(bench.storage), "release", unheard)
+    monkeypatch.setattr(type(bench.storage), "change", unheard)
     assert await bench.work() is False
     head = await bench.head(task)
     assert (head.attempts, head.spared.faults, head.was_released) == (0, 1, True)

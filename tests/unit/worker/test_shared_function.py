@@ -186,7 +186,7 @@ async def test_a_table_that_vanishes_gives_back_all_turns(monkeypatch: pytest.Mo
         raise UnavailableError("the table does not answer")
 
     storage = type(function.bench.storage)
-    for name in ("commit", "read", "head", "release", "look"):
+    for name in ("commit", "read", "head", "change", "look"):
         monkeypatch.setattr(storage, name, vanished)
     await function.clock.pass_time(200)
     assert invocation.done()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 from a2a.types import TaskState, TaskStatus
@@ -14,7 +15,7 @@ from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Operation, OperationParams
-from a2a_serverless.tasks.rules import Commit, runs_alone
+from a2a_serverless.tasks.rules import Commit, releasing, runs_alone
 from a2a_serverless.worker.function import POLL_S, SPARE_S, _Sharing
 from tests.support.queues import MemoryQueue, take
 from tests.support.workers import Agent, Bench, PacedClock, complete
@@ -220,9 +221,11 @@ async def test_head_says_who_runs_alone() -> None:
     assert not runs_alone(head)
     head = await bench.storage.commit(head, Commit(token="one", claims=True))
     assert runs_alone(head)
-    await bench.storage.release(head, AttemptEnd(token="one", reason="raised"))
-    assert not runs_alone(await bench.head(head))
-    ended = await bench.storage.commit(head, Commit(token="one", ends_turn=True))
+    end = AttemptEnd(token="one", reason="raised")
+    released = await bench.storage.change(head, partial(releasing, end=end))
+    assert released is not None
+    assert not runs_alone(released)
+    ended = await bench.storage.commit(released, Commit(token="one", ends_turn=True))
     assert not runs_alone(ended)
 
 
@@ -232,7 +235,9 @@ async def test_a_turn_that_lost_a_worker_runs_alone_to_its_end() -> None:
     head = await bench.send()
     for token in ("lost", "alone"):
         head = await bench.storage.commit(head, Commit(token=token, claims=True))
-    await bench.storage.release(head, AttemptEnd(token="alone", reason="raised"))
+    await bench.storage.change(
+        head, partial(releasing, end=AttemptEnd(token="alone", reason="raised"))
+    )
     given_back = await bench.head(head)
     assert given_back.was_released
     assert runs_alone(given_back)
@@ -246,6 +251,8 @@ async def test_the_release_of_an_earlier_attempt_does_not_count() -> None:
     bench = Bench(Agent(complete))
     head = await bench.send()
     head = await bench.storage.commit(head, Commit(token="one", claims=True))
-    await bench.storage.release(head, AttemptEnd(token="one", reason="raised"))
+    await bench.storage.change(
+        head, partial(releasing, end=AttemptEnd(token="one", reason="raised"))
+    )
     head = await bench.storage.commit(await bench.head(head), Commit(token="two", claims=True))
     assert runs_alone(head)

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -28,7 +29,7 @@ from a2a_serverless.tasks import head as heads
 from a2a_serverless.tasks.blobs import BlobOwner
 from a2a_serverless.tasks.entries import Recorded, StepId
 from a2a_serverless.tasks.head import Head, Operation
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, renewing
 from a2a_serverless.worker import FinalError, Retry, StepError, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor, queue_of
 from a2a_serverless.worker.failures import WrongCallError
@@ -953,7 +954,9 @@ async def test_a_late_copy_does_not_wake_a_sleeping_turn() -> None:
     await stand.work()
     assert stand.script.starts == 1
     storage = stand.bench.storage_of(head)
-    assert not await storage.renew(head, token=head.token or "", due_at=stand.clock.now_ms())
+    assert not await storage.change(
+        head, partial(renewing, token=head.token or "", due_at=stand.clock.now_ms())
+    )
     assert (await stand.head()).due_at == head.due_at
 
 

@@ -237,8 +237,8 @@ async def test_of_two_sweepers_one_sends(stack: Stack, monkeypatch: pytest.Monke
     head = await stack.open()
     stack.clock.advance(WAITING_S)
 
-    async def lost(*_: Any, **__: Any) -> bool:
-        return False
+    async def lost(*_: Any, **__: Any) -> None:
+        return None
 
     monkeypatch.setattr(DurableStorage, "postpone", lost)
     assert await stack.sweep() == SweepReport(passed=1)
@@ -325,7 +325,7 @@ async def test_a_table_that_is_down_too_costs_one_wait(
     stack.clock.advance(WAITING_S)
     postpone, calls = DurableStorage.postpone, [0]
 
-    async def once(self: DurableStorage, head: Head, **due: Any) -> bool:
+    async def once(self: DurableStorage, head: Head, **due: Any) -> Head | None:
         calls[0] += 1
         if calls[0] == 2:
             raise UnavailableError
@@ -472,7 +472,7 @@ async def test_one_bad_task_holds_up_no_other(
     stack.clock.advance(WAITING_S)
     postpone = DurableStorage.postpone
 
-    async def postponed(self: DurableStorage, head: Head, **due: Any) -> bool:
+    async def postponed(self: DurableStorage, head: Head, **due: Any) -> Head | None:
         if head.task_id == bad.task_id:
             raise ValueError(head.task_id)
         return await postpone(self, head, **due)
@@ -637,7 +637,7 @@ async def test_a_cancel_that_comes_between_read_and_send_sends_nothing(
     stack.clock.advance(WAITING_S)
     postpone = DurableStorage.postpone
 
-    async def late(self: DurableStorage, head: Head, **due: Any) -> bool:
+    async def late(self: DurableStorage, head: Head, **due: Any) -> Head | None:
         await self.request_cancel(head.task_id)
         return await postpone(self, head, **due)
 

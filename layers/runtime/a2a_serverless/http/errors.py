@@ -40,7 +40,6 @@ _PROTOCOL_ERRORS: Mapping[type[errors.A2AServerlessError], type[A2AError]] = {
     errors.NewerReleaseError: protocol.UnsupportedOperationError,
     errors.TaskNotCancelableError: protocol.TaskNotCancelableError,
     errors.InvalidAgentEventError: protocol.InvalidAgentResponseError,
-    errors.UnreadablePushError: protocol.InternalError,
 }
 """The protocol's error for each of ours and its subclasses. All others are internal errors."""
 

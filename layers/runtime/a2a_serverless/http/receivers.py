@@ -149,7 +149,7 @@ class Receivers:
 
         Raises:
             TaskNotFoundError: the configuration does not exist (section 3.1.8).
-            UnreadablePushError: the configuration is damaged.
+            UnreadableTaskError: the configuration is damaged.
         """
         _check_push(self._card)
         storage = self._storage(context)

@@ -24,7 +24,6 @@ from a2a_serverless.addresses import AllowedHosts, Receiver
 from a2a_serverless.errors import (
     ConcurrencyError,
     InvalidArgumentError,
-    UnreadablePushError,
 )
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import begun
@@ -192,11 +191,6 @@ class Deliverer:
             about, jobs = {"a2a.task.id": job.task_id}, self.push.jobs
             with spans.receiving(job.trace, jobs.name, jobs.system, about):
                 verdict = await delivery.verdict()
-        except UnreadablePushError as error:
-            # The configuration stays damaged until it is set again: the next job then delivers
-            # all events that it is owed.
-            verdict = DONE
-            delivery.log(logging.ERROR, "unreadable_push", f"Job dropped: {error}")
         except Exception:  # noqa: BLE001 - an invocation's edge: the job must not be lost
             verdict = again(min(self.retry.delay_s(handle.attempt), LEFT_MS / 1000))
             metrics.count("PushErrors")

@@ -12,30 +12,20 @@ before HEAD of the next turn is read. So one of the two processes sees what the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless import faults
-from a2a_serverless.errors import ConditionFailedError, UnreadableTaskError
-from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import seconds
-from a2a_serverless.storage.table import (
-    STORED,
-    Appended,
-    Check,
-    CopyOf,
-    Delete,
-    Item,
-    Kept,
-    Key,
-    Range,
-    Shifted,
-    Update,
-    When,
-    are,
+from a2a_serverless.errors import (
+    ConditionFailedError,
+    ConversationFullError,
+    UnreadableTaskError,
 )
+from a2a_serverless.storage import codec, layout
+from a2a_serverless.storage.codec import seconds
+from a2a_serverless.storage.table import STORED, Check, Delete, Item, Key, Put, Range, Write, are
 from a2a_serverless.tasks.conversation import MOST_WAITING, First, Place, on_first
 from a2a_serverless.tasks.head import Head
 
@@ -50,49 +40,70 @@ _STEPS: Final = 4 * MOST_WAITING
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The turns of a conversation, the first one in front. `since` is when it became the first."""
+    """The turns of a conversation, the first one in front; each write replaces it as a whole."""
 
     places: tuple[Place, ...] = ()
     since: int = 0
+    """When the first place became the first, in milliseconds."""
+    expires_at: int = 0
+    """In seconds: that of the task that was created last in the conversation."""
 
     @classmethod
     def of(cls, item: Item | None) -> Line:
-        """Return the line that an item holds; an empty one if there is none, or it is damaged."""
-        stored, since = (item or {}).get("line"), (item or {}).get("since")
-        places = tuple(map(Place.stored, stored)) if isinstance(stored, list) else ()
-        return cls(places, since if isinstance(since, int) else 0)
+        """Return the line that an item holds; an empty one if there is none.
+
+        Raises:
+            UnreadableTaskError: the item is damaged.
+        """
+        if item is None or "line" not in item:
+            return cls()
+        try:
+            places = tuple(map(Place.stored, item["line"].split()))
+            return cls(places, int(item["since"]), int(item["expires_at"]))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            msg = f"The line of a conversation ({item['PK']}) is damaged: delete the item."
+            raise UnreadableTaskError(msg) from error
+
+    def joined(self, head: Head, turn: int, now_ms: int) -> Line:
+        """Return the line with a place for a turn at its end.
+
+        Raises:
+            ConversationFullError: it is full.
+        """
+        if len(self.places) > MOST_WAITING:
+            raise ConversationFullError
+        is_latest = turn == 1 or not self.places
+        return Line(
+            (*self.places, Place.of(head, turn)),
+            since=self.since or now_ms,
+            expires_at=seconds(head.expires_at) if is_latest else self.expires_at,
+        )
+
+    def without(self, place: Place, now_ms: int) -> Line:
+        """Return the line without its first place; as it is, if another one is there."""
+        if self.places[:1] != (place,):
+            return self
+        return Line(rest, now_ms, self.expires_at) if (rest := self.places[1:]) else Line()
 
 
-def join(storage: DurableStorage, head: Head, turn: int) -> Update:
-    """Return the update that takes a place at the end of the line; refused if it is full.
-
-    The line is stored as long as the task that was created last in the conversation.
-    """
-    has_room: When = [[Check("line", "shorter", MOST_WAITING + 1), Check("line", "absent")]]
-    expires_at = seconds(head.expires_at)
-    values = {
-        "line": Appended(str(Place.of(head, turn))),
-        "since": Kept(storage.clock.now_ms()),
-        "expires_at": expires_at if turn == 1 else Kept(expires_at),
-        **layout.context_owner(storage.scope.digest, head.context_id, layout.LINE),
+def replaced(storage: DurableStorage, context_id: str, before: Line, after: Line) -> Write:
+    """Return the write that puts `after` in the place of `before`, refused if it has changed."""
+    key = _key(storage, context_id)
+    is_same = are(line=_text(before)) if before.places else [Check("line", "absent")]
+    if not after.places:
+        return Delete(key=key, when=is_same)
+    item = {
+        **key._asdict(),
+        **layout.context_owner(storage.scope.digest, context_id, layout.LINE),
+        "line": _text(after),
+        "since": after.since,
+        "expires_at": after.expires_at,
     }
-    return Update(key=_key(storage, head.context_id), values=values, when=has_room)
+    return Put(item=item, when=is_same)
 
 
-def give_up(
-    storage: DurableStorage, context_id: str, place: Place, line: Sequence[Place]
-) -> Update | None:
-    """Return the write that gives up the first place of `line`; None if another one is there.
-
-    It is refused if the line begins otherwise, or has become longer where it would become empty.
-    """
-    key, text = _key(storage, context_id), str(place)
-    if [*line] == [place]:
-        return Update(key=key, values={}, remove=["line", "since"], when=are(line=[text]))
-    if [*line[:1]] == [place]:
-        values = {"line": Shifted(), "since": storage.clock.now_ms()}
-        return Update(key=key, values=values, when=[Check("line", "begins", [text])])
-    return None
+def _text(line: Line) -> str:
+    return " ".join(map(str, line.places))
 
 
 async def found_in(storage: DurableStorage, context_id: str) -> dict[str, Item]:
@@ -169,8 +180,9 @@ async def _is_settled(storage: DurableStorage, context_id: str, line: Line) -> b
     )
     if first is First.WAKE and head is not None:
         return await _wake(storage, head)
-    if first is First.DROP and (write := give_up(storage, context_id, place, line.places)):
-        await storage.table.did(write)
+    if first is First.DROP:
+        rest = line.without(place, storage.clock.now_ms())
+        await storage.table.did(replaced(storage, context_id, line, rest))
         return False
     return True
 
@@ -184,7 +196,7 @@ async def _wake(storage: DurableStorage, head: Head) -> bool:
     send = storage.observer.send
     if send is None:  # a command on the table alone: the next sweep passes on
         now_ms = storage.clock.now_ms()
-        return await storage.postpone(head, due_at=now_ms, sends=head.sends)
+        return await storage.postpone(head, due_at=now_ms, sends=head.sends) is not None
     woken = await storage.wake(head)
     if woken is None:
         return False
@@ -199,16 +211,21 @@ async def take_place(storage: DurableStorage, head: Head) -> Line:
     In a full line it takes none, and the line is empty. So is that of a task that is gone: what a
     deletion has forgotten is not made again.
     """
-    same = Update(
-        key=layout.head_key(head.scope, head.task_id),
-        values={"turn": CopyOf("turn")},
-        when=are(incarnation=head.incarnation),
-    )
-    try:
-        await storage.table.write(join(storage, head, head.turn), same)
-    except ConditionFailedError:
-        return Line()
-    return await line_of(storage, head.context_id)
+    for _ in range(_STEPS):
+        line = await line_of(storage, head.context_id)
+        try:
+            after = line.joined(head, head.turn, storage.clock.now_ms())
+        except ConversationFullError:
+            break
+        write = replaced(storage, head.context_id, line, after)
+        try:
+            await storage.table.write(write, codec.unchanged(head))
+        except ConditionFailedError as failed:
+            if 1 in failed.items:
+                break
+        else:
+            return after
+    return Line()
 
 
 async def forget_line(storage: DurableStorage, context_id: str) -> bool:

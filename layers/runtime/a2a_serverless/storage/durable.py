@@ -36,7 +36,6 @@ from a2a_serverless.errors import (
     CommitTooLargeError,
     ConditionFailedError,
     ConfigurationError,
-    ConversationFullError,
     InvalidArgumentError,
     RepeatedKeyError,
     TaskNotAcceptingMessagesError,
@@ -45,21 +44,16 @@ from a2a_serverless.errors import (
     UnavailableError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage import codec, conversation, layout
+from a2a_serverless.storage import conversation, layout
 from a2a_serverless.storage.blobs import WHOLE, Inline, put_whole, show, store, whole
 from a2a_serverless.storage.codec import (
     Commits,
-    canceled,
-    committed,
     event_items,
     gone,
     head_item,
     live_head,
-    lives,
-    postponed,
+    replaced,
     sent_item,
-    spared_values,
-    unless_canceled,
 )
 from a2a_serverless.storage.contexts import Contexts, context_conflict
 from a2a_serverless.storage.conversation import Line
@@ -71,9 +65,7 @@ from a2a_serverless.storage.table import (
     Put,
     Range,
     Table,
-    Update,
     Write,
-    holds,
 )
 from a2a_serverless.storage.webhooks import Webhooks, push_inline
 from a2a_serverless.tasks.blobs import (
@@ -100,7 +92,7 @@ from a2a_serverless.tasks.entries import (
     with_content,
 )
 from a2a_serverless.tasks.fold import Log, Record, belonging_to, check_history_length, task_of_head
-from a2a_serverless.tasks.head import AttemptEnd, Head, Reason, Spared
+from a2a_serverless.tasks.head import Head, Reason
 from a2a_serverless.tasks.identity import (
     ANONYMOUS,
     Dialect,
@@ -112,6 +104,7 @@ from a2a_serverless.tasks.identity import (
     keyed_task_id,
     new_id,
     new_incarnation,
+    new_token,
 )
 from a2a_serverless.tasks.push import Push, inline_push
 from a2a_serverless.tasks.rules import (
@@ -120,14 +113,15 @@ from a2a_serverless.tasks.rules import (
     Step,
     Timing,
     advance,
+    canceling,
     check_open,
     conflict,
     is_applied,
     is_behind,
     key_digest,
     leaving,
-    marked,
     open_task,
+    postponing,
     waking,
 )
 
@@ -144,8 +138,11 @@ _HASHED_HERE: Final = 1_000_000
 _INSERTS: Final = 5
 """How often a creation is tried while its id changes between taken and free."""
 
-REBASES: Final = 5
-"""How often a request to cancel is tried while other tasks take its task's id."""
+CHANGES: Final = 40
+"""How often a change of HEAD is tried while others change it: of those that try at the same time
+one succeeds each time."""
+_AT_ONCE: Final = 5
+"""The first of those tries, which follow one another without a pause."""
 
 LOOK_AT_ONCE: Final = 100
 """Tasks of one `look`: DynamoDB reads as many items in one request."""
@@ -693,15 +690,12 @@ class DurableStorage:
         writes: list[Write] = [Put(item=item) for item in event_items(step, body)]
         if push is not None:
             writes.append(push_inline(push, head))
-        if head.serial_from:
-            writes.append(conversation.join(self, head, head.turn))
+        joins = self._joins(step) if head.serial_from else None
         for _ in range(_INSERTS):
             free = Put(item=head_item(head), when=[gone(self.clock.now_ms())])
             try:
-                await self.table.write(free, *writes)
+                await self._write_in_line(head, [free, *writes], Line(), joins)
             except ConditionFailedError as failed:
-                if 0 not in failed.items:
-                    raise ConversationFullError from failed
                 taker = self._live(failed.items[0]) or await self.head(head.task_id)
                 if taker is None:
                     continue
@@ -712,7 +706,7 @@ class DurableStorage:
         raise UnavailableError(msg)
 
     async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> bool:
-        """Store a commit if HEAD is still `before`: same incarnation, same version.
+        """Store a commit if HEAD is still `before`.
 
         Return False if it has ended a turn whose conversation has to be passed on.
 
@@ -722,46 +716,68 @@ class DurableStorage:
             InvalidArgumentError: the task has no room for the push configuration.
         """
         head = step.head
-        update = committed(before, head)
-        more: list[Write] = [Put(item=item) for item in event_items(step, body)]
+        writes: list[Write] = [replaced(before, head, self.clock.now_ms())]
+        writes += [Put(item=item) for item in event_items(step, body)]
         if push is not None:
-            update = await self.webhooks.with_inline(update, push)
-            more.append(push_inline(push, head))
+            await self.webhooks.check_room(push)
+            writes.append(push_inline(push, head))
         if step.key_digest:
-            more.append(Put(item=sent_item(head, step.key_digest), when=[NEW]))
+            writes.append(Put(item=sent_item(head, step.key_digest), when=[NEW]))
         if step.context_write is not None:
-            more.append(self.contexts.update(head.context_id, step.context_write))
-        if step.opens_turn and head.serial_from:
-            more.append(conversation.join(self, head, head.version))
-        ended = before.turn_is_open and head.finished_turn >= before.turn
-        if ended and before.is_in_line:
-            return await self._apply_end(before, step, [update, *more])
+            writes.append(self.contexts.update(head.context_id, step.context_write))
+        place, line = Place.of(before), Line()
+        change: Callable[[Line], Line] | None = None
+        ends = before.turn_is_open and head.finished_turn >= before.turn and before.is_in_line
+        if ends:
+            # Most turns are alone in their conversation. One that is left does not have it.
+            line = Line() if before.left else Line((place,))
+            change = partial(Line.without, place=place, now_ms=self.clock.now_ms())
+        elif step.opens_turn and head.serial_from:
+            change = self._joins(step)
         try:
-            await self.table.write(update, *more)
+            line = await self._write_in_line(head, writes, line, change)
         except ConditionFailedError as failed:
             await self._settle(step, failed.items)
-        return True
+            return not ends
+        return not ends or line.places == (place,)
 
-    async def _apply_end(self, before: Head, step: Step, writes: list[Write]) -> bool:
-        """Store the end of a turn that has a place in its conversation, and give up the place.
+    def _joins(self, step: Step) -> Callable[[Line], Line]:
+        """Return the change of a line by which the turn that a commit opens takes a place."""
+        return partial(
+            Line.joined, head=step.head, turn=step.head.version, now_ms=self.clock.now_ms()
+        )
 
-        Return True if nothing else is in the line then. What is not the first place stays.
+    async def _write_in_line(
+        self,
+        head: Head,
+        writes: Sequence[Write],
+        line: Line,
+        change: Callable[[Line], Line] | None,
+    ) -> Line:
+        """Do writes, and with them the change of a conversation's line; return the line before it.
+
+        `line` is what the line is taken for at first: a guess saves the read. None: no change.
+
+        Raises:
+            ConditionFailedError: one of the writes was refused, not that of the line.
         """
-        place = Place.of(before)
-        line: Sequence[Place] = () if before.left else (place,)
-        while True:
-            own = conversation.give_up(self, before.context_id, place, line)
+        for attempt in range(1, CHANGES + 1):
+            after = line if change is None else change(line)
+            own: list[Write] = []
+            if after is not line:
+                own = [conversation.replaced(self, head.context_id, line, after)]
             try:
-                await self.table.write(*writes, *([own] if own else []))
+                await self.table.write(*writes, *own)
             except ConditionFailedError as failed:
-                refused = dict(failed.items)
-                stored = refused.pop(len(writes), None)
-                if refused:
-                    await self._settle(step, refused)
-                    return False
-                line = Line.of(stored).places
+                if not own or failed.items.keys() != {len(writes)}:
+                    raise
+                line = Line.of(failed.items[len(writes)])
+                if attempt >= _AT_ONCE:
+                    await self.clock.sleep(pause_s(attempt - _AT_ONCE))
             else:
-                return own is not None and len(line) == 1
+                return line
+        msg = f"Others have changed the line of a conversation {CHANGES} times in a row; try again."
+        raise UnavailableError(msg)
 
     async def _settle(self, step: Step, failed: Mapping[int, Item | None]) -> None:
         """Return if the refused commit was applied by an earlier, unanswered request; else raise.
@@ -773,8 +789,6 @@ class DurableStorage:
         if 0 not in failed:
             if step.key_digest:
                 await self._check_key(head, step.key_digest)
-            if any(item and item["SK"] == layout.LINE for item in failed.values()):
-                raise ConversationFullError
             raise context_conflict(next(iter(failed.values())))
         event = layout.event_sort(head.incarnation, head.version, 0)
         stored = await self.table.get(Key(self._partition(head.task_id), event))
@@ -805,34 +819,57 @@ class DurableStorage:
             NewerReleaseError: only a newer release may change the task.
             UnavailableError: no answer within the retry budget; the mark may have been made.
         """
-        now_ms = self.clock.now_ms()
-        found = await self.head(task_id)
-        for _ in range(REBASES):
-            head = check_open(found)
-            if head.cancel is not None:
-                return head
-            asked = marked(head, by=by, now_ms=now_ms, timing=self.timing)
+        asked = partial(canceling, by=by, now_ms=self.clock.now_ms(), timing=self.timing)
+        head = await self.change(check_open(await self.head(task_id)), asked)
+        if head is None:
+            raise TaskNotFoundError
+        return head
+
+    # -- HEAD without a commit -----------------------------------------------------------------
+
+    async def change(
+        self, head: Head, decide: Callable[[Head], Head | None], *also: Write
+    ) -> Head | None:
+        """Replace HEAD by what `decide` makes of it, together with other writes; return it.
+
+        `head` is HEAD as it was read. If another write came in between, `decide` is asked again,
+        with the HEAD which that write has made. If it returns that HEAD as it is, there is nothing
+        to do. None when `decide` returns None, or the task is gone.
+
+        Raises:
+            ConditionFailedError: HEAD is as it was read, and one of the other writes was refused.
+            UnavailableError: no answer within the retry budget, or too many races were lost.
+        """
+        for attempt in range(1, CHANGES + 1):
+            after = decide(head)
+            if after is None or after is head:
+                return after
+            after = marked(after)
             try:
-                await self.table.write(canceled(asked))
+                await self.table.write(replaced(head, after, self.clock.now_ms()), *also)
             except ConditionFailedError as failed:
+                if 0 not in failed.items:
+                    raise
                 found = self._live(failed.items[0])
-                if found is not None and found.cancel == asked.cancel:
-                    return found  # made by an earlier request, whose answer was lost
+                if found is None or found.incarnation != head.incarnation:
+                    return None
+                if found.mark == after.mark:  # an earlier request was applied, unanswered
+                    return after
+                head = found
+                if attempt >= _AT_ONCE:
+                    await self.clock.sleep(pause_s(attempt - _AT_ONCE))
             else:
-                return asked
-        msg = "The task was replaced again and again while its cancel was requested."
+                return after
+        msg = f"Others have changed task {head.task_id} {CHANGES} times in a row; try again."
         raise UnavailableError(msg)
 
-    # -- due turns -----------------------------------------------------------------------------
+    async def _once(self, head: Head, after: Head | None) -> Head | None:
+        """Replace HEAD by `after` if it is still the one that was read; else return None."""
+        return await self.change(head, lambda now: after if now.mark == head.mark else None)
 
-    async def postpone(self, head: Head, *, due_at: int, sends: int) -> bool:
-        """Move HEAD's due time without a commit; False when HEAD has changed since, or expired.
-
-        False also if a cancel was requested: its deadline stays. Where the first answer was lost, a
-        success may be reported as False. That is the safe side: the turn is due again later, and
-        the caller has sent nothing.
-        """
-        return await self.table.did(self.living(postponed(head, due_at=due_at, sends=sends)))
+    async def postpone(self, head: Head, *, due_at: int, sends: int) -> Head | None:
+        """Move HEAD's due time; None when HEAD has changed since, or expired, or is canceled."""
+        return await self._once(head, postponing(head, due_at=due_at, sends=sends))
 
     async def leave(self, head: Head, reason: Reason, *, at: int | None = None) -> Head | None:
         """Take an unclaimed turn off the queue: from now on it stands in the table alone.
@@ -842,84 +879,15 @@ class DurableStorage:
         is to be canceled.
         """
         now_ms = self.clock.now_ms()
-        after = leaving(head, reason, at=now_ms if at is None else at, now_ms=now_ms)
-        is_left = await self.table.did(self.living(codec.left(head, after)))
-        return after if is_left else None
+        at = now_ms if at is None else at
+        return await self._once(head, leaving(head, reason, at=at, now_ms=now_ms))
 
     async def wake(self, head: Head) -> Head | None:
         """Put a left turn on the queue again, of which the caller sends the copy `sends` of HEAD.
 
-        None when it is not left any more, or not as `head` says. If the copy is not sent, the
-        sweeper sends one.
+        None when HEAD has changed since. If the copy is not sent, the sweeper sends one.
         """
-        after = waking(head, now_ms=self.clock.now_ms(), timing=self.timing)
-        is_woken = await self.table.did(self.living(codec.woken(head, after)))
-        return after if is_woken else None
-
-    async def renew(self, head: Head, *, token: str, due_at: int) -> bool:
-        """Move the due time of a turn that the attempt with `token` still owns, without a commit.
-
-        The deadline of a cancel stays. False when that attempt does not own the turn: it is over,
-        another attempt has claimed it, or the task is gone. Commits made since `head` was read do
-        not matter.
-
-        Raises:
-            UnavailableError: no answer within the retry budget; the outcome is unknown.
-        """
-        return await self._note(codec.renewed(head, token), due_at, is_needed=False)
-
-    async def release(
-        self,
-        head: Head,
-        end: AttemptEnd,
-        *,
-        due_at: int | None = None,
-        attempts: int | None = None,
-        spared: Spared | None = None,
-        starts_over: bool = False,
-    ) -> bool:
-        """Note that the attempt `end.token` has given its turn back, without a commit.
-
-        `due_at` also moves the due time, unless a cancel has set it; `attempts` sets how many
-        attempts of the turn count, and `spared` how many starts do not. `starts_over`: the next
-        attempt begins at the turn's beginning, whatever was recorded.
-        False when that attempt does not own the turn: it never claimed it, has left it or given it
-        back before, the turn is over, another attempt has claimed it, or the task is gone. Commits
-        made since `head` was read do not matter.
-
-        Raises:
-            UnavailableError: no answer within the retry budget; the outcome is unknown.
-        """
-        values: dict[str, Any] = {}
-        if attempts is not None:
-            values["attempts"] = attempts
-        if spared is not None:
-            values |= spared_values(head, spared)
-        update = codec.given_back(head, end, values, starts_over=starts_over)
-        return await self._note(update, due_at, is_needed=True)
-
-    async def _note(self, update: Update, due_at: int | None, *, is_needed: bool) -> bool:
-        """Make an update of an attempt that owns the turn, and move the due time.
-
-        The due time stays if it is the deadline of a cancel; then the rest is written only if it
-        `is_needed`.
-        """
-        update = self.living(update)
-        if due_at is not None:
-            moving = replace(update, values={**update.values, "due_at": due_at})
-            try:
-                await self.table.write(unless_canceled(moving))
-            except ConditionFailedError as failed:
-                is_canceled_only = holds(failed.items[0], moving.when)
-                if not is_needed or not is_canceled_only:
-                    return is_canceled_only
-            else:
-                return True
-        return await self.table.did(update)
-
-    def living(self, update: Update) -> Update:
-        """Return an update that is refused on a HEAD that has expired."""
-        return replace(update, when=[*update.when, lives(self.clock.now_ms())])
+        return await self._once(head, waking(head, now_ms=self.clock.now_ms(), timing=self.timing))
 
     # -- helpers -------------------------------------------------------------------------------
 
@@ -952,8 +920,13 @@ def tell_left_out(error: UnreadableTaskError) -> None:
 
 
 def _sized(step: Step, size: int) -> Step:
-    """Return a step whose HEAD counts the bytes of its entries."""
-    return replace(step, head=replace(step.head, size=step.head.size + size))
+    """Return a step as it is stored: its HEAD counts the bytes of its entries, and has a mark."""
+    return replace(step, head=marked(replace(step.head, size=step.head.size + size)))
+
+
+def marked(head: Head) -> Head:
+    """Return HEAD with a mark of its own: each write is told from all others by it."""
+    return replace(head, mark=new_token())
 
 
 def _pushed(step: Step) -> Push | None:

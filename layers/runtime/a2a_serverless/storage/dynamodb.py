@@ -23,9 +23,7 @@ from a2a_serverless.spent import took
 from a2a_serverless.storage.table import (
     TABLE,
     Added,
-    Appended,
     Check,
-    CopyOf,
     Delete,
     Index,
     Item,
@@ -35,7 +33,6 @@ from a2a_serverless.storage.table import (
     Put,
     Range,
     RefusedError,
-    Shifted,
     Table,
     Update,
     Watch,
@@ -263,8 +260,6 @@ def _attribute(value: Any) -> dict[str, Any]:
             return {"N": str(value)}
         case bytes():
             return {"B": value}
-        case list():
-            return {"L": [_attribute(element) for element in value]}
         case (kind, other):
             return {kind: other}
         case _:
@@ -296,8 +291,6 @@ def _plain(typed: tuple[str, Any]) -> Any:
             return bytes(binary)
         case ("S", text):
             return text
-        case ("L", elements) if all(element.keys() == {"S"} for element in elements):
-            return [element["S"] for element in elements]
         case _:
             return typed
 
@@ -353,13 +346,6 @@ class _Words:
                 return f"attribute_not_exists({name})"
             case "present":
                 return f"attribute_exists({name})"
-            case "begins":
-                elements = enumerate(check.value)
-                same = [f"{name}[{at}] = {self.value(element)}" for at, element in elements]
-                return f"({' AND '.join(same)})"
-            case "shorter":
-                is_list = f"attribute_type({name}, {self.value('L')})"
-                return f"({is_list} AND size({name}) < {self.value(check.value)})"
             case operator:
                 return f"{name} {operator} {self.value(check.value)}"
 
@@ -368,7 +354,7 @@ class _Words:
         sets = [
             f"{self.name(name)} = {self._new(name, new)}"
             for name, new in values.items()
-            if not isinstance(new, Added | Shifted)
+            if not isinstance(new, Added)
         ]
         adds = [
             f"{self.name(name)} {self.value(new.number)}"
@@ -376,7 +362,6 @@ class _Words:
             if isinstance(new, Added)
         ]
         removes = [self.name(name) for name in remove]
-        removes += [f"{self.name(n)}[0]" for n, new in values.items() if isinstance(new, Shifted)]
         clauses = {"SET": sets, "REMOVE": removes, "ADD": adds}
         return " ".join(f"{verb} {', '.join(what)}" for verb, what in clauses.items() if what)
 
@@ -384,11 +369,6 @@ class _Words:
         match new:
             case Kept(value):
                 return f"if_not_exists({self.name(name)}, {self.value(value)})"
-            case CopyOf(other):
-                return self.name(other)
-            case Appended(element):
-                stored = f"if_not_exists({self.name(name)}, {self.value([])})"
-                return f"list_append({stored}, {self.value([element])})"
             case _:
                 return self.value(new)
 

@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING
 
 from a2a_serverless import faults
 from a2a_serverless.errors import (
-    ConditionFailedError,
     ConfigurationError,
     UnavailableError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage import codec
 from a2a_serverless.storage.blobs import put_whole, whole
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import decode_entries, encode_entries
 from a2a_serverless.tasks.fold import Snapshot
 from a2a_serverless.tasks.head import Head, SnapshotName
-from a2a_serverless.tasks.rules import wants_snapshot
+from a2a_serverless.tasks.rules import naming, wants_snapshot
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.durable import DurableStorage
@@ -46,13 +44,12 @@ async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
         return None
     about, _, entries = content.partition(b"\n")
     try:
-        version, turn, generation, shown = json.loads(about)
+        version, turn, shown = json.loads(about)
     except ValueError:
         return None
     return Snapshot(
         version=version,
         turn=turn,
-        generation=generation,
         shown=shown,
         entries=decode_entries(entries),
     )
@@ -77,7 +74,7 @@ async def _take(storage: DurableStorage, head: Head) -> None:
     made = log.fold().snapshot()
     if made is None:
         return
-    about = json.dumps([made.version, made.turn, made.generation, made.shown])
+    about = json.dumps([made.version, made.turn, made.shown])
     content = b"%b\n%b" % (about.encode(), encode_entries(made.entries))
     name = SnapshotName(version=made.version, size=log.head.size)
     blob = await put_whole(blobs, content, _owner(replace(log.head, snapshot=name)))
@@ -94,22 +91,14 @@ async def _name(storage: DurableStorage, before: Head, after: Head) -> Head:
 
     That is the new one if there is a later one, or the task is gone.
     """
-    while True:
-        try:
-            await storage.table.write(storage.living(codec.named(before, after)))
-        except ConditionFailedError as failed:
-            stored = failed.items[0] or {}
-            at = stored.get("snapshot_at", 0)
-            if stored.get("incarnation") != after.incarnation or not isinstance(at, int):
-                return after
-            if at == after.snapshot.version:
-                # An earlier request, whose answer was lost, may have named it.
-                return before
-            if not before.snapshot.version < at < after.snapshot.version:
-                return after
-            before = replace(before, snapshot=SnapshotName(version=at))
-        else:
-            return before
+    seen = before
+
+    def named(now: Head) -> Head | None:
+        nonlocal seen
+        seen = now
+        return naming(now, after.snapshot)
+
+    return after if await storage.change(before, named) is None else seen
 
 
 def _owner(head: Head) -> BlobOwner:

@@ -573,7 +573,7 @@ def _decoded(partition: str, sort: str, text: str, blob: bytes | None) -> Item:
     try:
         values = json.loads(text)
         for name, value in values.items():
-            if isinstance(value, list) and value and isinstance(value[0], int):
+            if isinstance(value, list):
                 start, size = value
                 item[name] = (blob or b"")[start : start + size]
             else:

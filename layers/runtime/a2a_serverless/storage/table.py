@@ -27,9 +27,7 @@ __all__ = [
     "MAX_WRITES",
     "TABLE",
     "Added",
-    "Appended",
     "Check",
-    "CopyOf",
     "Delete",
     "Index",
     "Item",
@@ -40,7 +38,6 @@ __all__ = [
     "Put",
     "Range",
     "RefusedError",
-    "Shifted",
     "Streamed",
     "Table",
     "Update",
@@ -58,8 +55,7 @@ __all__ = [
 """What authors of tables import; the rest of this module is the storage's own."""
 
 Item: TypeAlias = dict[str, Any]
-"""Values are str, int (whole numbers), bytes, None or a list of str; a reader takes all else for
-damage."""
+"""Values are str, int (whole numbers), bytes or None; a reader takes all else for damage."""
 
 
 class Key(NamedTuple):
@@ -94,7 +90,7 @@ class RefusedError(Exception):
 
 # -- conditions ------------------------------------------------------------------------------
 
-Operator = Literal["=", "<>", "<", "<=", ">", ">=", "absent", "present", "begins", "shorter"]
+Operator = Literal["=", "<>", "<", "<=", ">", ">=", "absent", "present"]
 
 _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": eq,
@@ -110,9 +106,7 @@ _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 class Check:
     """A comparison of one attribute. A missing attribute, or one of another type, passes `<>` only.
 
-    Texts are compared by code point, bytes by byte; None is a value like any other, and so is a
-    list, which has no order. Of lists alone: `begins` with the elements of a list, is `shorter`
-    than a number of elements.
+    Texts are compared by code point, bytes by byte; None is a value like any other, without order.
     """
 
     name: str
@@ -125,10 +119,6 @@ class Check:
         if self.operator in ("absent", "present"):
             return is_stored is (self.operator == "present")
         value = item[self.name] if item is not None and is_stored else None
-        if self.operator == "begins":
-            return isinstance(value, list) and value[: len(self.value)] == self.value
-        if self.operator == "shorter":
-            return isinstance(value, list) and len(value) < self.value
         if not is_stored or _type_of(value) is not _type_of(self.value):
             return self.operator == "<>"
         return _COMPARED[self.operator](value, self.value)
@@ -177,25 +167,6 @@ class Kept:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class CopyOf:
-    """The stored value of another attribute of the item."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """The stored list, or an empty one, with this element behind it."""
-
-    element: str
-
-
-@dataclass(frozen=True, slots=True)
-class Shifted:
-    """The stored list without its first element."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
     """Replace an item as a whole."""
@@ -214,7 +185,7 @@ class Update:
 
     key: Key
     values: Mapping[str, Any]
-    """By name: a value, or `Added`, `Kept`, `CopyOf`, `Appended` or `Shifted`."""
+    """By name: a value, `Added` or `Kept`."""
     remove: Sequence[str] = ()
     when: When = ()
 
@@ -234,8 +205,7 @@ def changed(item: Mapping[str, Any] | None, write: Write) -> Item | None:
     """Return an item as it is after a write; None: there is none.
 
     Raises:
-        RefusedError: it adds to something else than a number, changes something else than a list
-            as one, or copies what is not there.
+        RefusedError: it adds to something else than a number.
     """
     match write:
         case Put():
@@ -257,23 +227,8 @@ def _value(before: Item, name: str, new: Any) -> Any:
             return stored + number
         case Kept(value):
             return before.get(name, value)
-        case CopyOf(other):
-            if other not in before:
-                raise RefusedError(f"There is no attribute {other} to copy.")
-            return before[other]
-        case Appended(element):
-            return [*_list(before, name, []), element]
-        case Shifted():
-            return _list(before, name, None)[1:]
         case _:
             return new
-
-
-def _list(before: Item, name: str, default: list[str] | None) -> list[str]:
-    stored = before.get(name, default)
-    if not isinstance(stored, list):
-        raise RefusedError(f"The attribute {name} is no list.")
-    return stored
 
 
 # -- queries ---------------------------------------------------------------------------------
@@ -412,8 +367,6 @@ def _size(value: Any) -> int:
             return len(value)
         case int():
             return (len(str(abs(value))) + 1) // 2 + 1 + (value < 0)
-        case list():
-            return 3 + sum([1 + _size(element) for element in value])
         case _:
             raise RefusedError(f"An item has no value of type {type(value).__name__}.")
 
@@ -443,9 +396,8 @@ def check_range(wanted: Range, indexes: Mapping[str, Index]) -> Index:
 
 def _check_when(when: When) -> None:
     for check in _checks(when):
-        has_order = check.value is not None and not isinstance(check.value, list)
-        if not has_order and check.operator in ("<", "<=", ">", ">="):
-            raise RefusedError("None and lists have no order.")
+        if check.value is None and check.operator in ("<", "<=", ">", ">="):
+            raise RefusedError("None has no order.")
 
 
 def _checks(when: When) -> Iterable[Check]:

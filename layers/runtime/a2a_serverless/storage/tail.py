@@ -183,10 +183,10 @@ def _task_at(log: Log, cursor: Cursor) -> Task:
     the one of a snapshot under the same cursor.
     """
     fold, record = log.fold(cursor.version - 1), log.at(cursor.version)
-    before = fold.generation
+    shown = 0
     for entry in record.entries:
-        has_all = fold.generation - before > cursor.index
+        has_all = shown > cursor.index
         if has_all and isinstance(entry, Restarted | StatusChanged | ArtifactWritten):
             break
-        fold.apply(entry, record)
+        shown += fold.apply(entry, record)
     return fold.task()

@@ -1,14 +1,9 @@
 """The push configurations of one scope on the table: items beside HEAD, each with its cursor.
 
-A configuration is put in one transaction with HEAD, which notes the version that it has at this
-moment (`push_at`). That version is the new configuration's cursor: so each commit is either before
-the cursor, or the reader that it wakes finds the configuration. The put demands no version, so that
-commits neither hold up the put nor are held up by it, however fast they follow one another.
-
-HEAD counts these puts (`push_writes`), and each put demands the count that it has read. So of many
-puts at once each sees those before it, which keeps a task to `MAX_CONFIGS`. And `push_at` is the
-cursor of at most one item, that of the last put, until a reader has copied it to the item. Every
-read does so before it returns. Commits do not look at any of this and do not pay for it.
+A configuration is put in one transaction with HEAD, if that is still the one that was read. So its
+cursor is the version at this moment, exactly: each commit is either before the cursor, or the
+reader that it wakes finds the configuration. And of many puts at once each sees those before it,
+which keeps a task to `MAX_CONFIGS`.
 """
 
 from __future__ import annotations
@@ -22,15 +17,14 @@ from typing import Any, Final, get_args
 from a2a.types import TaskPushNotificationConfig
 from google.protobuf.message import DecodeError
 
-from a2a_serverless.clock import Clock, pause_s
+from a2a_serverless.clock import Clock
 from a2a_serverless.errors import (
     ConditionFailedError,
     TaskNotFoundError,
     UnavailableError,
-    UnreadablePushError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage.codec import live_head, lives, seconds
+from a2a_serverless.storage.codec import live_head, lives, replaced, seconds
 from a2a_serverless.storage.layout import (
     ATTENTION,
     BY_SCOPE,
@@ -48,18 +42,14 @@ from a2a_serverless.storage.layout import (
     task_partition,
 )
 from a2a_serverless.storage.table import (
-    Added,
     Check,
-    CopyOf,
     Item,
     Kept,
     Key,
     Range,
     Table,
     Update,
-    are,
     beginning,
-    key_of,
 )
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
@@ -82,18 +72,14 @@ _PUTS: Final = 40
 _MARKS: Final = 2**53 - 1
 """How many marks there are of configurations that were set."""
 
-_READS: Final = 10
-"""How often a read goes on when HEAD and a new configuration do not fit together yet."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Configurations:
-    """A task's HEAD and its configurations by id; `writes` counts the changes of this set."""
+    """A task's HEAD and its configurations by id."""
 
     head: Head
-    writes: int
     pushes: tuple[Push, ...]
-    unreadable: Mapping[str, UnreadablePushError]
+    unreadable: Mapping[str, UnreadableTaskError]
     """The configurations that cannot be read: the reasons by their ids."""
 
     @property
@@ -104,7 +90,7 @@ class _Configurations:
         """Return one configuration.
 
         Raises:
-            UnreadablePushError: it is damaged.
+            UnreadableTaskError: it is damaged.
         """
         if (error := self.unreadable.get(config_id)) is not None:
             raise error
@@ -143,36 +129,23 @@ class Webhooks:
         """Return one configuration; None if there is none.
 
         Raises:
-            UnreadablePushError: it is damaged.
+            UnreadableTaskError: it is damaged.
         """
         held = await self._held(task_id)
         return held.push(config_id) if held else None
 
     async def _held(self, task_id: str) -> _Configurations | None:
-        """Return a task's configurations; None when it does not exist or has expired.
-
-        If one waits for its cursor in every read while HEAD stays the same, its cursor is lost.
-        """
-        waiting: set[tuple[int, tuple[str, ...]]] = set()
+        """Return a task's configurations; None when it does not exist or has expired."""
         if not is_task_id(task_id):
             return None
         wanted = Range(partition=self._partition(task_id), first=HEAD, last=PUSH_END)
-        for attempt in range(1, _READS + 1):
-            found = await self.table.all(wanted)
-            item = found[0] if found and found[0]["SK"] == HEAD else None
-            head = live_head(item, self.clock.now_ms())
-            if item is None or head is None:
-                return None
-            own = [one for one in found[1:] if push_names(one["SK"])[0] == head.incarnation]
-            new = [one for one in own if _awaits_cursor(one, item)]
-            if not new or (len(new) == 1 and await self._give_cursor(item, new[0])):
-                return _held_of(head, _writes(item), own)
-            waiting.add((_writes(item), tuple(str(one["push_write"]) for one in new)))
-            if attempt == _READS and len(waiting) == 1:
-                return _held_of(head, _writes(item), own)
-            await self.clock.sleep(pause_s(attempt))
-        msg = f"The push configurations of task {task_id} did not settle in {_READS} reads."
-        raise UnavailableError(msg)
+        found = await self.table.all(wanted)
+        item = found[0] if found and found[0]["SK"] == HEAD else None
+        head = live_head(item, self.clock.now_ms())
+        if head is None:
+            return None
+        own = [one for one in found[1:] if push_names(one["SK"])[0] == head.incarnation]
+        return _held_of(head, own)
 
     async def put(self, given: TaskPushNotificationConfig, dialect: Dialect = "1.0") -> Push:
         """Store a configuration of the task `given.task_id`; its id is made here when it is empty.
@@ -186,7 +159,7 @@ class Webhooks:
             TaskNotFoundError: the task does not exist.
             NewerReleaseError: only a newer release may write the task.
             InvalidArgumentError: the task has `MAX_CONFIGS` others, or a text does not fit.
-            UnavailableError: others put configurations to the task all the time; try again.
+            UnavailableError: others write to the task all the time; try again.
         """
         config = checked(given)
         config.id = config.id or new_token()
@@ -196,32 +169,26 @@ class Webhooks:
                 raise TaskNotFoundError
             check_writable(held.head)
             check_room(held.ids, config.id)
+            head = replace(held.head, mark=new_token())
             new = Push(
-                scope=held.head.scope,
-                incarnation=held.head.incarnation,
+                scope=head.scope,
+                incarnation=head.incarnation,
                 config=config,
                 dialect=dialect,
                 set_mark=1 + secrets.randbelow(_MARKS),
-                version=held.head.version,
+                version=head.version,
             )
-            noted = Update(
-                key=head_key(held.head.scope, config.task_id),
-                values={"push_at": CopyOf("version")},  # the cursor of the new configuration
-                when=are(incarnation=held.head.incarnation),
-            )
-            put = _put(new, held.head, write=held.writes + 1)
+            write = replaced(held.head, head, self.clock.now_ms())
             try:
-                await self.table.write(_counted(noted, held), put)
+                await self.table.write(write, _put(new, head))
             except ConditionFailedError:
                 continue
-            after = await self._held(config.task_id)
-            stored = after.push(config.id) if after else None
-            return stored or new  # not stored: it was deleted since
-        msg = f"Others put push configurations to task {config.task_id}, {_PUTS} times."
+            return await self.get(config.task_id, config.id) or new
+        msg = f"Others wrote to task {config.task_id}, {_PUTS} times."
         raise UnavailableError(msg)
 
-    async def with_inline(self, update: Update, push: Push) -> Update:
-        """Return the update of HEAD in a commit with an inline configuration; check its room.
+    async def check_room(self, push: Push) -> None:
+        """Check that a commit may bring an inline configuration; a put meanwhile refuses it.
 
         Raises:
             TaskNotFoundError: the task does not exist.
@@ -231,7 +198,6 @@ class Webhooks:
         if held is None or held.head.incarnation != push.incarnation:
             raise TaskNotFoundError
         check_room(held.ids, push.config.id)
-        return _counted(update, held)
 
     async def count_open(self) -> int:
         """Return how many webhooks the caller has in all tenants, some milliseconds ago.
@@ -299,29 +265,11 @@ class Webhooks:
             sort = push_sort(head.incarnation, config_id)
             await self.table.delete([Key(self._partition(task_id), sort)])
 
-    async def surveyed(self, head: Head) -> list[Push]:
-        """Return the configurations that can be read, as they are stored; write nothing.
-
-        One that waits for its cursor is shown as if none of its events was delivered.
-        """
+    async def of_task(self, head: Head) -> list[Push]:
+        """Return the configurations of the task as it was read, by id, that can be read."""
         own = push_sort(head.incarnation, "")
         found = await self.table.all(beginning(self._partition(head.task_id), own))
-        return list(_held_of(head, 0, [{"version": 0} | item for item in found]).pushes)
-
-    async def _give_cursor(self, head: Item, new: Item) -> bool:
-        """Copy the cursor that HEAD has noted to its configuration, on the table and in `new`.
-
-        False when the note is for another configuration, or the copy is refused: HEAD and `new`
-        were not read as of one moment.
-        """
-        if _writes(head) != new["push_write"]:
-            return False
-        cursor = {"version": head["push_at"], "index": LAST}
-        is_without = [*are(push_write=new["push_write"]), Check("version", "absent")]
-        is_given = await self.table.did(Update(key=key_of(new), values=cursor, when=is_without))
-        if is_given:
-            new |= cursor
-        return is_given
+        return list(_held_of(head, found).pushes)
 
     def _partition(self, task_id: str) -> str:
         return task_partition(self.scope.digest, task_id)
@@ -333,19 +281,17 @@ def _key(scope: str, push: Push) -> Key:
     )
 
 
-def _held_of(head: Head, writes: int, own: Iterable[Item]) -> _Configurations:
+def _held_of(head: Head, own: Iterable[Item]) -> _Configurations:
     """Return the configurations in a task's items `own`, apart from those that cannot be read."""
     pushes: list[Push] = []
-    unreadable: dict[str, UnreadablePushError] = {}
+    unreadable: dict[str, UnreadableTaskError] = {}
     for item in own:
         try:
             pushes.append(push_of(item))
-        except UnreadablePushError as error:
+        except UnreadableTaskError as error:
             _, config_id = push_names(item["SK"])
             unreadable[config_id] = error
-    return _Configurations(
-        head=head, writes=writes, pushes=tuple(tallied(pushes)), unreadable=unreadable
-    )
+    return _Configurations(head=head, pushes=tuple(tallied(pushes)), unreadable=unreadable)
 
 
 def _as_seen(name: str, value: Any) -> list[Check]:
@@ -356,22 +302,13 @@ def _as_seen(name: str, value: Any) -> list[Check]:
     return [same, Check(name, "absent")]
 
 
-def _counted(update: Update, held: _Configurations) -> Update:
-    """Return a conditional update of HEAD that also counts a change of `held`."""
-    is_first = held.writes == 0
-    same = Check("push_writes", "absent") if is_first else Check("push_writes", "=", held.writes)
-    values = {**update.values, "push_writes": Added(1)}
-    return replace(update, values=values, when=[*update.when, same])
-
-
 # -- items -----------------------------------------------------------------------------------------
 
 
-def _put(push: Push, head: Head, *, write: int) -> Update:
-    """Return the update that stores a configuration without a cursor; `push_at` is its cursor.
+def _put(push: Push, head: Head) -> Update:
+    """Return the update that stores a configuration; a stored cursor stays.
 
-    A configuration that is stored already keeps its own cursor. Its failures and refusals are
-    forgotten. `set_mark` without a `move` lets the stream tell of it.
+    Its failures and refusals are forgotten. `set_mark` without a `move` lets the stream tell of it.
     """
     return Update(
         key=_key(head.scope, push),
@@ -380,10 +317,11 @@ def _put(push: Push, head: Head, *, write: int) -> Update:
             "body": push.config.SerializeToString(),
             "dialect": push.dialect,
             "expires_at": seconds(head.expires_at),
+            "version": Kept(push.version),
+            "index": Kept(push.index),
             "failures": 0,
             "failing_since": None,
             "refusals": 0,
-            "push_write": write,
         }
         | ({"set_mark": push.set_mark} if push.set_mark else {}),
         remove=("answer", "answered_at", "next_at", "move"),
@@ -396,9 +334,8 @@ def push_inline(push: Push, head: Head) -> Update:
     A client may send its inline configuration with each message: that must not reset the count for
     a URL that refuses.
     """
-    put = _put(push, head, write=0)
-    kept = {"version": push.version, "index": push.index, "refusals": 0}
-    return replace(put, values={**put.values, **{name: Kept(v) for name, v in kept.items()}})
+    put = _put(push, head)
+    return replace(put, values={**put.values, "refusals": Kept(0)})
 
 
 def _position(push: Push) -> Item:
@@ -452,7 +389,7 @@ def push_of(item: Mapping[str, Any]) -> Push:
     """Return the push configuration that an item holds.
 
     Raises:
-        UnreadablePushError: the item lacks its configuration or its cursor, or has something else
+        UnreadableTaskError: the item lacks its configuration or its cursor, or has something else
             in their place.
     """
     values = {**_DEFAULTS, **item}
@@ -462,11 +399,11 @@ def push_of(item: Mapping[str, Any]) -> Push:
     config = _config_in(values.get("body"))
     if config is None or (config.task_id, config.id) != (task_id, config_id):
         msg = f"{name}, as its body is missing or damaged: set it again under its id, or delete it."
-        raise UnreadablePushError(msg)
+        raise UnreadableTaskError(msg)
     numbers = [values.get(part) for part in ("version", *_DEFAULTS) if part != "failing_since"]
     if not all(isinstance(number, int) for number in (*numbers, values["failing_since"] or 0)):
         msg = f"{name}, as its cursor is missing or damaged: delete it, and set it again."
-        raise UnreadablePushError(msg)
+        raise UnreadableTaskError(msg)
     return Push(
         scope=scope,
         incarnation=incarnation,
@@ -511,30 +448,3 @@ def _config_in(body: object) -> TaskPushNotificationConfig | None:
         return TaskPushNotificationConfig.FromString(body) if isinstance(body, bytes) else None
     except DecodeError:
         return None
-
-
-def _writes(head: Mapping[str, Any]) -> int:
-    """Return how often a configuration was put to HEAD's task; `Head` has no field for it.
-
-    Raises:
-        UnreadableTaskError: the count is of another form.
-    """
-    writes = head.get("push_writes", 0)
-    if not isinstance(writes, int):
-        _, task_id = owner_of(head["PK"])
-        msg = f"HEAD of task {task_id} has a push_writes of a form that no release writes."
-        raise UnreadableTaskError(msg)
-    return writes
-
-
-def _awaits_cursor(item: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
-    """Return True if a configuration has no cursor yet, and this or a later HEAD will give it one.
-
-    If HEAD has counted later puts, the cursor is lost: a put begins only after the configuration
-    of the put before it has got its cursor.
-    """
-    write = item.get("push_write")
-    if "version" in item or not isinstance(write, int) or write == 0:
-        return False
-    writes = _writes(head)
-    return write > writes or (write == writes and "push_at" in head)

@@ -57,8 +57,6 @@ class Record:
     commit_id: str = ""
     at: int | None = None
     """The time of the commit, in milliseconds since the epoch; None: damaged."""
-    base: int | None = None
-    """The generation before the commit; None: damaged."""
     worker: str = ""
     """The process that has claimed the turn with this commit."""
     ended: AttemptEnd | None = None
@@ -75,7 +73,6 @@ class Record:
             token=step.token,
             commit_id=step.commit_id,
             at=step.at,
-            base=step.base,
             worker=step.worker,
             ended=step.ended,
             trace=step.trace,
@@ -92,7 +89,6 @@ class Snapshot:
     version: int
     turn: int
     """The newest turn up to there."""
-    generation: int
     shown: int
     """How many events the commit of that version has shown."""
     entries: tuple[Entry, ...]
@@ -117,8 +113,6 @@ class Fold:
     context_id: str
     newest: Record | None = None
     """The record that was added last."""
-    generation: int = 0
-    """State transitions and artifact updates so far, as A2A 1.1 counts them."""
     status: TaskStatus = field(default_factory=TaskStatus)
     metadata: Struct = field(default_factory=Struct)
     history: list[Message] = field(default_factory=list)
@@ -145,7 +139,6 @@ class Fold:
         for entry in record.entries:
             self._change(entry, record)
         self._changes.clear()
-        self.generation = self.since.generation
 
     @property
     def version(self) -> int:
@@ -180,7 +173,6 @@ class Fold:
         return Snapshot(
             version=self.version,
             turn=self.turn_at(self.version),
-            generation=self.generation,
             shown=self.shown,
             entries=tuple(entries),
         )
@@ -201,14 +193,16 @@ class Fold:
             self.apply(entry, record)
         self.newest = record
 
-    def apply(self, entry: Entry, record: Record) -> None:
-        """Apply one entry of `record`, for a reader that stops inside a commit."""
+    def apply(self, entry: Entry, record: Record) -> int:
+        """Apply one entry of `record`, for a reader that stops inside a commit.
+
+        Return how many events it shows.
+        """
         if isinstance(entry, Restarted):
             self._restart(entry.base)
-            self.generation += len(self._restored)
-        else:
-            self._change(entry, record)
-            self.generation += isinstance(entry, StatusChanged | ArtifactWritten)
+            return len(self._restored)
+        self._change(entry, record)
+        return isinstance(entry, StatusChanged | ArtifactWritten)
 
     def opening(self, turn: int) -> tuple[SendMessageRequest, Caller]:
         """Return the request that opened `turn`, and its sender.
@@ -500,10 +494,6 @@ class Log:
         """Return the sender of the current turn's message; the log was read from its beginning."""
         opening = self.at(self.head.turn)
         return next(entry.caller for entry in opening.entries if isinstance(entry, TurnOpened))
-
-    def restores(self) -> int:
-        """Return how many artifacts come back when a claim starts the open turn over."""
-        return len(self.restarted().artifacts)
 
     def restarted(self) -> Fold:
         """Return the fold after the restart with which a claim begins another attempt.

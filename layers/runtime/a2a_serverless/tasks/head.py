@@ -8,9 +8,9 @@ A2A 1.0.1, section 4.1.3, says what the states mean for a task and its turn.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from a2a.types import TaskState
 from pydantic import BaseModel, ConfigDict, Field
@@ -44,6 +44,9 @@ FORMAT: Final = 2
 RECORDS: Final = 2
 """The format that a release has to know to run a turn with records; others would run its steps
 again."""
+
+NEWER: Final = 1_000_000
+"""A format that no release of this code will know: the task can be read and not written."""
 
 MAX_INLINE_BYTES = 4096
 """A larger status or metadata stays in the log, and HEAD points there: HEAD is rewritten often."""
@@ -195,7 +198,7 @@ class Head:
     status_at: int
     """Rises strictly from one status to the next."""
     status: bytes | None
-    metadata: bytes | None
+    metadata: bytes | None = b""
     created_at: int
     expires_at: int
     """Fixed at creation, equal on all items of the task."""
@@ -252,8 +255,6 @@ class Head:
     needs: int = 0
     """The format that a release has to know to run or write the task; any can read it."""
 
-    generation: int = 1
-    """State transitions and artifact updates so far (A2A 1.1)."""
     size: int = 0
     """Bytes of all entries."""
     snapshot: SnapshotName = SnapshotName()
@@ -267,6 +268,11 @@ class Head:
     """When an attempt has claimed a turn of the task for the first time; 0: none has."""
     failure: Failure = Failure()
     """Why the task has failed or was rejected."""
+    mark: str = field(default="", compare=False)
+    """Names the write that has made this HEAD. The next write replaces the HEAD with the mark that
+    it has read, or fails."""
+    rest: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The attributes that only a newer release knows; each write keeps them."""
 
     @property
     def attention(self) -> Attention | None:

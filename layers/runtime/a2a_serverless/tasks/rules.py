@@ -31,7 +31,6 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.tasks.blobs import comparable
 from a2a_serverless.tasks.entries import (
-    ArtifactWritten,
     Caller,
     Entry,
     MetadataMerged,
@@ -57,6 +56,7 @@ from a2a_serverless.tasks.head import (
     Failure,
     Head,
     Reason,
+    SnapshotName,
     Spared,
     is_interrupted,
     is_terminal,
@@ -152,9 +152,7 @@ class Commit:
     that attempt the owner of the open turn; if it is the owner already, that changes nothing.
     `ends_turn` says that the agent's work on the turn is over; terminal states and input-required
     say so by themselves. `idempotency_key` and `push`, an inline configuration, belong to the
-    message that opens a turn. `worker` names the process that claims. `restores` is for a claim
-    that starts the turn over: the number of artifacts that it brings back, counted in the log of
-    the HEAD on which it is made.
+    message that opens a turn. `worker` names the process that claims.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -166,7 +164,6 @@ class Commit:
     push: TaskPushNotificationConfig | None = field(default=None, repr=False)
     push_dialect: Dialect = "1.0"
     worker: str = ""
-    restores: int = 0
     failed: AttemptEnd | None = None
     """Why this attempt, the turn's last one, ends the task as failed."""
     failed_by: FailedBy = FailedBy.AGENT
@@ -193,8 +190,6 @@ class Step:
     commit_id: str
     at: int
     """The writer's time, in milliseconds since the epoch."""
-    base: int
-    """The generation before this commit."""
     worker: str = ""
     """The process that claims the turn."""
     ended: AttemptEnd | None = None
@@ -241,14 +236,12 @@ def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = 
         key_digest=key_digest(new.idempotency_key),
         serial_from=int(new.is_serial),
     )
-    head = _opened_by(head, new.request.message)
     return Step(
-        head=head,
+        head=_opened_by(head, new.request.message),
         entries=(TurnOpened(new.request, new.caller), StatusChanged(status)),
         token=None,
         commit_id=new_token(),
         at=now_ms,
-        base=0,
         trace=trace,
         push=new.push,
         push_dialect=new.push_dialect,
@@ -291,14 +284,12 @@ def advance(
         entries = (*entries, TurnEnded())
     if after.has_failed and not head.is_terminal:
         after = replace(after, failure=_failure(head, commit))
-    after = replace(after, generation=_generation(head, entries, commit.restores))
     return Step(
         head=_watched(after, head),
         entries=entries,
         token=commit.token,
         commit_id=commit.commit_id,
         at=now_ms,
-        base=head.generation,
         worker=commit.worker if commit.claims else "",
         ended=(left_by(head) if commit.claims else None) or commit.failed,
         trace=trace,
@@ -307,18 +298,6 @@ def advance(
         push=commit.push,
         push_dialect=commit.push_dialect,
     )
-
-
-def is_still(current: Head | None, seen: Head) -> bool:
-    """Return True if HEAD is the one that a commit was made on: same incarnation and version.
-
-    A request to cancel that the writer has not read makes HEAD another one. So a writer commits
-    after the request only if it has read it.
-    """
-    if current is None or current.incarnation != seen.incarnation:
-        return False
-    has_heard = current.cancel is None or seen.cancel is not None
-    return current.version == seen.version and has_heard
 
 
 def is_applied(stored_id: str | None, commit_id: str) -> bool:
@@ -356,31 +335,58 @@ def check_open(head: Head | None) -> Head:
     return head
 
 
-def marked(head: Head, *, by: str, now_ms: int, timing: Timing) -> Head:
-    """Return HEAD with a request to cancel by the user `by`.
+# -- changes of HEAD without a commit --------------------------------------------------------
+
+
+def canceling(head: Head, *, by: str, now_ms: int, timing: Timing) -> Head:
+    """Return HEAD with a request to cancel by the user `by`; as it is, if it has one.
 
     Its deadline becomes the due time. No commit, lease or wait moves it, so that the sweeper ends
     the task then, if nothing else has.
+
+    Raises:
+        TaskTerminalStateError, NewerReleaseError: as `check_open`.
     """
-    deadline = now_ms + int(timing.cancel_s * 1000)
-    return replace(head, cancel=CancelMark(at=now_ms, by=by), due_at=deadline)
+    own = CancelMark(at=now_ms, by=by)
+    if head.cancel == own:  # an earlier try has made it, also if the task has ended since
+        return head
+    check_open(head)
+    if head.cancel is not None:
+        return head
+    return replace(head, cancel=own, due_at=now_ms + int(timing.cancel_s * 1000))
 
 
-def leaving(head: Head, reason: Reason, *, at: int, now_ms: int) -> Head:
+def postponing(head: Head, *, due_at: int, sends: int) -> Head | None:
+    """Return HEAD with another due time and number of copies.
+
+    None if it is not due at all, or once a cancel was requested: its deadline stays.
+    """
+    if head.due_at is None or head.cancel is not None:
+        return None
+    return replace(head, due_at=due_at, sends=sends)
+
+
+def leaving(head: Head, reason: Reason, *, at: int, now_ms: int) -> Head | None:
     """Return HEAD with its open turn left, for `reason`: its message may be acknowledged.
 
     `at` is the turn's place among those of its caller, the earliest first, in milliseconds. The
-    sweeper looks at the turn later, if nothing has woken it by then.
+    sweeper looks at the turn later, if nothing has woken it by then. None once a cancel was
+    requested: its deadline stays the due time.
     """
+    if head.cancel is not None:
+        return None
     due_at = now_ms + LEFT_MS[reason]
     return replace(head, left=reason, left_at=at, woken=False, due_at=due_at)
 
 
-def waking(head: Head, *, now_ms: int, timing: Timing) -> Head:
+def waking(head: Head, *, now_ms: int, timing: Timing) -> Head | None:
     """Return HEAD with its left turn on the queue again: send number `sends` has to be sent.
 
-    A turn that has waited for a share has one from now on, to its end.
+    A turn that has waited for a share has one from now on, to its end. None once a cancel was
+    requested, or if the turn is not left.
     """
+    if head.cancel is not None or not head.left:
+        return None
     return replace(
         head,
         left="",
@@ -390,6 +396,54 @@ def waking(head: Head, *, now_ms: int, timing: Timing) -> Head:
         wakes=head.wakes + 1,
         due_at=now_ms + int(timing.waiting_s * 1000),
     )
+
+
+def renewing(head: Head, *, token: str, due_at: int) -> Head | None:
+    """Return HEAD with the lease of the attempt `token` renewed; None if it has not the turn.
+
+    The deadline of a cancel stays.
+    """
+    if not _has_turn(head, token):
+        return None
+    return head if head.cancel is not None else replace(head, due_at=due_at)
+
+
+def releasing(
+    head: Head,
+    end: AttemptEnd,
+    *,
+    due_at: int | None = None,
+    attempts: int | None = None,
+    spared: Spared | None = None,
+    starts_over: bool = False,
+) -> Head | None:
+    """Return HEAD with its turn given back by the attempt `end.token`; None if that has it not.
+
+    The turn has no share of the workers any more. `due_at` also moves the due time, unless a cancel
+    has set it; `attempts` sets how many attempts of the turn count, and `spared` how many starts do
+    not. `starts_over`: the next attempt begins at the turn's beginning, whatever was recorded.
+    """
+    if not _has_turn(head, end.token) or head.left:
+        return None
+    return replace(
+        head,
+        released=end,
+        woken=False,
+        left_at=0,
+        due_at=head.due_at if due_at is None or head.cancel is not None else due_at,
+        attempts=head.attempts if attempts is None else attempts,
+        spared=head.spared if spared is None else spared,
+        checkpoint=0 if starts_over else head.checkpoint,
+    )
+
+
+def naming(head: Head, snapshot: SnapshotName) -> Head | None:
+    """Return HEAD with a later snapshot; None if it has that one or a later one."""
+    return None if head.snapshot.version >= snapshot.version else replace(head, snapshot=snapshot)
+
+
+def _has_turn(head: Head, token: str) -> bool:
+    return head.token == token and not head.was_released
 
 
 def expiry(now_ms: int, ttl_s: float) -> int:
@@ -483,16 +537,6 @@ def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
     if any(isinstance(entry, TurnOpened) for entry in entries) and not head.turn_is_open:
         return (*entries, StatusChanged(TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)))
     return entries
-
-
-def _generation(head: Head, entries: tuple[Entry, ...], restores: int) -> int:
-    """Return the generation after a commit on `head`.
-
-    It rises by 1 with every event that subscribers see (A2A 1.1), so that all readers count alike.
-    """
-    restarts = any(isinstance(entry, Restarted) for entry in entries)
-    updates = sum(isinstance(entry, StatusChanged | ArtifactWritten) for entry in entries)
-    return head.generation + updates + (restores if restarts else 0)
 
 
 def runs_alone(head: Head) -> bool:

@@ -14,6 +14,7 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import replace
+from functools import partial
 
 from a2a.server.agent_execution import AgentExecutor
 
@@ -78,7 +79,7 @@ from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, FailedBy, Head, Operation, plain_state
 from a2a_serverless.tasks.identity import Scope, new_token
-from a2a_serverless.tasks.rules import Commit, wants_snapshot
+from a2a_serverless.tasks.rules import Commit, releasing, wants_snapshot
 from a2a_serverless.tasks.usage import MILLION, total
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
@@ -503,7 +504,8 @@ class _Delivery:
         reference = end.correlation_id
         _log(self.handle, level, action, text, exc_info=error or False, correlation_id=reference)
         clock = self._adapter.clock
-        noting = self._storage.release(head, end, attempts=attempts, spared=spared)
+        releases = partial(releasing, end=end, attempts=attempts, spared=spared)
+        noting = self._storage.change(head, releases)
         failure = await limited(noting, clock=clock, seconds=RELEASE_S)
         if failure is not None:  # the next claim will report the attempt as lost
             text = f"Turn not released: {failure}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from a2a.types import TaskState, TaskStatus
@@ -26,7 +27,7 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import AttemptEnd, FailedBy, Spared
-from a2a_serverless.tasks.rules import Commit, Waits
+from a2a_serverless.tasks.rules import Commit, Waits, releasing
 from a2a_serverless.worker.failures import (
     MOST_OF_ERROR,
     AgentFailedError,
@@ -273,14 +274,15 @@ class FailedAttempt:
         if delay_s > log.timing.renew_before_s:
             due_at = lease_end(again_ms, log.timing)
         try:
-            await log.release(
-                self._guard.head,
-                replace(self.end, until=again_ms if delay_s else 0),
+            releases = partial(
+                releasing,
+                end=replace(self.end, until=again_ms if delay_s else 0),
                 due_at=due_at,
                 attempts=self._attempts if self._spared else None,
                 spared=self._spared,
                 starts_over=isinstance(self.error, DivergedError),
             )
+            await log.change(self._guard.head, releases)
             self._guard.has_given_back = True
         except UnavailableError as failure:  # at worst the sweeper sends a copy
             self._log(logging.WARNING, "release_failed", "Turn not released: %s", failure)

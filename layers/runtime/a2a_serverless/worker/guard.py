@@ -50,7 +50,7 @@ from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import TaskKey, new_token
 from a2a_serverless.tasks.pace import Pace, commit_units
-from a2a_serverless.tasks.rules import Commit, ContextWrite, is_still
+from a2a_serverless.tasks.rules import Commit, ContextWrite, renewing
 from a2a_serverless.worker.failures import StaleStateError, going_on
 from a2a_serverless.worker.loops import Keeper, OnBlocked
 from a2a_serverless.worker.meter import Meter
@@ -261,9 +261,8 @@ class Guard:
             UnavailableError: too many races were lost.
         """
         for _ in range(MAX_REBASES):
-            restores = read.restores() if read.head.was_claimed else 0
             try:
-                return await self._commit_on(read.head, Commit(restores=restores))
+                return await self._commit_on(read.head, Commit())
             except ConcurrencyError:
                 newer = await self.log.read(self.params.task_id, is_whole=False)
             if newer is None:
@@ -299,7 +298,8 @@ class Guard:
             except ConcurrencyError as lost:  # also if the keeper has claimed on a newer HEAD
                 # Checked before the next try: no commit goes to a turn that another attempt owns.
                 head = self._checked(await self.log.head(self.params.task_id))
-                if is_still(head, seen) and wanted is not None and wanted.context_write is not None:
+                is_same = head.mark == seen.mark
+                if is_same and wanted is not None and wanted.context_write is not None:
                     # HEAD did not move, so the condition on the conversation's state has failed.
                     if merged is None:
                         raise StaleStateError from lost
@@ -446,13 +446,19 @@ class Guard:
         wait_s = renewed_after_s = timing.lease_s - timing.renew_before_s
         while not await _stopped(self.clock, wait_s, stop):
             due_at = lease_end(self.clock.now_ms(), timing)
-            renewing = self.log.renew(self.head, token=token, due_at=due_at)
-            is_ours = await self._tried("renewal", renewing)
+            renews = partial(renewing, token=token, due_at=due_at)
+            is_ours = await self._tried("renewal", self._lease_renewed(renews))
             if is_ours is False:
                 return
             if is_ours:
                 metrics.count("LeasesRenewed")
             wait_s = renewed_after_s if is_ours else min(AGAIN_S, renewed_after_s)
+
+    async def _lease_renewed(self, renews: Callable[[Head], Head | None]) -> bool:
+        head = await self.log.change(self.head, renews)
+        if head is not None:
+            self._take(head)  # the next commit replaces this HEAD, and not the one before it
+        return head is not None
 
     async def _tried(self, what: str, request: Awaitable[T]) -> T | None:
         """Return the answer of a request; None if it has failed and can be tried again."""

@@ -16,7 +16,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from a2a_serverless import faults
@@ -344,10 +344,10 @@ class Sweeper:
         sends = params.copy_number
         due_at = self._clock.now_ms() + int(self._wait_s(log, head.resends + 1) * 1000)
         # Postponed first: of two runs only one sends. A crash in between only costs a wait.
-        if not await log.postpone(head, due_at=due_at, sends=sends):
+        after = await log.postpone(head, due_at=due_at, sends=sends)
+        if after is None:
             return "passed"
         faults.point("after-postpone")
-        after = replace(head, due_at=due_at, sends=sends)
         return _Copy(params=params, head=after, sends_before=head.sends, fields=fields)
 
     async def _sent_again(self, copies: Sequence[_Copy]) -> Counter[str]:
@@ -663,7 +663,7 @@ async def _make_due(log: DurableStorage, head: Head) -> bool:
     now_ms = log.clock.now_ms()
     if head.due_at is not None and head.due_at <= now_ms:
         return True
-    return await log.postpone(head, due_at=now_ms, sends=head.sends)
+    return await log.postpone(head, due_at=now_ms, sends=head.sends) is not None
 
 
 def ids_in(body: str) -> dict[str, object]:
