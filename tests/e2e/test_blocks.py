@@ -180,6 +180,27 @@ def researcher(names: dict[str, Any]) -> None:
 
 
 @plays("long-work", 2)
+def exporter(names: dict[str, Any]) -> None:
+    asked: list[str] = []
+
+    class Jobs:
+        def start(self, job: str, _: str) -> None:
+            asked.append(f"start {job}")
+
+        def look(self, _: str) -> str | None:
+            asked.append("look")
+            return "https://export" if asked.count("look") > 3 else None
+
+        def stop(self, job: str) -> None:
+            asked.append(f"stop {job}")
+
+    with AgentBench(lambda: names["Exporter"](Jobs())) as bench:
+        run = bench.send("all of it", kill_after=step("start"))
+        assert run.artifacts["final-answer"].text == "https://export"
+        assert [one.split()[0] for one in asked] == ["start", *["look"] * 4]
+
+
+@plays("long-work", 3)
 def reader(names: dict[str, Any]) -> None:
     library = Library()
     with AgentBench(lambda: names["Reader"](library)) as bench:
@@ -187,7 +208,7 @@ def reader(names: dict[str, Any]) -> None:
         assert library.asked[2:] == ["parsed A", "parsed B"]
 
 
-@plays("long-work", 3)
+@plays("long-work", 4)
 def steps_anywhere(names: dict[str, Any]) -> None:
     class Caller(Worker):
         async def handle(self, ctx: TaskContext) -> None:

@@ -121,7 +121,8 @@ def test_each_adapter_is_an_extra(project: Path) -> None:
     """An extra, the example's packages, and those of its environment ask for one version."""
     extras = table(project)["optional-dependencies"]
     folder = project / "layers/runtime" / ADAPTERS.replace(".", "/")
-    shared = {"__init__", "adapter", "conversation", "options", "parts", "steps"}
+    shared = {"__init__", "adapter", "conversation", "langgraph_interrupts"}
+    shared |= {"options", "parts", "steps"}
     adapters = {path.stem for path in folder.glob("*.py")} - shared
     assert {name.replace("_", "-") for name in adapters} == set(extras) - OWN_EXTRAS
     for name in set(extras) - OWN_EXTRAS:

@@ -6,12 +6,13 @@ import hashlib
 import io
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import httpx
 from a2a.client import Client, ClientCallContext
+from a2a.compat.v0_3 import conversions, types
 from a2a.types import (
     GetTaskRequest,
     ListTasksRequest,
@@ -110,8 +111,7 @@ class _Called:
             await self.subject.ended(answer.task.id, within_s=120)
 
             async def look() -> dict[str, list[Part]] | None:
-                bodies = [Parse(one.body, StreamResponse()) for one in await hook.take()]
-                found = _of_events(bodies)
+                found = _of_bodies([one.body for one in await hook.take()])
                 return found if "message" in found else None
 
             if self.subject.is_here:  # a queue of AWS cannot hold such a notification
@@ -200,6 +200,18 @@ def _of_task(task: Task) -> Reading:
     (artifact,) = task.artifacts
     parts = {"sent": own.parts, "artifact": artifact.parts}
     return parts | {"message": task.status.message.parts}
+
+
+def _of_bodies(bodies: Sequence[str | bytes]) -> dict[str, list[Part]]:
+    """Return what a webhook was told: events, and in 0.3 the task, of which the last one counts."""
+    tasks = [one for one in map(json.loads, bodies) if one.get("kind") == "task"]
+    if not tasks:
+        return _of_events([Parse(one, StreamResponse()) for one in bodies])
+    task = conversions.to_core_task(types.Task.model_validate(tasks[-1]))
+    is_done = task.status.state == TaskState.TASK_STATE_COMPLETED
+    return {
+        name: list(parts) for name, parts in _of_task(task).items() if is_done and name != "sent"
+    }
 
 
 def _of_events(events: Iterable[StreamResponse]) -> dict[str, list[Part]]:

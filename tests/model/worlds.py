@@ -580,7 +580,7 @@ GUARDS = (
         name="blob-copy",
         does="what a link names is copied to the task",
         without=_off(replace(_TWO, link=FIRST), ("a2a_serverless.tasks.blobs._stored", _refers)),
-        breaks=DANGLES,
+        is_backed="a reference to what its task has not stored is refused",
     ),
     Guard(
         name="blob-uploads",

@@ -344,7 +344,7 @@ def test_a_damaged_task_is_left_alone(
 ) -> None:
     """What this release cannot read it neither cancels nor sends again; one sentence says why."""
     head = opened(storage, "t")
-    set_attributes(database, head_key(head), {"needs": {"N": "99"}})
+    set_attributes(database, head_key(head), {"context_id": {"N": "1"}})
     code, out, err = run("tasks", verb, "t", "--yes")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "context_id" in err

@@ -597,7 +597,8 @@ async def test_a_claim_is_shown_by_its_signs(clock: ManualClock) -> None:
     """
     stack = Stack(clock)
     head = await stack.send("t")
-    await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 20452"))
+    claim = Commit(token="a", claims=True, worker="vm 20452")
+    head = await stack.backends.storage.commit(head, claim)
     clock.advance(100)
     path = f"/task/{head.scope}/t?view=timeline"
     text = await stack.page(path)

@@ -643,7 +643,7 @@ async def test_a_link_to_what_the_task_does_not_have_is_refused(
         await ctx.respond()
 
     await worked(agent, backends, reading, parts=parts, taskId=task_id, messageId="2")
-    assert read == [LARGE, SMALL]
+    assert read[:2] == [LARGE, SMALL]  # then those of earlier messages
     assert "blob_missing" not in [getattr(one, "action", "") for one in caplog.records]
 
 

@@ -56,7 +56,7 @@ TOLD: dict[str, Sequence[str]] = {
     "sweeper: postponed, not sent": (NEW, "sent again", *RAN),
     "dead letter: ended, not deleted": (NEW, *USED_UP),
     "dead letter: made due, not deleted": (NEW, "sent again", *RAN),
-    RECORDED: (NEW, *RAN, NEW, *RAN),
+    RECORDED: (NEW, *RAN, NEW, *RAN, "given up"),
 }
 
 LARGE = "snapshot stored, not named"
@@ -84,13 +84,17 @@ def test_a_log_tells_what_happened(name: str) -> None:
 def test_a_takeover_names_both_attempts(name: str) -> None:
     """The attempt that died is over when the next one claims, which discards what it had added.
 
-    An attempt that has given back its turn ended at a time of its own, which these logs lack.
+    An attempt that has given back its turn has ended at a time of its own.
     """
     (turn,) = recorded(name).turns
     for before, after in zip(turn.attempts, turn.attempts[1:], strict=False):
         assert before.outcome in ("lost", "gave back")
-        assert before.over_at == (after.started_at if before.outcome == "lost" else None)
-        assert (before.took_ms, after.waited_ms) == (None, None)
+        is_lost = before.outcome == "lost"
+        assert before.over_at is not None
+        assert after.started_at is not None
+        assert before.over_at <= after.started_at
+        assert is_lost is (before.over_at == after.started_at)
+        assert is_lost is (before.took_ms is None) is (after.waited_ms is None)
         assert after.number == before.number + 1
         # An attempt without a name is one that the test itself has claimed for.
         assert before.worker != after.worker or not before.worker

@@ -93,11 +93,14 @@ class _Form(NamedTuple):
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
 
-    def value(self, stored: Any) -> Any:
-        """Return the field's value; raise TypeError or ValueError if the attribute is damaged."""
-        if not isinstance(stored, self.stored):
-            raise TypeError(f"a value of type {type(stored).__name__}")
-        return self.read(stored)
+    def value(self, name: str, stored: Any) -> Any:
+        """Return a field's value; raise ValueError if its attribute is damaged."""
+        try:
+            if isinstance(stored, self.stored):
+                return self.read(stored)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name}: {error}") from error
+        raise ValueError(f"{name} is of type {type(stored).__name__}")
 
 
 def _same(value: Any) -> Any:
@@ -198,7 +201,7 @@ def head_of(item: Mapping[str, Any]) -> Head:
     try:
         for name, stored in item.items():
             if (form := _FIELDS.get(name)) is not None:
-                values[name] = form.value(stored)
+                values[name] = form.value(name, stored)
             elif name not in _DERIVED:
                 rest[name] = stored
         values["mark"]
@@ -217,7 +220,7 @@ def _unreadable(item: Mapping[str, Any], task_id: str, error: Exception) -> str:
             f"HEAD of task {task_id} was stored by a release before 0.3: export its tasks with"
             " that release, and start with a new table."
         )
-    return f"HEAD of task {task_id} is damaged ({error!r}): restore its item, or delete the task."
+    return f"HEAD of task {task_id} is damaged ({error}): restore its item, or delete the task."
 
 
 def replaced(before: Head, after: Head, now_ms: int) -> Put:
@@ -377,7 +380,7 @@ class Commits:
                 trace=first.get("trace"),
             )
         except (KeyError, TypeError, ValueError) as error:
-            msg = f"{first['PK']} {first['SK']} is damaged ({error!r}): restore the item."
+            msg = f"{first['PK']} {first['SK']} is damaged ({error}): restore the item."
             raise UnreadableTaskError(msg) from error
         self.records.append(record)
         self.version += 1

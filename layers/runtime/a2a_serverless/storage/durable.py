@@ -725,12 +725,14 @@ class DurableStorage:
             writes.append(Put(item=sent_item(head, step.key_digest), when=[NEW]))
         if step.context_write is not None:
             writes.append(self.contexts.update(head.context_id, step.context_write))
-        place, line = Place.of(before), Line()
+        line, alone = Line(), Line()
         change: Callable[[Line], Line] | None = None
         ends = before.turn_is_open and head.finished_turn >= before.turn and before.is_in_line
         if ends:
+            place = Place.of(before)
+            alone = Line((place,))
             # Most turns are alone in their conversation. One that is left does not have it.
-            line = Line() if before.left else Line((place,))
+            line = Line() if before.left else alone
             change = partial(Line.without, place=place, now_ms=self.clock.now_ms())
         elif step.opens_turn and head.serial_from:
             change = self._joins(step)
@@ -739,7 +741,7 @@ class DurableStorage:
         except ConditionFailedError as failed:
             await self._settle(step, failed.items)
             return not ends
-        return not ends or line.places == (place,)
+        return not ends or line.places == alone.places
 
     def _joins(self, step: Step) -> Callable[[Line], Line]:
         """Return the change of a line by which the turn that a commit opens takes a place."""

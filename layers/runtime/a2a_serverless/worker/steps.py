@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from a2a.types import Artifact, TaskArtifactUpdateEvent
 from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.storage.contexts import key_twice
@@ -294,7 +293,7 @@ class Form(NamedTuple):
         assert self.type is not None  # noqa: S101 - asked by the caller
         try:
             return self.type.dump_json(value)
-        except PydanticSerializationError as error:
+        except ValueError as error:  # pydantic_core.PydanticSerializationError is one
             if "surrogates not allowed" not in str(error):
                 raise
             return json.dumps(unicode_of(self.type.dump_python(value, mode="json"))).encode()
