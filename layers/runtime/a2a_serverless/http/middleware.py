@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -74,21 +73,6 @@ def add_middleware(
     app.add_middleware(_Traced)
 
 
-class _Around(ABC):
-    """Wraps an application: `_answer` gets its HTTP requests, all else passes through."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = self._answer if scope["type"] == "http" else self._app
-        await answer(scope, receive, send)
-
-    @abstractmethod
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
-
-
 def _beginning(send: Send, begin: Callable[[Message], None]) -> Send:
     """Return `send`, which hands the beginning of an answer to `begin` before it goes out."""
 
@@ -104,10 +88,13 @@ def _headers(beginning: Message) -> MutableHeaders:
     return MutableHeaders(raw=beginning.setdefault("headers", []))
 
 
-class _Traced(_Around):
+class _Traced:
     """Makes a request a span, of the trace that its client names, or of a new one."""
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_known = scope["method"] in _METHODS
         about = {
             "http.request.method": scope["method"] if is_known else "_OTHER",
@@ -136,7 +123,9 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
+            # The server's start and stop, and sockets, which no route serves: all middleware from
+            # here on reads requests of HTTP alone.
+            await self.router({**scope, "app": self}, receive, send)
             return
         if scope.get(BASE_URL, "").startswith("https:"):
             send = _beginning(send, _make_strict)
@@ -148,28 +137,21 @@ def _make_strict(beginning: Message) -> None:
     _headers(beginning)["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
 
 
-class _Beside(_Around):
+class _Beside:
     """Hands all below a path to another application, which admits its requests itself."""
 
     def __init__(self, app: ASGIApp, path: str, served: ASGIApp) -> None:
-        super().__init__(app)
+        self._app = app
         self._path = path
         self._served = served
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_its = scope["path"].startswith(self._path)
         await (self._served if is_its else self._app)(scope, receive, send)
 
 
-class _Admission(_Around):
-    """Checks the headers of a request, its caller, the caller's rate, and the body's length.
-
-    Headers come first, so that no long credentials are read, and before any code that looks for an
-    address. The body comes last: it is refused before or while it is read.
-
-    Answers to callers have `Cache-Control: no-store`: a cache between us and the clients does not
-    look at `X-API-Key`, and would give one caller's answer to another.
-    """
+class _Admission:
+    """Checks the headers of a request, its caller, the caller's rate, and the body's length."""
 
     def __init__(
         self,
@@ -179,55 +161,52 @@ class _Admission(_Around):
         authenticator: Authenticator | None,
         clock: Clock,
     ) -> None:
-        super().__init__(app)
+        self._app = app
         self._longest_headers = settings.max_header_bytes
         self._longest_body = settings.max_body_bytes
         self._authenticator = authenticator
         self._rate = _Rate(settings.requests_per_s, clock) if settings.requests_per_s else None
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            self._check_headers(scope)
-            if scope["path"] not in PUBLIC_PATHS:
-                send = _beginning(send, _make_private)
-                if self._authenticator is not None:
-                    caller = await self._authenticator.authenticate(Headers(scope=scope))
-                    scope = {**scope, "user": caller}
-                if self._rate is not None:
-                    self._rate.take(getattr(scope.get("user"), "user_name", ""))
-            await self._app(scope, self._limited(scope, receive), send)
-        except RequestRefusedError as error:
-            await response_of(error, scope["path"])(scope, receive, send)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, limit, size = Headers(scope=scope), self._longest_headers, 0
+        too_long = f"The body is longer than {self._longest_body} bytes."
 
-    def _check_headers(self, scope: Scope) -> None:
-        limit = self._longest_headers
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
-            message = f"The headers are longer than {limit} bytes."
-            raise RequestRefusedError("HeadersTooLarge", 431, message)
-        if len(scope["path"]) + len(scope["query_string"]) > limit:
-            message = f"The path and query are longer than {limit} bytes."
-            raise RequestRefusedError("UriTooLong", 414, message)
-        check_addresses(Headers(scope=scope).items())
-
-    def _limited(self, scope: Scope, receive: Receive) -> Receive:
-        """Return `receive`, which raises RequestRefusedError where the body becomes too long."""
-        with suppress(ValueError):  # a wrong length is ignored, and the body counted
-            self._check_length(int(Headers(scope=scope).get("content-length", "0")))
-        size = 0
-
-        async def receive_some() -> Message:
+        async def receive_counted() -> Message:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
-            self._check_length(size)
+            if size > self._longest_body:
+                raise RequestRefusedError("BodyTooLarge", 413, too_long)
             return message
 
-        return receive_some
-
-    def _check_length(self, size: int) -> None:
-        if size > self._longest_body:
-            message = f"The body is longer than {self._longest_body} bytes."
-            raise RequestRefusedError("BodyTooLarge", 413, message)
+        try:
+            # Lengths come first, so that no long credentials are read.
+            if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
+                message = f"The headers are longer than {limit} bytes."
+                raise RequestRefusedError("HeadersTooLarge", 431, message)
+            if len(scope["path"]) + len(scope["query_string"]) > limit:
+                message = f"The path and query are longer than {limit} bytes."
+                raise RequestRefusedError("UriTooLong", 414, message)
+            # Before any code that looks for an address, such as the request's URL.
+            check_addresses(headers.items())
+            if scope["path"] not in PUBLIC_PATHS:
+                # A cache between us and the clients does not look at X-API-Key, and would give one
+                # caller's answer to another. Refusals from here on depend on the caller, too.
+                send = _beginning(send, _make_private)
+                if self._authenticator is not None:
+                    scope = {**scope, "user": await self._authenticator.authenticate(headers)}
+                # After the key is checked: a stranger must not use up the requests of a caller.
+                if self._rate is not None:
+                    self._rate.take(getattr(scope.get("user"), "user_name", ""))
+            # The body comes last. Its length is only what the client says, and may be missing or no
+            # number; so what is read is counted as well.
+            with suppress(ValueError):
+                if int(headers.get("content-length", "0")) > self._longest_body:
+                    raise RequestRefusedError("BodyTooLarge", 413, too_long)
+            await self._app(scope, receive_counted, send)
+        except RequestRefusedError as error:
+            # Also one of `receive_counted`: no operation answers before it has read the body.
+            await response_of(error, scope["path"])(scope, receive, send)
 
 
 def _make_private(beginning: Message) -> None:
@@ -311,14 +290,17 @@ class _Rate:
 # -- errors before 1.0 -----------------------------------------------------------------------
 
 
-class _ErrorForm(_Around):
+class _ErrorForm:
     """Gives every error the form of before 1.0, unless its request is of 1.0.
 
     It stands before everything that refuses requests, so that an unknown path, a body that is too
     long and a missing key are answered in this form, too. It loads none of the models of 0.3.
     """
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         formed = former_form(Request(scope))
         if formed is None:
             await self._app(scope, receive, send)
@@ -379,7 +361,7 @@ def _with_code(body: bytes) -> bytes:
 # -- headers of answers ----------------------------------------------------------------------
 
 
-class _Negotiation(_Around):
+class _Negotiation:
     """Sets the answer's media type and extensions.
 
     One rule gives every answer its type. A stream is `text/event-stream`. A result of HTTP+JSON 1.0
@@ -394,10 +376,10 @@ class _Negotiation(_Around):
     """
 
     def __init__(self, app: ASGIApp, *, card: AgentCard) -> None:
-        super().__init__(app)
+        self._app = app
         self._offered = frozenset(e.uri for e in card.capabilities.extensions)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
 
         def negotiate(beginning: Message) -> None:
