@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 from a2a_serverless import aws
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.deletion import Deleted, count_data, delete_data, delete_task
+from a2a_serverless.storage.deletion import Amounts, count_data, delete_data, delete_task
 from a2a_serverless.storage.layout import FENCE, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks, page_token
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
@@ -767,7 +767,7 @@ async def test_who_deletes_deletes_his_own(stack: Stack, owned: Owned) -> None:
         for context in (owned.ids.context, None):
             counted = await count_data(theirs, context)
             assert (name, counted.is_nothing) == (name, True)
-            assert (name, await delete_data(theirs, context)) == (name, Deleted(is_done=True))
+            assert (name, await delete_data(theirs, context)) == (name, Amounts())
         assert await delete_task(theirs, owned.ids.task) is False
     assert owned.is_unchanged()
     assert (await own.contexts.load(owned.ids.context))[0] == "the owner's"
@@ -787,7 +787,7 @@ async def test_what_the_owner_deletes_is_nobody_elses(stack: Stack) -> None:
     before = stranger.stored()
     assert len(before) == 3  # HEAD, its first commit, its receiver
     storage = stack.backends.storage.for_scope(Scope.of(TENANT, owned.owner.name))
-    deleted = Deleted(is_done=False)
+    deleted = Amounts(after="")
     while not deleted.is_done:
         deleted += await delete_data(storage)
     assert (deleted.tasks, deleted.webhooks) == (2, 1)

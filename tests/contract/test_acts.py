@@ -483,7 +483,7 @@ async def test_a_deletion_of_the_caller_takes_the_journal(desk: Desk) -> None:
     await desk.do("redeliver", "t")
     scope = desk.storage.scope
     assert len(await about(desk.storage, scope.digest, "t", limit=10)) == 1
-    assert (await count_data(desk.storage)).acts == 1
+    assert (await count_data(desk.storage)).items == 1
     assert [one async for one in stored_in(desk.storage)] == [{"task_id": "t"}]
     erasure = Erasure(desk.storage, Owner(scope.digest), lag_s=0)
     while not (await erasure.step()).is_done:

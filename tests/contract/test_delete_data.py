@@ -18,8 +18,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage import deletion
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import (
-    Counted,
-    Deleted,
+    Amounts,
     count_data,
     delete_data,
     delete_remains,
@@ -67,9 +66,9 @@ def hook(head: Head, config_id: str) -> TaskPushNotificationConfig:
 
 async def delete_all(
     storage: DurableStorage, context_id: str | None = None, *, limit: int = 1000
-) -> tuple[Deleted, int]:
+) -> tuple[Amounts, int]:
     """What all steps have deleted, and their number; each is made by a process of its own."""
-    total, steps = Deleted(is_done=False), 0
+    total, steps = Amounts(after=""), 0
     while not total.is_done:
         steps += 1
         assert steps < 200
@@ -86,7 +85,7 @@ async def count_all(
     tasks = contexts = webhooks = 0
     after: str | None = ""
     while after is not None:
-        step: Counted = await Storage(storage).count_data(context_id, limit=limit, after=after)
+        step: Amounts = await Storage(storage).count_data(context_id, limit=limit, after=after)
         tasks, contexts = tasks + step.tasks, contexts + step.contexts
         webhooks, after = webhooks + step.webhooks, step.after or None
     return tasks, contexts, webhooks
@@ -146,7 +145,7 @@ async def test_deleting_twice_is_harmless(storage: DurableStorage) -> None:
     await fill(storage)
     await delete_all(storage)
     for context in (None, "a", "unknown"):
-        assert await delete_data(storage, context) == Deleted(is_done=True)
+        assert await delete_data(storage, context) == Amounts()
 
 
 @pytest.mark.parametrize("limit", [1, 1000])
@@ -214,7 +213,7 @@ async def test_a_late_worker_brings_nothing_back(storage: DurableStorage, limit:
     assert await late_writes(storage, head) == refused
     assert await storage.webhooks.move(push, push) is False
     assert await storage.contexts.load("ctx") == (None, 0)
-    assert await delete_data(storage) == Deleted(is_done=True)
+    assert await delete_data(storage) == Amounts()
 
 
 async def test_an_id_is_free_while_its_task_is_deleted(storage: DurableStorage) -> None:
@@ -239,7 +238,7 @@ async def test_what_has_expired_goes_too(storage: DurableStorage, clock: ManualC
     deleted, _ = await delete_all(storage)
     assert deleted.tasks == 0
     assert deleted.webhooks == 3
-    assert await delete_data(storage) == Deleted(is_done=True)
+    assert await delete_data(storage) == Amounts()
 
 
 async def test_what_has_lost_its_head_is_no_task_while_it_is_deleted(

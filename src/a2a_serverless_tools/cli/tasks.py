@@ -21,7 +21,7 @@ from a2a_serverless_tools.cli.task import fault_of
 from a2a_serverless_tools.cli.text import counting, printable, refuse, typed
 
 if TYPE_CHECKING:
-    from a2a_serverless.storage.deletion import Counted, Deleted, Owner
+    from a2a_serverless.storage.deletion import Amounts, Owner
     from a2a_serverless.storage.durable import DurableStorage
     from a2a_serverless_tools.console.filters import TaskFilter
     from a2a_serverless_tools.console.inspector import Inspector
@@ -250,11 +250,11 @@ def nothing_of(options: Namespace, sentence: str) -> int:
     return EXIT_NOTHING
 
 
-async def _counted(storage: DurableStorage, owner: Owner) -> tuple[Counted, int]:
+async def _counted(storage: DurableStorage, owner: Owner) -> tuple[Amounts, int]:
     """Return what an owner has, and in how many tenants."""
-    from a2a_serverless.storage.deletion import Counted, count_data
+    from a2a_serverless.storage.deletion import Amounts, count_data
 
-    counted, scopes = Counted(), await owner.scopes(storage)
+    counted, scopes = Amounts(), await owner.scopes(storage)
     with counting("counting tasks", prints_lines=False) as found:
         for own in map(storage.for_scope, scopes):
             step = await count_data(own, owner.context_id)
@@ -267,16 +267,16 @@ async def _counted(storage: DurableStorage, owner: Owner) -> tuple[Counted, int]
 
 
 async def _deleted(
-    storage: DurableStorage, owner: Owner, options: Namespace, counted: Counted
-) -> Deleted:
+    storage: DurableStorage, owner: Owner, options: Namespace, counted: Amounts
+) -> Amounts:
     """Delete step by step; if a step fails, print how much is gone, and raise its error.
 
     It gives up, and is not done, after `_MORE` tasks more than were counted.
     """
-    from a2a_serverless.storage.deletion import Deleted, Erasure
+    from a2a_serverless.storage.deletion import Amounts, Erasure
 
     erasure = Erasure(storage, owner, lag_s=options.settle)
-    deleted, most = Deleted(is_done=False), counted.tasks + _MORE
+    deleted, most = Amounts(after=""), counted.tasks + _MORE
     try:
         with counting("deleting tasks", total=counted.tasks, prints_lines=False) as gone:
             while not deleted.is_done and deleted.tasks <= most:
@@ -291,7 +291,7 @@ async def _deleted(
     return deleted
 
 
-def _amounts(of: Counted | Deleted) -> str:
+def _amounts(of: Amounts) -> str:
     from a2a_serverless_tools.inspect.wording import amounts
 
     return amounts(of.tasks, of.contexts, of.webhooks, of.uploads)

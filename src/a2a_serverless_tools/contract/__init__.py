@@ -32,8 +32,7 @@ from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import (
     ITEMS_A_STEP,
     TASKS_A_COUNT,
-    Counted,
-    Deleted,
+    Amounts,
     count_data,
     delete_context,
     delete_data,
@@ -175,13 +174,13 @@ class Storage:
 
     async def delete_data(
         self, context_id: str | None = None, *, limit: int = ITEMS_A_STEP
-    ) -> Deleted:
+    ) -> Amounts:
         """Delete some of the scope's data, or of a context's; as `DurableStorage.delete_data`."""
         return await delete_data(self._storage, context_id, limit=limit)
 
     async def count_data(
         self, context_id: str | None = None, *, limit: int = TASKS_A_COUNT, after: str = ""
-    ) -> Counted:
+    ) -> Amounts:
         """Count what `delete_data` would delete, in steps; as `DurableStorage.count_data`."""
         return await count_data(self._storage, context_id, limit=limit, after=after)
 

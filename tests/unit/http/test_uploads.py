@@ -30,8 +30,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.sources import UPLOADS_EXTENSION, Source, SourceError
 from a2a_serverless.storage.blobs import ServedBlobs
 from a2a_serverless.storage.deletion import (
-    Counted,
-    Deleted,
+    Amounts,
     Erasure,
     Owner,
     count_data,
@@ -424,14 +423,14 @@ async def test_unused_uploads_go_with_their_caller(
         assert blob
         stored.append(blob)
     alice, bob = Scope.of("", "alice"), Scope.of("acme", "bob")
-    assert await count_data(storage.for_scope(alice)) == Counted(uploads=1)
+    assert await count_data(storage.for_scope(alice)) == Amounts(uploads=1)
     assert not (await count_data(storage.for_scope(alice))).is_nothing
     assert (await count_data(storage.for_scope(alice), "a context")).is_nothing
     assert [blob async for blob in uploaded(storage.for_scope(bob))] == stored[3:]
     everything = Erasure(storage, Owner(alice.person), lag_s=0)
     deleted = await everything.step()
     assert (deleted.uploads, everything.is_empty) == (2, True)
-    assert await delete_data(storage.for_scope(bob)) == Deleted(uploads=1, is_done=True)
+    assert await delete_data(storage.for_scope(bob)) == Amounts(uploads=1)
     assert [await blobs.get(blob) for blob in stored] == [None, None, LARGE, None]
 
 

@@ -15,8 +15,9 @@ after its write: see `Erasure`.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from a2a_serverless import faults
@@ -76,90 +77,44 @@ _FORGOTTEN_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """A step of counting: what the storage holds, as `delete_data` would delete it."""
+class Amounts:
+    """What a step has counted, or deleted, and where the next step goes on."""
 
     tasks: int = 0
-    """Tasks that exist."""
+    """Tasks that exist; or that cannot be found since this step, which may leave a part of them."""
     contexts: int = 0
     """Contexts with a state of their own."""
     webhooks: int = 0
-    remains: int = 0
-    """Tasks and states that are still stored but not found any more: expired, or half deleted."""
-    lines: int = 0
-    """Lines of conversations, also empty ones."""
-    acts: int = 0
-    """What the journal of operators has about its tasks."""
     uploads: int = 0
     """Files that were uploaded, whether a message has named them or not; in the last step."""
-    after: str = ""
-    """The place behind which the next step goes on; empty: this was the last step."""
+    remains: int = 0
+    """Counted alone: tasks and states that no reader finds any more: expired, or half deleted."""
+    items: int = 0
+    """What else is counted: lines of conversations, also empty ones, and operators' acts on tasks.
 
-    def __add__(self, later: Counted) -> Counted:
-        """Return what both steps have counted, and where the later one ended."""
-        return replace(
-            later,
-            tasks=self.tasks + later.tasks,
-            contexts=self.contexts + later.contexts,
-            webhooks=self.webhooks + later.webhooks,
-            remains=self.remains + later.remains,
-            lines=self.lines + later.lines,
-            acts=self.acts + later.acts,
-            uploads=self.uploads + later.uploads,
-        )
+    Of a deletion: the items of tasks, and those acts.
+    """
+    after: str | None = None
+    """The place behind which the next step goes on, empty for the first; None: this was the last.
+
+    A step of deleting begins at the first again.
+    """
+
+    def __add__(self, later: Amounts) -> Amounts:
+        """Return what both steps have counted or deleted, and where the later one ended."""
+        names = [field.name for field in fields(self) if field.name != "after"]
+        sums = {name: getattr(self, name) + getattr(later, name) for name in names}
+        return replace(later, **sums)
 
     @property
     def is_nothing(self) -> bool:
         """Return True if nothing at all was found."""
-        return replace(self, after="") == Counted()
+        return replace(self, after=None) == Amounts()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deleted:
-    """A step of deleting: what it has removed."""
-
-    tasks: int = 0
-    """Tasks that cannot be found since this step; a later one may delete the rest of them."""
-    contexts: int = 0
-    webhooks: int = 0
-    uploads: int = 0
-    is_done: bool
-    """True if nothing was left to delete. Until then the caller repeats the step."""
-
-    def __add__(self, later: Deleted) -> Deleted:
-        """Return what both steps have deleted; done if the later one found nothing."""
-        return replace(
-            later,
-            tasks=self.tasks + later.tasks,
-            contexts=self.contexts + later.contexts,
-            webhooks=self.webhooks + later.webhooks,
-            uploads=self.uploads + later.uploads,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Deletable:
-    """A stored task, the stored state of a context, or an act on a task: the others are None."""
-
-    task_id: str | None = None
-    context_id: str | None = None
-    act: Key | None = None
-    is_live: bool
-    is_line: bool = False
-    """The line of the context's turns is stored, not its state."""
-    at: str
-    """Its place in the order in which it was found, opaque to callers."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Erased:
-    """What a storage has deleted of one task."""
-
-    items: int = 0
-    webhooks: int = 0
-    was_live: bool = False
-    """True if the task existed until now."""
-    context_id: str | None = None
+    @property
+    def is_done(self) -> bool:
+        """Return True if no step is left. Until then the caller repeats the step."""
+        return self.after is None
 
 
 async def delete_task(
@@ -178,10 +133,10 @@ async def delete_task(
         return False
     if incarnation not in (None, head.incarnation):
         return False
-    erased = await _erase(storage, task_id, incarnation=head.incarnation)
+    erased, _ = await _erase(storage, task_id, incarnation=head.incarnation)
     if head.serial_from:
         await pass_on(storage, head.context_id)
-    return erased.was_live
+    return erased.tasks > 0
 
 
 async def delete_remains(storage: DurableStorage, task_id: str) -> bool:
@@ -198,7 +153,8 @@ async def delete_remains(storage: DurableStorage, task_id: str) -> bool:
         item = {**key._asdict(), **values}
         if not await storage.table.did(Put(item=item, when=[Check("PK", "absent")])):
             return False  # a creation was at work
-    return (await _erase(storage, task_id, incarnation=_incarnation_of(item))).items > 0
+    erased, _ = await _erase(storage, task_id, incarnation=_incarnation_of(item))
+    return erased.items > 0
 
 
 async def has_remains(storage: DurableStorage, task_id: str) -> bool:
@@ -231,7 +187,7 @@ async def delete_context(storage: DurableStorage, context_id: str) -> int:
 
 async def delete_data(
     storage: DurableStorage, context_id: str | None = None, *, limit: int = ITEMS_A_STEP
-) -> Deleted:
+) -> Amounts:
     """Delete a part of this scope's data, or of one of its contexts; call it until it is done.
 
     Tasks are deleted with their logs and webhooks, also those that run: see
@@ -248,22 +204,20 @@ async def delete_data(
         InvalidArgumentError: no context id, or a limit below 1.
         UnavailableError: no answer within the retry budget; call it again.
     """
-    stored = await _places(storage, context_id, limit, "")
-    contexts = dict.fromkeys(p.context_id for p in stored if p.context_id is not None)
-    items, tasks, webhooks = 0, 0, 0
-    ids = [place.task_id for place in stored if place.task_id is not None]
-    for start in range(0, len(ids), AT_ONCE):
-        some = ids[start : start + AT_ONCE]
-        share = max(1, (limit - items) // len(some))
-        for erased in await asyncio.gather(*(_erase(storage, i, limit=share) for i in some)):
-            items += erased.items
-            tasks += erased.was_live
-            webhooks += erased.webhooks
-            if erased.context_id is not None and context_id in (None, erased.context_id):
-                contexts[erased.context_id] = None
-        if items >= limit:
+    entries = [entry for _, entry in await _places(storage, context_id, limit, "")]
+    contexts = dict.fromkeys(filter(None, map(layout.context_in, entries)))
+    task_ids, total = _tasks_in(entries), Amounts()
+    for start in range(0, len(task_ids), AT_ONCE):
+        some = task_ids[start : start + AT_ONCE]
+        share = max(1, (limit - total.items) // len(some))
+        erasing = (_erase(storage, task_id, limit=share) for task_id in some)
+        for erased, own_context in await asyncio.gather(*erasing):
+            total += erased
+            if own_context is not None and context_id in (None, own_context):
+                contexts[own_context] = None
+        if total.items >= limit:
             break
-    acts = [place.act for place in stored if place.act is not None]
+    acts = [key_of(entry) for entry in entries if entry["PK"] == layout.JOURNAL]
     await storage.table.delete(acts)
     # After the tasks: none of them can write a state any more.
     states = 0
@@ -271,12 +225,13 @@ async def delete_data(
         states += await storage.contexts.delete(context)
         await forget_line(storage, context)
     # An index may still name what is gone: that is nothing to delete.
-    is_done, uploads = items + states + len(acts) == 0, 0
-    if is_done and context_id is None and storage.table.blobs is not None:
+    total = replace(total, contexts=states, items=total.items + len(acts))
+    if not total.is_nothing:
+        return replace(total, after="")
+    if context_id is None and storage.table.blobs is not None:
         uploads = await storage.table.blobs.delete(BlobOwner.uploads(storage.scope.digest))
-    return Deleted(
-        tasks=tasks, contexts=states, webhooks=webhooks, uploads=uploads, is_done=is_done
-    )
+        total = replace(total, uploads=uploads)
+    return total
 
 
 async def count_data(
@@ -285,7 +240,7 @@ async def count_data(
     *,
     limit: int = TASKS_A_COUNT,
     after: str = "",
-) -> Counted:
+) -> Amounts:
     """Count what `delete_data` would delete: the next `limit` tasks and contexts.
 
     `after` is the one that the step before returned; empty for the first step. A task that
@@ -294,28 +249,27 @@ async def count_data(
     Raises:
         InvalidArgumentError, UnavailableError: as `delete_data`.
     """
-    stored = await _places(storage, context_id, limit, after)
-    webhooks, scope = 0, storage.scope.digest
-    ids = [place.task_id for place in stored if place.task_id is not None]
-    for start in range(0, len(ids), AT_ONCE):
-        some = ids[start : start + AT_ONCE]
+    found = await _places(storage, context_id, limit, after)
+    webhooks, scope, now_ms = 0, storage.scope.digest, storage.clock.now_ms()
+    entries = [entry for _, entry in found]
+    task_ids = _tasks_in(entries)
+    for start in range(0, len(task_ids), AT_ONCE):
+        some = task_ids[start : start + AT_ONCE]
         pushes = [beginning(layout.task_partition(scope, one), layout.PUSH) for one in some]
         webhooks += sum(await asyncio.gather(*map(storage.table.count, pushes)))
-    lines = sum(place.is_line for place in stored)
-    acts = sum(place.act is not None for place in stored)
-    stored_else = [place for place in stored if not (place.is_line or place.act)]
-    live = [place for place in stored_else if place.is_live]
-    after = stored[-1].at if len(stored) == limit else ""
-    has_uploads = not after and context_id is None
-    return Counted(
-        tasks=sum(place.task_id is not None for place in live),
-        contexts=sum(place.context_id is not None for place in live),
+    states = sum(entry["SK"] == layout.CONTEXT for entry in entries)
+    live = Counter(entry["SK"] for entry in entries if is_live(entry, now_ms))
+    tasks, contexts = live[layout.HEAD], live[layout.CONTEXT]
+    is_last = len(found) < limit
+    has_uploads = is_last and context_id is None
+    return Amounts(
+        tasks=tasks,
+        contexts=contexts,
         webhooks=webhooks,
-        remains=len(stored_else) - len(live),
-        lines=lines,
-        acts=acts,
+        remains=len(task_ids) + states - tasks - contexts,
+        items=len(entries) - len(task_ids) - states,
         uploads=len([blob async for blob in uploaded(storage)]) if has_uploads else 0,
-        after=after,
+        after=None if is_last else found[-1][0],
     )
 
 
@@ -336,22 +290,23 @@ async def stored_in(
     after = ""
     while True:
         found = await _places(storage, context_id, TASKS_A_COUNT, after)
-        for one in found:
-            ids = {"task_id": one.task_id, "context_id": one.context_id}
-            if one.act is None:
-                yield {name: value for name, value in ids.items() if value is not None}
+        for _, entry in found:
+            if entry["SK"] == layout.HEAD:
+                yield {"task_id": layout.owner_of(entry["PK"])[1]}
+            elif (context := layout.context_in(entry)) is not None:
+                yield {"context_id": context}
         if len(found) < TASKS_A_COUNT:
             return
-        after = found[-1].at
+        after = found[-1][0]
 
 
 async def _places(
     storage: DurableStorage, context_id: str | None, limit: int, after: str
-) -> list[_Deletable]:
-    """Return the first tasks and contexts' states of a context, or of the whole scope.
+) -> list[tuple[str, Item]]:
+    """Return the first tasks, states, lines and acts of a context, or of the whole scope.
 
-    They come from behind the place `after`, in an order that stays the same. Those that have
-    expired or are half deleted are among them.
+    Each is its place and its entry in the index. They come from behind the place `after`, in an
+    order that stays the same. Those that have expired or are half deleted are among them.
     """
     if limit < 1:
         raise InvalidArgumentError(f"A step takes at least 1 item, not {limit}.")
@@ -361,23 +316,23 @@ async def _places(
         return []
     context = layout.context_key(storage.scope.digest, check_context_id(context_id))
     found = await _entries(storage, layout.BY_CONTEXT, context, limit, after)
-    places = [_place(storage, entry, entry["status_key"]) for entry in found]
+    places = [(entry["status_key"], entry) for entry in found]
     if len(places) < limit:
-        first = first_task_id(storage.scope, context_id)
+        # The index has no states; and it lags behind, so that the first task may be missing.
         state = layout.context_item(storage.scope.digest, context_id)
+        first = first_task_id(storage.scope, context_id)
         head = layout.head_key(storage.scope.digest, first)
-        now_ms = storage.clock.now_ms()
         for item in stored(await storage.table.load([head, state])):
-            is_state = key_of(item) == state
-            if is_state or item.get("context_id") == context_id:
-                found_one = _Deletable(
-                    task_id=None if is_state else first,
-                    context_id=context_id if is_state else None,
-                    is_live=is_live(item, now_ms),
-                    at=layout.CONTEXT,
-                )
-                places.append(found_one)
+            if key_of(item) == state:
+                named = layout.context_owner(storage.scope.digest, context_id)
+                places.append((layout.CONTEXT, item | named))
+            elif item.get("context_id") == context_id:
+                places.append((layout.CONTEXT, item))
     return places
+
+
+def _tasks_in(entries: list[Item]) -> list[str]:
+    return [layout.owner_of(entry["PK"])[1] for entry in entries if entry["SK"] == layout.HEAD]
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,7 +392,7 @@ class Erasure:
         """Return the seconds until a step may be the last one."""
         return max(0, self._since + self._settles_ms - self._storage.clock.now_ms()) / 1000
 
-    async def step(self, *, limit: int = ITEMS_A_STEP) -> Deleted:
+    async def step(self, *, limit: int = ITEMS_A_STEP) -> Amounts:
         """Delete a part, as `delete_data`; done when nothing is left and nothing can come any more.
 
         The last step takes the fence down, and scrubs the table's own files.
@@ -446,7 +401,7 @@ class Erasure:
             UnavailableError: no answer within the retry budget, or another process reads what was
                 deleted in the files of an embedded table; call it again.
         """
-        clock, total = self._storage.clock, Deleted(is_done=True)
+        clock, total, is_empty = self._storage.clock, Amounts(), True
         await self._renew()
         began = clock.now_ms()
         # A tenant that is empty now stays among them: counts, and what comes late.
@@ -455,10 +410,10 @@ class Erasure:
             step = await delete_data(
                 self._storage.for_scope(scope), self._owner.context_id, limit=limit
             )
-            total = replace(total + step, is_done=total.is_done and step.is_done)
+            total, is_empty = total + step, is_empty and step.is_done
             if clock.now_ms() >= self._until - _FENCE_MS // 2:  # there may be many tenants
                 await self._renew()
-        self.is_empty, now_ms = total.is_done, clock.now_ms()
+        self.is_empty, now_ms = is_empty, clock.now_ms()
         is_last = self.is_empty and is_last_look(
             began=began,
             ended=now_ms,
@@ -469,7 +424,7 @@ class Erasure:
         if is_last:
             await self._put_up(now_ms)
             await self._storage.table.scrub()
-        return replace(total, is_done=is_last)
+        return replace(total, after=None if is_last else "")
 
     async def _renew(self) -> None:
         until, clock = self._until, self._storage.clock
@@ -507,16 +462,18 @@ async def _scopes_of(storage: DurableStorage, person: str) -> list[Scope]:
     return [Scope(person + tenant) for tenant in sorted(tenants)]
 
 
-async def _places_in_scope(storage: DurableStorage, limit: int, after: str) -> list[_Deletable]:
+async def _places_in_scope(
+    storage: DurableStorage, limit: int, after: str
+) -> list[tuple[str, Item]]:
     """Return what the index by scope has, shard by shard; `after` is `<shard>:<status_key>`."""
     first, _, behind = after.partition(":")
     start, end = layout.whole_scope(storage.scope.digest)
-    places: list[_Deletable] = []
+    places: list[tuple[str, Item]] = []
     for shard in range(int(first or 0), layout.SHARDS):
         key = layout.scope_key(storage.scope.digest, shard)
         room = limit - len(places)
         found = await _entries(storage, layout.BY_SCOPE, key, room, behind or start, end)
-        places += [_place(storage, e, f"{shard}:{e['status_key']}") for e in found]
+        places += [(f"{shard}:{entry['status_key']}", entry) for entry in found]
         behind = ""
         if len(places) >= limit:
             break
@@ -537,35 +494,24 @@ async def _entries(
     return await storage.table.first(limit, wanted, lambda entry: entry[sort] != behind)
 
 
-def _place(storage: DurableStorage, entry: Item, at: str) -> _Deletable:
-    lives = is_live(entry, storage.clock.now_ms())
-    if entry["PK"] == layout.JOURNAL:
-        return _Deletable(act=key_of(entry), is_live=lives, at=at)
-    context_id = layout.context_in(entry)
-    if context_id is not None:
-        is_line = entry["SK"] == layout.LINE
-        return _Deletable(context_id=context_id, is_live=lives, is_line=is_line, at=at)
-    _, task_id = layout.owner_of(entry["PK"])
-    return _Deletable(task_id=task_id, is_live=lives, at=at)
-
-
 async def _erase(
     storage: DurableStorage,
     task_id: str,
     *,
     incarnation: str | None = None,
     limit: int | None = None,
-) -> _Erased:
+) -> tuple[Amounts, str | None]:
     """Delete a task, or its first `limit` items; from the first item on no reader finds it.
 
+    It returns what it has deleted, and the context of the task; None where no HEAD names one.
     With `incarnation` a later task with this id stays. `_places` finds what is left.
     """
     if not is_task_id(task_id):
-        return _Erased()
+        return Amounts(), None
     partition = layout.task_partition(storage.scope.digest, task_id)
     head, was_live = await _fenced(storage, partition, incarnation)
     if head is None:
-        return _Erased()
+        return Amounts(), None
     fence = head["incarnation"]
     keys = await _keys(storage, partition, limit)
     is_whole = limit is None or len(keys) < limit
@@ -586,12 +532,12 @@ async def _erase(
         own = Delete(key=Key(partition, layout.HEAD), when=are(incarnation=fence))
         await storage.table.did(own)
     context_id = head.get("context_id")
-    return _Erased(
+    erased = Amounts(
+        tasks=int(was_live),
+        webhooks=sum(key.SK.startswith(layout.PUSH) for key in doomed),
         items=len(doomed) + 1,
-        webhooks=sum(k.SK.startswith(layout.PUSH) for k in doomed),
-        was_live=was_live,
-        context_id=context_id if isinstance(context_id, str) else None,
     )
+    return erased, context_id if isinstance(context_id, str) else None
 
 
 async def _fenced(
