@@ -49,4 +49,4 @@ def of_all() -> Iterator[str]:
     for what in observed.problems():
         yield f"website/meanings.toml:1: {what}"
     for name in reference.stale():
-        yield f"docs/reference/{name}.md:1: is not as the code is: python -m website reference"
+        yield f"{name}:1: is not as the code is: python -m website reference"

@@ -1,4 +1,7 @@
-"""`python -m website reference`: writes docs/reference from the code and from template.yaml."""
+"""`python -m website reference`: writes docs/reference from the code and from template.yaml.
+
+Also the OpenAPI description, which is in the package.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from a2a.utils.errors import A2A_ERROR_MAPPING, JSON_RPC_ERROR_CODE_MAP, JSONParseError
@@ -17,10 +21,11 @@ from a2a_serverless.http.errors import _FORMS, _SENTENCES, translated
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.cli import _parser
 from a2a_serverless_tools.local.template import read_document
-from website import api, observed
+from website import api, observed, openapi
 from website.places import ROOT
 
 FOLDER: Final = ROOT / "docs/reference"
+DESCRIPTION: Final = ROOT / "layers/runtime/a2a_serverless/http/openapi.json"
 ADAPTERS: Final = (
     ("langgraph", "LangGraphWorker"),
     ("pydantic_ai", "PydanticAIWorker"),
@@ -32,19 +37,24 @@ _NOTE: Final = "*Written from the code by `python -m website reference`.*"
 
 
 def write() -> None:
-    """Write all pages."""
+    """Write all files."""
     FOLDER.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")
+    for path, text in _files().items():
+        path.write_text(text, encoding="utf-8")
 
 
 def stale() -> Iterator[str]:
-    """Yield the names of pages that are not as the code has them."""
-    wanted = pages()
-    have = {path.stem: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.md")}
-    for name in sorted(wanted.keys() | have.keys()):
-        if wanted.get(name) != have.get(name):
-            yield name
+    """Yield the paths of files that are not as the code has them."""
+    wanted = _files()
+    for path in sorted({*wanted, *FOLDER.glob("*.md")}):
+        if not path.exists() or path.read_text(encoding="utf-8") != wanted.get(path):
+            yield path.relative_to(ROOT).as_posix()
+
+
+def _files() -> dict[Path, str]:
+    """Return the text of each file: the pages of the reference, and what the package serves."""
+    of_pages = {FOLDER / f"{name}.md": text for name, text in pages().items()}
+    return {**of_pages, DESCRIPTION: openapi.text()}
 
 
 def pages() -> dict[str, str]:

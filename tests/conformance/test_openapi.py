@@ -22,7 +22,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-from a2a_serverless.http import JSONRPC_PATHS
+from a2a_serverless.http import JSONRPC_PATHS, SUBMIT_PATH
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.middleware import is_rest_1_0
 from a2a_serverless.settings import Settings
@@ -92,6 +92,18 @@ def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
     for path, verbs in DESCRIPTION["paths"].items():
         for verb, operation in verbs.items():
             yield path, verb, operation
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_it_has_what_is_served(*, older: bool) -> None:
+    """Of the package's file the routes of these settings, under the texts of the card."""
+    chosen = CHOICES.model_copy(update={"older_dialects": older})
+    described = create_app(chosen, memory_backends(chosen), CARD).openapi()
+    assert set(DESCRIPTION["paths"]) - set(described["paths"]) == (
+        set() if older else {SUBMIT_PATH}
+    )
+    texts = {"title": CARD.name, "description": CARD.description, "version": CARD.version}
+    assert described["info"] == texts
 
 
 def test_every_operation_says_what_it_does() -> None:

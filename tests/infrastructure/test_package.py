@@ -164,6 +164,7 @@ def test_the_archives_have_what_they_should(archives: Path, project: Path) -> No
     assert all("/scaffold/written/checks/" in name for name in checks), "a project's, and no other"
     assert {
         f"{PACKAGE}/py.typed",
+        f"{PACKAGE}/http/openapi.json",
         f"{TOOLS}/py.typed",
         f"{TOOLS}/scaffold/written/Makefile",
     } <= names

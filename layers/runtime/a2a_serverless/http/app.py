@@ -6,9 +6,10 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import formatdate, parsedate_to_datetime
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from a2a.types import AgentCard
@@ -31,7 +32,6 @@ from a2a_serverless.http.middleware import (
     error_type,
     former_form,
 )
-from a2a_serverless.http.openapi import describe
 from a2a_serverless.http.operations import DurableRequestHandler, Entrypoint
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.http.uploads import Uploads
@@ -108,7 +108,7 @@ def create_app(
     # From the author's card, because its signatures hold only if it is served unchanged.
     _add_card_routes(app, partial(deployed, as_written))
     app.router.routes.extend(protocol_routes(handler, card, settings, Uploads(backends, settings)))
-    describe(app)
+    app.openapi = cache(partial(_openapi, app))  # type: ignore[method-assign]  # as FastAPI documents
     add_middleware(app, card, settings, authenticator, clock, backends.storage.table.blobs)
     app.exception_handler(HTTPException)(_http_exception)
     app.add_exception_handler(Exception, _unforeseen)
@@ -129,6 +129,21 @@ def _described_by(card: AgentCard) -> FastAPI:
         # Relative to the document's own URL, whose stage the application does not know.
         servers=[{"url": "."}],
     )
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """Return the description of the application's routes: of the file, with the card's texts.
+
+    `python -m website reference` writes the file.
+    """
+    described: dict[str, Any] = json.loads(Path(__file__).with_name("openapi.json").read_bytes())
+    served = {route.path for route in app.routes if isinstance(route, Route)}
+    texts = {"title": app.title, "version": app.version, "description": app.description}
+    return {
+        **described,
+        "info": {name: text for name, text in texts.items() if text or name != "description"},
+        "paths": {path: of for path, of in described["paths"].items() if path in served},
+    }
 
 
 def _add_own_routes(app: FastAPI, backends: Backends) -> None:

@@ -1,16 +1,20 @@
-"""The OpenAPI description of the routes, which fills the gaps of the SDK's own.
+"""The OpenAPI description of all routes, as the package has it, which fills the gaps of the SDK's.
 
 The SDK describes bodies, but neither paths and queries, nor that `/v1` speaks 0.3, nor the answers.
-This module gives each operation a name, a summary, and every status with its media types.
+This module gives each operation a name, a summary, and every status with its media types. `http/`
+serves the file with the texts of the card; it neither makes it nor loads the SDK's own server.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
+from a2a.server.routes.fastapi_routes import add_a2a_routes_to_fastapi
+from a2a.types import AgentCard
 from a2a.utils.constants import (
     A2A_JSON_MEDIA_TYPE,
     AGENT_CARD_WELL_KNOWN_PATH,
@@ -29,9 +33,12 @@ from a2a_serverless.http import (
     UPLOADS_PATH,
     V0_3_PREFIX,
 )
+from a2a_serverless.http.app import create_app
 from a2a_serverless.http.bindings import path_in_0_3
 from a2a_serverless.http.middleware import is_rest_1_0
 from a2a_serverless.http.operations import OPERATIONS
+from a2a_serverless.settings import Settings
+from a2a_serverless.wiring import memory_backends
 
 _JSON: Final = "application/json"
 _STREAM: Final = "text/event-stream"
@@ -130,23 +137,11 @@ _TYPES: Mapping[int, dict[str, str]] = {
 }
 
 
-def describe(app: FastAPI) -> None:
-    """Let `app.openapi()` describe the routes, when it is asked for the first time."""
-
-    def openapi() -> dict[str, Any]:
-        app.openapi_schema = app.openapi_schema or _described(app)
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI documents
-
-
-def _described(app: FastAPI) -> dict[str, Any]:
-    # It loads the SDK's own server.
-    from a2a.server.routes.fastapi_routes import add_a2a_routes_to_fastapi  # noqa: PLC0415
-
-    described = FastAPI(
-        title=app.title, description=app.description, version=app.version, servers=app.servers
-    )
+def text() -> str:
+    """Return what the file has: the description of every route that any setting serves."""
+    settings = Settings(auth="none", older_dialects=True)
+    app = create_app(settings, memory_backends(settings), AgentCard(name="any", version="1"))
+    described = FastAPI(servers=app.servers)
     routes = [route for route in app.routes if isinstance(route, Route) and route.include_in_schema]
     cards = [
         route for route in routes if route.path in PUBLIC_PATHS and "GET" in (route.methods or ())
@@ -158,11 +153,12 @@ def _described(app: FastAPI) -> dict[str, Any]:
         rest_routes=[r for r in routes if r.path not in PUBLIC_PATHS | JSONRPC_PATHS],
     )
     schema = described.openapi()
+    del schema["info"]
     schema["components"]["schemas"]["Error"] = dict(_ERROR)
     for path, operations in schema["paths"].items():
         for verb, operation in operations.items():
             _complete(path, verb, operation)
-    return schema
+    return json.dumps(schema, indent=1) + "\n"
 
 
 def _complete(path: str, verb: str, operation: dict[str, Any]) -> None:
