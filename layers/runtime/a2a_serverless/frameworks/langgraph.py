@@ -47,19 +47,16 @@ from a2a_serverless.frameworks.adapter import (
     TOO_MANY_STEPS,
     FrameworkWorker,
     check_end,
-    final_errors,
 )
 from a2a_serverless.frameworks.conversation import Answer, Conversation
 from a2a_serverless.frameworks.langgraph_interrupts import Callers, Saver, namespace_of, without_ids
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import File, Takes, give
 from a2a_serverless.frameworks.steps import (
-    TOO_LARGE,
     NotRecordedError,
+    Steps,
     count_tokens,
     jsonable,
-    record_of,
-    refuse_another,
     show_tool,
     text_of,
     to_show,
@@ -636,6 +633,7 @@ class _Nodes(BaseCache[Any]):
     ) -> None:
         super().__init__(serde=serde)
         self._ctx = ctx
+        self._steps = Steps(ctx)
         # What a node gets comes of the graph's input, of records, and of the state at the start.
         self._asked = digest("input", text_of(without_ids(given))).encode()
         self._said = said
@@ -646,7 +644,7 @@ class _Nodes(BaseCache[Any]):
         self._prepared: defaultdict[str, deque[_Run]] = defaultdict(deque)
         self._by_key: dict[str, _Run] = {}
         self._by_id: dict[str, _Run] = {}
-        self._steps: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self._early: defaultdict[str, list[_Say]] = defaultdict(list)
         self._plain: set[str] = set()
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
@@ -684,9 +682,9 @@ class _Nodes(BaseCache[Any]):
                 await self._say_early(task_id)
             await self._said.end()
         finally:
-            for step in self._steps:
+            for step in self._running:
                 step.cancel()
-            await asyncio.gather(*self._steps, return_exceptions=True)
+            await asyncio.gather(*self._running, return_exceptions=True)
 
     def _takes_over(self, event: Any) -> bool:
         """Let the step of a node say what the node's code emits."""
@@ -772,12 +770,12 @@ class _Nodes(BaseCache[Any]):
     def _begin(self, run: _Run) -> None:
         if not run.has_begun:
             run.has_begun = True
-            self._steps.add(asyncio.create_task(self._step(run)))
+            self._running.add(asyncio.create_task(self._step(run)))
 
     async def _step(self, run: _Run) -> None:
         async with self._floor:
-            with suppress(NotRecordedError), final_errors(TOO_LARGE):
-                await self._ctx.step(run.node, self._listen, run, key=run.key)
+            with suppress(NotRecordedError):
+                await self._steps.record(run.node, self._listen, run, key=run.key)
 
     async def _listen(self, run: _Run) -> bytes:
         """Say what a node tells; return its writes as bytes: none after an interrupt."""
@@ -793,8 +791,8 @@ class _Nodes(BaseCache[Any]):
 
     async def _recorded(self) -> None:
         """Return when all nodes are recorded that have ended."""
-        await asyncio.gather(*self._steps)
-        self._steps.clear()
+        await asyncio.gather(*self._running)
+        self._running.clear()
 
     async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, Any]:
         await self._recorded()
@@ -803,12 +801,12 @@ class _Nodes(BaseCache[Any]):
             run = self._by_key.get(key[1])
             if run is None:
                 continue
-            record = await record_of(self._ctx, run.node, run.key)
+            record = await self._steps.recorded(run.node, run.key)
             if record is not None:
                 asked, kind, content = record.split(b"\n", 2)
                 if asked != self._asked:
                     what = f"given the graph another input than that of the record of {run.node!r}"
-                    refuse_another(self._ctx, what)
+                    self._steps.refuse(what)
                 writes = self.serde.loads_typed((kind.decode(), content))
                 if writes is not None:
                     found[key] = writes

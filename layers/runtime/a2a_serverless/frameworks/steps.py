@@ -30,9 +30,6 @@ _MOST_TRIES: Final = 20
 MODEL: Final = "model"
 """The name of the steps that are requests of a model; a tool's steps have its name."""
 
-TOO_LARGE: Final[dict[type[Exception], str]] = {WrongCallError: RECORD_TOO_LARGE}
-"""What `ctx.step` raises of a result that it cannot record."""
-
 Signals: TypeAlias = Mapping[type[Exception], tuple[str, ...]]
 """Exceptions with which a framework steers itself: for each one its attributes, which its
 constructor takes under the same names."""
@@ -90,12 +87,6 @@ class NotRecordedError(StepError):
     """A call has raised: its exception is the cause. It has no record, and the call runs again."""
 
 
-async def record_of(ctx: TaskContext, name: str, key: str) -> bytes | None:
-    """Return the bytes that an earlier attempt has recorded for the one step of a name and key."""
-    record = await queue_of(ctx).records.recorded(StepId(name, key, 1))
-    return None if record is None else record.value
-
-
 def jsonable(value: Any, **options: Any) -> Any:
     """Return a value of a framework as JSON; `options` are those of pydantic."""
     try:
@@ -115,17 +106,11 @@ def text_of(asked: Any) -> str:
     return json.dumps(made, sort_keys=True)
 
 
-def refuse_another(ctx: TaskContext, what: str) -> NoReturn:
-    """Let the turn start over: a record is not of `what` the framework has done now.
-
-    Raises:
-        DivergedError: always.
-    """
-    queue_of(ctx).records.diverge(what, ", or turn the adapter's steps off (`steps=False`)")
-
-
 class Steps:
-    """Runs the calls of one turn as steps.
+    """Runs the calls of one turn as steps: the one recorder under all adapters.
+
+    LangGraph looks for a record before it decides to run a node, and so asks for `recorded` and
+    `record` by themselves; the others have calls, which `run` looks up and makes.
 
     A signal of the framework is recorded and raised again like a result. Any other exception comes
     through as it is and is not recorded: in a later attempt the call runs again, unless the
@@ -140,6 +125,29 @@ class Steps:
         self.shows_tools = shows_tools
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._failed: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+
+    async def recorded(self, name: str, key: str) -> bytes | None:
+        """Return the bytes that an earlier attempt has recorded for a step; None: it has not."""
+        record = await queue_of(self.ctx).records.recorded(StepId(name, key, 1))
+        return None if record is None else record.value
+
+    async def record(self, name: str, call: Callable[..., Any], *given: Any, key: str) -> Any:
+        """Return the result of a call, once it is recorded under a name and key.
+
+        Raises:
+            FinalError: the result is larger than a record may be, as it is in each attempt.
+        """
+        with final_errors({WrongCallError: RECORD_TOO_LARGE}):
+            return await self.ctx.step(name, call, *given, key=key)
+
+    def refuse(self, what: str) -> NoReturn:
+        """Let the turn start over: a record is not of `what` the framework has done now.
+
+        Raises:
+            DivergedError: always.
+        """
+        told = ", or turn the adapter's steps off (`steps=False`)"
+        queue_of(self.ctx).records.diverge(what, told)
 
     async def run(
         self,
@@ -178,13 +186,10 @@ class Steps:
         keys = [f"{told} {number}".strip()]
         keys += [f"{keys[0]} try {n}" for n in range(2, _MOST_TRIES)]
         for each in keys:
-            record = await record_of(self.ctx, name, each)
-            if record is None:
-                continue
-            return self._result(json.loads(record), f"{name!r} ({keys[0]})", mark)
+            if (record := await self.recorded(name, each)) is not None:
+                return self._result(json.loads(record), f"{name!r} ({keys[0]})", mark)
         try:
-            with final_errors(TOO_LARGE):
-                ran = await self.ctx.step(name, self._recorded, call, mark, key=keys[tries - 1])
+            ran = await self.record(name, self._to_record, call, mark, key=keys[tries - 1])
         except NotRecordedError as error:
             failed.append((number, tries + 1))
             failure = error.__cause__ or error
@@ -217,7 +222,7 @@ class Steps:
         await show_tool(self.ctx, name, key, "returned")
         return result
 
-    async def _recorded(self, call: Callable[[], Awaitable[Any]], mark: list[str]) -> Any:
+    async def _to_record(self, call: Callable[[], Awaitable[Any]], mark: list[str]) -> Any:
         try:
             return [None, await call(), *mark]
         except tuple(self._signals) as signal:
@@ -232,7 +237,7 @@ class Steps:
     def _result(self, recorded: list[Any], name: str, mark: list[str]) -> Any:
         signal, result, *of = recorded
         if of != mark:
-            refuse_another(self.ctx, f"asked {name} something else than before")
+            self.refuse(f"asked {name} something else than before")
         for kind in self._signals:
             if kind.__name__ == signal:
                 raise kind(**result)
