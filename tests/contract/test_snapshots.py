@@ -337,15 +337,20 @@ async def blobs_of(storage: DurableStorage, head: Head) -> list[str]:
     return sorted({key.removeprefix(within).split("/")[0] for key in keys if within in key})
 
 
+@pytest.mark.parametrize("is_moved", [False, True], ids=["as it was", "moved by another"])
 async def test_a_lost_answer_leaves_the_snapshot(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, *, is_moved: bool
 ) -> None:
-    """The update was made, and is refused when it is repeated: what HEAD names stays."""
+    """The write was made, and is refused when it is repeated: what HEAD names stays."""
     head = await turn(storage, None, "1", chunks=12)
     kept = storage.table.write
 
     async def twice(*writes: Any, **options: Any) -> None:
         await kept(*writes, **options)
+        monkeypatch.undo()
+        if is_moved:
+            follow_up = Commit(entries=(TurnOpened(request("more"), Caller()),))
+            await storage.commit(await stored(storage, head), follow_up)
         await kept(*writes, **options)
 
     monkeypatch.setattr(storage.table, "write", twice)

@@ -14,7 +14,7 @@ from typing import Any
 
 from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE, PROGRAM
 
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that command a terminal, or that turn the order of what it shows."""
 
 

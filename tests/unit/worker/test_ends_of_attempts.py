@@ -312,6 +312,24 @@ async def told_to_end(bench: Bench, worker: asyncio.Task[None]) -> None:
     bench.operations.is_closed = False
 
 
+async def test_an_error_that_nothing_foresees_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt that ends so uses itself up: the agent does not run for ever."""
+
+    async def broken(*_: object) -> None:
+        raise LookupError("a fault of the runtime")
+
+    async def raising(context: RequestContext, queue: EventQueue) -> None:
+        raise ValueError("a fault of the agent")
+
+    bench = Bench(Agent(raising), max_attempts=3, retry_base_s=0)
+    task = await bench.send()
+    monkeypatch.setattr(failing.FailedAttempt, "_release", broken)
+    for _ in range(3):
+        await bench.work()
+    head = await bench.head(task)
+    assert (head.state, head.attempts) == (S.TASK_STATE_FAILED, 3)
+
+
 async def test_a_shutdown_releases_the_turns_that_it_interrupts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -155,12 +155,14 @@ def head_item(head: Head) -> Item:
 
     Defaults are left out: every commit pays by the KB.
     """
-    item = {**head.rest, **_keys_of(head)}
+    item = _keys_of(head)
     for name, form in _FIELDS.items():
         value = getattr(head, name)
         if value != _DEFAULTS[name]:
             item[name] = form.write(value)
-    return item
+    if "state" in head.rest:  # only a newer release knows it: what it has stored stays
+        item.pop("needs", None)
+    return {**item, **head.rest}
 
 
 def _keys_of(head: Head) -> Item:
@@ -208,6 +210,7 @@ def head_of(item: Mapping[str, Any]) -> Head:
         if values["state"] in TaskState.keys():  # noqa: SIM118 - an enum of protobuf, no mapping
             values["state"] = TaskState.Value(values["state"])
         else:
+            rest |= {name: item[name] for name in ("state", "needs") if name in item}
             values |= {"state": TaskState.TASK_STATE_UNSPECIFIED, "needs": NEWER}
         return Head(scope=scope, task_id=task_id, rest=rest, **values)
     except (KeyError, TypeError, ValueError) as error:
@@ -217,8 +220,8 @@ def head_of(item: Mapping[str, Any]) -> Head:
 def _unreadable(item: Mapping[str, Any], task_id: str, error: Exception) -> str:
     if "mark" not in item:
         return (
-            f"HEAD of task {task_id} was stored by a release before 0.3: export its tasks with"
-            " that release, and start with a new table."
+            f"HEAD of task {task_id} has the form of an earlier release: export the tasks with that"
+            " release (`a2a-serverless export`), and start this one with a new table."
         )
     return f"HEAD of task {task_id} is damaged ({error}): restore its item, or delete the task."
 

@@ -138,9 +138,9 @@ _HASHED_HERE: Final = 1_000_000
 _INSERTS: Final = 5
 """How often a creation is tried while its id changes between taken and free."""
 
-CHANGES: Final = 40
-"""How often a change of HEAD is tried while others change it: of those that try at the same time
-one succeeds each time."""
+CHANGES: Final = 200
+"""How often a change of HEAD, or of a line, is tried while others change it. Of those that try at
+the same time one succeeds each time, so that the pauses between need not grow."""
 _AT_ONCE: Final = 5
 """The first of those tries, which follow one another without a pause."""
 
@@ -775,7 +775,7 @@ class DurableStorage:
                     raise
                 line = Line.of(failed.items[len(writes)])
                 if attempt >= _AT_ONCE:
-                    await self.clock.sleep(pause_s(attempt - _AT_ONCE))
+                    await self.clock.sleep(pause_s(1))
             else:
                 return line
         msg = f"Others have changed the line of a conversation {CHANGES} times in a row; try again."
@@ -859,7 +859,7 @@ class DurableStorage:
                     return after
                 head = found
                 if attempt >= _AT_ONCE:
-                    await self.clock.sleep(pause_s(attempt - _AT_ONCE))
+                    await self.clock.sleep(pause_s(1))
             else:
                 return after
         msg = f"Others have changed task {head.task_id} {CHANGES} times in a row; try again."

@@ -13,6 +13,7 @@ from collections.abc import (
 )
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from decimal import Decimal
 from time import perf_counter
 from typing import Any, ClassVar, Final
 
@@ -298,8 +299,8 @@ def _plain(typed: tuple[str, Any]) -> Any:
 def _number(text: str) -> int | float:
     if not set(text) & _FLOAT:
         return int(text)
-    number = float(text)
-    return int(number) if number.is_integer() else number
+    number = Decimal(text)
+    return int(number) if number == number.to_integral_value() else float(number)
 
 
 _FLOAT: Final = frozenset(".eE")

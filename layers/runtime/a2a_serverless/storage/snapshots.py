@@ -95,8 +95,10 @@ async def _name(storage: DurableStorage, before: Head, after: Head) -> Head:
 
     def named(now: Head) -> Head | None:
         nonlocal seen
-        seen = now
-        return naming(now, after.snapshot)
+        decided = naming(now, after.snapshot)
+        if decided is not now:  # else an earlier request has named it, without an answer
+            seen = now
+        return decided
 
     return after if await storage.change(before, named) is None else seen
 

@@ -438,7 +438,9 @@ def releasing(
 
 
 def naming(head: Head, snapshot: SnapshotName) -> Head | None:
-    """Return HEAD with a later snapshot; None if it has that one or a later one."""
+    """Return HEAD with a later snapshot; as it is, if it has that one; None: it has a later one."""
+    if head.snapshot == snapshot:
+        return head
     return None if head.snapshot.version >= snapshot.version else replace(head, snapshot=snapshot)
 
 

@@ -488,11 +488,11 @@ class _Delivery:
         if guard is None or guard.must_claim or guard.has_given_back:
             _log(self.handle, level, action, text, exc_info=error or False)
             return
-        head = replace(guard.head, attempts=guard.head.attempts - 1)  # without this attempt
-        attempts, spared = None, None
+        head, attempts, spared = guard.head, None, None
         if reason == SHUTDOWN:
-            attempts, spared = after_interruption(head)
-            if attempts > head.attempts:
+            before = head.attempts - 1  # without this attempt
+            attempts, spared = after_interruption(replace(head, attempts=before))
+            if attempts > before:
                 _log(
                     self.handle,
                     logging.WARNING,
