@@ -187,6 +187,13 @@ cloud: $(CLOUD) ## sam deploy onto an emulated AWS, its checks, sam delete: docs
 cloud-up: $(CLOUD) ## the deployment without an account: prints its address, and a key; Ctrl-C ends it
 	@$(BIN)/python -m tests.cloud --up $(CLOUD_ARGS)
 
+# Each makes a virtual environment of its own, for which Debian's python3 may lack venv.
+.PHONY: findings
+findings: $(UV) ## what surprises in packages of others, each in an environment of its own: lists what has changed
+	@changed=; for each in findings/*.sh; do \
+		echo "$$each"; PATH="$(CURDIR)/$(BIN):$$PATH" $$each || changed="$$changed $$each"; \
+	done; [ -z "$$changed" ] || { echo "No longer as found:$$changed" >&2; exit 1; }
+
 .PHONY: emulators
 emulators: tests/emulators/node_modules/.stamp ## DynamoDB Local and fauxqs (Node.js 20, Java 17)
 
