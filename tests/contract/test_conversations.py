@@ -69,7 +69,7 @@ async def test_conversations_of_two_callers_have_two_lines(serial: DurableStorag
 async def test_an_ending_gives_up_the_place_and_wakes_the_next(
     serial: DurableStorage, sent: list[Head]
 ) -> None:
-    """Once for each turn, and the last one leaves no line."""
+    """Once for each turn, and the last one leaves an empty line."""
     heads = [await opened(serial) for _ in range(3)]
     for head in heads[1:]:
         assert await serial.leave(head, "conversation")
@@ -79,7 +79,9 @@ async def test_an_ending_gives_up_the_place_and_wakes_the_next(
         await serial.commit(current, canceled(current))
         assert await places(serial) == [later.task_id for later in heads[number + 1 :]]
         assert [woken.task_id for woken in sent] == [h.task_id for h in heads[1 : number + 2]]
-    assert await serial.table.get(line_item(serial.scope.digest, "talk")) is None
+    item = await serial.table.get(line_item(serial.scope.digest, "talk"))
+    assert item is not None
+    assert item.keys() == {"PK", "SK", "expires_at", "scope_key", "status_key"}
 
 
 async def test_places_of_ended_turns_are_passed_over(

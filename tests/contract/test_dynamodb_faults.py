@@ -112,7 +112,7 @@ async def test_places_in_a_conversation_under_faults(storage: DurableStorage, cl
     """Each place is taken once and given up once, whatever becomes of requests and answers."""
     storage.is_serial = True
     heads = [(await storage.open_task("talk", request())).head for _ in range(3)]
-    Faults(seed=13, rate=0.5).attach(client, "TransactWriteItems", "UpdateItem")
+    Faults(seed=13, rate=0.5).attach(client, "TransactWriteItems", "PutItem", "UpdateItem")
     for number in range(15):
         heads.append((await storage.open_task("talk", request())).head)
         assert await cancel_task(storage, heads[number])
@@ -213,7 +213,7 @@ async def test_an_unanswered_commit_of_a_deleted_task(
 
 
 @pytest.mark.parametrize(
-    "operation", ["TransactWriteItems", "GetItem", "Query", "BatchGetItem", "UpdateItem"]
+    "operation", ["TransactWriteItems", "GetItem", "Query", "BatchGetItem", "PutItem"]
 )
 async def test_no_answer_at_all_is_unavailable(
     storage: DurableStorage, healthy: DurableStorage, client: Any, operation: str
@@ -233,7 +233,7 @@ async def test_no_answer_at_all_is_unavailable(
         "GetItem": storage.head(head.task_id),
         "Query": storage.read(head.task_id),
         "BatchGetItem": list_tasks(storage, ListTasksQuery()),
-        "UpdateItem": storage.postpone(head, due_at=1, sends=1),
+        "PutItem": storage.postpone(head, due_at=1, sends=1),
     }
     call = calls.pop(operation)
     for unused in calls.values():

@@ -14,14 +14,13 @@ from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.errors import (
     ConcurrencyError,
-    ConfigurationError,
     InvalidArgumentError,
     TaskNotFoundError,
     UnavailableError,
 )
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.layout import HEAD, INDEXES
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.webhooks import _PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.fold import LAST
@@ -36,10 +35,8 @@ from tests.support.databases import (
     LONG,
     Database,
     emulator_client,
-    key,
     new_clock,
     new_scope,
-    on_dynamo,
 )
 from tests.support.emulators import Emulator
 from tests.support.faulty import Faults, apply_and_drop, refuse
@@ -263,7 +260,7 @@ async def test_moves_and_puts_under_faults(faulty: DurableStorage, client: Any) 
     task = await Storage(faulty).create_task("ctx", message())
     other = await Storage(faulty).create_task("ctx", message())
     faults = Faults(seed=5, rate=0.4)
-    faults.attach(client, "TransactWriteItems", "UpdateItem", "BatchWriteItem")
+    faults.attach(client, "TransactWriteItems", "PutItem", "UpdateItem", "BatchWriteItem")
     push = await faulty.webhooks.put(config(task.id, "a"))
     for index in range(60):
         after = replace(push, version=2, index=index, failures=index % 3)
@@ -319,36 +316,6 @@ def lose(request: Any) -> None:
 
 
 @pytest.mark.emulators
-async def test_a_put_that_dies_half_way(
-    faulty: DurableStorage, database: Database, client: Any
-) -> None:
-    """A put that dies half-way is stored; each later read has the cursor where it was put.
-
-    A query that shows HEAD as it was before the put is completed.
-    """
-    healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
-    task = await Storage(healthy).create_task("ctx", message())
-    await Storage(healthy).update_task(task.id)
-    before = await head_item(healthy, task.id)
-    once(client, "before-send.dynamodb.UpdateItem", lambda **_: refuse("AccessDeniedException"))
-    with pytest.raises(ConfigurationError, match="AccessDenied"):
-        await faulty.webhooks.put(config(task.id, "a"))
-    await Storage(healthy).update_task(task.id)
-
-    def show_old_head(parsed: dict[str, Any], **_: Any) -> None:
-        assert parsed["Items"][0]["SK"] == before["SK"]
-        parsed["Items"][0] = before
-
-    once(client, "after-call.dynamodb.Query", show_old_head)
-    (push,) = await faulty.webhooks.all(task.id)
-    assert (push.version, push.index) == (2, LAST)
-    assert await healthy.webhooks.all(task.id) == [push]
-    other = await healthy.webhooks.put(config(task.id, "b"))
-    assert other.version == 3
-    assert await faulty.webhooks.all(task.id) == [push, other]
-
-
-@pytest.mark.emulators
 async def test_a_slow_reader_does_not_take_a_cursor_back(
     faulty: DurableStorage, database: Database, client: Any
 ) -> None:
@@ -366,15 +333,9 @@ async def test_a_slow_reader_does_not_take_a_cursor_back(
     def overtaken(**_: Any) -> None:
         asyncio.run_coroutine_threadsafe(deliver(), loop).result(10)
 
-    once(client, "before-send.dynamodb.UpdateItem", overtaken)
+    once(client, "after-call.dynamodb.TransactWriteItems", overtaken)
     put = await faulty.webhooks.put(config(task.id, "a"))
     assert [put] == moved == await healthy.webhooks.all(task.id)
-
-
-async def head_item(storage: DurableStorage, task_id: str) -> Any:
-    """HEAD as it is stored."""
-    place = key(storage._partition(task_id), HEAD)
-    return on_dynamo(storage).client.get_item(TableName="tasks", Key=place)["Item"]
 
 
 @pytest.mark.emulators

@@ -37,15 +37,15 @@ EXPECTED: Mapping[str, set[str]] = {
     },
     "sweep": {
         "dynamodb.GetItem",
+        "dynamodb.PutItem",
         "dynamodb.Query",
         "dynamodb.TransactWriteItems",
-        "dynamodb.UpdateItem",
         "sqs.DeleteMessage",
         "sqs.ReceiveMessage",
         "sqs.SendMessageBatch",
     },
 }
-"""Requests that have to meet a fault: UpdateItem is the sweeper's postponement."""
+"""Requests that have to meet a fault: PutItem is the sweeper's postponement."""
 
 
 def settings(records: Path) -> dict[str, str]:

@@ -83,22 +83,22 @@ class Line:
         """Return the line without its first place; as it is, if another one is there."""
         if self.places[:1] != (place,):
             return self
-        return Line(rest, now_ms, self.expires_at) if (rest := self.places[1:]) else Line()
+        rest = self.places[1:]
+        return Line(rest, now_ms if rest else 0, self.expires_at)
 
 
 def replaced(storage: DurableStorage, context_id: str, before: Line, after: Line) -> Write:
     """Return the write that puts `after` in the place of `before`, refused if it has changed."""
     key = _key(storage, context_id)
     is_same = are(line=_text(before)) if before.places else [Check("line", "absent")]
-    if not after.places:
-        return Delete(key=key, when=is_same)
     item = {
         **key._asdict(),
         **layout.context_owner(storage.scope.digest, context_id, layout.LINE),
-        "line": _text(after),
-        "since": after.since,
         "expires_at": after.expires_at,
     }
+    if after.places:
+        item |= {"line": _text(after), "since": after.since}
+    # An empty line stays: its entry in by-scope would cost a unit to remove, and one to make anew.
     return Put(item=item, when=is_same)
 
 

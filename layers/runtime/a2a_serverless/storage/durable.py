@@ -53,6 +53,7 @@ from a2a_serverless.storage.codec import (
     head_item,
     live_head,
     replaced,
+    seconds,
     sent_item,
 )
 from a2a_serverless.storage.contexts import Contexts, context_conflict
@@ -730,7 +731,7 @@ class DurableStorage:
         ends = before.turn_is_open and head.finished_turn >= before.turn and before.is_in_line
         if ends:
             place = Place.of(before)
-            alone = Line((place,))
+            alone = Line((place,), expires_at=seconds(before.expires_at))
             # Most turns are alone in their conversation. One that is left does not have it.
             line = Line() if before.left else alone
             change = partial(Line.without, place=place, now_ms=self.clock.now_ms())
