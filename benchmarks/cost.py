@@ -19,9 +19,9 @@ from typing import Any
 from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.storage.layout import BY_DUE, BY_SCOPE
-from a2a_serverless_tools.inspect import prices
-from a2a_serverless_tools.inspect.prices import MILLION, SECONDS_OF_MONTH
 from a2a_serverless_tools.local.template import find_template
+from a2a_serverless_tools.operate import prices
+from a2a_serverless_tools.operate.prices import MILLION, SECONDS_OF_MONTH
 from benchmarks.cost_prices import Counts, bill
 from benchmarks.cost_system import DELIVERY_S, System, Tally, counted_system
 

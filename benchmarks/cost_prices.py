@@ -1,4 +1,4 @@
-"""The bill for counted usage, at the prices of `a2a_serverless_tools.inspect.prices`."""
+"""The bill for counted usage, at the prices of `a2a_serverless_tools.operate.prices`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import ceil
 
-from a2a_serverless_tools.inspect.prices import (
+from a2a_serverless_tools.operate.prices import (
     API_REQUEST,
     BACKED_UP_GB_MONTH,
     FARGATE_GB_HOUR,

@@ -21,8 +21,8 @@ from statistics import fmean
 
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless_tools.inspect.prices import MILLION
 from a2a_serverless_tools.local.template import find_template
+from a2a_serverless_tools.operate.prices import MILLION
 from benchmarks import cost
 from benchmarks.cost import (
     CHUNKS,

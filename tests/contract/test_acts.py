@@ -38,7 +38,7 @@ from a2a_serverless_tools.console.acts import Acts, Done
 from a2a_serverless_tools.console.filters import TaskFilter
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.journal import KEPT_S, Entry, about, newest
-from a2a_serverless_tools.inspect.acting import ACTS, Act, retry_id
+from a2a_serverless_tools.operate.acting import ACTS, Act, retry_id
 from tests.support.clocks import ManualClock
 from tests.support.failures import failed_task
 from tests.support.messages import message, request

@@ -24,7 +24,7 @@ from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless_tools.console.filters import TaskFilter
 from a2a_serverless_tools.console.finding import Noted, tasks_in_trouble, waiting_tasks
 from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.inspect.wording import NO_REASON
+from a2a_serverless_tools.operate.wording import NO_REASON
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, new_scope
 from tests.support.messages import request

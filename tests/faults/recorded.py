@@ -20,8 +20,8 @@ from a2a_serverless.storage.dynamodb import plain
 from a2a_serverless.storage.layout import EVENTS, HEAD, PUSH, task_partition
 from a2a_serverless.storage.webhooks import push_of
 from a2a_serverless.tasks.head import Head
-from a2a_serverless_tools.inspect.survey import Survey
-from a2a_serverless_tools.inspect.timeline import Timeline, timeline
+from a2a_serverless_tools.operate.survey import Survey
+from a2a_serverless_tools.operate.timeline import Timeline, timeline
 from tests.faults.harness import World
 
 LOGS: Final = Path(__file__).parent / "logs"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.inspect.prices import GB_SECOND, MILLION
+from a2a_serverless_tools.operate.prices import GB_SECOND, MILLION
 from tests.live import agent, callers
 from tests.live.account import Account
 from tests.live.checks import CHECKS

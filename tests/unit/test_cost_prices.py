@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from a2a_serverless_tools.inspect.prices import SECONDS_OF_MONTH
+from a2a_serverless_tools.operate.prices import SECONDS_OF_MONTH
 from benchmarks.cost import at_rest, chosen, document
 from benchmarks.cost_prices import (
     STREAMED_REQUEST_BYTES,

@@ -13,7 +13,7 @@ from a2a_serverless.http.app import _HTTP_ERRORS, _OTHER_HTTP_ERROR
 from a2a_serverless.http.tokens import _REASONS
 from a2a_serverless.tasks.head import TERMINAL, FailedBy, plain_state
 from a2a_serverless.worker.sweeper import Settled
-from a2a_serverless_tools.inspect.prices import METRIC_MONTH
+from a2a_serverless_tools.operate.prices import METRIC_MONTH
 from tests.support import pages
 from tests.unit.test_load_page import rows
 from website import api, observed

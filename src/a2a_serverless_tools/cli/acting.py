@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from a2a_serverless_tools.console.filters import TaskFilter
     from a2a_serverless_tools.console.inspector import Inspector
     from a2a_serverless_tools.console.journal import Entry
-    from a2a_serverless_tools.inspect.acting import Act
+    from a2a_serverless_tools.operate.acting import Act
 
 _MOST: Final = 1_000
 """Tasks of one run, unless the caller asks for another number."""
@@ -147,7 +147,7 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
         TaskNotFoundError,
         UnsupportedOperationError,
     )
-    from a2a_serverless_tools.inspect.acting import ACTS
+    from a2a_serverless_tools.operate.acting import ACTS
 
     found = await inspector.timelines(options.id, options.scope)
     scopes = [one.scope for one in found] or [options.scope]
@@ -182,7 +182,7 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
 async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter) -> int:
     from a2a_serverless.errors import PageTokenError
     from a2a_serverless_tools.console.acts import AT_ONCE, Done
-    from a2a_serverless_tools.inspect.acting import ACTS
+    from a2a_serverless_tools.operate.acting import ACTS
 
     try:
         plan = await acts.plan(act, which, most=options.limit, after=options.after)
@@ -208,7 +208,7 @@ async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter) 
 
 
 def _print_plan(plan: Plan) -> None:
-    from a2a_serverless_tools.inspect.acting import ACTS
+    from a2a_serverless_tools.operate.acting import ACTS
 
     print(
         printable(
@@ -279,7 +279,7 @@ async def _journal(options: Namespace) -> int:
 
 
 def _line(entry: Entry) -> str:
-    from a2a_serverless_tools.inspect.wording import act_ended, iso
+    from a2a_serverless_tools.operate.wording import act_ended, iso
 
     about = "  ".join(filter(None, (entry.task_id, entry.scope, entry.which)))
     return f"{iso(entry.at)}  {entry.act:<9}  {about}  by {entry.by}: {act_ended(entry.outcome)}"

@@ -25,7 +25,7 @@ from a2a_serverless.worker.failures import AgentFailedError, own_lines
 from a2a_serverless.worker.services import Refusal, meaning_of
 from a2a_serverless_tools.cli.plain_lines import PlainLines, in_context
 from a2a_serverless_tools.cli.text import printable
-from a2a_serverless_tools.inspect.wording import duration, left_at_record
+from a2a_serverless_tools.operate.wording import duration, left_at_record
 
 _NEWS: Final[Mapping[str, str]] = {
     "agent_reloaded": "green",

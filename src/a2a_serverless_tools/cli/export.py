@@ -122,7 +122,7 @@ def _task(log: Log, now_ms: int) -> dict[str, Any]:
     from a2a_serverless.tasks.entries import TurnOpened, json_of
     from a2a_serverless.tasks.turns import turns_of
     from a2a_serverless_tools.cli.task_text import worked
-    from a2a_serverless_tools.inspect.wording import iso
+    from a2a_serverless_tools.operate.wording import iso
 
     of_turn = {turn.version: turn for turn in turns_of(log.head, log.records)}
     turns = [

@@ -105,7 +105,7 @@ async def _letters(options: Namespace) -> Letters:
 
 def _text(letter: Letter, form: str) -> str:
     """Return a message as `json`, as one line to `list`, or to `show` whole."""
-    from a2a_serverless_tools.inspect.wording import iso
+    from a2a_serverless_tools.operate.wording import iso
 
     sent_at, attributes = iso(letter.sent_at), dict(letter.attributes)
     if form == "json":

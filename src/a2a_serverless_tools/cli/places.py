@@ -25,9 +25,9 @@ from a2a_serverless.wiring import (
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.lines import KeptLines, Logs
-from a2a_serverless_tools.inspect.cost import Workers
-from a2a_serverless_tools.inspect.lines import LogLine
 from a2a_serverless_tools.local import own_file
+from a2a_serverless_tools.operate.cost import Workers
+from a2a_serverless_tools.operate.lines import LogLine
 
 _OUTPUTS: Final[Mapping[str, str]] = {
     "Table": "table",

@@ -45,7 +45,7 @@ async def _show(options: Namespace) -> int:
 
 
 def _lines(status: Status) -> Iterator[str]:
-    from a2a_serverless_tools.inspect.wording import UNCOUNTED, age, iso
+    from a2a_serverless_tools.operate.wording import UNCOUNTED, age, iso
 
     yield f"{status.place}, {iso(status.at)}"
     yield from status.wrong or ("Nothing needs a person, as far as these numbers say.",)
@@ -84,7 +84,7 @@ def _lines(status: Status) -> Iterator[str]:
 
 
 def _queues(queues: Sequence[Queue], now: int) -> Iterator[Sequence[str]]:
-    from a2a_serverless_tools.inspect.wording import age
+    from a2a_serverless_tools.operate.wording import age
 
     for one in queues:
         unknown = "unknown" if one.waiting else ""
@@ -118,7 +118,7 @@ _NAMES: Final = ("first attempt, p50", "first attempt, p95", "end, p50", "end, p
 
 
 def _percentiles(times: Times) -> list[str]:
-    from a2a_serverless_tools.inspect.wording import duration
+    from a2a_serverless_tools.operate.wording import duration
 
     found = (times.first_attempt_p50, times.first_attempt_p95, times.end_p50, times.end_p95)
     return ["-" if ms is None else f"≤ {duration(ms)}" for ms in found]

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from a2a_serverless_tools.cli.task_text import View
     from a2a_serverless_tools.console.inspector import Inspector
     from a2a_serverless_tools.console.lines import Logs
-    from a2a_serverless_tools.inspect.cost import Cost
-    from a2a_serverless_tools.inspect.lines import LogLine
-    from a2a_serverless_tools.inspect.timeline import Timeline
+    from a2a_serverless_tools.operate.cost import Cost
+    from a2a_serverless_tools.operate.lines import LogLine
+    from a2a_serverless_tools.operate.timeline import Timeline
 
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{32}")
 
@@ -75,7 +75,7 @@ async def _show(options: Namespace) -> int:
     """Print the task to stdout; if a part or all of it is not shown, say why and return 2."""
     from a2a_serverless_tools.cli.places import inspector_of
     from a2a_serverless_tools.cli.task_text import log_text
-    from a2a_serverless_tools.inspect.timeline import with_logs
+    from a2a_serverless_tools.operate.timeline import with_logs
 
     fault = fault_of(options.id, options.scope)
     if fault is None and options.follow and (options.json or options.cost or options.story):

@@ -17,10 +17,10 @@ from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.turns import Attempt, Turn, Wait
 from a2a_serverless_tools.cli.plain_lines import WHY, named
 from a2a_serverless_tools.cli.text import printable
-from a2a_serverless_tools.inspect.cost import Cost, dollars
-from a2a_serverless_tools.inspect.timeline import Change, Committed, Timeline
-from a2a_serverless_tools.inspect.webhooks import Webhook
-from a2a_serverless_tools.inspect.wording import (
+from a2a_serverless_tools.operate.cost import Cost, dollars
+from a2a_serverless_tools.operate.timeline import Change, Committed, Timeline
+from a2a_serverless_tools.operate.webhooks import Webhook
+from a2a_serverless_tools.operate.wording import (
     UNREADABLE,
     caller,
     changed,
@@ -38,10 +38,10 @@ from a2a_serverless_tools.inspect.wording import (
     what_holds,
     why,
 )
-from a2a_serverless_tools.inspect.words import step_text, usage_text
+from a2a_serverless_tools.operate.words import step_text, usage_text
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.inspect.lines import LogLine
+    from a2a_serverless_tools.operate.lines import LogLine
 
 View: TypeAlias = Literal["all", "story"]
 

@@ -121,7 +121,7 @@ async def _print_counts(inspector: Inspector, options: Namespace, scope: str) ->
 
 async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilter) -> int:
     from a2a_serverless.clock import SystemClock
-    from a2a_serverless_tools.inspect.wording import UNREADABLE, iso
+    from a2a_serverless_tools.operate.wording import UNREADABLE, iso
 
     now = SystemClock().now_ms()
     pages: list[Rows] = []
@@ -292,7 +292,7 @@ async def _deleted(
 
 
 def _amounts(of: Amounts) -> str:
-    from a2a_serverless_tools.inspect.wording import amounts
+    from a2a_serverless_tools.operate.wording import amounts
 
     return amounts(of.tasks, of.contexts, of.webhooks, of.uploads)
 

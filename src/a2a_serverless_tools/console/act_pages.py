@@ -18,7 +18,7 @@ from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.journal import newest
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
 from a2a_serverless_tools.console.rows import PAGE
-from a2a_serverless_tools.inspect.acting import ACTS, Act
+from a2a_serverless_tools.operate.acting import ACTS, Act
 
 _MOST: Final = 200
 """Tasks of one run: what a person waits for in front of a page."""

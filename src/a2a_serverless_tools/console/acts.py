@@ -38,7 +38,7 @@ from a2a_serverless_tools.console.filters import TaskFilter
 from a2a_serverless_tools.console.inspector import Inspector, in_line_of
 from a2a_serverless_tools.console.journal import Journal, newest, person
 from a2a_serverless_tools.console.rows import PAGE, TaskRow
-from a2a_serverless_tools.inspect.acting import (
+from a2a_serverless_tools.operate.acting import (
     Act,
     opening_of,
     refused,

@@ -12,7 +12,7 @@ from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless_tools.console.finding import Noted
-from a2a_serverless_tools.inspect.words import UNKNOWN, Asked, asked_in
+from a2a_serverless_tools.operate.words import UNKNOWN, Asked, asked_in
 
 _KEPT: Final = 5_000
 """Tasks that are remembered: what was asked never changes."""

@@ -39,7 +39,7 @@ from a2a_serverless_tools.console.parts import (
     shown_parts,
     size_of,
 )
-from a2a_serverless_tools.inspect.timeline import unknown_entry
+from a2a_serverless_tools.operate.timeline import unknown_entry
 
 _Kind: TypeAlias = Literal[
     "user",

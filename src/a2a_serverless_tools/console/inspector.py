@@ -35,9 +35,9 @@ from a2a_serverless_tools.console.finding import find_tasks
 from a2a_serverless_tools.console.lines import Logs
 from a2a_serverless_tools.console.lists import Lists
 from a2a_serverless_tools.console.survey import survey_task
-from a2a_serverless_tools.inspect.cost import Cost, Workers, cost_of
-from a2a_serverless_tools.inspect.survey import Survey
-from a2a_serverless_tools.inspect.timeline import InLine, Timeline, timeline
+from a2a_serverless_tools.operate.cost import Cost, Workers, cost_of
+from a2a_serverless_tools.operate.survey import Survey
+from a2a_serverless_tools.operate.timeline import InLine, Timeline, timeline
 
 _SURVEYS: Final = 16
 _SURVEYED_BYTES: Final = 64 * 1024 * 1024

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from a2a_serverless.observability.logs import with_context
-from a2a_serverless_tools.inspect.lines import LogLine
+from a2a_serverless_tools.operate.lines import LogLine
 
 MOST_BYTES: Final = 5_000_000
 """Bytes after which `dev` begins the other of the two files with its newest lines."""

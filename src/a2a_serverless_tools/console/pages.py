@@ -37,8 +37,8 @@ from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, 
 from a2a_serverless_tools.console.rows import ATTENTIONS, LATE_MS, PAGE, STATES
 from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.console.trying import Trying
-from a2a_serverless_tools.inspect.cost import dollars
-from a2a_serverless_tools.inspect.timeline import Timeline, with_logs
+from a2a_serverless_tools.operate.cost import dollars
+from a2a_serverless_tools.operate.timeline import Timeline, with_logs
 
 VIEWS: Final = ("conversation", "timeline", "events", "cost")
 _KINDS: Final = {"conversation": SPEAKERS, "events": KINDS}

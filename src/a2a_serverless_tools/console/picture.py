@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from a2a_serverless.tasks.turns import Wait
-from a2a_serverless_tools.inspect.timeline import Timeline
-from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
-from a2a_serverless_tools.inspect.wording import (
+from a2a_serverless_tools.operate.timeline import Timeline
+from a2a_serverless_tools.operate.webhooks import DeliveryLine, Webhook
+from a2a_serverless_tools.operate.wording import (
     delivery,
     duration,
     outcome,

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from a2a_serverless.observability.spans import kept_trace_id
-from a2a_serverless_tools.inspect import wording
-from a2a_serverless_tools.inspect.words import step_text, usage_text
+from a2a_serverless_tools.operate import wording
+from a2a_serverless_tools.operate.words import step_text, usage_text
 
 BASE: Final = "/_console"
 """The path of the console; no agent has a tenant of this name."""

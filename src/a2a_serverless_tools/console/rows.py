@@ -21,7 +21,7 @@ from a2a_serverless.tasks.head import (
     plain_state,
 )
 from a2a_serverless.tasks.identity import TaskKey
-from a2a_serverless_tools.inspect.wording import IN_LINE, age, duration, left_at_record, times
+from a2a_serverless_tools.operate.wording import IN_LINE, age, duration, left_at_record, times
 
 STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in sorted(KNOWN)}
 """The states that a task can have, by their plain names."""

@@ -15,8 +15,8 @@ from a2a_serverless_tools.console.finding import Noted, NotedTasks, tasks_in_tro
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.letters import QUEUES, WORKING, Queue, oldest_of, queues_of
 from a2a_serverless_tools.console.lists import MOST_NOTED
-from a2a_serverless_tools.inspect.wording import duration
-from a2a_serverless_tools.inspect.words import Asked
+from a2a_serverless_tools.operate.wording import duration
+from a2a_serverless_tools.operate.words import Asked
 
 SEEN_MS: Final = 180_000
 """A process that has told of itself since then works: it tells each minute, and clocks differ."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless_tools.inspect.survey import Survey
+from a2a_serverless_tools.operate.survey import Survey
 
 
 async def survey_task(

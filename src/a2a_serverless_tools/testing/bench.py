@@ -25,7 +25,7 @@ from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import executor_of, load_agent, what_is
 from a2a_serverless.worker.context import Worker
 from a2a_serverless.worker.sweeper import Sweeper
-from a2a_serverless_tools.inspect.wording import iso
+from a2a_serverless_tools.operate.wording import iso
 from a2a_serverless_tools.testing.clock import PacedClock
 from a2a_serverless_tools.testing.process import KilledError, Points, Process, _found
 from a2a_serverless_tools.testing.run import Run, Said, When

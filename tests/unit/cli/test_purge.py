@@ -30,9 +30,9 @@ from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.identity import Scope, oidc_principal
 from a2a_serverless_tools.cli import tasks
 from a2a_serverless_tools.contract import Storage
-from a2a_serverless_tools.inspect.wording import amounts
 from a2a_serverless_tools.local.own_file import own_file
 from a2a_serverless_tools.local.stack import Options, Stack
+from a2a_serverless_tools.operate.wording import amounts
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
 from tests.support.messages import request

@@ -19,7 +19,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import open_backends
 from a2a_serverless_tools.console.letters import oldest_of
-from a2a_serverless_tools.inspect.wording import UNCOUNTED
+from a2a_serverless_tools.operate.wording import UNCOUNTED
 from tests.support.clocks import ManualClock
 from tests.unit.cli.conftest import Run, opened, wait
 from tests.unit.push.test_jobs import LETTER

@@ -34,7 +34,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.tasks.usage import Usage
-from a2a_serverless_tools.inspect.prices import WRITE_UNIT
+from a2a_serverless_tools.operate.prices import WRITE_UNIT
 from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database

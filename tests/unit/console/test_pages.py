@@ -32,10 +32,10 @@ from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.lines import Logs
 from a2a_serverless_tools.contract import Storage
-from a2a_serverless_tools.inspect.lines import LogLine
-from a2a_serverless_tools.inspect.prices import WRITE_UNIT
-from a2a_serverless_tools.inspect.timeline import InLine
-from a2a_serverless_tools.inspect.wording import what_holds
+from a2a_serverless_tools.operate.lines import LogLine
+from a2a_serverless_tools.operate.prices import WRITE_UNIT
+from a2a_serverless_tools.operate.timeline import InLine
+from a2a_serverless_tools.operate.wording import what_holds
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, request
 from tests.support.queues import take

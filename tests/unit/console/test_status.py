@@ -36,7 +36,7 @@ from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.rows import TaskQuery
 from a2a_serverless_tools.console.status import Status, status_of
-from a2a_serverless_tools.inspect.wording import UNCOUNTED
+from a2a_serverless_tools.operate.wording import UNCOUNTED
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.unit.console.conftest import ANN, URL, Person, visited

@@ -16,7 +16,7 @@ from a2a_serverless.tasks.head import KNOWN, RESTING, TERMINAL, Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import MAX_CONFIGS, PushEvents
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.inspect.webhooks import webhooks_of
+from a2a_serverless_tools.operate.webhooks import webhooks_of
 from tests.support.messages import agent_message
 from tests.support.queues import is_empty
 from tests.unit.push.receivers import OK, Receiver, listening, status

@@ -30,8 +30,8 @@ from a2a_serverless.worker.meter import BudgetError, Budgets, Meter
 from a2a_serverless_tools.cli.author_lines import _AuthorLines
 from a2a_serverless_tools.console.acts import Acts
 from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.inspect.acting import retry_id
 from a2a_serverless_tools.local.stack import Options, Stack
+from a2a_serverless_tools.operate.acting import retry_id
 from tests.support.observed import recorded
 from tests.support.workers import S, artifact_texts
 from tests.unit.worker.test_steps import Stand, run

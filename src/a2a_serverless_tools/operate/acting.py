@@ -12,8 +12,8 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import ASLEEP, FORMAT, Head, plain_state
 from a2a_serverless.tasks.identity import Scope, digest, keyed_task_id
 from a2a_serverless.tasks.push import Push
-from a2a_serverless_tools.inspect.timeline import InLine
-from a2a_serverless_tools.inspect.wording import in_line, iso, left_at_record
+from a2a_serverless_tools.operate.timeline import InLine
+from a2a_serverless_tools.operate.wording import in_line, iso, left_at_record
 
 Act: TypeAlias = Literal["cancel", "resend", "retry", "redeliver", "delete"]
 

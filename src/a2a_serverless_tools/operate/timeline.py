@@ -52,10 +52,10 @@ from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import GivenUp, PushEvents
 from a2a_serverless.tasks.turns import Attempt, Turn, Wait, turns_of
 from a2a_serverless.tasks.usage import Used
-from a2a_serverless_tools.inspect.lines import LogLine, by_attempt
-from a2a_serverless_tools.inspect.survey import Survey
-from a2a_serverless_tools.inspect.webhooks import Webhook, webhooks_of, with_deliveries
-from a2a_serverless_tools.inspect.words import Asked, asked_in, step_text, usage_text
+from a2a_serverless_tools.operate.lines import LogLine, by_attempt
+from a2a_serverless_tools.operate.survey import Survey
+from a2a_serverless_tools.operate.webhooks import Webhook, webhooks_of, with_deliveries
+from a2a_serverless_tools.operate.words import Asked, asked_in, step_text, usage_text
 
 _ChangeName: TypeAlias = Literal[
     "message",

@@ -7,8 +7,8 @@ from typing import Any
 
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
-from a2a_serverless_tools.inspect.survey import Survey
-from a2a_serverless_tools.inspect.timeline import Timeline, timeline
+from a2a_serverless_tools.operate.survey import Survey
+from a2a_serverless_tools.operate.timeline import Timeline, timeline
 
 
 def timeline_of(head: Head, records: Iterable[Record], *, now_ms: int = 0, **how: Any) -> Timeline:

@@ -35,9 +35,9 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Head
 from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import NewTask, Timing, open_task
-from a2a_serverless_tools.inspect.lines import LogLine
-from a2a_serverless_tools.inspect.timeline import Timeline, _Holder, with_logs
-from a2a_serverless_tools.inspect.wording import (
+from a2a_serverless_tools.operate.lines import LogLine
+from a2a_serverless_tools.operate.timeline import Timeline, _Holder, with_logs
+from a2a_serverless_tools.operate.wording import (
     changed,
     delivery,
     outcome,
@@ -46,7 +46,7 @@ from a2a_serverless_tools.inspect.wording import (
     webhook,
     what_holds,
 )
-from tests.unit.inspect.timelines import timeline_of
+from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import claimed, opened
 
 CHUNK = ArtifactWritten(Artifact(artifact_id="a"), append=True)

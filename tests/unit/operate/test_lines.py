@@ -10,7 +10,7 @@ from a2a_serverless.tasks.entries import Restarted, TurnEnded, TurnOpened
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd
 from a2a_serverless.tasks.turns import turns_of
-from a2a_serverless_tools.inspect.lines import LogLine, by_attempt
+from a2a_serverless_tools.operate.lines import LogLine, by_attempt
 from tests.unit.tasks.heads import claimed
 
 FAILED = AttemptEnd(token="A", reason="ValueError", correlation_id="first", at=9_000)

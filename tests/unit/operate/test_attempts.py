@@ -22,15 +22,15 @@ from a2a_serverless.tasks.turns import Wait, turns_of
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.picture import picture
-from a2a_serverless_tools.inspect.timeline import Timeline
-from a2a_serverless_tools.inspect.wording import outcome, wait_text, why
+from a2a_serverless_tools.operate.timeline import Timeline
+from a2a_serverless_tools.operate.wording import outcome, wait_text, why
 from a2a_serverless_tools.testing import AgentBench
 from a2a_serverless_tools.testing.clock import PacedClock
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 from tests.support.messages import request
 from tests.support.workers import Agent, Bench
-from tests.unit.inspect.timelines import timeline_of
+from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import claimed, opened
 from tests.unit.worker.test_ends_of_attempts import begin, serving, told_to_end
 from tests.unit.worker.test_steps import Handle, Stand
@@ -82,7 +82,7 @@ def test_an_error_is_followed_by_the_wait_for_the_next_try() -> None:
     shown = life(failing_once(TimeoutError()), retry_base_s=30)
     first, wait, last = told(shown)
     assert re.fullmatch(
-        r"gave back: TimeoutError at tests/unit/inspect/test_attempts.py, line \d+,"
+        r"gave back: TimeoutError at tests/unit/operate/test_attempts.py, line \d+,"
         r" in handle",
         first,
     )
@@ -231,7 +231,7 @@ def test_a_failed_task_says_why_and_where() -> None:
     for keeps, text in ((False, ""), (True, ": customer 4711")):
         shown = life(handle, max_attempts=2, keep_error_texts=keeps)
         assert re.fullmatch(
-            r"attempt 2 ended with LookupError at tests/unit/inspect/test_attempts.py, line \d+,"
+            r"attempt 2 ended with LookupError at tests/unit/operate/test_attempts.py, line \d+,"
             rf" in handle{text} \(correlation id {shown.failure.correlation_id}\)",
             why(shown),
         )

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.push import GivenUp, Push, PushEvents, owed_events, pushed
-from a2a_serverless_tools.inspect.lines import LogLine
+from a2a_serverless_tools.operate.lines import LogLine
 
 _Result: TypeAlias = Literal["told", "failed", "given up"]
 

@@ -12,15 +12,15 @@ from typing import Final
 
 from a2a_serverless.tasks.turns import Attempt
 from a2a_serverless.tasks.usage import MILLION, total
-from a2a_serverless_tools.inspect.prices import (
+from a2a_serverless_tools.operate.prices import (
     API_REQUEST,
     GB_SECOND,
     INVOCATION,
     SQS_REQUEST,
     WRITE_UNIT,
 )
-from a2a_serverless_tools.inspect.timeline import Timeline
-from a2a_serverless_tools.inspect.words import usage_text
+from a2a_serverless_tools.operate.timeline import Timeline
+from a2a_serverless_tools.operate.words import usage_text
 
 NOT_COUNTED: Final = (
     "reads and streams of clients",

@@ -12,10 +12,10 @@ from a2a_serverless.tasks.entries import Entry, Restarted, StatusChanged
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless_tools.cli.task_text import as_json, lines_of
-from a2a_serverless_tools.inspect.cost import Workers, cost_of
 from a2a_serverless_tools.local.demo import _Transcript
+from a2a_serverless_tools.operate.cost import Workers, cost_of
 from tests.support.messages import agent_message
-from tests.unit.inspect.timelines import timeline_of
+from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import opened
 
 WORKING = TaskStatus(state=TaskState.TASK_STATE_WORKING)

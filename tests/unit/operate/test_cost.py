@@ -11,10 +11,10 @@ from a2a_serverless.tasks.entries import Caller, ModelsUsed, Restarted, TurnEnde
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd
 from a2a_serverless.tasks.usage import Usage
-from a2a_serverless_tools.inspect import prices
-from a2a_serverless_tools.inspect.cost import NOT_COUNTED, Cost, Workers, cost_of, dollars
+from a2a_serverless_tools.operate import prices
+from a2a_serverless_tools.operate.cost import NOT_COUNTED, Cost, Workers, cost_of, dollars
 from tests.support.messages import request
-from tests.unit.inspect.timelines import timeline_of
+from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import opened
 
 FUNCTION = "agent-worker:12 2026/11/22/agent-worker[12]4f1c"

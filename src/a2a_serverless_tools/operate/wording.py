@@ -16,9 +16,9 @@ from a2a_serverless.tasks.head import Wait as Reason
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.push import HOST_FAILS, NO_CONSENT, GivenUp
 from a2a_serverless.tasks.turns import Attempt, Outcome, Wait, WaitsFor
-from a2a_serverless_tools.inspect.timeline import Change, Happening, InLine, Timeline
-from a2a_serverless_tools.inspect.webhooks import DeliveryLine, Webhook
-from a2a_serverless_tools.inspect.words import step_text
+from a2a_serverless_tools.operate.timeline import Change, Happening, InLine, Timeline
+from a2a_serverless_tools.operate.webhooks import DeliveryLine, Webhook
+from a2a_serverless_tools.operate.words import step_text
 
 UNREADABLE: Final = "unreadable"
 NO_REASON: Final = "none"
