@@ -276,18 +276,42 @@ def _stored(work: _Work, milliseconds: float) -> dict[str, Any]:
 
 
 def _by_log(log: Log, step: Step, began_at: int | None) -> dict[str, Any]:
-    turn, head = ended_turn(log, Record.of(step), began_at), log.head
-    opened_at = turn.opened_at
+    if began_at is None or step.token is None or log.head.was_claimed:
+        known = _of_all(log, step, began_at)
+    else:  # an ordinary turn: its log is not walked for what is known here
+        known = _of_first(log, step, began_at)
+    return {
+        **known,
+        "attempt_ms": None if began_at is None else max(0, step.at - began_at),
+        **(_spending(log, step.head.usage) if step.head.usage else {}),
+    }
+
+
+def _of_first(log: Log, step: Step, began_at: int) -> dict[str, Any]:
+    """Return the numbers of a turn that its first attempt has ended: nothing lies between."""
+    opened_at = log.at(log.head.turn).at
+    return {
+        "attempts": 1,
+        "waits": _stood(log.head),
+        "queued_ms": None if opened_at is None else max(0, began_at - opened_at),
+        "running_ms": max(0, step.at - began_at),
+        "waiting_ms": 0,
+        "total_ms": None if opened_at is None else max(0, step.at - opened_at),
+        "caller": caller_number(log.caller.user),
+    }
+
+
+def _of_all(log: Log, step: Step, began_at: int | None) -> dict[str, Any]:
+    """Return the numbers of a turn with all its attempts, as its whole log tells them."""
+    turn = ended_turn(log, Record.of(step), began_at)
     return {
         "attempts": len(turn.attempts),
-        "waits": turn.waits | _stood(head),
+        "waits": turn.waits | _stood(log.head),
         "queued_ms": turn.queued_ms,
         "running_ms": turn.running_ms if turn.attempts else None,
         "waiting_ms": turn.paused_ms if turn.attempts else None,
-        "attempt_ms": None if began_at is None else max(0, step.at - began_at),
-        "total_ms": None if opened_at is None else max(0, step.at - opened_at),
+        "total_ms": None if turn.opened_at is None else max(0, step.at - turn.opened_at),
         "caller": caller_number(turn.by) if turn.version else None,
-        **(_spending(log, step.head.usage) if step.head.usage else {}),
     }
 
 
