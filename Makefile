@@ -11,7 +11,7 @@ TOOLS := sam checkov release zensical
 TOOL := $(VENV)/tools
 SAM := $(TOOL)/sam/bin/sam
 # Four processes on two cores: many tests wait for other processes.
-PYTEST_ARGS ?= -n 4 --dist worksteal
+PYTEST_ARGS ?= -n 4
 
 # Frameworks whose agents run in an environment of their own, as their pins are not ours. Those with an
 # adapter have an example, which `dev` starts there: their environments have the local stack, too.

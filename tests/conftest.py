@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import gc
 import logging
-import os
 import signal
 import ssl
-import zlib
 from collections.abc import Generator
 from typing import Any
 
@@ -27,6 +25,7 @@ pytest_plugins = [
     "tests.emulators.fixtures",
     "tests.faults.report",
     "tests.support.followers",
+    "tests.support.forks",
     "tests.support.permission_report",
     "tests.support.rounds",
     "tests.support.secrecy",
@@ -103,21 +102,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mix the files of several processes: those that wait run beside those that compute."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=_place)
-
-
-def _place(item: pytest.Item) -> tuple[bool, int]:
-    """Return where a test runs: those that share a browser or an emulator first and together."""
-    file = item.nodeid.partition("::")[0]
-    shares = any(map(item.get_closest_marker, ("browser", "emulators", "foreign")))
-    block = file.rpartition("/")[0] if shares else file
-    return not shares, zlib.crc32(block.encode())
 
 
 @pytest.hookimpl(wrapper=True)

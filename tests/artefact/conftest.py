@@ -10,13 +10,13 @@ import pytest
 from tests.artefact.build import Artefact, build
 from tests.artefact.deployment import Deployment, deployed
 from tests.support.emulators import Emulator
+from tests.support.forks import shared_folder
 
 
 @pytest.fixture(scope="session")
-def artefact(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Artefact:
+def artefact(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Artefact:
     """What `make build` makes for this machine; made once for all test processes."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base if worker_id == "master" else base.parent
+    shared = shared_folder(pytestconfig, tmp_path_factory)
     target, is_made = shared / "artefact", shared / "artefact.made"
     with (shared / "artefact.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

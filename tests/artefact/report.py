@@ -1,7 +1,4 @@
-"""What the tests of the artefact have measured; a plugin prints the lines that show it.
-
-tests/conftest.py registers it, as the controller of several test processes loads no other one.
-"""
+"""What the tests of the artefact have measured; a plugin prints the lines that show it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What many runs of one scenario have shown; a plugin prints the table of all of them.
-
-tests/conftest.py registers it, as the controller of several test processes loads no other one.
-"""
+"""What many runs of one scenario have shown; a plugin prints the table of all of them."""
 
 from __future__ import annotations
 

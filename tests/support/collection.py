@@ -1,7 +1,6 @@
 """Rules for every test, held when it is collected.
 
-What breaks one is an error of its module, which pytest reports in one process and in many. A
-UsageError would end the processes of xdist without a word.
+What breaks one is an error of its module, which pytest reports beside all others.
 """
 
 from __future__ import annotations

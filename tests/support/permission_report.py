@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless_tools.local.template import find_template
-from tests.support import emulators
+from tests.support import emulators, forks
 from tests.support.permissions import granted, implied, transform
 from tests.support.recorded_calls import Permission, recorded, recording
 
@@ -21,27 +21,22 @@ _PROBLEMS = pytest.StashKey[list[str]]()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Record the calls of this process; a controller of others runs no test and makes none."""
+    """Record the calls of this process, and of those that it forks."""
     running = recording()
     running.__enter__()
     session.config.stash[_RECORDING] = running
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    """Take over what a worker process has recorded."""
-    calls = getattr(node, "workeroutput", {}).get("recorded_calls", ())
-    for function, action, resource, test in calls:
-        recorded().setdefault((function, action, resource), test)
-
-
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Hand the calls to the controller, or, there, hold them against the template."""
+    """Hand the calls to the process that prints, or, there, hold them against the template."""
     session.config.stash[_RECORDING].__exit__(None, None, None)
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output["recorded_calls"] = [(*permission, test) for permission, test in recorded().items()]
+    if forks.is_fork(session.config):
+        calls = [(*permission, test) for permission, test in recorded().items()]
+        forks.hand_over(session.config, "recorded calls", calls)
         return
+    for calls in forks.handed_over(session.config, "recorded calls"):
+        for function, action, resource, test in calls:
+            recorded().setdefault((function, action, resource), test)
     has_run_all = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     problems = list(_problems(is_whole=has_run_all and _is_whole(session.config)))
     session.config.stash[_PROBLEMS] = problems

@@ -1,7 +1,6 @@
 """Sections at the end of a run, made of what its tests have recorded with `record_property`.
 
-Each module that prints one is a plugin of tests/conftest.py: under xdist the process that prints
-loads no other conftest.
+Each module that prints one is a plugin of tests/conftest.py, which is loaded whatever is tested.
 """
 
 from __future__ import annotations
