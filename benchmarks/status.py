@@ -41,9 +41,9 @@ from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.identity import Scope, new_id, new_incarnation, new_token
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task, releasing
 from a2a_serverless.wiring import OBSERVER
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.status import Status, status_of
 from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.status import Status, status_of
 from benchmarks.meter import Meter, Usage
 from benchmarks.storage import TABLE, client_of, echo_commit, message, store
 from tests.support.databases import dynamo_storage

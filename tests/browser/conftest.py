@@ -19,8 +19,8 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless_tools.cli import dev
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.lines import kept_lines
 from a2a_serverless_tools.local.stack import Options, Stack
+from a2a_serverless_tools.operate.logs import kept_lines
 from tests.browser.seeds import Scribe
 from tests.support.clocks import ManualClock
 from tests.support.foreign_clients import install_javascript

@@ -34,11 +34,11 @@ from a2a_serverless.tasks.entries import Caller, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, plain_state
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import OBSERVER, Backends
-from a2a_serverless_tools.console.acts import Acts, Done
-from a2a_serverless_tools.console.filters import TaskFilter
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.journal import KEPT_S, Entry, about, newest
 from a2a_serverless_tools.operate.acting import ACTS, Act, retry_id
+from a2a_serverless_tools.operate.acts import Acts, Done
+from a2a_serverless_tools.operate.filters import TaskFilter
+from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.journal import KEPT_S, Entry, about, newest
 from tests.support.clocks import ManualClock
 from tests.support.failures import failed_task
 from tests.support.messages import message, request
@@ -615,7 +615,7 @@ async def test_what_failed_is_found_by_its_end(desk: Desk, monkeypatch: pytest.M
     old = await desk.storage.commit(old, Commit(token="a", claims=True, worker="w"))
     await desk.storage.commit(old, Commit(entries=(status,), token="a"))
     walk = AsyncMock(side_effect=AssertionError)
-    monkeypatch.setattr("a2a_serverless_tools.console.lists.created_in", walk)
+    monkeypatch.setattr("a2a_serverless_tools.operate.lists.created_in", walk)
     for chosen in ({"state": "failed"}, {"attention": "failed", "reason": "none"}):
         plan = await desk.acts.plan("retry", TaskFilter(context=context, since="1h", **chosen))
         assert [row.task_id for row in plan.rows] == ["old"]

@@ -21,9 +21,9 @@ from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId
 from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, Attention, Failure, Head, plain_state
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit, releasing
-from a2a_serverless_tools.console.filters import TaskFilter
-from a2a_serverless_tools.console.finding import Noted, tasks_in_trouble, waiting_tasks
-from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.operate.filters import TaskFilter
+from a2a_serverless_tools.operate.finding import Noted, tasks_in_trouble, waiting_tasks
+from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.wording import NO_REASON
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, new_scope

@@ -34,8 +34,8 @@ from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit, releasing, renewing
-from a2a_serverless_tools.console.finding import find_tasks
 from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.operate.finding import find_tasks
 from tests.support.clocks import ManualClock
 from tests.support.databases import BACKENDS, TABLE, Database, key, moto_database, new_scope
 from tests.support.messages import agent_message, chunk, request

@@ -54,11 +54,11 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import Presence
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import MOST_OF_ERROR, MOST_PLACE
-from a2a_serverless_tools.console.finding import created_in, find_tasks
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.rows import TaskQuery
-from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.operate.finding import created_in, find_tasks
+from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.rows import TaskQuery
+from a2a_serverless_tools.operate.status import status_of
 from a2a_serverless_tools.testing.clock import PacedClock
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import (

@@ -21,9 +21,9 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Spared
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit, releasing
-from a2a_serverless_tools.console.finding import created_in, find_tasks
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.operate.finding import created_in, find_tasks
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, Database, emulator_client, moto_database, new_scope
 from tests.support.emulators import Emulator

@@ -47,8 +47,8 @@ from a2a_serverless.tasks.push import (
 )
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.console.survey import survey_task
 from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.operate.survey import survey_task
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database, new_scope
 from tests.support.memory import on_insert

@@ -11,7 +11,7 @@ from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.console.finding import created_in
+from a2a_serverless_tools.operate.finding import created_in
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 

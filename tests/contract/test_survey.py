@@ -14,9 +14,8 @@ from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.console.finding import find_tasks
-from a2a_serverless_tools.console.survey import survey_task
-from a2a_serverless_tools.operate.survey import Survey
+from a2a_serverless_tools.operate.finding import find_tasks
+from a2a_serverless_tools.operate.survey import Survey, survey_task
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope
 from tests.support.messages import agent_message, request

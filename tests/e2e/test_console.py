@@ -23,8 +23,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.rules import Timing
 from a2a_serverless_tools import cli
-from a2a_serverless_tools.console import letters
 from a2a_serverless_tools.local.stack import Options, Stack
+from a2a_serverless_tools.operate import queues as letters
 from tests.support.databases import dynamo_storage
 from tests.support.messages import request
 

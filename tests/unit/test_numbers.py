@@ -27,8 +27,8 @@ from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless_tools.cli.answers import Answer
 from a2a_serverless_tools.cli.export import _task
-from a2a_serverless_tools.console.inspector import event_lines
 from a2a_serverless_tools.console.parts import shown_parts
+from a2a_serverless_tools.operate.inspector import event_lines
 from a2a_serverless_tools.testing import AgentBench
 
 EXACT = 2**53

@@ -12,11 +12,11 @@ from a2a_serverless_tools.cli.task import fault_of, not_found
 from a2a_serverless_tools.cli.text import agreed, counting, printable, refuse, say
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.console.acts import Acts, Done, Plan
-    from a2a_serverless_tools.console.filters import TaskFilter
-    from a2a_serverless_tools.console.inspector import Inspector
-    from a2a_serverless_tools.console.journal import Entry
     from a2a_serverless_tools.operate.acting import Act
+    from a2a_serverless_tools.operate.acts import Acts, Done, Plan
+    from a2a_serverless_tools.operate.filters import TaskFilter
+    from a2a_serverless_tools.operate.inspector import Inspector
+    from a2a_serverless_tools.operate.journal import Entry
 
 _MOST: Final = 1_000
 """Tasks of one run, unless the caller asks for another number."""
@@ -91,7 +91,7 @@ def filter_of(options: Namespace) -> TaskFilter:
     Raises:
         InvalidArgumentError: a value chooses nothing.
     """
-    from a2a_serverless_tools.console.filters import TaskFilter
+    from a2a_serverless_tools.operate.filters import TaskFilter
 
     return TaskFilter.of({name: getattr(options, name, "") or "" for name in TaskFilter.names()})
 
@@ -119,7 +119,7 @@ async def _act(options: Namespace, act: Act) -> int:
     """Do something with one task, or with those of a filter; return 2 if it cannot be done."""
     from a2a_serverless.errors import InvalidArgumentError
     from a2a_serverless_tools.cli.places import inspector_of
-    from a2a_serverless_tools.console.acts import NEED_QUEUE, Acts
+    from a2a_serverless_tools.operate.acts import NEED_QUEUE, Acts
 
     try:
         which = filter_of(options)
@@ -181,8 +181,8 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
 
 async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter) -> int:
     from a2a_serverless.errors import PageTokenError
-    from a2a_serverless_tools.console.acts import AT_ONCE, Done
     from a2a_serverless_tools.operate.acting import ACTS
+    from a2a_serverless_tools.operate.acts import AT_ONCE, Done
 
     try:
         plan = await acts.plan(act, which, most=options.limit, after=options.after)
@@ -259,7 +259,7 @@ async def _journal(options: Namespace) -> int:
     from dataclasses import asdict
 
     from a2a_serverless_tools.cli.places import inspector_of
-    from a2a_serverless_tools.console.journal import about, newest
+    from a2a_serverless_tools.operate.journal import about, newest
 
     if (options.task is None) is not (options.scope is None):
         return refuse("--task and --scope name a task together: give both.")

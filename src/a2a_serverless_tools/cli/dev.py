@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from a2a_serverless_tools.console.app import Console
-    from a2a_serverless_tools.console.lines import KeptLines
     from a2a_serverless_tools.local.stack import Options, Running, Stack
+    from a2a_serverless_tools.operate.logs import KeptLines
 
 _HERE = "127.0.0.1,::1,localhost,example.com"
 """Hosts of webhooks that are allowed in `dev`: this machine's own, and example.com, with which
@@ -93,10 +93,10 @@ def _dev(options: Namespace) -> int:
     from a2a_serverless.worker.agents import take_environment
     from a2a_serverless_tools.cli.author_lines import for_authors
     from a2a_serverless_tools.cli.serving import until_signal
-    from a2a_serverless_tools.console.lines import kept_lines
     from a2a_serverless_tools.local.dotenv import Dotenv
     from a2a_serverless_tools.local.own_file import log_of, own_file
     from a2a_serverless_tools.local.stack import Stack
+    from a2a_serverless_tools.operate.logs import kept_lines
 
     settings = load_settings()
     update = {
@@ -177,8 +177,8 @@ def _beside(consoles: list[Console], lines: KeptLines, running: Running) -> ASGI
     `lines` are what this process logs about tasks.
     """
     from a2a_serverless_tools.console.app import Console, with_console
-    from a2a_serverless_tools.console.inspector import Inspector
     from a2a_serverless_tools.local.http_server import OwnAddress
+    from a2a_serverless_tools.operate.inspector import Inspector
 
     inspector = Inspector(
         running.backends.storage,

@@ -12,7 +12,7 @@ from a2a_serverless_tools.cli.arguments import Adders, Parser
 from a2a_serverless_tools.cli.text import agreed, printable, refuse, say
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.console.letters import Aside, Letter, Letters
+    from a2a_serverless_tools.operate.queues import Aside, Letter, Letters
 
 _QUEUES: Final[dict[str, Aside]] = {
     "undecodable": "undecodable_queue",
@@ -82,7 +82,7 @@ async def _letters(options: Namespace) -> Letters:
     """
     from a2a_serverless.wiring import open_backends, table_file
     from a2a_serverless_tools.cli.places import file_of, in_file, settings_of
-    from a2a_serverless_tools.console.letters import SqsLetters, letters_of
+    from a2a_serverless_tools.operate.queues import SqsLetters, letters_of
 
     settings = (await settings_of(options))[0]
     field, what = _QUEUES[options.queue], _WHAT[options.queue]

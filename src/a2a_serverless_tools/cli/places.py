@@ -23,11 +23,11 @@ from a2a_serverless.wiring import (
     table_file,
 )
 from a2a_serverless_tools.cli.text import printable
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.lines import KeptLines, Logs
 from a2a_serverless_tools.local import own_file
 from a2a_serverless_tools.operate.cost import Workers
+from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.lines import LogLine
+from a2a_serverless_tools.operate.logs import KeptLines, Logs
 
 _OUTPUTS: Final[Mapping[str, str]] = {
     "Table": "table",

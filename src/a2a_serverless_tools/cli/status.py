@@ -11,8 +11,8 @@ from a2a_serverless_tools.cli.arguments import Adders, Parser
 from a2a_serverless_tools.cli.text import printable
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.console.letters import Queue
-    from a2a_serverless_tools.console.status import Status, Times, Troubles
+    from a2a_serverless_tools.operate.queues import Queue
+    from a2a_serverless_tools.operate.status import Status, Times, Troubles
 
 EXIT_WRONG: Final = 1
 """The exit code if something needs a person: the output's first part says what."""
@@ -34,7 +34,7 @@ async def _show(options: Namespace) -> int:
     from dataclasses import asdict
 
     from a2a_serverless_tools.cli.places import inspector_of
-    from a2a_serverless_tools.console.status import status_of
+    from a2a_serverless_tools.operate.status import status_of
 
     status = await status_of(await inspector_of(options))
     if options.json:

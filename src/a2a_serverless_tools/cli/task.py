@@ -13,10 +13,10 @@ from a2a_serverless_tools.cli.text import counting, refuse
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.cli.task_text import View
-    from a2a_serverless_tools.console.inspector import Inspector
-    from a2a_serverless_tools.console.lines import Logs
     from a2a_serverless_tools.operate.cost import Cost
+    from a2a_serverless_tools.operate.inspector import Inspector
     from a2a_serverless_tools.operate.lines import LogLine
+    from a2a_serverless_tools.operate.logs import Logs
     from a2a_serverless_tools.operate.timeline import Timeline
 
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{32}")

@@ -23,10 +23,10 @@ from a2a_serverless_tools.cli.text import counting, printable, refuse, typed
 if TYPE_CHECKING:
     from a2a_serverless.storage.deletion import Amounts, Owner
     from a2a_serverless.storage.durable import DurableStorage
-    from a2a_serverless_tools.console.filters import TaskFilter
-    from a2a_serverless_tools.console.inspector import Inspector
-    from a2a_serverless_tools.console.lists import Rows
-    from a2a_serverless_tools.console.rows import TaskRow
+    from a2a_serverless_tools.operate.filters import TaskFilter
+    from a2a_serverless_tools.operate.inspector import Inspector
+    from a2a_serverless_tools.operate.lists import Rows
+    from a2a_serverless_tools.operate.rows import TaskRow
 
 _DAY_MS: Final = 86_400_000
 _MORE: Final = 10_000
@@ -154,7 +154,7 @@ async def _pages(
     """Yield the pages with up to `--limit` tasks; on a terminal, show a progress bar."""
     from dataclasses import replace
 
-    from a2a_serverless_tools.console.rows import PAGE
+    from a2a_serverless_tools.operate.rows import PAGE
 
     left, token = options.limit, ""
     with counting("looking for tasks") as found:
@@ -176,7 +176,7 @@ async def _pages(
 async def _purge(options: Namespace) -> int:
     """Count, ask and delete; return 2 if nothing may or can be deleted, 3 if there is nothing."""
     from a2a_serverless_tools.cli.places import inspector_of
-    from a2a_serverless_tools.console.acts import Acts
+    from a2a_serverless_tools.operate.acts import Acts
 
     if (fault := fault_of_owner(options, "purge deletes")) is not None:
         return refuse(fault)
@@ -318,7 +318,7 @@ def fault_of_owner(options: Namespace, does: str) -> str | None:
 
 
 def _ago(text: str) -> int:
-    from a2a_serverless_tools.console.filters import span_ms
+    from a2a_serverless_tools.operate.filters import span_ms
 
     span = span_ms(text)
     if span is None:

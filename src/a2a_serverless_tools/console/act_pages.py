@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
-from a2a_serverless_tools.console.acts import AT_ONCE, Acts, Done, Plan
-from a2a_serverless_tools.console.filters import TaskFilter
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.journal import newest
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
-from a2a_serverless_tools.console.rows import PAGE
 from a2a_serverless_tools.operate.acting import ACTS, Act
+from a2a_serverless_tools.operate.acts import AT_ONCE, Acts, Done, Plan
+from a2a_serverless_tools.operate.filters import TaskFilter
+from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.journal import newest
+from a2a_serverless_tools.operate.rows import PAGE
 
 _MOST: Final = 200
 """Tasks of one run: what a person waits for in front of a page."""

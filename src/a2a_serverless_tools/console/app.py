@@ -20,9 +20,9 @@ from a2a_serverless import aws
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless.observability.logs import begun
 from a2a_serverless.storage.table import RefusedError
-from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import Pages
 from a2a_serverless_tools.console.rendering import BASE, MAY_ACT, PLACE, page
+from a2a_serverless_tools.operate.inspector import Inspector
 
 STATIC: Final = Path(__file__).parent / "static"
 

@@ -26,7 +26,6 @@ from a2a_serverless.tasks.head import ASLEEP, HANDOVER, INTERRUPTED, TERMINAL, p
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.turns import Attempt
 from a2a_serverless_tools.console.difference import Difference, difference
-from a2a_serverless_tools.console.inspector import Seen, Show
 from a2a_serverless_tools.console.paging import MOST_OF_ALL, Key, LogFilter, Place, Window, window
 from a2a_serverless_tools.console.parts import (
     PER_PART,
@@ -39,6 +38,7 @@ from a2a_serverless_tools.console.parts import (
     shown_parts,
     size_of,
 )
+from a2a_serverless_tools.operate.inspector import Seen, Show
 from a2a_serverless_tools.operate.timeline import unknown_entry
 
 _Kind: TypeAlias = Literal[

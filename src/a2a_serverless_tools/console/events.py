@@ -20,8 +20,8 @@ from a2a_serverless.tasks.entries import (
     copied,
 )
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Record, events_of
-from a2a_serverless_tools.console.inspector import Seen, Show, as_response
 from a2a_serverless_tools.console.paging import Key, LogFilter, Place, Window, window
+from a2a_serverless_tools.operate.inspector import Seen, Show, as_response
 from a2a_serverless_tools.operate.timeline import discards_of, unknown_entry
 
 _Kind: TypeAlias = Literal["message", "status", "artifact", "attempt", "damage"]

@@ -22,22 +22,22 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.console.act_pages import ActPages
-from a2a_serverless_tools.console.acts import Acts, retried_as
 from a2a_serverless_tools.console.conversation import SPEAKERS, artifacts_of, conversation
 from a2a_serverless_tools.console.events import KINDS, events
-from a2a_serverless_tools.console.filters import TaskFilter, is_scope
-from a2a_serverless_tools.console.inspector import Inspector, Seen
-from a2a_serverless_tools.console.journal import Entry, about
-from a2a_serverless_tools.console.lists import Looked
 from a2a_serverless_tools.console.paging import LogFilter, Place
 from a2a_serverless_tools.console.parts import IMAGES, media_type
 from a2a_serverless_tools.console.picture import picture
 from a2a_serverless_tools.console.queues import Queues
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
-from a2a_serverless_tools.console.rows import ATTENTIONS, LATE_MS, PAGE, STATES
-from a2a_serverless_tools.console.status import status_of
 from a2a_serverless_tools.console.trying import Trying
+from a2a_serverless_tools.operate.acts import Acts, retried_as
 from a2a_serverless_tools.operate.cost import dollars
+from a2a_serverless_tools.operate.filters import TaskFilter, is_scope
+from a2a_serverless_tools.operate.inspector import Inspector, Seen
+from a2a_serverless_tools.operate.journal import Entry, about
+from a2a_serverless_tools.operate.lists import Looked
+from a2a_serverless_tools.operate.rows import ATTENTIONS, LATE_MS, PAGE, STATES
+from a2a_serverless_tools.operate.status import status_of
 from a2a_serverless_tools.operate.timeline import Timeline, with_logs
 
 VIEWS: Final = ("conversation", "timeline", "events", "cost")

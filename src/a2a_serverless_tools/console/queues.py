@@ -11,8 +11,9 @@ from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.tasks.head import ASLEEP
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.letters import (
+from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
+from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.queues import (
     ASIDE,
     WORKING,
     Aside,
@@ -21,8 +22,7 @@ from a2a_serverless_tools.console.letters import (
     letters_of,
     queues_of,
 )
-from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
-from a2a_serverless_tools.console.rows import TaskRow
+from a2a_serverless_tools.operate.rows import TaskRow
 
 SHOWN: Final = 50
 """The most turns or messages of one list."""

@@ -26,9 +26,9 @@ from starlette.responses import RedirectResponse, Response
 from a2a_serverless.http.card import missing_fields
 from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.identity import is_task_id
-from a2a_serverless_tools.console.finding import find_tasks
-from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.rendering import BASE, Route, form_of, page
+from a2a_serverless_tools.operate.finding import find_tasks
+from a2a_serverless_tools.operate.inspector import Inspector
 
 _KEPT: Final = 20
 """The number of calls that are remembered."""

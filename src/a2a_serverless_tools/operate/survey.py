@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.push import Push
@@ -16,3 +17,26 @@ class Survey:
     head: Head
     records: tuple[Record, ...]
     pushes: tuple[Push, ...] = ()
+
+
+async def survey_task(
+    storage: DurableStorage, task_id: str, known: Survey | None = None
+) -> Survey | None:
+    """Return a task; None when it does not exist or has expired.
+
+    `known` is an earlier survey: if the task is still the same, only what was committed since is
+    read.
+
+    Raises:
+        UnreadableTaskError: HEAD, a commit or a push configuration is damaged.
+    """
+    log = await storage.read(
+        task_id,
+        after=known.head.version if known else 0,
+        incarnation=known.head.incarnation if known else None,
+    )
+    if log is None:
+        return await survey_task(storage, task_id) if known else None
+    pushes = await storage.webhooks.of_task(log.head)
+    records = (*(known.records if known else ()), *log.records)
+    return Survey(head=log.head, records=records, pushes=tuple(pushes))

@@ -17,8 +17,8 @@ from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.console.acts import AT_ONCE
 from a2a_serverless_tools.operate.acting import ACTS
+from a2a_serverless_tools.operate.acts import AT_ONCE
 from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.support.recorded_calls import needed

@@ -18,7 +18,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import open_backends
-from a2a_serverless_tools.console.letters import oldest_of
+from a2a_serverless_tools.operate.queues import oldest_of
 from a2a_serverless_tools.operate.wording import UNCOUNTED
 from tests.support.clocks import ManualClock
 from tests.unit.cli.conftest import Run, opened, wait

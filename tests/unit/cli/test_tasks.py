@@ -20,10 +20,10 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, releasing
-from a2a_serverless_tools.console import letters
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.pages import VIEWS
+from a2a_serverless_tools.operate import queues as letters
+from a2a_serverless_tools.operate.inspector import Inspector
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
 from tests.support.newer import append_to_body, event_key, head_key, set_attributes

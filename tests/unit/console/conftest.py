@@ -16,9 +16,9 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools.cli import dev
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.lines import kept_lines
 from a2a_serverless_tools.local.own_file import log_of
 from a2a_serverless_tools.local.stack import Options, Stack
+from a2a_serverless_tools.operate.logs import kept_lines
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
 

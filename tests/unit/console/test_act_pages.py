@@ -21,8 +21,8 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless_tools.console import act_pages
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.journal import Journal
+from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.journal import Journal
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.unit.console.conftest import ANN, OWN, URL, Person, visited

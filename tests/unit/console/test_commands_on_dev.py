@@ -15,9 +15,9 @@ import httpx
 import pytest
 
 from a2a_serverless_tools import cli
-from a2a_serverless_tools.console import lines
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.lines import KeptLines, _Keeping, kept_lines
+from a2a_serverless_tools.operate import logs as lines
+from a2a_serverless_tools.operate.logs import KeptLines, _Keeping, kept_lines
 from tests.unit.console.conftest import Dev, developing
 from tests.unit.push.receivers import Receiver, status
 

@@ -16,12 +16,12 @@ from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusC
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.events import MOST_OF_AN_EVENT
-from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.paging import MOST_OF_ALL
 from a2a_serverless_tools.console.parts import MOST_TEXT, _html_of
 from a2a_serverless_tools.console.rendering import visible
-from a2a_serverless_tools.console.rows import PAGE
 from a2a_serverless_tools.console.trying import Exchange
+from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.rows import PAGE
 from tests.support.databases import moto_database
 from tests.support.messages import request
 from tests.unit.console.conftest import ANN, OWN, URL, Person, visited

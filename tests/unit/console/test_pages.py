@@ -27,12 +27,12 @@ from a2a_serverless.tasks.rules import Commit, releasing, renewing
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
-from a2a_serverless_tools.console.acts import Acts
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.lines import Logs
 from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.operate.acts import Acts
+from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.lines import LogLine
+from a2a_serverless_tools.operate.logs import Logs
 from a2a_serverless_tools.operate.prices import WRITE_UNIT
 from a2a_serverless_tools.operate.timeline import InLine
 from a2a_serverless_tools.operate.wording import what_holds

@@ -16,9 +16,10 @@ from a2a.types import Message, Part, SendMessageRequest
 from botocore.exceptions import ClientError
 from starlette.responses import Response
 
-from a2a_serverless_tools.console import app, lists
+from a2a_serverless_tools.console import app
 from a2a_serverless_tools.console.app import STATIC
 from a2a_serverless_tools.local.stack import Stack
+from a2a_serverless_tools.operate import lists
 from tests.support.observed import logged
 from tests.unit.console.conftest import Dev, developing
 

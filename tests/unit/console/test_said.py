@@ -28,11 +28,12 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, releasing
-from a2a_serverless_tools.console import inspector, paging
+from a2a_serverless_tools.console import paging
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.paging import MOST_ENTRIES
 from a2a_serverless_tools.console.parts import BLOCK
+from a2a_serverless_tools.operate import inspector
+from a2a_serverless_tools.operate.inspector import Inspector
 from tests.browser.seeds import chunk, said
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of

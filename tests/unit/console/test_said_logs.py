@@ -14,7 +14,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller, Entry, Recorded, StepId, TurnOpened
 from a2a_serverless_tools.console import parts
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.inspector import Inspector
+from a2a_serverless_tools.operate.inspector import Inspector
 from tests.browser.seeds import chunk, said
 from tests.support.clocks import ManualClock
 from tests.support.messages import request

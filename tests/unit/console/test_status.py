@@ -33,9 +33,9 @@ from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import Presence
 from a2a_serverless_tools.console.app import Console
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.rows import TaskQuery
-from a2a_serverless_tools.console.status import Status, status_of
+from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.rows import TaskQuery
+from a2a_serverless_tools.operate.status import Status, status_of
 from a2a_serverless_tools.operate.wording import UNCOUNTED
 from tests.support.clocks import ManualClock
 from tests.support.messages import request

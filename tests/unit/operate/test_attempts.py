@@ -20,8 +20,8 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.turns import Wait, turns_of
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
-from a2a_serverless_tools.console.inspector import Inspector
 from a2a_serverless_tools.console.picture import picture
+from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.timeline import Timeline
 from a2a_serverless_tools.operate.wording import outcome, wait_text, why
 from a2a_serverless_tools.testing import AgentBench

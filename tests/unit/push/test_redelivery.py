@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless_tools.console.acts import Acts
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.rows import TaskQuery
+from a2a_serverless_tools.operate.acts import Acts
+from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.rows import TaskQuery
 from a2a_serverless_tools.operate.webhooks import Webhook
 from tests.unit.push.receivers import OK, Receiver, Request, status
 from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World, config

@@ -12,7 +12,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Delete, Key, Range, RefusedError
-from a2a_serverless_tools.console.finding import created_in, find_tasks
+from a2a_serverless_tools.operate.finding import created_in, find_tasks
 from tests.support.clocks import ManualClock
 from tests.support.databases import dynamo_storage, dynamo_table, key, moto_database
 

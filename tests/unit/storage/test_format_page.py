@@ -56,8 +56,8 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.rules import Commit, naming, releasing, renewing
 from a2a_serverless.tasks.usage import Usage
-from a2a_serverless_tools.console.journal import Journal
 from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.operate.journal import Journal
 from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database

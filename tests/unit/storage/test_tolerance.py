@@ -57,7 +57,7 @@ from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, SweepReport
-from a2a_serverless_tools.console.finding import created_in, find_tasks
+from a2a_serverless_tools.operate.finding import created_in, find_tasks
 from tests.support import newer
 from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer
 from tests.support.asgi_streams import live

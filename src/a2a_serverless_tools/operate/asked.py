@@ -11,7 +11,7 @@ from a2a_serverless.storage.table import Key, Table
 from a2a_serverless.tasks.entries import decode_entries
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
-from a2a_serverless_tools.console.finding import Noted
+from a2a_serverless_tools.operate.finding import Noted
 from a2a_serverless_tools.operate.words import UNKNOWN, Asked, asked_in
 
 _KEPT: Final = 5_000

@@ -31,12 +31,11 @@ from a2a_serverless.tasks.head import ASLEEP, Head
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.tasks.turns import Turn
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.console.finding import find_tasks
-from a2a_serverless_tools.console.lines import Logs
-from a2a_serverless_tools.console.lists import Lists
-from a2a_serverless_tools.console.survey import survey_task
 from a2a_serverless_tools.operate.cost import Cost, Workers, cost_of
-from a2a_serverless_tools.operate.survey import Survey
+from a2a_serverless_tools.operate.finding import find_tasks
+from a2a_serverless_tools.operate.lists import Lists
+from a2a_serverless_tools.operate.logs import Logs
+from a2a_serverless_tools.operate.survey import Survey, survey_task
 from a2a_serverless_tools.operate.timeline import InLine, Timeline, timeline
 
 _SURVEYS: Final = 16

@@ -34,10 +34,6 @@ from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.tasks.push import Push, pushed
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.console.filters import TaskFilter
-from a2a_serverless_tools.console.inspector import Inspector, in_line_of
-from a2a_serverless_tools.console.journal import Journal, newest, person
-from a2a_serverless_tools.console.rows import PAGE, TaskRow
 from a2a_serverless_tools.operate.acting import (
     Act,
     opening_of,
@@ -47,6 +43,10 @@ from a2a_serverless_tools.operate.acting import (
     retry_key,
     undelivered,
 )
+from a2a_serverless_tools.operate.filters import TaskFilter
+from a2a_serverless_tools.operate.inspector import Inspector, in_line_of
+from a2a_serverless_tools.operate.journal import Journal, newest, person
+from a2a_serverless_tools.operate.rows import PAGE, TaskRow
 
 MOST: Final = 1_000
 """Tasks that one run acts on at most."""

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.identity import Scope, check_context_id
-from a2a_serverless_tools.console.rows import ATTENTIONS, STATES, TaskQuery
+from a2a_serverless_tools.operate.rows import ATTENTIONS, STATES, TaskQuery
 from a2a_serverless_tools.operate.wording import NO_REASON, iso
 
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

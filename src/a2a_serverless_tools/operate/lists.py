@@ -27,8 +27,8 @@ from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.attempts import overdue_cancel
 from a2a_serverless.tasks.head import Attention, Head, Trouble, Wait, state_name
 from a2a_serverless.tasks.identity import Scope, TaskKey
-from a2a_serverless_tools.console.asked import Requests
-from a2a_serverless_tools.console.finding import (
+from a2a_serverless_tools.operate.asked import Requests
+from a2a_serverless_tools.operate.finding import (
     Created,
     NotedTasks,
     created_in,
@@ -36,7 +36,7 @@ from a2a_serverless_tools.console.finding import (
     tasks_in_trouble,
     waiting_tasks,
 )
-from a2a_serverless_tools.console.rows import STATES, TaskQuery, TaskRow, row_of
+from a2a_serverless_tools.operate.rows import STATES, TaskQuery, TaskRow, row_of
 
 SEARCHED: Final = 1_000
 """The newest tasks of a list among which a text is looked for."""

@@ -11,10 +11,10 @@ from typing import Final
 from a2a_serverless.storage.activity import Hours, Process, activity, percentile
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.tasks.identity import TaskKey
-from a2a_serverless_tools.console.finding import Noted, NotedTasks, tasks_in_trouble, waiting_tasks
-from a2a_serverless_tools.console.inspector import Inspector
-from a2a_serverless_tools.console.letters import QUEUES, WORKING, Queue, oldest_of, queues_of
-from a2a_serverless_tools.console.lists import MOST_NOTED
+from a2a_serverless_tools.operate.finding import Noted, NotedTasks, tasks_in_trouble, waiting_tasks
+from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.lists import MOST_NOTED
+from a2a_serverless_tools.operate.queues import QUEUES, WORKING, Queue, oldest_of, queues_of
 from a2a_serverless_tools.operate.wording import duration
 from a2a_serverless_tools.operate.words import Asked
 
