@@ -202,7 +202,7 @@ def _responses(path: str, verb: str) -> dict[str, Any]:
 
 
 def _media_types(path: str) -> tuple[str, ...]:
-    """Return the media types of results, by the rule of `middleware._Negotiation`."""
+    """Return the media types of results, by the rule of `middleware._Answer`."""
     if path in JSONRPC_PATHS:
         return _JSON, _STREAM
     if path.endswith((":stream", ":subscribe")):

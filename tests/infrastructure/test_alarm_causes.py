@@ -17,10 +17,10 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.errors import count_error, internal_error
-from a2a_serverless.http.intake import _try_send
+from a2a_serverless.http.intake import _sent
 from a2a_serverless.observability import metrics
 from a2a_serverless.tasks.entries import Caller
-from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, caller_number
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.agents import deployed_agent, pulling_agent
@@ -332,18 +332,20 @@ async def test_repairs_that_fail_ring(watched: Watched, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("failures", "rings"), [(1, set()), (3, {"SendFailuresAlarm"})])
 async def test_operations_that_cannot_be_sent_ring(
-    watched: Watched, failures: int, rings: set[str]
+    watched: Watched, failures: int, rings: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three sends that the queue refuses ring the alarm; one, which is repaired, does not."""
     bench = Bench(Agent(complete), clock=watched.clock)
     head = await bench.send()
 
-    async def refused() -> None:
+    async def refused(_: Operation) -> None:
         raise UnavailableError
 
+    monkeypatch.setattr(bench.operations, "send", refused)
+    operation = Operation.to_run(OperationParams.of(head, 1))
     with watched.seen.emitted():
         for _ in range(failures):
-            assert not await _try_send(refused(), "turn", head, 1)
+            assert not await _sent(bench.operations, "turn", operation, head)
     assert watched.rung() == rings
 
 

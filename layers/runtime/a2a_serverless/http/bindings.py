@@ -55,12 +55,34 @@ from a2a_serverless.http.operations import (
     shown_event,
     task_of,
 )
-from a2a_serverless.http.streams import event_source
+from a2a_serverless.http.streams import StreamEvent, event_source
 from a2a_serverless.http.uploads import Uploads
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import Dialect, is_unicode
 
+if TYPE_CHECKING:
+    from a2a_serverless.http.legacy.dialects import LegacyDialects
+
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+_METHODS = {operation.name: operation for operation in OPERATIONS}
+_METHODS_0_3 = {operation.name_0_3: operation for operation in OPERATIONS if operation.name_0_3}
+
+_Id = str | int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Form:
+    """The request of a call, and how its binding and version show what comes of it."""
+
+    asked: AnyMessage
+    show: Callable[[Any], Any]
+    show_event: Callable[[StreamEvent], Any]
+    show_error: Callable[[A2AError], dict[str, str]]
+    media_type: str | None = None
+    tells_at_once: bool = False
+    """Whether a stream shows an error that comes before its first event, too."""
 
 
 def protocol_routes(
@@ -72,21 +94,19 @@ def protocol_routes(
         from a2a_serverless.http.legacy.dialects import LegacyDialects  # noqa: PLC0415
 
         dialects = LegacyDialects(handler, settings)
-    jsonrpc = _JsonRpc(handler, card, settings, dialects)
-    paths = ("/", SUBMIT_PATH) if dialects else ("/",)
-    # Last, because the routes of tenants take every path of two segments or more.
-    rest = _Rest(handler, card, settings, uploads).routes()
-    return [*(route_of("POST", path, jsonrpc.answer) for path in paths), *rest]
+    return _Bindings(handler, card, settings, uploads, dialects).routes()
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
-    """The routes of the operations in 1.0 and 0.3."""
+class _Bindings:
+    """The operations over HTTP+JSON and JSON-RPC, in 1.0 and 0.3."""
 
     handler: DurableRequestHandler
     card: AgentCard
     settings: Settings
     uploads: Uploads
+    dialects: LegacyDialects | None
+    """The methods from before 0.3, for requests that name no version; None: they are not served."""
 
     def routes(self) -> list[BaseRoute]:
         """Return all routes, in the order in which they are to be tried."""
@@ -101,52 +121,40 @@ class _Rest:
             if operation.name_0_3
             for verb in operation.verbs
         ]
-        of_1_0.append(route_of("POST", UPLOADS_PATH, _refusing(self._upload)))
-        # 0.3 first, because the routes of tenants take its paths, too.
+        of_1_0.append(route_of("POST", UPLOADS_PATH, partial(self._rest, answer=self._upload)))
+        # 0.3 first, and tenants last: their routes take every path of two segments or more.
         tenants = Mount("/{tenant}", Router(of_1_0, redirect_slashes=False))
-        return [*of_0_3, *of_1_0, tenants]
+        paths = ("/", SUBMIT_PATH) if self.dialects else ("/",)
+        jsonrpc = [route_of("POST", path, self._jsonrpc) for path in paths]
+        return [*jsonrpc, *of_0_3, *of_1_0, tenants]
 
-    def _endpoint(self, operation: A2AOperation, *, is_0_3: bool = False) -> Endpoint:
-        return _refusing(partial(self._called, operation=operation, is_0_3=is_0_3))
-
-    async def _upload(self, request: Request) -> Response:
-        """Answer a request of the extension, which is none of a version of A2A."""
-        body = await _body(request, is_needed=True)
-        context = CallContext(request, _tenant(request, body))
-        return JSONResponse(await self.uploads.answer(body, context))
-
-    async def _called(self, request: Request, operation: A2AOperation, *, is_0_3: bool) -> Response:
-        """Check version, extensions, query and body, and return the operation's answer."""
-        check_version(request, PROTOCOL_VERSION_0_3 if is_0_3 else PROTOCOL_VERSION_1_0)
-        check_extensions(request, self.card)
-        if operation.request is ListTasksRequest:
-            check_values(dict(request.query_params), ListTasksRequest)
-        check_query(request.query_params)
-        body = await _body(request, is_needed=operation.has_body)
-        context, media_type = CallContext(request, dialect="0.3"), None
-        if is_0_3:
-            # It loads the models of 0.3, a tenth of a cold start.
-            from a2a_serverless.http.legacy import v0_3  # noqa: PLC0415
-
-            asked, show, show_event = v0_3.over_rest(operation.name, request, body)
-        else:
-            asked = _asked(request, operation, body)
-            context, media_type = CallContext(request, _tenant(request, body)), A2A_JSON_MEDIA_TYPE
-            show, show_event = operation.show, shown_event
-        answer = operation.handle(self.handler, asked, context)
+    async def _answered(
+        self, operation: A2AOperation, form: _Form, context: CallContext
+    ) -> Response:
+        """Return the answer of an operation, in one piece or as a stream."""
+        answer = operation.handle(self.handler, form.asked, context)
         if operation.streams:
-            keep_alive_s = self.settings.keep_alive_s
-            return await event_source(answer, show_event, _shown_error, keep_alive_s=keep_alive_s)
+            return await event_source(
+                answer,
+                form.show_event,
+                form.show_error,
+                keep_alive_s=self.settings.keep_alive_s,
+                tells_at_once=form.tells_at_once,
+            )
         result = await answer
+        content = form.show(result) or {}
         return self.handler.in_one_piece(
-            show(result) or {}, task_of(result), operation.if_too_large, media_type
+            content, task_of(result), operation.if_too_large, form.media_type
         )
 
+    # -- HTTP+JSON -----------------------------------------------------------------------------
 
-def _refusing(answer: Endpoint) -> Endpoint:
-    """Return an endpoint whose errors have the form of HTTP+JSON."""
+    def _endpoint(self, operation: A2AOperation, *, is_0_3: bool = False) -> Endpoint:
+        call = partial(self._rest_call, operation=operation, is_0_3=is_0_3)
+        return partial(self._rest, answer=call)
 
-    async def endpoint(request: Request) -> Response:
+    async def _rest(self, request: Request, answer: Endpoint) -> Response:
+        """Return the answer, or its error in the form of HTTP+JSON."""
         try:
             if request.method == "POST":
                 check_content_type(request)
@@ -155,12 +163,118 @@ def _refusing(answer: Endpoint) -> Endpoint:
             return rest_error(error, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
         try:
             with protocol_errors("rest_request"):
-                check_once(request.query_params)
+                if request.query_params:
+                    check_once(request.query_params)
                 return await answer(request)
         except A2AError as error:
             return rest_error(error)
 
-    return endpoint
+    async def _upload(self, request: Request) -> Response:
+        """Answer a request of the extension, which is none of a version of A2A."""
+        body = await _body(request, is_needed=True)
+        context = CallContext(request, _tenant(request, body))
+        return JSONResponse(await self.uploads.answer(body, context))
+
+    async def _rest_call(
+        self, request: Request, operation: A2AOperation, *, is_0_3: bool
+    ) -> Response:
+        """Check version, extensions, query and body, and return the operation's answer."""
+        check_version(request, PROTOCOL_VERSION_0_3 if is_0_3 else PROTOCOL_VERSION_1_0)
+        check_extensions(request, self.card)
+        if operation.request is ListTasksRequest:
+            check_values(dict(request.query_params), ListTasksRequest)
+        if request.query_params:
+            check_query(request.query_params)
+        body = await _body(request, is_needed=operation.has_body)
+        if not is_0_3:
+            form = _Form(
+                asked=_asked(request, operation, body),
+                show=operation.show,
+                show_event=shown_event,
+                show_error=_rest_event,
+                media_type=A2A_JSON_MEDIA_TYPE,
+            )
+            context = CallContext(request, _tenant(request, body))
+            return await self._answered(operation, form, context)
+        # It loads the models of 0.3, a tenth of a cold start.
+        from a2a_serverless.http.legacy import v0_3  # noqa: PLC0415
+
+        asked, show, show_event = v0_3.over_rest(operation.name, request, body)
+        form = _Form(asked=asked, show=show, show_event=show_event, show_error=_rest_event)
+        return await self._answered(operation, form, CallContext(request, dialect="0.3"))
+
+    # -- JSON-RPC ------------------------------------------------------------------------------
+
+    async def _jsonrpc(self, request: Request) -> Response:
+        """Answer a request over JSON-RPC.
+
+        It is checked in this order: content type (-32005), JSON (-32700), envelope (-32600), method
+        (-32601), the method's version (-32009), extensions (-32008), query and parameters (-32602).
+
+        A notification, which has no id, is carried out as any request, and gets no answer, not even
+        an error (JSON-RPC 2.0, section 4.1).
+        """
+        request_id, is_1_0, is_notification = None, names_1_0(request), False
+        try:
+            with protocol_errors("jsonrpc_request"):
+                check_content_type(request)
+                envelope = read_json(await request.body())
+                if not isinstance(envelope, dict):
+                    raise InvalidRequestError(
+                        message="The request is not a JSON object; batches are not served."
+                    )
+                request_id = _id_of(envelope)
+                _check_envelope(envelope)
+                is_notification = "id" not in envelope
+                is_1_0 |= envelope["method"] in _METHODS
+                dialects = self.dialects
+                if dialects is None or not dialects.serve(request, envelope["method"]):
+                    dialects = None
+                    _check_method(request, envelope)
+                check_extensions(request, self.card)
+                check_once(request.query_params)
+                answer = dialects.answer if dialects is not None else self._jsonrpc_call
+                response = await answer(request, envelope, request_id)
+        except A2AError as error:
+            response = JSONResponse(jsonrpc_error(error, request_id, is_1_0=is_1_0))
+        return await _unanswered(response) if is_notification else response
+
+    async def _jsonrpc_call(
+        self, request: Request, envelope: Mapping[str, Any], id_: _Id
+    ) -> Response:
+        """Return the answer of the method in 1.0 or 0.3 that a request names."""
+        method, params = envelope["method"], envelope.get("params", {})
+        is_1_0 = method in _METHODS
+        if not is_1_0:
+            # It loads the models of 0.3, a tenth of a cold start.
+            from a2a_serverless.http.legacy import v0_3  # noqa: PLC0415
+
+            operation = _METHODS_0_3[method]
+            asked, show, show_event = v0_3.over_jsonrpc(operation.name, params)
+        else:
+            operation = _METHODS[method]
+            asked = parsed(params, operation.request)
+            show, show_event = operation.show, shown_event
+
+        def show_error(error: A2AError) -> dict[str, str]:
+            data = json_utils.dumps(jsonrpc_error(error, id_, is_1_0=is_1_0))
+            return {"event": "error", "data": data} if is_1_0 else {"data": data}
+
+        form = _Form(
+            asked=asked,
+            show=lambda result: _enveloped(id_, show(result)),
+            show_event=lambda item: _enveloped(id_, show_event(item)),
+            show_error=show_error,
+            tells_at_once=not is_1_0,
+        )
+        dialect: Dialect = "1.0" if is_1_0 else "0.3"
+        context = CallContext(request, getattr(asked, "tenant", ""), dialect=dialect)
+        return await self._answered(operation, form, context)
+
+
+def _rest_event(error: A2AError) -> dict[str, str]:
+    """Return the server-sent event for an error over HTTP+JSON."""
+    return {"event": "error", "data": json_utils.dumps(rest_payload(error))}
 
 
 def route_of(verb: str, path: str, endpoint: Endpoint) -> Route:
@@ -212,103 +326,11 @@ def _tenant(request: Request, body: Mapping[str, Any]) -> str:
         InvalidParamsError: the request names several tenants, or one that is not a string.
     """
     path, query = request.path_params.get("tenant"), request.query_params.get("tenant")
-    given = [name for name in (path, query, body.get("tenant")) if name]
-    if any(name != given[0] or not isinstance(name, str) for name in given):
+    tenant, *others = [name for name in (path, query, body.get("tenant")) if name] or [""]
+    if not isinstance(tenant, str) or others.count(tenant) != len(others):
         problem = "A request must not name two tenants, and a tenant must be a string."
         raise invalid_params(problem, ("tenant", problem))
-    return given[0] if given else ""
-
-
-def _shown_error(error: A2AError) -> dict[str, str]:
-    return {"event": "error", "data": json_utils.dumps(rest_payload(error))}
-
-
-if TYPE_CHECKING:
-    from a2a_serverless.http.legacy.dialects import LegacyDialects
-
-_METHODS = {operation.name: operation for operation in OPERATIONS}
-_METHODS_0_3 = {operation.name_0_3: operation for operation in OPERATIONS if operation.name_0_3}
-
-_Id = str | int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _JsonRpc:
-    """The endpoint of the operations in 1.0 and 0.3."""
-
-    handler: DurableRequestHandler
-    card: AgentCard
-    settings: Settings
-    dialects: LegacyDialects | None
-    """The methods from before 0.3, for requests that name no version; None: they are not served."""
-
-    async def answer(self, request: Request) -> Response:
-        """Answer a request.
-
-        It is checked in this order: content type (-32005), JSON (-32700), envelope (-32600), method
-        (-32601), the method's version (-32009), extensions (-32008), query and parameters (-32602).
-
-        A notification, which has no id, is carried out as any request, and gets no answer, not even
-        an error (JSON-RPC 2.0, section 4.1).
-        """
-        request_id, is_1_0, is_notification = None, names_1_0(request), False
-        try:
-            with protocol_errors("jsonrpc_request"):
-                check_content_type(request)
-                envelope = read_json(await request.body())
-                if not isinstance(envelope, dict):
-                    raise InvalidRequestError(
-                        message="The request is not a JSON object; batches are not served."
-                    )
-                request_id = _id_of(envelope)
-                _check_envelope(envelope)
-                is_notification = "id" not in envelope
-                is_1_0 |= envelope["method"] in _METHODS
-                dialects = self.dialects
-                if dialects is None or not dialects.serve(request, envelope["method"]):
-                    dialects = None
-                    _check_method(request, envelope)
-                check_extensions(request, self.card)
-                check_once(request.query_params)
-                answer = dialects.answer if dialects is not None else self._called
-                response = await answer(request, envelope, request_id)
-        except A2AError as error:
-            response = JSONResponse(jsonrpc_error(error, request_id, is_1_0=is_1_0))
-        return await _unanswered(response) if is_notification else response
-
-    async def _called(self, request: Request, envelope: Mapping[str, Any], id_: _Id) -> Response:
-        """Return the answer of the method in 1.0 or 0.3 that a request names."""
-        method, params = envelope["method"], envelope.get("params", {})
-        is_1_0 = method in _METHODS
-        if not is_1_0:
-            # It loads the models of 0.3, a tenth of a cold start.
-            from a2a_serverless.http.legacy import v0_3  # noqa: PLC0415
-
-            operation = _METHODS_0_3[method]
-            asked, show, show_event = v0_3.over_jsonrpc(operation.name, params)
-        else:
-            operation = _METHODS[method]
-            asked = parsed(params, operation.request)
-            show, show_event = operation.show, shown_event
-        dialect: Dialect = "1.0" if is_1_0 else "0.3"
-        context = CallContext(request, getattr(asked, "tenant", ""), dialect=dialect)
-        answer = operation.handle(self.handler, asked, context)
-        if not operation.streams:
-            result = await answer
-            content = _enveloped(id_, show(result))
-            return self.handler.in_one_piece(content, task_of(result), operation.if_too_large)
-
-        def show_error(error: A2AError) -> dict[str, str]:
-            data = json_utils.dumps(jsonrpc_error(error, id_, is_1_0=is_1_0))
-            return {"event": "error", "data": data} if is_1_0 else {"data": data}
-
-        return await event_source(
-            answer,
-            lambda item: _enveloped(id_, show_event(item)),
-            show_error,
-            keep_alive_s=self.settings.keep_alive_s,
-            tells_at_once=not is_1_0,
-        )
+    return tenant
 
 
 async def _unanswered(response: Response) -> Response:

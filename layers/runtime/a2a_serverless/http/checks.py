@@ -19,7 +19,6 @@ from a2a.types import (
     AgentCard,
     GetTaskRequest,
     ListTasksRequest,
-    Message,
     Role,
     SendMessageConfiguration,
     SendMessageRequest,
@@ -56,8 +55,7 @@ _JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
 _BESIDE_DATA = ("text", "raw", "url")
 """The other contents that a part may have."""
 
-AsksForHistory = SendMessageConfiguration | GetTaskRequest | ListTasksRequest
-"""Requests that may limit the history of their answers."""
+_AsksForHistory = SendMessageConfiguration | GetTaskRequest | ListTasksRequest
 
 # -- values ----------------------------------------------------------------------------------
 
@@ -92,10 +90,11 @@ def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings)
             raise _invalid(f"message.parts[{number}]", limit)
         if part.url.startswith(f"{SCHEME}:"):  # a text would be shown whole, however large
             raise _invalid(f"message.parts[{number}]", FOREIGN)
-    _check_media_types(request.message, card)
+        if part.media_type:
+            _check_media_type(part.media_type, card)
 
 
-def history_length(request: AsksForHistory | None, settings: Settings) -> int:
+def history_length(request: _AsksForHistory, settings: Settings) -> int:
     """Return the most messages that an answer's history may have (section 3.2.4).
 
     That is A2A_MAX_HISTORY, or less if the `request` asks for less.
@@ -103,7 +102,7 @@ def history_length(request: AsksForHistory | None, settings: Settings) -> int:
     Raises:
         InvalidParamsError: a negative number.
     """
-    if request is None or not request.HasField("history_length"):
+    if not request.HasField("history_length"):
         return settings.max_history
     asked = request.history_length
     if asked < 0:
@@ -138,15 +137,14 @@ def _invalid(field: str, problem: str) -> InvalidParamsError:
     return invalid_params(problem, (field, problem))
 
 
-def _check_media_types(message: Message, card: AgentCard) -> None:
+def _check_media_type(media_type: str, card: AgentCard) -> None:
     modes = {*card.default_input_modes}
     modes.update(mode for skill in card.skills for mode in skill.input_modes)
-    for part in message.parts:
-        if part.media_type and modes and not _is_accepted(part.media_type, modes):
-            raise ContentTypeNotSupportedError(
-                message=f"The agent does not accept {quoted(part.media_type)}, "
-                f"but {', '.join(sorted(modes))}."
-            )
+    if modes and not _is_accepted(media_type, modes):
+        raise ContentTypeNotSupportedError(
+            message=f"The agent does not accept {quoted(media_type)}, "
+            f"but {', '.join(sorted(modes))}."
+        )
 
 
 def _is_accepted(media_type: str, modes: Iterable[str]) -> bool:
@@ -189,7 +187,18 @@ def read_json(body: bytes) -> Any:
         raise JSONParseError(message="The body is not valid JSON.") from error
     except OverflowError as error:
         raise JSONParseError(message=_TOO_LARGE) from error
-    _check_size(value)
+    count, waiting = 0, [value]
+    while waiting:
+        count += 1
+        if count > _MAX_VALUES:
+            raise InvalidParamsError(
+                message=f"The body holds more than {_MAX_VALUES} values: send them in a file."
+            )
+        inner = waiting.pop()
+        if isinstance(inner, dict):
+            waiting.extend(inner.values())
+        elif isinstance(inner, list):
+            waiting.extend(inner)
     if isinstance(value, dict):
         _drop_null_data(value)
         _drop_null_data(value.get("params"))
@@ -207,26 +216,6 @@ def _drop_null_data(params: Any) -> None:
             and any(part.get(name) is not None for name in _BESIDE_DATA)
         ):
             del part["data"]
-
-
-def _check_size(value: Any) -> None:
-    """Refuse a value with more than `_MAX_VALUES` values: its parsing would block the event loop.
-
-    Raises:
-        InvalidParamsError: names the limit.
-    """
-    count, waiting = 0, [value]
-    while waiting:
-        count += 1
-        if count > _MAX_VALUES:
-            raise InvalidParamsError(
-                message=f"The body holds more than {_MAX_VALUES} values: send them in a file."
-            )
-        inner = waiting.pop()
-        if isinstance(inner, dict):
-            waiting.extend(inner.values())
-        elif isinstance(inner, list):
-            waiting.extend(inner)
 
 
 def check_once(query: QueryParams) -> None:
@@ -346,7 +335,12 @@ def _wrong_fields(value: Any, descriptor: Any, path: str = "") -> _Found:
         return
     for field in descriptor.fields:
         for name in {field.json_name, field.name} & value.keys():
-            yield from _wrong_in(value[name], field, f"{path}{name}")
+            given, is_list = value[name], field.default_value == []
+            if is_list and given is not None and not isinstance(given, list):
+                yield f"{path}{name}", _must_be("a list")
+                continue
+            for one in (given or ()) if is_list else (given,):
+                yield from _wrong_value(one, field, f"{path}{name}")
     for choice in descriptor.oneofs:
         given = [f.json_name for f in choice.fields if value.get(f.json_name) is not None]
         if len(given) > 1:
@@ -373,33 +367,22 @@ def is_base64(text: str, *, strict: bool = False) -> bool:
     return len(padding) <= missing < 3  # noqa: PLR2004 - one digit is less than a byte
 
 
-def _wrong_in(value: Any, field: FieldDescriptor, path: str) -> _Found:
-    if field.default_value != []:  # what a list has by default
-        yield from _wrong_in_one(value, field, path)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _wrong_in_one(item, field, path)
-    elif value is not None:
-        yield path, _must_be("a list")
-
-
-def _wrong_in_one(value: Any, field: FieldDescriptor, path: str) -> _Found:
+def _wrong_value(value: Any, field: FieldDescriptor, path: str) -> _Found:
+    """Yield what is wrong with one value of a field; null is none."""
     if value is None:
         return
+    descriptor: Any = field.message_type
     if field.enum_type is not None:
         if not _is_value_of(field.enum_type, value):
-            known = ", ".join(value.name for value in field.enum_type.values if value.number)
+            known = ", ".join([value.name for value in field.enum_type.values if value.number])
             yield path, (f"has an unknown value: it is one of {known}.", f"Not one of {known}.")
-    elif field.message_type is not None:
-        yield from _wrong_message(value, field.message_type, path)
     elif field.type in _SCALARS:
         is_right, problem = _SCALARS[field.type]
         if not is_right(value):
             yield path, problem
-
-
-def _wrong_message(value: Any, descriptor: Any, path: str) -> _Found:
-    if descriptor.full_name == f"{_PROTOBUF}Timestamp":
+    elif descriptor is None:
+        return
+    elif descriptor.full_name == f"{_PROTOBUF}Timestamp":
         if not _is_time(value):
             yield path, _must_be("a time, such as 2026-01-31T12:00:00Z")
     elif descriptor.full_name != f"{_PROTOBUF}Value" and not isinstance(value, Mapping):

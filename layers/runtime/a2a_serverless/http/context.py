@@ -6,10 +6,11 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import unquote
+from itertools import chain
 from typing import Any, Final
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
@@ -94,6 +95,12 @@ class CallContext:
         creation_key: the idempotency key of a created task with a client's own id, if the request
             has none.
         dialect: the version of A2A that the client speaks.
+        user_name: the caller's identity; empty where callers are not known.
+        scope: that of the principal in its tenant (A2A 1.0.1, section 13.1). A principal that has a
+            tenant of its own acts in it, even if the call does not name it. In any other tenant it
+            finds nothing, as if that tenant did not exist.
+        extensions: those that the caller declares.
+        idempotency_key: the key by which a repeated message is recognised; None if it has none.
     """
 
     request: Request
@@ -101,18 +108,15 @@ class CallContext:
     chosen_id: str | None = None
     creation_key: str | None = None
     dialect: Dialect = "1.0"
+    user_name: str = field(init=False)
+    scope: Scope = field(init=False)
+    extensions: frozenset[str] = field(init=False)
+    idempotency_key: str | None = field(init=False)
+    _acts_in: str = field(init=False)
+    _is_foreign: bool = field(init=False)
 
-    @property
-    def user_name(self) -> str:
-        """Return the caller's identity; empty where callers are not known."""
-        return self._principal.user_name
-
-    @property
-    def scope(self) -> Scope:
-        """Return the scope of the call: its principal in its tenant (A2A 1.0.1, section 13.1).
-
-        A principal that has a tenant of its own acts in it, even if the call does not name it. In
-        any other tenant it finds nothing, as if that tenant did not exist.
+    def __post_init__(self) -> None:
+        """Read what is asked for more than once.
 
         Raises:
             InvalidArgumentError: the tenant's name is too long.
@@ -120,9 +124,16 @@ class CallContext:
         if len(self.tenant) > MAX_TENANT:
             msg = f"A tenant's name may have at most {MAX_TENANT} characters."
             raise InvalidArgumentError(msg, "tenant")
+        principal: Principal = self.request.scope.get("user") or _ANYONE
+        self.user_name, own = principal.user_name, principal.tenant
+        self.extensions = requested_extensions(self.request)
+        self.idempotency_key = self.request.headers.get("idempotency-key") or None
+        self._acts_in = self.tenant or own or ""
+        self._is_foreign = own is not None and self._acts_in != own
         if self._is_foreign:
-            return Scope(digest("foreign-tenant", self.tenant, self.user_name))
-        return Scope.of(self._tenant, self.user_name)
+            self.scope = Scope(digest("foreign-tenant", self.tenant, self.user_name))
+        else:
+            self.scope = Scope.of(self._acts_in, self.user_name)
 
     def check_may_open(self) -> None:
         """Refuse a new task in another tenant than the caller's: the agent would act in its name.
@@ -141,15 +152,10 @@ class CallContext:
         """
         return Caller(
             user=self.user_name,
-            tenant=self._tenant,
-            extensions=tuple(sorted(requested_extensions(self.request))),
+            tenant=self._acts_in,
+            extensions=tuple(sorted(self.extensions)),
             variables="" if carried is None else carried.capture(),
         )
-
-    @property
-    def idempotency_key(self) -> str | None:
-        """Return the key by which a repeated message is recognised; None if it has none."""
-        return self.request.headers.get("idempotency-key") or None
 
     @property
     def last_event_id(self) -> Cursor | None:
@@ -192,22 +198,6 @@ class CallContext:
             return None
         return deadline_ms if abs(deadline_ms) < _LATEST_MS else None
 
-    @property
-    def _principal(self) -> Principal:
-        principal: Principal = self.request.scope.get("user") or _ANYONE
-        return principal
-
-    @property
-    def _is_foreign(self) -> bool:
-        return self._principal.tenant is not None and self.tenant not in (
-            "",
-            self._principal.tenant,
-        )
-
-    @property
-    def _tenant(self) -> str:
-        return self.tenant or self._principal.tenant or ""
-
 
 def check_extensions(request: Request, card: AgentCard) -> None:
     """Refuse a caller that does not declare an extension that the card requires (section 3.3.4).
@@ -223,10 +213,10 @@ def check_extensions(request: Request, card: AgentCard) -> None:
         )
 
 
-def requested_extensions(request: Request) -> set[str]:
+def requested_extensions(request: Request) -> frozenset[str]:
     """Return the extensions that the caller declares, under the header's new or former name."""
-    values = (value for name in EXTENSION_HEADERS for value in request.headers.getlist(name))
-    return get_requested_extensions([*values])
+    lists = [request.headers.getlist(name) for name in EXTENSION_HEADERS]
+    return frozenset(get_requested_extensions([*chain(*lists)]))
 
 
 def names_version(request: Request) -> bool:
@@ -238,7 +228,7 @@ def names_version(request: Request) -> bool:
 def names_1_0(request: Request) -> bool:
     """Return True if the request says that it is of 1.0, or of a version that is not served."""
     try:
-        return _minor(_version(request)) == PROTOCOL_VERSION_1_0
+        return _version(request) == PROTOCOL_VERSION_1_0
     except VersionNotSupportedError:
         return True
 
@@ -251,7 +241,7 @@ def check_version(request: Request, spoken: str) -> None:
     Raises:
         VersionNotSupportedError: says which version the operation is of, and what is missing.
     """
-    named = _minor(_version(request))
+    named = _version(request)
     if (named or PROTOCOL_VERSION_0_3) == spoken:
         return
     said = f"the request says {named}" if named else f"without {VERSION_HEADER} a request is of 0.3"
@@ -261,22 +251,22 @@ def check_version(request: Request, spoken: str) -> None:
 
 
 def _version(request: Request) -> str:
-    """Return the protocol version of the header, or else of the query (section 3.6.1)."""
-    asked: Sequence[str] = [
-        *request.headers.getlist(VERSION_HEADER),
-        *(v for k, v in request.query_params.items() if k.lower() == VERSION_HEADER.lower()),
-    ]
-    version = next((v.strip() for v in asked if v.strip()), "")
-    if version and _minor(version) not in _VERSIONS:
-        raise VersionNotSupportedError(
-            message=f"A2A version {quoted(version, 20)} is not one of {', '.join(_VERSIONS)}."
-        )
-    return version
+    """Return the protocol version of the header, or else of the query (section 3.6.1).
 
-
-def _minor(version: str) -> str:
-    """Return a version without its patch number, which does not count (section 3.6)."""
-    return ".".join(version.split(".")[:2])
+    The patch number, which does not count (section 3.6), is left out; empty: none is named.
+    """
+    query = request.query_params.items()
+    asked = request.headers.getlist(VERSION_HEADER)
+    asked += [value for name, value in query if name.lower() == VERSION_HEADER.lower()]
+    for version in map(str.strip, asked):
+        minor = ".".join(version.split(".")[:2])
+        if version and minor not in _VERSIONS:
+            raise VersionNotSupportedError(
+                message=f"A2A version {quoted(version, 20)} is not one of {', '.join(_VERSIONS)}."
+            )
+        if version:
+            return minor
+    return ""
 
 
 def from_header(headers: Mapping[str, str], name: str) -> Mapping[str, Any]:
@@ -334,15 +324,11 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     """
 
     def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
-        name = action.title().replace("_", "")
-
         if inspect.isasyncgenfunction(method):
 
             @functools.wraps(method)
             async def stream(handler: Any, params: Any, context: Any) -> AsyncIterator[Any]:
-                with protocol_errors(action, _task_id(params)):
-                    _tell_span(name, params)
-                    check_required(params, context.dialect)
+                with _operation(action, params, context):
                     async with aclosing(method(handler, params, context)) as events:
                         async for event in events:
                             yield event
@@ -351,9 +337,7 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
         @functools.wraps(method)
         async def call(handler: Any, params: Any, context: Any) -> Any:
-            with protocol_errors(action, _task_id(params)):
-                _tell_span(name, params)
-                check_required(params, context.dialect)
+            with _operation(action, params, context):
                 return await method(handler, params, context)
 
         return call
@@ -361,11 +345,17 @@ def operation(action: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]
     return wrap
 
 
-def _tell_span(name: str, params: Any) -> None:
-    """Name the request's span after its operation, and the task that the request names."""
-    piece = spans.current()
-    piece.rename(name)
-    piece.set({"rpc.method": name, "a2a.task.id": _task_id(params) or None})
+@contextmanager
+def _operation(action: str, params: Any, context: CallContext) -> Iterator[None]:
+    """Name the request's span after the operation, and check its params; see `operation`."""
+    named = params.message if isinstance(params, SendMessageRequest) else params
+    task_id: str = getattr(named, "task_id", getattr(named, "id", ""))
+    with protocol_errors(action, task_id):
+        piece, name = spans.current(), action.title().replace("_", "")
+        piece.rename(name)
+        piece.set({"rpc.method": name, "a2a.task.id": task_id or None})
+        check_required(params, context.dialect)
+        yield
 
 
 def check_required(params: Any, dialect: Dialect = "1.0") -> None:
@@ -374,8 +364,20 @@ def check_required(params: Any, dialect: Dialect = "1.0") -> None:
     Raises:
         InvalidParamsError: names every such field.
     """
+    shape = params
+    if isinstance(params, SendMessageRequest):
+        # Without the author's data, of which nothing is required: the SDK's check looks at every
+        # value, which takes longer than all else that is done for a send.
+        shape = SendMessageRequest()
+        shape.CopyFrom(params)
+        shape.ClearField("metadata")
+        if shape.HasField("message"):  # to clear a field of it would make it present
+            shape.message.ClearField("metadata")
+        for part in shape.message.parts:
+            part.ClearField("metadata")
+            part.ClearField("data")
     try:
-        validate_proto_required_fields(_shape(params))
+        validate_proto_required_fields(shape)
     except InvalidParamsError as error:
         missing = [_in_json(one["field"]) for one in (error.data or {}).get("errors", [])]
         fields = [in_dialect(field, type(params), dialect) for field in missing]
@@ -404,31 +406,6 @@ _ABOUT_A_CONFIG: Final = (
 )
 
 
-def _shape(params: Any) -> Any:
-    """Return params without the author's data, of which nothing is required.
-
-    The SDK's check looks at every value, which takes longer than all else that is done for a send.
-    """
-    if not isinstance(params, SendMessageRequest):
-        return params
-    shape = SendMessageRequest()
-    shape.CopyFrom(params)
-    shape.ClearField("metadata")
-    if shape.HasField("message"):  # to clear a field of it would make it present
-        shape.message.ClearField("metadata")
-    for part in shape.message.parts:
-        part.ClearField("metadata")
-        part.ClearField("data")
-    return shape
-
-
 def _in_json(path: str) -> str:
     """Return the path of a protobuf field as JSON has it: `message.message_id` is `messageId`."""
     return _AFTER_UNDERSCORE.sub(lambda found: found[1].upper(), path)
-
-
-def _task_id(params: Any) -> str:
-    """Return the id of the task that an operation's params name; empty if they name none."""
-    named = params.message if isinstance(params, SendMessageRequest) else params
-    task_id: str = getattr(named, "task_id", getattr(named, "id", ""))
-    return task_id

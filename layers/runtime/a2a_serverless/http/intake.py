@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -28,7 +28,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics, spans
-from a2a_serverless.queues.fifo import send_operation
+from a2a_serverless.queues.fifo import FifoQueue, send_operation
 from a2a_serverless.storage.deletion import delete_fenced
 from a2a_serverless.storage.durable import DurableStorage, Fences, Opened
 from a2a_serverless.storage.endings import cancel_task
@@ -128,9 +128,7 @@ class Intake:
             context_id,
             caller=context.caller(self._carried),
             task_id=chosen or first,
-            idempotency_key=_header_key(key) or context.creation_key
-            if chosen
-            else _creation_key(request, key),
+            idempotency_key=_creation_key(request, context),
             dialect=context.dialect,
         )
         head, turn = opened.head, 1
@@ -170,14 +168,15 @@ class Intake:
         """
         scope = storage.scope.digest
         await self._fences.check(scope, context_id, storage.clock.now_ms())
+        message, push = _without_push(request)
         opened = await storage.open_task(
             context_id,
-            _storable(request),
+            message,
             caller=caller,
             task_id=task_id,
             idempotency_key=idempotency_key,
             ttl_s=ttl_s,
-            push=_inline_push(request),
+            push=push,
             push_dialect=dialect,
         )
         head = opened.head
@@ -195,7 +194,8 @@ class Intake:
         self, storage: DurableStorage, request: SendMessageRequest, context: CallContext
     ) -> Accepted:
         message, key = request.message, _header_key(context.idempotency_key)
-        turn_opened = TurnOpened(_storable(request), context.caller(self._carried))
+        stored, push = _without_push(request)
+        turn_opened = TurnOpened(stored, context.caller(self._carried))
         for _ in range(REBASES):
             head = await storage.head(message.task_id)
             if head is None:
@@ -208,7 +208,7 @@ class Intake:
             commit = Commit(
                 entries=(turn_opened,),
                 idempotency_key=key,
-                push=_inline_push(request),
+                push=push,
                 push_dialect=context.dialect,
             )
             try:
@@ -248,59 +248,60 @@ class Intake:
         self, head: Head, params: OperationParams, *, is_new_task: bool = False
     ) -> None:
         faults.point("after-create")
-        sending = send_operation(
-            self._backends.operations, Operation.to_run(params, is_new_task=is_new_task)
-        )
-        if await _try_send(sending, "turn", head, params.turn):
+        operation = Operation.to_run(params, is_new_task=is_new_task)
+        if await _sent(self._backends.operations, "turn", operation, head):
             faults.point("after-send")
 
 
-async def _try_send(
-    sending: Awaitable[None], kind: Literal["turn", "cancel"], head: Head, turn: int
+async def _sent(
+    queue: FifoQueue[Operation], kind: Literal["turn", "cancel"], operation: Operation, head: Head
 ) -> bool:
-    """Wait until an operation is sent; return False if it could not be.
+    """Send an operation on a turn of a task; return False if it could not be sent.
 
     Log it as `send_turn` or `send_cancel`, or as `send_turn_failed` or `send_cancel_failed`. The
     request does not fail with it, because its commit stands: the due index has the turn, and the
     task of a cancel is due at its deadline.
     """
     action = f"send_{kind}"
-    extra = {"task_id": head.task_id, "context_id": head.context_id, "turn": turn}
+    ids = {"task_id": head.task_id, "context_id": head.context_id, "turn": operation.params.turn}
     try:
-        await sending
+        await send_operation(queue, operation)
     except Exception:
         metrics.count("SendFailures")
-        logger.exception("%s not sent", kind, extra={"action": f"{action}_failed", **extra})
+        logger.exception("%s not sent", kind, extra={"action": f"{action}_failed", **ids})
         return False
-    logger.info("%s sent", kind, extra={"action": action, **extra})
+    logger.info("%s sent", kind, extra={"action": action, **ids})
     return True
 
 
-def _storable(request: SendMessageRequest) -> SendMessageRequest:
-    """Return a copy for log and agent without its push configuration, which holds secrets."""
-    copy = deepcopy(request)
-    if copy.HasField("configuration"):
+def _without_push(
+    request: SendMessageRequest,
+) -> tuple[SendMessageRequest, TaskPushNotificationConfig | None]:
+    """Return a copy for log and agent, and the push configuration, whose secrets it must not have.
+
+    The configuration is for the message's task; None: there is none.
+    """
+    copy, push = deepcopy(request), None
+    if request.configuration.HasField("task_push_notification_config"):
+        push = request.configuration.task_push_notification_config
         copy.configuration.ClearField("task_push_notification_config")
-    return copy
+    return copy, push
 
 
-def _inline_push(request: SendMessageRequest) -> TaskPushNotificationConfig | None:
-    """Return the push configuration that came with a message, for the message's task."""
-    configuration = request.configuration
-    if not configuration.HasField("task_push_notification_config"):
-        return None
-    return configuration.task_push_notification_config
-
-
-def _creation_key(request: SendMessageRequest, key: str | None) -> str | None:
+def _creation_key(request: SendMessageRequest, context: CallContext) -> str | None:
     """Return the key of a creation: the caller's, or the message's in a context that it names.
 
-    Some clients use one messageId for many messages, so the message's key includes its content.
+    Some clients use one messageId for many messages, so the message's key includes its content. A
+    task with its client's own id has the key of its method, if any.
     """
     message = request.message
-    if key is None and message.context_id:
+    if context.idempotency_key is not None:
+        return _header_key(context.idempotency_key)
+    if context.chosen_id is not None:
+        return context.creation_key
+    if message.context_id:
         return digest("message-key", message.message_id, content_digest(message))
-    return _header_key(key)
+    return None
 
 
 def _header_key(key: str | None) -> str | None:
@@ -396,7 +397,8 @@ class Wait:
                 pass
             return until(tail.head)
         finally:
-            await self.end()
+            if self._lease is not None:
+                await self.end()
 
 
 # -- cancels ---------------------------------------------------------------------------------
@@ -436,8 +438,7 @@ async def cancel(
     # A number of its own: the queue must not drop this operation as a repetition of an earlier
     # one, which a worker may have dropped meanwhile.
     params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
-    sending = send_operation(backends.operations, Operation.to_cancel(params))
-    await _try_send(sending, "cancel", head, head.turn)
+    await _sent(backends.operations, "cancel", Operation.to_cancel(params), head)
     faults.point("after-cancel-send")
     tail = await Tail.open(storage, task_id)
     if tail.head.incarnation != head.incarnation:

@@ -62,63 +62,25 @@ def add_middleware(
     Without an authenticator every request is let through, without a principal. A store of `blobs`
     that has no links of its own is served here.
     """
-    app.add_middleware(_Admission, settings=settings, authenticator=authenticator, clock=clock)
-    app.add_middleware(_Negotiation, card=card)
-    app.add_middleware(_ErrorForm)
-    if isinstance(blobs, ServedBlobs):
-        app.add_middleware(_Beside, path=PATH, served=ServedFiles(blobs))
+    app.add_middleware(
+        _Admission,
+        card=card,
+        settings=settings,
+        authenticator=authenticator,
+        clock=clock,
+        served=ServedFiles(blobs) if isinstance(blobs, ServedBlobs) else None,
+    )
     if settings.cors_origins:
         # A browser's preflight has no credentials, and it must read refusals, too.
         app.add_middleware(CORSMiddleware, **_browser_access(settings.cors_origins))
-    app.add_middleware(_Traced)
-
-
-def _beginning(send: Send, begin: Callable[[Message], None]) -> Send:
-    """Return `send`, which hands the beginning of an answer to `begin` before it goes out."""
-
-    async def send_begun(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            begin(message)
-        await send(message)
-
-    return send_begun
-
-
-def _headers(beginning: Message) -> MutableHeaders:
-    return MutableHeaders(raw=beginning.setdefault("headers", []))
-
-
-class _Traced:
-    """Makes a request a span, of the trace that its client names, or of a new one."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_known = scope["method"] in _METHODS
-        about = {
-            "http.request.method": scope["method"] if is_known else "_OTHER",
-            "url.path": scope["path"],
-            "url.scheme": scope.get("scheme"),
-        }
-        given = spans.incoming(Headers(scope=scope))
-        name = scope["method"] if is_known else "HTTP"
-        with spans.span(name, given, kind="server", attributes=about) as piece:
-            told = _beginning(send, lambda message: _tell_status(piece, message["status"]))
-            await self._app(scope, receive, told)
-
-
-def _tell_status(piece: spans.Piece, status: int) -> None:
-    piece.set({"http.response.status_code": status})
-    if status >= _SERVER_ERROR:
-        piece.fail(str(status))
 
 
 class Application(FastAPI):
     """Answers each request as a piece of work of its own, with its refusals and its failures.
 
-    What comes over https from the gateway, whose host serves nothing else, tells browsers to stay
-    with https (A2A 1.0.1, section 13.4; RFC 6797). Elsewhere the owner of the host decides.
+    The request is a span, of the trace that its client names, or of a new one. What comes over
+    https from the gateway, whose host serves nothing else, tells browsers to stay with https (A2A
+    1.0.1, section 13.4; RFC 6797). Elsewhere the owner of the host decides.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,48 +89,62 @@ class Application(FastAPI):
             # here on reads requests of HTTP alone.
             await self.router({**scope, "app": self}, receive, send)
             return
-        if scope.get(BASE_URL, "").startswith("https:"):
-            send = _beginning(send, _make_strict)
-        with begun():
-            await super().__call__(scope, receive, send)
+        is_strict = scope.get(BASE_URL, "").startswith("https:")
+        is_known = scope["method"] in _METHODS
+        about = {
+            "http.request.method": scope["method"] if is_known else "_OTHER",
+            "url.path": scope["path"],
+            "url.scheme": scope.get("scheme"),
+        }
+        name, given = scope["method"] if is_known else "HTTP", spans.incoming(Headers(scope=scope))
+        with begun(), spans.span(name, given, kind="server", attributes=about) as piece:
+
+            async def send_told(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                    piece.set({"http.response.status_code": status})
+                    if status >= _SERVER_ERROR:
+                        piece.fail(str(status))
+                    if is_strict:
+                        _headers(message)["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
+                await send(message)
+
+            await super().__call__(scope, receive, send_told)
 
 
-def _make_strict(beginning: Message) -> None:
-    _headers(beginning)["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
-
-
-class _Beside:
-    """Hands all below a path to another application, which admits its requests itself."""
-
-    def __init__(self, app: ASGIApp, path: str, served: ASGIApp) -> None:
-        self._app = app
-        self._path = path
-        self._served = served
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_its = scope["path"].startswith(self._path)
-        await (self._served if is_its else self._app)(scope, receive, send)
+def _headers(beginning: Message) -> MutableHeaders:
+    return MutableHeaders(raw=beginning.setdefault("headers", []))
 
 
 class _Admission:
-    """Checks the headers of a request, its caller, the caller's rate, and the body's length."""
+    """Checks the headers of a request, its caller, the caller's rate, and the body's length.
+
+    What is asked below the path of `served` goes there, which admits it by the link's signature.
+    """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
+        card: AgentCard,
         settings: Settings,
         authenticator: Authenticator | None,
         clock: Clock,
+        served: ASGIApp | None,
     ) -> None:
         self._app = app
+        self._offered = frozenset(e.uri for e in card.capabilities.extensions)
         self._longest_headers = settings.max_header_bytes
         self._longest_body = settings.max_body_bytes
         self._authenticator = authenticator
         self._rate = _Rate(settings.requests_per_s, clock) if settings.requests_per_s else None
+        self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers, limit, size = Headers(scope=scope), self._longest_headers, 0
+        if self._served is not None and scope["path"].startswith(PATH):
+            await self._served(scope, receive, send)
+            return
+        answer, size = _Answer(Request(scope), send, self._offered), 0
         too_long = f"The body is longer than {self._longest_body} bytes."
 
         async def receive_counted() -> Message:
@@ -180,37 +156,40 @@ class _Admission:
             return message
 
         try:
-            # Lengths come first, so that no long credentials are read.
-            if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
-                message = f"The headers are longer than {limit} bytes."
-                raise RequestRefusedError("HeadersTooLarge", 431, message)
-            if len(scope["path"]) + len(scope["query_string"]) > limit:
-                message = f"The path and query are longer than {limit} bytes."
-                raise RequestRefusedError("UriTooLong", 414, message)
-            # Before any code that looks for an address, such as the request's URL.
-            check_addresses(headers.items())
-            if scope["path"] not in PUBLIC_PATHS:
-                # A cache between us and the clients does not look at X-API-Key, and would give one
-                # caller's answer to another. Refusals from here on depend on the caller, too.
-                send = _beginning(send, _make_private)
-                if self._authenticator is not None:
-                    scope = {**scope, "user": await self._authenticator.authenticate(headers)}
-                # After the key is checked: a stranger must not use up the requests of a caller.
-                if self._rate is not None:
-                    self._rate.take(getattr(scope.get("user"), "user_name", ""))
+            scope = await self._admitted(scope, answer)
             # The body comes last. Its length is only what the client says, and may be missing or no
             # number; so what is read is counted as well.
             with suppress(ValueError):
-                if int(headers.get("content-length", "0")) > self._longest_body:
+                if int(Headers(scope=scope).get("content-length", "0")) > self._longest_body:
                     raise RequestRefusedError("BodyTooLarge", 413, too_long)
-            await self._app(scope, receive_counted, send)
+            await self._app(scope, receive_counted, answer.send)
         except RequestRefusedError as error:
             # Also one of `receive_counted`: no operation answers before it has read the body.
-            await response_of(error, scope["path"])(scope, receive, send)
+            await response_of(error, scope["path"])(scope, receive, answer.send)
 
-
-def _make_private(beginning: Message) -> None:
-    _headers(beginning).setdefault("Cache-Control", "no-store")
+    async def _admitted(self, scope: Scope, answer: _Answer) -> Scope:
+        """Return the scope with its caller, once all but the body has been checked."""
+        headers, limit = Headers(scope=scope), self._longest_headers
+        # Lengths come first, so that no long credentials are read.
+        if sum([len(name) + len(value) for name, value in scope["headers"]]) > limit:
+            message = f"The headers are longer than {limit} bytes."
+            raise RequestRefusedError("HeadersTooLarge", 431, message)
+        if len(scope["path"]) + len(scope["query_string"]) > limit:
+            message = f"The path and query are longer than {limit} bytes."
+            raise RequestRefusedError("UriTooLong", 414, message)
+        # Before any code that looks for an address, such as the request's URL.
+        check_addresses(headers.items())
+        if scope["path"] in PUBLIC_PATHS:
+            return scope
+        # A cache between us and the clients does not look at X-API-Key, and would give one caller's
+        # answer to another. Refusals from here on depend on the caller, too.
+        answer.is_private = True
+        if self._authenticator is not None:
+            scope = {**scope, "user": await self._authenticator.authenticate(headers)}
+        # After the key is checked: a stranger must not use up the requests of a caller.
+        if self._rate is not None:
+            self._rate.take(getattr(scope.get("user"), "user_name", ""))
+        return scope
 
 
 # -- addresses -------------------------------------------------------------------------------
@@ -287,39 +266,93 @@ class _Rate:
             raise RequestRefusedError("TooManyRequests", 429, message, headers)
 
 
-# -- errors before 1.0 -----------------------------------------------------------------------
+# -- answers ---------------------------------------------------------------------------------
 
 
-class _ErrorForm:
-    """Gives every error the form of before 1.0, unless its request is of 1.0.
+class _Answer:
+    """Sends the answer to a request with the media type, extensions and form of its errors.
 
-    It stands before everything that refuses requests, so that an unknown path, a body that is too
-    long and a missing key are answered in this form, too. It loads none of the models of 0.3.
+    One rule gives every answer its type. A stream is `text/event-stream`. A result of HTTP+JSON 1.0
+    is `application/a2a+json` (section 11.1), unless its caller sends `application/json`, or accepts
+    only `application/json` of the two. An error of it is `application/json`, unless its caller
+    accepts only `application/a2a+json` of the two. All other answers are `application/json`:
+    JSON-RPC, 0.3, the card. The routes give these types already; this class only applies the
+    caller's choice. Refusals have it, too.
+
+    `A2A-Extensions` names the card's extensions that the caller has declared; so does the header's
+    former name, for callers that have used it.
+
+    Every error has the form of before 1.0, unless its request is of 1.0: that of an unknown path,
+    of a body that is too long and of a missing key, too. This loads none of the models of 0.3.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, request: Request, send: Send, offered: frozenset[str]) -> None:
+        self.is_private = False
+        """True for an answer that no cache may keep."""
+        self._request = request
+        self._send = send
+        self._offered = offered
+        self._error: tuple[Message, Callable[[bytes], bytes]] | None = None
+        """An error's beginning, whose length is not known before the body, and the body's form."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        formed = former_form(Request(scope))
-        if formed is None:
-            await self._app(scope, receive, send)
-            return
-        start: Message | None = None
-
-        async def send_formed(message: Message) -> None:
-            nonlocal start
-            if message["type"] == "http.response.start" and message["status"] >= _BAD_REQUEST:
-                start = message  # its length is not known before the body
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer."""
+        if message["type"] == "http.response.start":
+            self._negotiate(message)
+            formed = former_form(self._request) if message["status"] >= _BAD_REQUEST else None
+            if formed is not None:
+                self._error = message, formed
                 return
-            if start is not None:
-                message = {**message, "body": formed(message["body"])}
-                MutableHeaders(scope=start)["content-length"] = str(len(message["body"]))
-                await send(start)
-                start = None
-            await send(message)
+        elif self._error is not None:
+            start, formed = self._error
+            message = {**message, "body": formed(message["body"])}
+            _headers(start)["content-length"] = str(len(message["body"]))
+            self._error = None
+            await self._send(start)
+        await self._send(message)
 
-        await self._app(scope, receive, send_formed)
+    def _negotiate(self, beginning: Message) -> None:
+        headers = _headers(beginning)
+        if self.is_private:
+            headers.setdefault("Cache-Control", "no-store")
+        if beginning["status"] >= _BAD_REQUEST:
+            headers["content-type"] = error_type(self._request)
+        elif headers.get("content-type") == A2A_JSON_MEDIA_TYPE and self._wants_plain_json():
+            headers["content-type"] = _JSON
+        if active := sorted(self._offered and self._offered & requested_extensions(self._request)):
+            names = [name for name in EXTENSION_HEADERS if name in self._request.headers]
+            headers.update({name: ", ".join(active) for name in names})
+
+    def _wants_plain_json(self) -> bool:
+        takes = _named_in_accept(self._request)
+        if A2A_JSON_MEDIA_TYPE in takes:
+            return not takes[A2A_JSON_MEDIA_TYPE]
+        sends_json = self._request.headers.get("content-type", "").lower().startswith(_JSON)
+        return takes.get(_JSON, sends_json)
+
+
+def is_rest_1_0(path: str) -> bool:
+    """Return True for a path of HTTP+JSON 1.0, and for one at which nothing is served."""
+    return path not in JSONRPC_PATHS | PUBLIC_PATHS and not path.startswith(V0_3_PREFIX)
+
+
+def error_type(request: Request) -> str:
+    """Return the media type of an error (A2A 1.0.1, section 11.6)."""
+    takes = _named_in_accept(request)
+    is_taken = takes.get(A2A_JSON_MEDIA_TYPE) and not any(map(takes.get, _PLAIN))
+    return A2A_JSON_MEDIA_TYPE if is_taken and is_rest_1_0(request.scope["path"]) else _JSON
+
+
+def _named_in_accept(request: Request) -> dict[str, bool]:
+    """Return the media types that `Accept` names, and False for those of weight 0.
+
+    It may be sent in several lines, and a weight of 0 refuses a type (RFC 9110, section 12.5.1).
+    """
+    takes: dict[str, bool] = {}
+    for entry in ",".join(request.headers.getlist("accept")).lower().split(","):
+        media_type, *parameters = map(str.strip, entry.split(";"))
+        takes[media_type] = not any(map(_WEIGHT_0.fullmatch, parameters))
+    return takes
 
 
 def former_form(request: Request) -> Callable[[bytes], bytes] | None:
@@ -329,11 +362,12 @@ def former_form(request: Request) -> Callable[[bytes], bytes] | None:
     nor below `/v1/`.
     """
     path: str = request.scope["path"]
+    is_rest = path.startswith(V0_3_PREFIX)
+    if not is_rest and path not in JSONRPC_PATHS:
+        return None
     if names_1_0(request):
         return None
-    if path.startswith(V0_3_PREFIX):
-        return _with_code
-    return _without_details if path in JSONRPC_PATHS else None
+    return _with_code if is_rest else _without_details
 
 
 def _without_details(body: bytes) -> bytes:
@@ -356,76 +390,6 @@ def _with_code(body: bytes) -> bytes:
     codes = [JSON_RPC_ERROR_CODE_MAP[kind] for kind in kinds if kind in JSON_RPC_ERROR_CODE_MAP]
     top = {"code": codes[0] if codes else error["code"], "message": error["message"]}
     return json.dumps({**content, **top}).encode()
-
-
-# -- headers of answers ----------------------------------------------------------------------
-
-
-class _Negotiation:
-    """Sets the answer's media type and extensions.
-
-    One rule gives every answer its type. A stream is `text/event-stream`. A result of HTTP+JSON 1.0
-    is `application/a2a+json` (section 11.1), unless its caller sends `application/json`, or accepts
-    only `application/json` of the two. An error of it is `application/json`, unless its caller
-    accepts only `application/a2a+json` of the two. All other answers are `application/json`:
-    JSON-RPC, 0.3, the card. The routes give these types already; this class only applies the
-    caller's choice. It stands before what refuses requests, so that refusals have it, too.
-
-    `A2A-Extensions` names the card's extensions that the caller has declared; so does the header's
-    former name, for callers that have used it.
-    """
-
-    def __init__(self, app: ASGIApp, *, card: AgentCard) -> None:
-        self._app = app
-        self._offered = frozenset(e.uri for e in card.capabilities.extensions)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope)
-
-        def negotiate(beginning: Message) -> None:
-            headers = _headers(beginning)
-            if beginning["status"] >= _BAD_REQUEST:
-                headers["content-type"] = error_type(request)
-            elif _wants_plain_json(request) and headers.get("content-type") == A2A_JSON_MEDIA_TYPE:
-                headers["content-type"] = _JSON
-            active = sorted(self._offered & requested_extensions(request))
-            if active:
-                names = [name for name in EXTENSION_HEADERS if name in request.headers]
-                headers.update({name: ", ".join(active) for name in names})
-
-        await self._app(scope, receive, _beginning(send, negotiate))
-
-
-def is_rest_1_0(path: str) -> bool:
-    """Return True for a path of HTTP+JSON 1.0, and for one at which nothing is served."""
-    return path not in JSONRPC_PATHS | PUBLIC_PATHS and not path.startswith(V0_3_PREFIX)
-
-
-def error_type(request: Request) -> str:
-    """Return the media type of an error (A2A 1.0.1, section 11.6)."""
-    takes = _named_in_accept(request)
-    is_taken = takes.get(A2A_JSON_MEDIA_TYPE) and not any(map(takes.get, _PLAIN))
-    return A2A_JSON_MEDIA_TYPE if is_taken and is_rest_1_0(request.scope["path"]) else _JSON
-
-
-def _wants_plain_json(request: Request) -> bool:
-    takes = _named_in_accept(request)
-    if A2A_JSON_MEDIA_TYPE in takes:
-        return not takes[A2A_JSON_MEDIA_TYPE]
-    sends_json = request.headers.get("content-type", "").lower().startswith(_JSON)
-    return takes.get(_JSON, sends_json)
-
-
-def _named_in_accept(request: Request) -> dict[str, bool]:
-    """Return the media types that `Accept` names, and False for those of weight 0.
-
-    It may be sent in several lines, and a weight of 0 refuses a type (RFC 9110, section 12.5.1).
-    """
-    takes: dict[str, bool] = {}
-    for entry in ",".join(request.headers.getlist("accept")).lower().split(","):
-        media_type, *parameters = (part.strip() for part in entry.split(";"))
-        takes[media_type] = not any(map(_WEIGHT_0.fullmatch, parameters))
-    return takes
 
 
 # -- pages in browsers -----------------------------------------------------------------------

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from inspect import isasyncgenfunction
 from operator import attrgetter
 from typing import Any, Final, Literal, TypeVar
@@ -40,12 +41,7 @@ from starlette.responses import JSONResponse
 
 from a2a_serverless.carried import carried_variables
 from a2a_serverless.errors import AnswerTooLargeError, TaskNotFoundError
-from a2a_serverless.http.checks import (
-    AsksForHistory,
-    check_send,
-    history_length,
-    list_query,
-)
+from a2a_serverless.http.checks import check_send, history_length, list_query
 from a2a_serverless.http.context import CallContext, base_url, operation, protocol_errors
 from a2a_serverless.http.intake import Accepted, Intake, Wait, cancel
 from a2a_serverless.http.receivers import Receivers
@@ -114,15 +110,18 @@ class DurableRequestHandler:
         If the turn takes longer than `blocking_limit_s`, return the task as it is, at work; after a
         second already if the caller has as many waits and streams as it may have.
         """
-        deadline = self._now() + self._settings.blocking_limit_s
+        deadline = self._backends.storage.clock.monotonic() + self._settings.blocking_limit_s
         accepted = await self._accept(params, context)
         tail = accepted.tail
         if not params.configuration.return_immediately:
-            await self._wait(context).settle(tail, until=accepted.is_answered, deadline=deadline)
+            await Wait(self._backends.streams, context.user_name).settle(
+                tail, until=accepted.is_answered, deadline=deadline
+            )
         if tail.fold.reply is not None:
             reply = bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
             return await self._shown(reply, context)
-        return await self._shown(tail.fold.task(self._length(params.configuration)), context)
+        length = history_length(params.configuration, self._settings)
+        return await self._shown(tail.fold.task(length), context)
 
     async def _accept(self, params: SendMessageRequest, context: CallContext) -> Accepted:
         check_send(params, self._card, self._settings)
@@ -138,7 +137,7 @@ class DurableRequestHandler:
         limits = self._stream_limits(context)
         self._check_streaming()
         accepted = await self._accept(params, context)
-        _trim(accepted.opening, self._length(params.configuration))
+        _trim(accepted.opening, history_length(params.configuration, self._settings))
         async for item in self._followed(accepted, accepted.is_over, limits, context):
             yield item
 
@@ -162,7 +161,7 @@ class DurableRequestHandler:
             opening = tail.snapshot()
         else:
             tail, opening = await Tail.resume(storage, params.id, cursor)
-        _trim(opening, self._length())
+        _trim(opening, self._settings.max_history)
         turn = Accepted(turn=tail.fold.turn_at(opening.cursor.version), opening=opening, tail=tail)
         until = turn.is_over if context.ends_with_turn else attrgetter("is_terminal")
         async for item in self._followed(turn, until, limits, context):
@@ -181,7 +180,7 @@ class DurableRequestHandler:
     async def find_task(self, params: GetTaskRequest, context: CallContext) -> Task | None:
         """Return the task as it is now; None if the caller sees no such task."""
         with protocol_errors("get_task", params.id):
-            length = self._length(params)
+            length = history_length(params, self._settings)
             inline = self._inline(context)
             return await self._storage(context).load_task(params.id, length, inline=inline)
 
@@ -221,11 +220,11 @@ class DurableRequestHandler:
             self._backends,
             context.scope,
             params.id,
-            wait=self._wait(context),
+            wait=Wait(self._backends.streams, context.user_name),
             timeout_s=self._settings.cancel_timeout_s,
             by=context.user_name,
         )
-        return await self._shown(tail.fold.task(self._length()), context)
+        return await self._shown(tail.fold.task(self._settings.max_history), context)
 
     # -- push notifications and the extended card ----------------------------------------------
 
@@ -278,8 +277,10 @@ class DurableRequestHandler:
                 its client can do. A streamed answer, and one without a task, may have any length.
         """
         response = JSONResponse(content, media_type=media_type)
+        body, most = bytes(response.body), _MAX_ANSWER_BYTES
         is_limited = self._entrypoint == "api" and bool(task_id)
-        if is_limited and _sent(bytes(response.body)) > _MAX_ANSWER_BYTES:
+        # Twice its bytes is the most that an answer can have as it is sent.
+        if is_limited and 2 * len(body) > most and _sent(body) > most:
             raise AnswerTooLargeError(task_id, advice)
         return response
 
@@ -300,7 +301,7 @@ class DurableRequestHandler:
             until,
             deadline=limits[0],
             stop=limits[1],
-            wait=self._wait(context),
+            wait=Wait(self._backends.streams, context.user_name),
             flush_s=self._settings.flush_ms / 1000,
             show=lambda event: self._shown(event, context),
         )
@@ -315,15 +316,12 @@ class DurableRequestHandler:
         inline = self._settings.inline(base_url(context.request, self._settings))
         return replace(inline, tells_refusals=True)
 
-    def _wait(self, context: CallContext) -> Wait:
-        return Wait(self._backends.streams, context.user_name)
-
     def _stream_limits(self, context: CallContext) -> tuple[float, float]:
         """Return deadline and stop of a stream that begins now, see `streams.followed`."""
         limit_s = self._settings.stream_limit_s
         if self._entrypoint == "api":
             limit_s = self._settings.blocking_limit_s
-        stop_s, now = math.inf, self._now()
+        stop_s, now = math.inf, self._backends.storage.clock.monotonic()
         stopped_at_ms = context.function_deadline_ms
         if stopped_at_ms is not None:
             left_ms = stopped_at_ms - self._backends.storage.clock.now_ms()
@@ -332,12 +330,6 @@ class DurableRequestHandler:
 
     def _storage(self, context: CallContext) -> DurableStorage:
         return self._backends.storage.for_scope(context.scope)
-
-    def _length(self, request: AsksForHistory | None = None) -> int:
-        return history_length(request, self._settings)
-
-    def _now(self) -> float:
-        return self._backends.storage.clock.monotonic()
 
 
 def _trim(opening: TailEvent, length: int) -> None:
@@ -359,7 +351,7 @@ _KINDS: Final[Mapping[type[AnyMessage], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class A2AOperation:
     """An operation of A2A 1.0.
 
@@ -374,17 +366,17 @@ class A2AOperation:
     verbs: tuple[str, ...]
     path: str
 
-    @property
+    @cached_property
     def streams(self) -> bool:
         """Return True if its answer is a stream."""
         return isasyncgenfunction(self.handle)
 
-    @property
+    @cached_property
     def has_body(self) -> bool:
         """Return True if HTTP+JSON has its request in the body, and not in path and query."""
         return self.request in (SendMessageRequest, TaskPushNotificationConfig)
 
-    @property
+    @cached_property
     def if_too_large(self) -> str:
         """Return what its client can do if the task is larger than an answer may be."""
         if self.request is CancelTaskRequest:
@@ -392,7 +384,7 @@ class A2AOperation:
         return GET_SENT if self.request is SendMessageRequest else GET_STREAMED
 
     def show(self, result: Any) -> _Json | None:
-        """Return the JSON of a result."""
+        """Return the JSON of a result; None: it has none."""
         if self.request is SendMessageRequest:
             return _by_kind(result)
         if isinstance(result, ListTasksResponse):
