@@ -351,9 +351,8 @@ def _operation(action: str, params: Any, context: CallContext) -> Iterator[None]
     named = params.message if isinstance(params, SendMessageRequest) else params
     task_id: str = getattr(named, "task_id", getattr(named, "id", ""))
     with protocol_errors(action, task_id):
-        piece, name = spans.current(), action.title().replace("_", "")
-        piece.rename(name)
-        piece.set({"rpc.method": name, "a2a.task.id": task_id or None})
+        name = action.title().replace("_", "")
+        spans.current().set({"rpc.method": name, "a2a.task.id": task_id or None}, name=name)
         check_required(params, context.dialect)
         yield
 

@@ -97,14 +97,14 @@ class Application(FastAPI):
             "url.scheme": scope.get("scheme"),
         }
         name, given = scope["method"] if is_known else "HTTP", spans.incoming(Headers(scope=scope))
-        with begun(), spans.span(name, given, kind="server", attributes=about) as piece:
+        with begun(), spans.span(name, given, kind="server", attributes=about) as span:
 
             async def send_told(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     status = message["status"]
-                    piece.set({"http.response.status_code": status})
+                    span.set({"http.response.status_code": status})
                     if status >= _SERVER_ERROR:
-                        piece.fail(str(status))
+                        span.fail(str(status))
                     if is_strict:
                         _headers(message)["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
                 await send(message)

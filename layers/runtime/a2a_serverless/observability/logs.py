@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,10 +20,10 @@ from a2a.types import TaskState
 from a2a_serverless import spent
 from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics, spans
-from a2a_serverless.observability.spans import Carried, Link, Piece, loaded, span, trace_id
+from a2a_serverless.observability.spans import Carried, Link, Span, loaded, span
 from a2a_serverless.tasks.entries import ModelsUsed, TurnOpened, Unknown
 from a2a_serverless.tasks.fold import Log, Record
-from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, plain_state
+from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
 from a2a_serverless.tasks.identity import caller_number
 from a2a_serverless.tasks.rules import Commit, Step, Timing
 from a2a_serverless.tasks.turns import ended_turn
@@ -91,11 +91,6 @@ def correlation_id() -> str:
     return str(_fields.get().get("correlation_id") or secrets.token_hex(8))
 
 
-def observed_delivery(operation: Operation, receives: int) -> AbstractContextManager[None]:
-    """Run the block as the work on a delivery, whose ids are on every line that is logged."""
-    return begun(**operation.ids, receives=receives)
-
-
 def works_on(log: Log, began_at: int | None = None) -> None:
     """Take note that the work is on the open turn of `log`, read from its beginning.
 
@@ -110,7 +105,7 @@ def works_on(log: Log, began_at: int | None = None) -> None:
 
 
 @contextmanager
-def observed_attempt(log: Log, *, clock: Clock, timing: Timing) -> Iterator[Piece]:
+def observed_attempt(log: Log, *, clock: Clock, timing: Timing) -> Iterator[Span]:
     """Observe the block as an attempt at the open turn, with the agent's own log lines.
 
     `log` is the task's log before the attempt, read from its beginning. The turn's first attempt
@@ -130,20 +125,25 @@ def observed_attempt(log: Log, *, clock: Clock, timing: Timing) -> Iterator[Piec
         if queued_ms >= timing.waiting_s * 1000:
             metrics.number("Callers", caller_number(log.caller.user), whose="waited")
     metrics.flush()
-    within, links = _lineage(log)
-    _record_wait(log, within)
+    ids = {"a2a.task.id": head.task_id, "a2a.context.id": head.context_id, "a2a.turn": head.turn}
+    within = spans.elsewhere(log.at(head.turn).trace)
+    if head.released is not None and head.was_released and head.released.at is not None:
+        reason = word_of(head.released)
+        waited = {**ids, "a2a.wait.reason": reason}
+        with span(f"wait {reason}", within, began_ms=head.released.at, attributes=waited):
+            pass
     about = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.conversation.id": head.context_id,
-        **_ids(head),
+        **ids,
         "a2a.attempt": number,
     }
     with (
         log_context(context_id=head.context_id, turn=head.turn, attempt=number),
-        span("invoke_agent", within, links=links, attributes=about) as piece,
+        span("invoke_agent", within, links=_links(log, within), attributes=about) as attempt,
     ):
         logger.info("Attempt begins", extra={"action": "attempt"})
-        yield piece
+        yield attempt
 
 
 @contextmanager
@@ -153,48 +153,30 @@ def observed_cancel(log: Log) -> Iterator[None]:
     `log` was read from its beginning; the span is linked to the turn that is canceled.
     """
     head = log.head
-    opened = _trace_of(log.at(head.turn))
+    ids = {"a2a.task.id": head.task_id, "a2a.context.id": head.context_id, "a2a.turn": head.turn}
+    opened = loaded(log.at(head.turn).trace)
+    links: list[Link] = [(opened, "turn")] if opened else []
     with (
         log_context(context_id=head.context_id, turn=head.turn),
-        span("cancel", links=[(opened, "turn")] if opened else [], attributes=_ids(head)),
+        span("cancel", links=links, attributes=ids),
     ):
         yield
 
 
-def _ids(head: Head) -> dict[str, Any]:
-    return {
-        "a2a.task.id": head.task_id,
-        "a2a.context.id": head.context_id,
-        "a2a.turn": head.turn,
-    }
-
-
-def _lineage(log: Log) -> tuple[Carried | None, list[Link]]:
-    """Return what an attempt's span continues, None for its delivery's, and its links.
+def _links(log: Log, within: Carried | None) -> Iterator[Link]:
+    """Yield the links of an attempt's span, which continues `within`; None: its delivery.
 
     A copy of the operation from the sweeper, or from a process that has woken the turn, belongs to
     another trace than the turn.
     """
     head, brought = log.head, spans.carried()
-    opened = _trace_of(log.at(head.turn))
-    is_its_own = not opened or trace_id(opened) == trace_id(brought)
-    links: list[Link] = [] if is_its_own or not brought else [(brought, "delivery")]
+    if within is not None and brought:
+        yield brought, "delivery"
     attempts = [record for record in log.between(head.turn, head.version) if record.token]
     turns = [record for record in log.between(0, head.turn - 1) if _opens_turn(record)]
     for records, what in ((attempts, "previous attempt"), (turns, "previous turn")):
-        if records and (earlier := _trace_of(records[-1])):
-            links.append((earlier, what))
-    return (None if is_its_own else opened), links
-
-
-def _record_wait(log: Log, within: Carried | None) -> None:
-    """Record the time since the attempt before, if its end is known, as a span with its reason."""
-    head = log.head
-    if head.released is not None and head.was_released and head.released.at is not None:
-        reason = word_of(head.released)
-        about = {**_ids(head), "a2a.wait.reason": reason}
-        with span(f"wait {reason}", within, began_ms=head.released.at, attributes=about):
-            pass
+        if records and (earlier := loaded(records[-1].trace)):
+            yield earlier, what
 
 
 def word_of(end: AttemptEnd) -> str:
@@ -204,10 +186,6 @@ def word_of(end: AttemptEnd) -> str:
 
 def _opens_turn(record: Record) -> bool:
     return any(isinstance(entry, TurnOpened) for entry in record.entries)
-
-
-def _trace_of(record: Record) -> dict[str, str]:
-    return loaded(record.trace)
 
 
 # -- ends --------------------------------------------------------------------------------------
@@ -228,90 +206,64 @@ def ended(before: Head, step: Step, commit: Commit) -> None:
         metrics.time("TimeToEnd", step.at - before.created_at)
     if not before.turn_is_open:
         return
-    work = spent.current.get()
-    told = {
+    current = spent.current.get()
+    work = current if isinstance(current, _Work) else _Work()
+    turn = before.incarnation, before.turn
+    is_its = work.log is not None and (work.log.head.incarnation, work.log.head.turn) == turn
+    reason = None
+    if step.head.state == TaskState.TASK_STATE_FAILED:
+        failed = commit.failed
+        reason = str(commit.failed_by) if failed is None else failed.reason.partition(":")[0]
+    told: dict[str, Any] = {
         "task_id": before.task_id,
         "context_id": before.context_id,
         "turn": before.turn,
         "state": plain_state(step.head.state),
-        "reason": _reason(step, commit),
+        "reason": reason,
         "commits": step.head.version - before.turn_base,
-        **_account(before, step, work if isinstance(work, _Work) else _Work()),
     }
+    # What is not known is None: a number is never guessed.
+    if work.log is not None and is_its:
+        told |= _by_log(work.log, step, work.began_at)
+    else:
+        told |= _by_head(before, step)
+    if work.milliseconds is not None:
+        told["storing_ms"] = round(work.milliseconds, 1)
+        told |= {"read_units": work.units("read"), "write_units": work.units("write")}
     if told["running_ms"] is not None:
         metrics.time("TimeRunning", told["running_ms"])
     known = {name: value for name, value in told.items() if value is not None}
     logger.info("Turn ended", extra={"action": "turn_ended", **known})
-    if work is not None and work.milliseconds is not None:
-        work.clear()  # the delivery may go on with the next turn
-
-
-def _reason(step: Step, commit: Commit) -> str | None:
-    """Return why a task has failed: the name of an error, or a fixed word; None: it has not."""
-    if step.head.state != TaskState.TASK_STATE_FAILED:
-        return None
-    failed = commit.failed
-    return str(commit.failed_by) if failed is None else failed.reason.partition(":")[0]
-
-
-def _account(before: Head, step: Step, work: _Work) -> dict[str, Any]:
-    """Return the numbers of the line; None: not known. A number is never guessed."""
-    log = work.log
-    is_its = log is not None and (log.head.incarnation, log.head.turn) == (
-        before.incarnation,
-        before.turn,
-    )
-    return {
-        **(_stored(work, work.milliseconds) if work.milliseconds is not None else {}),
-        **(_by_log(log, step, work.began_at) if log and is_its else _by_head(before, step)),
-    }
-
-
-def _stored(work: _Work, milliseconds: float) -> dict[str, Any]:
-    return {
-        "storing_ms": round(milliseconds, 1),
-        "read_units": work.units("read"),
-        "write_units": work.units("write"),
-    }
+    if current is not None and current.milliseconds is not None:
+        current.clear()  # the delivery may go on with the next turn
 
 
 def _by_log(log: Log, step: Step, began_at: int | None) -> dict[str, Any]:
-    if began_at is None or step.token is None or log.head.was_claimed:
-        known = _of_all(log, step, began_at)
-    else:  # an ordinary turn: its log is not walked for what is known here
-        known = _of_first(log, step, began_at)
+    head, told = log.head, dict[str, Any]()
+    is_own = step.token is not None and step.ended is None
+    if began_at is not None and is_own and not head.was_claimed:
+        # As most turns end: its first attempt has done so, and the log knows of no other one.
+        opened_at = log.at(head.turn).at
+        told["attempts"], told["waits"], told["waiting_ms"] = 1, {}, 0
+        told["queued_ms"] = None if opened_at is None else max(0, began_at - opened_at)
+        told["running_ms"] = max(0, step.at - began_at)
+        told["caller"] = caller_number(log.caller.user)
+    else:
+        turn = ended_turn(log, Record.of(step), began_at)
+        opened_at = turn.opened_at
+        told["attempts"], told["waits"] = len(turn.attempts), turn.waits
+        told["queued_ms"] = turn.queued_ms
+        told["running_ms"] = turn.running_ms if turn.attempts else None
+        told["waiting_ms"] = turn.paused_ms if turn.attempts else None
+        told["caller"] = caller_number(turn.by) if turn.version else None
+    if head.wakes:
+        told["waits"] |= _stood(head)
+    if step.head.usage:
+        told |= _spending(log, step.head.usage)
     return {
-        **known,
+        **told,
         "attempt_ms": None if began_at is None else max(0, step.at - began_at),
-        **(_spending(log, step.head.usage) if step.head.usage else {}),
-    }
-
-
-def _of_first(log: Log, step: Step, began_at: int) -> dict[str, Any]:
-    """Return the numbers of a turn that its first attempt has ended: nothing lies between."""
-    opened_at = log.at(log.head.turn).at
-    return {
-        "attempts": 1,
-        "waits": _stood(log.head),
-        "queued_ms": None if opened_at is None else max(0, began_at - opened_at),
-        "running_ms": max(0, step.at - began_at),
-        "waiting_ms": 0,
         "total_ms": None if opened_at is None else max(0, step.at - opened_at),
-        "caller": caller_number(log.caller.user),
-    }
-
-
-def _of_all(log: Log, step: Step, began_at: int | None) -> dict[str, Any]:
-    """Return the numbers of a turn with all its attempts, as its whole log tells them."""
-    turn = ended_turn(log, Record.of(step), began_at)
-    return {
-        "attempts": len(turn.attempts),
-        "waits": turn.waits | _stood(log.head),
-        "queued_ms": turn.queued_ms,
-        "running_ms": turn.running_ms if turn.attempts else None,
-        "waiting_ms": turn.paused_ms if turn.attempts else None,
-        "total_ms": None if turn.opened_at is None else max(0, step.at - turn.opened_at),
-        "caller": caller_number(turn.by) if turn.version else None,
     }
 
 

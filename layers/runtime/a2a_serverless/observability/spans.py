@@ -26,9 +26,10 @@ import secrets
 import sys
 import time
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -40,7 +41,8 @@ from a2a_serverless.errors import A2AServerlessError, UnavailableError
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
+    from opentelemetry.trace import Span as RecordedSpan
+    from opentelemetry.trace import SpanContext, Tracer, TracerProvider
 
 _FLUSH_S: Final = 0.25
 """Seconds that an invocation waits for its spans, once its work is acknowledged."""
@@ -86,7 +88,7 @@ def incoming(headers: Carried) -> dict[str, str]:
 
     With spans, it has our own decision to record it. `{}`: the request begins a trace.
     """
-    given = _well_formed(headers)
+    given = _well_formed(headers) if _TRACEPARENT in headers else {}
     if given and _tracer() is not None:
         is_sampled = _CHANCE.random() < sampled_share()
         given[_TRACEPARENT] = f"{given[_TRACEPARENT][:-2]}{int(is_sampled):02x}"
@@ -127,6 +129,16 @@ def loaded(text: str | None) -> dict[str, str]:
     return _well_formed({_TRACEPARENT: parent, _TRACESTATE: state})
 
 
+def elsewhere(text: str | None) -> dict[str, str] | None:
+    """Return the trace context that a commit keeps, if the calling code is of another trace.
+
+    None: it is of the same trace, or the commit keeps none.
+    """
+    if not text or text[:35] == carried().get(_TRACEPARENT, "")[:35]:
+        return None
+    return loaded(text) or None
+
+
 def kept_trace_id(text: str | None) -> str:
     """Return the id of the trace in what a commit keeps; empty as `loaded`."""
     return trace_id(loaded(text))
@@ -147,7 +159,9 @@ def _well_formed(given: Carried) -> dict[str, str]:
     parent, state = given.get(_TRACEPARENT, ""), given.get(_TRACESTATE, "")
     if _PARENT.fullmatch(parent) is None:
         return {}
-    return {_TRACEPARENT: parent} | ({_TRACESTATE: state} if _is_state(state) else {})
+    return (
+        {_TRACEPARENT: parent, _TRACESTATE: state} if _is_state(state) else {_TRACEPARENT: parent}
+    )
 
 
 def _is_state(text: str) -> bool:
@@ -163,28 +177,35 @@ def _is_state(text: str) -> bool:
 # -- spans ---------------------------------------------------------------------------------------
 
 
-class Piece:
-    """A span under way; what is said of it goes nowhere if nothing is recorded."""
+@dataclass(slots=True)
+class Span:
+    """A span under way; what is said of it goes nowhere if nothing is recorded.
 
-    def __init__(self, recorded: Span | None = None) -> None:
-        self._span = recorded
+    What an agent's provider raises is dropped.
+    """
 
-    def rename(self, name: str) -> None:
-        """Give the span another name."""
-        self._tell(lambda recorded: recorded.update_name(name))
+    _recorded: RecordedSpan | None = None
 
-    def set(self, attributes: Attributes) -> None:
-        """Add attributes."""
-        self._tell(lambda recorded: recorded.set_attributes(_known(attributes)))
+    def set(self, attributes: Attributes, *, name: str = "") -> None:
+        """Add attributes, and give the span another name, if one is given."""
+        if self._recorded is not None:
+            with suppress(Exception):
+                self._recorded.set_attributes(_known(attributes))
+                if name:
+                    self._recorded.update_name(name)
 
     def event(self, name: str, attributes: Attributes = MappingProxyType({})) -> None:
         """Note what happens now."""
-        self._tell(lambda recorded: recorded.add_event(name, _known(attributes)))
+        if self._recorded is not None:
+            with suppress(Exception):
+                self._recorded.add_event(name, _known(attributes))
 
     def fail(self, kind: str) -> None:
         """Mark what the span stands for as failed, by a kind of error from a few."""
-        self._tell(lambda recorded: recorded.set_attribute("error.type", kind))
-        self._tell(lambda recorded: recorded.set_status(_api().StatusCode.ERROR))
+        self.set({"error.type": kind})
+        if self._recorded is not None:
+            with suppress(Exception):
+                self._recorded.set_status(_api().StatusCode.ERROR)
 
     def interrupt(self, kind: str) -> None:
         """Say what has ended the work before its end, without a failure of it."""
@@ -192,21 +213,18 @@ class Piece:
 
     def drop(self) -> None:
         """Leave the span out of its trace, as only one that ends is sent."""
-        self._span = None
+        self._recorded = None
 
     def end(self) -> None:
         """End the span."""
-        self._tell(lambda recorded: recorded.end())
-
-    def _tell(self, say: Callable[[Span], object]) -> None:
-        if self._span is not None:
+        if self._recorded is not None:
             with suppress(Exception):
-                say(self._span)
+                self._recorded.end()
 
 
-def current() -> Piece:
+def current() -> Span:
     """Return the innermost span of the calling code."""
-    return Piece(None if _tracer() is None else _api().get_current_span())
+    return Span(None if _tracer() is None else _api().get_current_span())
 
 
 @contextmanager
@@ -218,93 +236,88 @@ def span(
     links: Iterable[Link] = (),
     began_ms: int | None = None,
     attributes: Attributes = MappingProxyType({}),
-) -> Iterator[Piece]:
+) -> Iterator[Span]:
     """Make the block a span: what it sends, and every span in it, are its children.
 
     `within` is the trace that it continues; None: that of the calling code; `{}`: it begins one,
-    which also without spans has an id for log lines and for what is sent.
+    which also without spans has an id for log lines and for what is sent. `links` are read where
+    the span is recorded.
     An exception that leaves the block names its type on the span, and no text, which may be a
     task's. A cancellation and the runtime's own exceptions interrupt it, but UnavailableError, as
     every other one, is a failure.
     """
-    about = {
-        "kind": kind.upper(),
-        "attributes": _known(attributes),
-        "links": links,
-        "start_time": None if began_ms is None else began_ms * 1_000_000,
-    }
-    recorded, parent = _started(name, within, about), carried() if within is None else within
+    tracer, recorded = _tracer(), None
+    if tracer is not None:
+        about = {"kind": kind.upper(), "attributes": attributes, "began_ms": began_ms}
+        recorded = _started(tracer, name, within, links, about)
     with ExitStack() as block:
-        piece = Piece(recorded)
+        made = Span(recorded)
         if recorded is not None:
-            parent = _fields_of(recorded.get_span_context())
+            parent: Carried = _fields_of(recorded.get_span_context())
             block.callback(_export.note, recorded)
-            block.callback(piece.end)
+            block.callback(made.end)
             block.enter_context(
                 _api().use_span(recorded, record_exception=False, set_status_on_exception=False)
             )
-        elif within is not None and not within:
-            parent = {_TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
+        elif within is None:
+            parent = carried()
+        else:
+            new = {_TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
+            parent = within or new
         token = _current.set(MappingProxyType(dict(parent)))
         block.callback(_current.reset, token)
         try:
-            yield piece
+            yield made
         except (Exception, CancelledError) as error:
             is_foreseen = isinstance(error, A2AServerlessError | CancelledError)
             is_failure = not is_foreseen or isinstance(error, UnavailableError)
-            (piece.fail if is_failure else piece.interrupt)(type(error).__name__)
+            (made.fail if is_failure else made.interrupt)(type(error).__name__)
             raise
 
 
-def _started(name: str, within: Carried | None, about: dict[str, Any]) -> Span | None:
-    """Return a new span; None where nothing makes any, or what should make it raises."""
-    ours = _tracer()
-    if ours is None:
-        return None
+def _started(
+    tracer: Tracer,
+    name: str,
+    within: Carried | None,
+    links: Iterable[Link],
+    about: dict[str, Any],
+) -> RecordedSpan | None:
+    """Return a new span; None where what should make it raises, or makes none."""
+    began_ms = about["began_ms"]
     with suppress(Exception):
-        made = ours.start_span(
+        made = tracer.start_span(
             name,
             context=None if within is None else _context_of(within),
-            **about
-            | {
-                "kind": _api().SpanKind[about["kind"]],
-                "links": [_link_to(link) for link in about["links"]],
-            },
+            kind=_api().SpanKind[about["kind"]],
+            attributes=_known(about["attributes"]),
+            links=[_link_to(link) for link in links],
+            start_time=None if began_ms is None else began_ms * 1_000_000,
         )
         if made.get_span_context().is_valid:  # not so where the SDK is disabled
             return made
     return None
 
 
-def sending(destination: str, system: str, count: int = 1) -> AbstractContextManager[Piece]:
-    """Return the span in which messages are sent to a queue."""
-    batch = {"messaging.batch.message_count": count} if count > 1 else {}
-    return span(
-        f"send {destination}",
-        kind="producer",
-        attributes=_messaging("send", destination, system) | batch,
-    )
+def messaging(
+    operation: Literal["send", "process"],
+    destination: str,
+    system: str,
+    within: Carried | None = None,
+    attributes: Attributes = MappingProxyType({}),
+) -> AbstractContextManager[Span]:
+    """Return the span in which messages are sent to a queue, or one of them is processed.
 
-
-def receiving(
-    fields: Carried, destination: str, system: str, attributes: Attributes
-) -> AbstractContextManager[Piece]:
-    """Return the span in which one message, which has brought these fields, is processed."""
-    return span(
-        f"process {destination}",
-        fields,
-        kind="consumer",
-        attributes={**_messaging("process", destination, system), **attributes},
-    )
-
-
-def _messaging(operation: str, destination: str, system: str) -> dict[str, Any]:
-    return {
+    `within`: the fields that the processed message has brought.
+    """
+    about = {
         "messaging.system": system,
         "messaging.operation.name": operation,
         "messaging.operation.type": operation,
         "messaging.destination.name": destination,
+        **attributes,
     }
+    kind: Kind = "producer" if operation == "send" else "consumer"
+    return span(f"{operation} {destination}", within, kind=kind, attributes=about)
 
 
 # -- the end of an invocation --------------------------------------------------------------------
@@ -320,7 +333,7 @@ class _Export:
         self._done = Event()
         self._waits_at = 0.0
 
-    def note(self, ended: Span) -> None:
+    def note(self, ended: RecordedSpan) -> None:
         """Take note of a span that has ended."""
         self._is_owed = self._is_owed or ended.get_span_context().trace_flags.sampled
 
@@ -390,7 +403,7 @@ def is_wanted(
 
 def _tracer() -> Tracer | None:
     """Return what makes this process's spans; None if it has no provider."""
-    api = _api()
+    api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return None
     with suppress(Exception):  # such as that another thread still loads the API

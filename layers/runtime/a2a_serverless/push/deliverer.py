@@ -27,7 +27,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import begun
-from a2a_serverless.observability.spans import Piece
+from a2a_serverless.observability.spans import Span
 from a2a_serverless.push.client import Outcome, PushClient, Session
 from a2a_serverless.push.destinations import Destination, Destinations
 from a2a_serverless.push.jobs import PushBackends, PushJob, PushLetter
@@ -189,7 +189,7 @@ class Deliverer:
         job = handle.message
         try:
             about, jobs = {"a2a.task.id": job.task_id}, self.push.jobs
-            with spans.receiving(job.trace, jobs.name, jobs.system, about):
+            with spans.messaging("process", jobs.name, jobs.system, job.trace, about):
                 verdict = await delivery.verdict()
         except Exception:  # noqa: BLE001 - an invocation's edge: the job must not be lost
             verdict = again(min(self.retry.delay_s(handle.attempt), LEFT_MS / 1000))
@@ -207,7 +207,7 @@ class Deliverer:
         )
 
 
-def _call_span(receiver: Receiver, attempt: _Try) -> AbstractContextManager[Piece]:
+def _call_span(receiver: Receiver, attempt: _Try) -> AbstractContextManager[Span]:
     """Return the span of one call: with the receiver's host, not its URL, which may be secret."""
     about = {
         "http.request.method": "POST",
@@ -219,7 +219,7 @@ def _call_span(receiver: Receiver, attempt: _Try) -> AbstractContextManager[Piec
     return spans.span("POST", kind="client", attributes=about)
 
 
-def _tell_span(call: Piece, outcome: Outcome) -> None:
+def _tell_span(call: Span, outcome: Outcome) -> None:
     call.set({"http.response.status_code": outcome.status})
     if outcome.meaning != "delivered":
         call.fail(str(outcome.status or "not_reached"))

@@ -201,15 +201,12 @@ class FifoQueue(ABC, Generic[M]):
     system: ClassVar[str] = "a2a_serverless"
     """The messaging system, as OpenTelemetry's conventions name it."""
 
-    def __init__(self, kind: type[M]) -> None:
+    def __init__(self, kind: type[M], name: str) -> None:
         self.kind = kind
+        self.name = name
+        """The end of the ARN in the records of an event."""
         self.is_closed = False
         """True once nothing is received any more, see `shutdown`."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Return the queue's name: the end of the ARN in the records of an event."""
 
     async def check(self) -> None:
         """Raise ConfigurationError, with one sentence for the start, if the queue is missing."""
@@ -305,7 +302,7 @@ class FifoQueue(ABC, Generic[M]):
 
 async def send_operation(queue: FifoQueue[Operation], operation: Operation) -> None:
     """Send an operation, with the trace of the calling code; raises what `FifoQueue.send` does."""
-    with spans.sending(queue.name, queue.system):
+    with spans.messaging("send", queue.name, queue.system):
         await queue.send(operation.within(spans.carried()))
 
 
@@ -320,6 +317,7 @@ async def send_copies(
     """Send operations that run turns, as one batch; see `FifoQueue.send_all`."""
     if not copies:
         return []
-    with spans.sending(queue.name, queue.system, len(copies)):
+    batch = {"messaging.batch.message_count": len(copies) if len(copies) > 1 else None}
+    with spans.messaging("send", queue.name, queue.system, attributes=batch):
         carried = spans.carried()
         return await queue.send_all([Operation.to_run(copy).within(carried) for copy in copies])

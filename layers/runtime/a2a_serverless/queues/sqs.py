@@ -252,7 +252,7 @@ class SqsFifoQueue(FifoQueue[M]):
         visibility_s: float = 60,
         has_long_polls: bool = True,
     ) -> None:
-        super().__init__(kind)
+        super().__init__(kind, queue.rpartition("/")[2])
         clock = clock or SystemClock()
         self._requests = SqsRequests(queue, client, clock)
         self._undecodable = (
@@ -263,10 +263,6 @@ class SqsFifoQueue(FifoQueue[M]):
         self._has_long_polls = has_long_polls
         self._failures = 0
         self._polls: set[Future[list[EventRecord]]] = set()
-
-    @property
-    def name(self) -> str:
-        return self._requests.name.rpartition("/")[2]
 
     async def check(self) -> None:
         await self._requests.check()

@@ -14,7 +14,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Concatenate, Final, NamedTuple, ParamSpec
 
 from a2a_serverless.clock import Clock, SystemClock, Waker, first_of, pause_s
 from a2a_serverless.errors import (
@@ -61,6 +61,8 @@ MOST_TRIES: Final = 100
 """Tries to write an item that others write at the same time."""
 
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ class _Group:
             "messages": _packed(self.messages),
             "receives": self.receives,
             "number": self.number,
-            "sent": _json(self.sent),
+            "sent": json.dumps(self.sent, separators=(",", ":")),
             "expires_at": self.expires_at,
             "version": self.version + 1 if isinstance(self.version, int) else 1,
         }
@@ -140,19 +142,17 @@ class _Group:
             item |= {"due_key": self.key.PK, "due_at": self.due_at}
         is_first = self.version is None
         when = [Check("version", "absent")] if is_first else are(version=self.version)
+        self.version = item["version"]  # the group is read again if the write is refused
         return Put(item=item, when=when)
 
-    def written(self) -> None:
-        """Note that the write was done."""
-        self.version = self.version + 1 if isinstance(self.version, int) else 1
-
-    def add(self, body: str, deduplication_id: str, now: int, *, reason: str = "") -> bool:
+    def add(self, body: str, deduplication_id: str, now: int, reason: str = "") -> bool:
         """Append a message; return False if it was sent before.
 
         Raises:
             FullGroupError: the group has `MOST_MESSAGES`, or `MOST_BYTES`.
         """
-        self._forget(now)
+        recent = [(i, at) for i, at in self.sent.items() if at > now - _DEDUPLICATION_S * 1000]
+        self.sent = dict(recent[-_MOST_REMEMBERED + 1 :])
         if deduplication_id in self.sent:
             return False
         # Not from 1 again when an expired item was deleted: an old delivery names no new message.
@@ -195,7 +195,8 @@ class _Group:
 
     def delete(self, receipt: str, now: int) -> bool:
         """Remove a delivered message; return False if the delivery has expired."""
-        return self.hide(receipt, now, 0) and self.remove(self.messages[0].number, now)
+        is_held = receipt == self.receipt and self.due_at > now
+        return is_held and self.remove(self.messages[0].number, now)
 
     def remove(self, number: int, now: int) -> bool:
         """Remove a message; return False if it is not there."""
@@ -214,21 +215,9 @@ class _Group:
         """Return the name of the latest delivery; empty without a message."""
         return f"{self.messages[0].number}.{self.receives}" if self.messages else ""
 
-    def message_id(self, message: _Queued) -> str:
-        """Return the id of a message in its queue."""
-        return f"{self.key.SK.removeprefix(GROUP)}.{message.number}"
-
-    def _forget(self, now: int) -> None:
-        counted = [(i, at) for i, at in self.sent.items() if at > now - _DEDUPLICATION_S * 1000]
-        self.sent = dict(counted[-_MOST_REMEMBERED + 1 :])
-
 
 def _packed(messages: Iterable[_Queued]) -> str:
-    return _json([message._asdict() for message in messages])
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+    return json.dumps([message._asdict() for message in messages], separators=(",", ":"))
 
 
 class _TableHandle(Handle[M]):
@@ -281,33 +270,28 @@ class TableQueue(FifoQueue[M]):
         dead_letters: str = "",
         max_receives: int = 1000,
     ) -> None:
-        super().__init__(kind)
-        self._name = name or f"{kind.__name__}.fifo"
-        self._partition = queue_partition(self._name)
+        super().__init__(kind, name or f"{kind.__name__}.fifo")
+        self._partition = queue_partition(self.name)
         self._table = table
         self._visibility_s = visibility_s
         self._clock = clock or SystemClock()
-        self._undecodable = undecodable or f"{self._name}.undecodable"
+        self._undecodable = undecodable or f"{self.name}.undecodable"
         self._dead_letters = dead_letters
         self._max_receives = max_receives
         self._waiting: set[Waker] = set()
         self._failures = 0
 
-    @property
-    def name(self) -> str:
-        return self._name
-
     async def send(self, message: M) -> None:
         body, own = message.model_dump_json(), message.deduplication_id
         now = self._clock.now_ms()
-        await self._change(self._key(message.group), lambda group: group.add(body, own, now))
+        await self._change(self._key(message.group), _Group.add, body, own, now)
 
     async def keep_undecodable(
         self, body: str, *, reason: str, message_id: str | None = None
     ) -> bool:
         own, now = digest("push-undecodable", message_id or body), self._clock.now_ms()
         key = Key(queue_partition(self._undecodable), f"{GROUP}{own}")
-        await self._change(key, lambda group: group.add(body, own, now, reason=reason))
+        await self._change(key, _Group.add, body, own, now, reason)
         return True
 
     async def shutdown(self) -> None:
@@ -340,19 +324,21 @@ class TableQueue(FifoQueue[M]):
 
     async def hide(self, record: EventRecord, seconds: float) -> bool:
         """Set the visibility of a delivery; return False if the delivery has expired."""
-        return await self._of_delivery(
-            record, lambda group, receipt, now: group.hide(receipt, now, seconds)
+        key, now = self._key(record["attributes"]["MessageGroupId"]), self._clock.now_ms()
+        return (
+            await self._change(key, _Group.hide, record["receiptHandle"], now, seconds) is not None
         )
 
     async def delete(self, record: EventRecord) -> None:
         """Remove a delivered message; do nothing if the delivery has expired."""
-        await self._of_delivery(record, lambda group, receipt, now: group.delete(receipt, now))
+        key, now = self._key(record["attributes"]["MessageGroupId"]), self._clock.now_ms()
+        await self._change(key, _Group.delete, record["receiptHandle"], now)
 
     async def free(self) -> None:
         """Make all messages visible, where the consumers that have received them are gone."""
         now = self._clock.now_ms()
         async for group in self._groups():
-            await self._change(group.key, lambda group: group.free(now))
+            await self._change(group.key, _Group.free, now)
 
     # -- for a person --------------------------------------------------------------------------
 
@@ -360,7 +346,7 @@ class TableQueue(FifoQueue[M]):
         """Return the messages that are left, delivered or not, in the order of the sends."""
         kept = [
             _Shown(
-                message_id=group.message_id(message),
+                message_id=f"{group.key.SK.removeprefix(GROUP)}.{message.number}",
                 sent_at=message.sent_at,
                 body=message.body,
                 reason=message.reason,
@@ -390,8 +376,7 @@ class TableQueue(FifoQueue[M]):
         if not name or not number.isdecimal():
             return False
         now = self._clock.now_ms()
-        removed = await self._change(self._key(name), lambda group: group.remove(int(number), now))
-        return removed is not None
+        return await self._change(self._key(name), _Group.remove, int(number), now) is not None
 
     # -- the table -----------------------------------------------------------------------------
 
@@ -432,7 +417,7 @@ class TableQueue(FifoQueue[M]):
                     left_s = (entry["due_at"] - self._clock.now_ms()) / 1000
                     return taken, max(_LEAST_WAIT_S, min(next_s, left_s))
                 try:
-                    group = await self._receive_of(Key(entry["PK"], entry["SK"]), now)
+                    group = await self._received(Key(entry["PK"], entry["SK"]), now)
                 except UnavailableError as error:
                     # What was taken lies hidden, and is handed out; a group whose dead letters are
                     # full holds up no other one.
@@ -444,9 +429,9 @@ class TableQueue(FifoQueue[M]):
                     taken.append(self._record(group))
         return taken, next_s
 
-    async def _receive_of(self, key: Key, now: int) -> _Group | None:
+    async def _received(self, key: Key, now: int) -> _Group | None:
         """Receive the first message of a group that is no dead letter; None if none is visible."""
-        while group := await self._change(key, lambda g: g.receive(now, self._visibility_s)):
+        while group := await self._change(key, _Group.receive, now, self._visibility_s):
             if not self._dead_letters or group.receives <= self._max_receives:
                 break
             await self._bury(group, now)
@@ -466,38 +451,30 @@ class TableQueue(FifoQueue[M]):
             return
         extra = {
             "action": "buried",
-            "queue": self._name,
+            "queue": self.name,
             "group": group.key.SK.removeprefix(GROUP),
             "receives": self._max_receives,
         }
         logger.warning("A message was delivered too often: it is a dead letter", extra=extra)
 
-    async def _of_delivery(
-        self, record: EventRecord, step: Callable[[_Group, str, int], bool]
-    ) -> bool:
-        key, receipt = self._key(record["attributes"]["MessageGroupId"]), record["receiptHandle"]
-        now = self._clock.now_ms()
-        return await self._change(key, lambda group: step(group, receipt, now)) is not None
-
-    async def _change(self, key: Key, step: Callable[[_Group], bool]) -> _Group | None:
+    async def _change(
+        self,
+        key: Key,
+        step: Callable[Concatenate[_Group, P], bool],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> _Group | None:
         """Change a group by one conditional write; None if `step` leaves it as it is."""
         for tries in count(1):
             group = await self._read(key)
-            if not step(group):
+            if not step(group, *args, **kwargs):
                 return None
-            if await self._did(group):
+            if await self._table.did(group.put()):
                 return group
             if tries == MOST_TRIES:
                 break
             await asyncio.sleep(random.uniform(0, 0.01))  # noqa: S311 - spreads the tries
         raise UnavailableError(f"The item {key.PK} {key.SK} is written by others all the time.")
-
-    async def _did(self, group: _Group) -> bool:
-        """Write a group; return False if another writer was first."""
-        is_done = await self._table.did(group.put())
-        if is_done:
-            group.written()
-        return is_done
 
     async def _read(self, key: Key) -> _Group:
         """Return a group; what cannot be read of it is set aside for a person first."""
@@ -507,7 +484,7 @@ class TableQueue(FifoQueue[M]):
             logger.error("%s Its messages are set aside", reason, extra={"action": "damaged_group"})
             for start in range(0, len(group.damaged), _PART):
                 await self.keep_undecodable(group.damaged[start : start + _PART], reason=reason)
-            await self._did(group)
+            await self._table.did(group.put())
         return group
 
     async def _groups(self) -> AsyncGenerator[_Group]:
@@ -533,19 +510,19 @@ class TableQueue(FifoQueue[M]):
 
     def _record(self, group: _Group) -> EventRecord:
         """Return the delivery of a group as SQS's event source passes it on."""
-        first = group.messages[0]
+        first, name = group.messages[0], group.key.SK.removeprefix(GROUP)
         return {
-            "messageId": group.message_id(first),
+            "messageId": f"{name}.{first.number}",
             "receiptHandle": group.receipt,
             "body": first.body,
             "attributes": {
                 "ApproximateReceiveCount": str(group.receives),
-                "MessageGroupId": group.key.SK.removeprefix(GROUP),
+                "MessageGroupId": name,
                 "MessageDeduplicationId": first.deduplication_id,
                 "SentTimestamp": str(first.sent_at),
             },
             "messageAttributes": {},
             "eventSource": "aws:sqs",
-            "eventSourceARN": f"arn:aws:sqs:local:000000000000:{self._name}",
+            "eventSourceARN": f"arn:aws:sqs:local:000000000000:{self.name}",
             "awsRegion": "local",
         }

@@ -29,15 +29,15 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import (
+    begun,
     correlation_id,
     count_failed,
     observed_attempt,
     observed_cancel,
-    observed_delivery,
     word_of,
     works_on,
 )
-from a2a_serverless.observability.spans import Piece
+from a2a_serverless.observability.spans import Span
 from a2a_serverless.queues.fifo import (
     DONE,
     LOST,
@@ -258,7 +258,7 @@ class WorkerAdapter:
     async def _processed(self, delivery: _Delivery) -> bool:
         handle = delivery.handle
         with (
-            observed_delivery(handle.message, handle.attempt),
+            begun(**handle.message.ids, receives=handle.attempt),
             self._span_of(delivery),
         ):
             try:
@@ -332,11 +332,11 @@ class WorkerAdapter:
         finally:
             metrics.flush()
 
-    def _span_of(self, delivery: _Delivery) -> AbstractContextManager[Piece]:
+    def _span_of(self, delivery: _Delivery) -> AbstractContextManager[Span]:
         handle, quarantine = delivery.handle, self.backends.quarantine
         queue = (quarantine if delivery.is_quarantined else None) or self.backends.operations
         about = {"a2a.task.id": handle.message.task_id, "a2a.receives": handle.attempt}
-        return spans.receiving(handle.message.trace, queue.name, queue.system, about)
+        return spans.messaging("process", queue.name, queue.system, handle.message.trace, about)
 
     async def _remove(self, handle: Handle[Operation]) -> None:
         """Remove the message of a turn that was left: its next copy would wait behind it.
@@ -601,14 +601,14 @@ class _Delivery:
         try:
             timing = self._storage.timing
             works_on(log, adapter.clock.now_ms())
-            with observed_attempt(log, clock=adapter.clock, timing=timing) as piece:
+            with observed_attempt(log, clock=adapter.clock, timing=timing) as span:
                 adapter.watch.began(log)
                 agent = await self._agent(log)
                 guard = self._attempted = self._guard(log, new_token(), found)
                 # The agent's own calls belong to its attempt.
                 turn = await self._shown(turn_of(log, spans.carried()))
                 attempt = self._attempt(guard, turn, agent)
-                with _told(piece, attempt):
+                with _told(span, attempt):
                     async with guard.keeping_delivery():
                         if claims_first or log.head.woken:
                             is_alone = self._quarantine is None
@@ -771,15 +771,15 @@ class _Delivery:
 
 
 @contextmanager
-def _told(piece: Piece, attempt: Attempt) -> Iterator[None]:
+def _told(span: Span, attempt: Attempt) -> Iterator[None]:
     """Say on an attempt's span what has become of it, and what its models have used."""
     try:
         yield
     finally:
-        piece.set({"a2a.task.state": plain_state(attempt.guard.head.state)})
+        span.set({"a2a.task.state": plain_state(attempt.guard.head.state)})
         if attempt.meter.used:
             used = total(attempt.meter.used)
-            piece.set(
+            span.set(
                 {
                     "gen_ai.usage.input_tokens": used.input_tokens,
                     "gen_ai.usage.output_tokens": used.output_tokens,
@@ -787,11 +787,11 @@ def _told(piece: Piece, attempt: Attempt) -> Iterator[None]:
                 }
             )
         if attempt.failure is not None:
-            piece.fail(word_of(attempt.failure))
+            span.fail(word_of(attempt.failure))
         elif attempt.left is not None:
-            piece.interrupt(word_of(attempt.left))
+            span.interrupt(word_of(attempt.left))
         elif attempt.has_failed_task:
-            piece.fail("failed")
+            span.fail("failed")
 
 
 def _log(

@@ -17,7 +17,7 @@ from a2a.types import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
 from a2a_serverless import faults
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.observability import spans
-from a2a_serverless.observability.spans import Piece
+from a2a_serverless.observability.spans import Span
 from a2a_serverless.storage.contexts import State, value_in
 from a2a_serverless.tasks.entries import Recorded, StepId, copied
 from a2a_serverless.tasks.fold import Event, Record
@@ -483,7 +483,7 @@ class TurnRecords:
         return await self._guard.log.contexts.write_of(value, stored)
 
 
-def _step_span(step_id: StepId, tried: int) -> AbstractContextManager[Piece]:
+def _step_span(step_id: StepId, tried: int) -> AbstractContextManager[Span]:
     """Return the span of one try of a step; the value of a record, read again, has none."""
     about = {
         "a2a.step.name": step_id.name,

@@ -212,10 +212,10 @@ class Sweeper:
         Raises:
             UnavailableError: the due index did not answer; the next run tries again.
         """
-        with begun(), spans.span("sweep", {}) as piece:
+        with begun(), spans.span("sweep", {}) as span:
             report = await self._sweep(limit)
             if report == SweepReport() and not self._shares.line_stands:
-                piece.drop()
+                span.drop()
             return report
 
     async def _sweep(self, limit: int | None) -> SweepReport:
@@ -557,7 +557,7 @@ class DeadLetters:
             return "undecodable"
         params = operation.params
         about = {"a2a.task.id": params.task_id, "a2a.turn": params.turn}
-        with spans.receiving(operation.trace, "dead letters", self._queue.system, about):
+        with spans.messaging("process", "dead letters", self._queue.system, operation.trace, about):
             try:
                 return await self.end(operation)
             except UnreadableTaskError as error:
