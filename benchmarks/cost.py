@@ -16,14 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from samtranslator.yaml_helper import yaml_parse
-
 from a2a_serverless.storage.layout import BY_DUE, BY_SCOPE
-from a2a_serverless_tools.local.template import find_template
 from a2a_serverless_tools.operate import prices
 from a2a_serverless_tools.operate.prices import MILLION, SECONDS_OF_MONTH
 from benchmarks.cost_prices import Counts, bill
 from benchmarks.cost_system import DELIVERY_S, System, Tally, counted_system
+from tests.support.template import read
 
 KEPT_DAYS = 30
 """The default of TtlDays."""
@@ -185,8 +183,7 @@ def memories() -> Mapping[str, float]:
 
 def document() -> dict[str, Any]:
     """Return the template as it is written."""
-    parsed: dict[str, Any] = yaml_parse(find_template().read_text(encoding="utf-8"))
-    return parsed
+    return read()
 
 
 def per_task(

@@ -21,7 +21,6 @@ from statistics import fmean
 
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless_tools.local.template import find_template
 from a2a_serverless_tools.operate.prices import MILLION
 from benchmarks import cost
 from benchmarks.cost import (
@@ -37,6 +36,7 @@ from benchmarks.cost import (
 from benchmarks.cost_prices import Counts, bill
 from benchmarks.cost_system import DELIVERY_S, System, counted_system
 from benchmarks.cost_workers import PLACES, SETTINGS, SOURCE_POLL_S, Setting, workers
+from tests.support.template import TEMPLATE
 
 RATE = 1.0
 """Tasks a second."""
@@ -155,7 +155,7 @@ def measured(system: System, setting: Setting, load: Load, seconds: float) -> Me
 
 def fargate(turn_s: float = THINK_S) -> dict[str, float]:
     """Return hours of CPU, memory and a public address of a task this long, at the load's rate."""
-    text = find_template().with_name("fargate.yaml").read_text(encoding="utf-8")
+    text = TEMPLATE.with_name("fargate.yaml").read_text(encoding="utf-8")
     parameters = yaml_parse(text)["Parameters"]
     running = ceil(RATE * turn_s / (FILLED * PLACES))
     hours = max(running, parameters["LeastWorkers"]["Default"]) / RATE / 3600

@@ -25,7 +25,7 @@ import httpx
 from a2a_serverless import aws
 from a2a_serverless.settings import load_settings
 from a2a_serverless_tools.local.http_server import HttpServer, bind
-from a2a_serverless_tools.local.template import Names, Template, provision
+from a2a_serverless_tools.local.provision import Names, provision
 from benchmarks.cost_prices import billed_requests
 from benchmarks.meter import Meter, Usage, item_bytes
 from tests.support.emulators import dynamodb_local, fauxqs
@@ -34,6 +34,7 @@ from tests.support.simulation.environments import Environments
 from tests.support.simulation.gateway import response_of
 from tests.support.simulation.pushing import stream_filter
 from tests.support.simulation.routes import Routes
+from tests.support.template import Template
 
 HERE = Path(__file__).parent
 FUNCTIONS = HERE.parent / "functions"
@@ -117,7 +118,7 @@ class System:
             events = aws.client("sqs", long_poll=long_poll).meta.events
             events.register("before-send.sqs.*", self._count_sqs)
         self._filter = stream_filter(load_settings())
-        self._routes = Routes.of(Template.load())
+        self._routes = Routes.of(Template())
         server = HttpServer(import_module("stream").app, bind(0))
         self._stream_url = stack.enter_context(server).url
         self._to_stream = stack.enter_context(httpx.Client(trust_env=False, timeout=120))

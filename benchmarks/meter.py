@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.provision import table_definition
 
 Item = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ class Meter:
     def __init__(self, client: Any, observer: Any, table: str) -> None:
         self._observer = observer
         self._table = table
-        self._indexes = Template.load().table(stream=False)["GlobalSecondaryIndexes"]
+        self._indexes = table_definition(stream=False)["GlobalSecondaryIndexes"]
         self._usage = Usage()
         self._lock = threading.Lock()
         events = client.meta.events

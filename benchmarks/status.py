@@ -41,7 +41,7 @@ from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.identity import Scope, new_id, new_incarnation, new_token
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task, releasing
 from a2a_serverless.wiring import OBSERVER
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.provision import table_definition
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.status import Status, status_of
 from benchmarks.meter import Meter, Usage
@@ -202,7 +202,7 @@ def main() -> int:
     holds = asyncio.run(on_file(tasks))
     with dynamodb_local() as emulator:
         observer = client_of(emulator)
-        observer.create_table(TableName=TABLE, **Template.load().table(stream=False))
+        observer.create_table(TableName=TABLE, **table_definition(stream=False))
         holds &= asyncio.run(on_dynamodb(tasks, client_of(emulator), observer))
     return 0 if holds else 1
 

@@ -47,7 +47,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope, new_id, new_incarnation
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
 from a2a_serverless_tools.contract import Storage
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.provision import table_definition
 from benchmarks.meter import Meter, Usage
 from benchmarks.processes import running
 from benchmarks.stream import CARD, provision
@@ -341,7 +341,7 @@ def main() -> int:
     tasks = parser.parse_args().tasks
     with dynamodb_local() as emulator:
         observer = client_of(emulator)
-        observer.create_table(TableName=TABLE, **Template.load().table(stream=False))
+        observer.create_table(TableName=TABLE, **table_definition(stream=False))
         bench = metered(client_of(emulator), observer)
         asyncio.run(short_flows(bench))
         asyncio.run(chunk_flows(bench))

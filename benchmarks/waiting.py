@@ -23,7 +23,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.provision import table_definition
 from tests.support.databases import dynamo_storage
 from tests.support.emulators import dynamodb_local
 from tests.support.queues import MemoryQueue
@@ -117,7 +117,7 @@ def main() -> None:
     chosen = parser.parse_args()
     with dynamodb_local() as emulator:
         client = emulator.client(max_pool_connections=64)
-        client.create_table(TableName=TABLE, **Template.load().table(stream=False))
+        client.create_table(TableName=TABLE, **table_definition(stream=False))
         asyncio.run(measure(client, chosen.turns, chosen.seconds))
 
 

@@ -15,7 +15,6 @@ import pytest
 import yaml
 from botocore import loaders, session
 
-from a2a_serverless_tools.local import template
 from tests.support.collection import Made, check
 
 pytest_plugins = [
@@ -42,9 +41,9 @@ class _Once(list[str]):
 
 
 def pytest_configure() -> None:
-    """Read once what never changes: descriptions of AWS, root certificates, texts of templates.
+    """Read once what never changes: descriptions of AWS and root certificates.
 
-    Other templates are read by libyaml, which takes a tenth of the time.
+    Templates are read by libyaml, which takes a tenth of the time.
     """
     yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # type: ignore[misc]
     session.create_loader = functools.cache(_loader)
@@ -52,14 +51,6 @@ def pytest_configure() -> None:
     _keep_levels()
     # A shell that starts the suite in the background makes it ignore Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    parse, known = template.parse_document, dict[str, dict[str, Any]]()
-
-    def parse_once(text: str, name: str) -> dict[str, Any]:
-        if text not in known:
-            known[text] = parse(text, name)
-        return known[text]
-
-    template.parse_document = parse_once
 
 
 def _keep_root_certificates() -> None:

@@ -14,10 +14,10 @@ from typing import Final
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.cli import _parser
-from a2a_serverless_tools.local.template import read_document
 from website import observed
 from website.english import Finding
 from website.places import ROOT
@@ -81,8 +81,8 @@ def known() -> Known:
     words = frozenset(word for text in texts for word in re.findall(r"\w+", text))
     words |= {*texts[-1].splitlines()}
     words |= {f"A2A_{name.upper()}" for name in Settings.model_fields}
-    template = read_document(ROOT / "template.yaml")
-    fargate = read_document(ROOT / "fargate.yaml")
+    template = yaml_parse((ROOT / "template.yaml").read_text(encoding="utf-8"))
+    fargate = yaml_parse((ROOT / "fargate.yaml").read_text(encoding="utf-8"))
     makefiles = [ROOT / "Makefile", *ROOT.glob("src/**/written/**/Makefile")]
     targets = "\n".join(path.read_text(encoding="utf-8") for path in makefiles)
     options = {name: frozenset(_options(parser)) for name, parser in _commands().items()}

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from a2a.utils.errors import A2A_ERROR_MAPPING, JSON_RPC_ERROR_CODE_MAP, JSONParseError
 from pydantic.fields import FieldInfo
+from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless import errors
 from a2a_serverless.http.errors import _FORMS, _SENTENCES, translated
 from a2a_serverless.settings import Settings
 from a2a_serverless_tools.cli import _parser
-from a2a_serverless_tools.local.template import read_document
 from website import api, observed, openapi
 from website.places import ROOT
 
@@ -207,7 +207,8 @@ def _given() -> dict[str, str]:
 
 
 def _template() -> dict[str, Any]:
-    return read_document(ROOT / "template.yaml")
+    parsed: dict[str, Any] = yaml_parse((ROOT / "template.yaml").read_text(encoding="utf-8"))
+    return parsed
 
 
 def _parameters() -> str:

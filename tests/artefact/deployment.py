@@ -12,11 +12,12 @@ from typing import Any
 
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless_tools.local.template import Names, Template, provision
+from a2a_serverless_tools.local.provision import Names, provision
 from tests.artefact.build import Artefact
 from tests.artefact.environment import Function
 from tests.artefact.secrets_manager import secrets_manager
 from tests.support.emulators import REGION, Emulator
+from tests.support.template import Template
 
 API_KEY = "test-key-of-twenty-characters"
 """The key of the events in events/."""

@@ -20,6 +20,7 @@ from tests.cloud import kills, neighbours, releases, updates
 from tests.cloud.deployment import Deployment, run
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import Own, alone
+from tests.cloud.preflight import preflight
 from tests.cloud.template import SUBSTITUTIONS
 from tests.live.account import ERRORS, Account, is_denied
 from tests.live.findings import Figures, require
@@ -277,18 +278,16 @@ async def commands(deployment: Deployment, subject: Subject) -> Figures:
     require(any(task_id in line for line in listed), "tasks does not list the task")
     page = await _console(deployment, f"{BASE}/task/{shown['scope']}/{task_id}")
     require(task_id in page, "the console's page of the task does not name it")
-    # Against the template as it was deployed here: the substitutions are no change of its own.
-    await _command(deployment, "preflight", A2A_TEMPLATE=str(deployment.template))
     await _command(deployment, "tasks", "purge", "--user", "default", "--yes", "--settle", "1")
     gone = await subject.http.get(f"/tasks/{task_id}", headers={"A2A-Version": "1.0"})
     require(gone.status_code == httpx.codes.NOT_FOUND, f"a purged task: {gone.status_code}")
     return {"listed": len(listed)}
 
 
-async def _command(deployment: Deployment, *arguments: str, **variables: str) -> str:
+async def _command(deployment: Deployment, *arguments: str) -> str:
     at = ["--stack", deployment.name, "--region", "us-east-1"]
     command = [str(ROOT / ".venv" / "bin" / "a2a-serverless"), *arguments, *at]
-    environment = {**os.environ, **deployment.emulator.environment(), **variables}
+    environment = {**os.environ, **deployment.emulator.environment()}
     return await run(command, environment, within_s=COMMAND_S)
 
 
@@ -372,7 +371,8 @@ CHECKS: Final = (
     Own("refused-calls", "each role is refused what it has no permission for", refused),
     Own("substitutions", "the emulator still cannot do what is substituted", substituted),
     Own("traces", "functions export one trace, from the request to the attempt", traced),
-    Own("commands", "task, tasks, console, preflight and purge work on the stack", commands),
+    Own("commands", "task, tasks, console and purge work on the stack", commands),
+    Own("preflight", "what would be replaced is told, and no change set remains", preflight),
     kills.SHORT_CHECK,
     Own("dead-letter-fails", "the sweeper fails a turn without attempts left", failed_by_sweeper),
     *updates.CHECKS,

@@ -18,7 +18,7 @@ from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless_tools.contract import Broker
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.provision import queue_attributes
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
 
 PATIENCE_S = 15
@@ -123,13 +123,13 @@ class SqsQueues:
 
 
 def create_queues(client: Any) -> SqsQueues:
-    """The queues of template.yaml under names of their own."""
-    template, prefix = Template.load(), uuid.uuid4().hex[:12]
+    """Three queues of a deployment under names of their own."""
+    prefix = uuid.uuid4().hex[:12]
     dead = client.create_queue(
-        QueueName=f"{prefix}-dead.fifo", Attributes=template.queue("DeadLetterQueue")
+        QueueName=f"{prefix}-dead.fifo", Attributes=queue_attributes("dead_letter_queue")
     )["QueueUrl"]
     arn = client.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]
-    attributes = template.queue("OperationsQueue", {"DeadLetterQueue.Arn": arn["QueueArn"]})
+    attributes = queue_attributes("queue", arn["QueueArn"])
     return SqsQueues(
         client=client,
         main=client.create_queue(QueueName=f"{prefix}-operations.fifo", Attributes=attributes)[
@@ -137,7 +137,7 @@ def create_queues(client: Any) -> SqsQueues:
         ],
         dead=dead,
         undecodable=client.create_queue(
-            QueueName=f"{prefix}-undecodable", Attributes=template.queue("UndecodableQueue")
+            QueueName=f"{prefix}-undecodable", Attributes=queue_attributes("undecodable_queue")
         )["QueueUrl"],
     )
 

@@ -22,7 +22,7 @@ from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Spared
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless_tools.contract import Storage
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.provision import table_definition
 from a2a_serverless_tools.operate.finding import created_in, find_tasks
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, Database, emulator_client, moto_database, new_scope
@@ -368,7 +368,7 @@ async def test_expired_tasks_hide_none_of_an_hour(
 async def test_a_table_without_the_index(local_dynamodb: Emulator, clock: ManualClock) -> None:
     """Finding a task without its scope is refused with one sentence; all else works."""
     client = emulator_client(local_dynamodb)
-    layout = Template.load().table(stream=False)
+    layout = table_definition(stream=False)
     indexes = layout["GlobalSecondaryIndexes"]
     layout["GlobalSecondaryIndexes"] = [i for i in indexes if i["IndexName"] != "by-id"]
     own = {"id_key", "created_key"}

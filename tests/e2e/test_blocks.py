@@ -30,7 +30,6 @@ from botocore import xform_name
 from a2a_serverless.tasks.usage import Prices
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless_tools import cli
-from a2a_serverless_tools.local.template import read_document
 from a2a_serverless_tools.testing import AgentBench, file_part, step
 from tests.e2e.commands import environment, run, running
 from tests.e2e.devs import running_dev
@@ -38,6 +37,7 @@ from tests.functions.test_api_function import ELSEWHERE
 from tests.support import pages
 from tests.support.blocks import Block, blocks, commands
 from tests.support.handlers import event_file
+from tests.support.template import read
 
 ROOT = pages.DOCS.parent
 PAGES = [
@@ -423,7 +423,7 @@ def make(words: list[str]) -> str:
     return f"no target {missing}" if missing else ""
 
 
-PARAMETERS = read_document(ROOT / "template.yaml")["Parameters"]
+PARAMETERS = read(ROOT / "template.yaml")["Parameters"]
 
 
 def sam(words: list[str]) -> str:

@@ -34,12 +34,12 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.sweeper import Sweeper
-from a2a_serverless_tools.local.template import find_template
 from a2a_serverless_tools.testing.process import _InlineKeeper
 from tests.support.a2a_calls import Agent as Remote
 from tests.support.alarms import CloudWatch, alarms_of, rung
 from tests.support.databases import LONG
 from tests.support.permissions import transform
+from tests.support.template import TEMPLATE
 from tests.support.workers import Agent, complete
 from tests.unit.worker.quarantine import JumpingLoop, LoopClock
 from tests.unit.worker.shares import LaggingTable, SlowQueue, p95
@@ -262,5 +262,5 @@ def test_a_neighbour_hardly_notices_an_attack(caplog: pytest.LogCaptureFixture) 
     assert account.answers.total() > 3 * ATTACK_S
     for before, during in zip(calm, attacked, strict=True):
         assert during <= 2 * before, (calm, attacked, account.sends)
-    alarms = alarms_of(transform(find_template()))
+    alarms = alarms_of(transform(TEMPLATE))
     assert rung(alarms, seen, since_ms=int(BEGIN_S * 1000)) == set()

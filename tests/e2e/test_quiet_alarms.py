@@ -31,7 +31,6 @@ from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.local.background import Background
-from a2a_serverless_tools.local.template import find_template
 from tests.e2e.hostile_agent import PREFIX
 from tests.support.a2a_calls import message
 from tests.support.alarms import STACK, CloudWatch, alarms_of, rung
@@ -44,6 +43,7 @@ from tests.support.simulation.pumps import QueuePump, StreamFilter
 from tests.support.simulation.pushing import PushSources, pushing
 from tests.support.simulation.sources import MemoryStream, TableSource
 from tests.support.simulation.web_adapter import WebAdapter
+from tests.support.template import TEMPLATE
 from tests.unit.push.receivers import Receiver, status
 
 BEGIN_MS: Final = 1_700_000_000_000
@@ -401,7 +401,7 @@ def test_one_client_rings_no_alarm(
         codes = asyncio.run(attack(app, webhooks))
 
     assert {200, 400, 404} <= codes.keys()
-    resources = transform(find_template())
+    resources = transform(TEMPLATE)
     assert rung(alarms_of(resources), seen, since_ms=BEGIN_MS) == set(), codes
     # The caller did enough: these alarms would ring if one caller sufficed.
     one = rung(alarms_of(resources, AlarmCallers="1"), seen, since_ms=BEGIN_MS, again=True)

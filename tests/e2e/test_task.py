@@ -13,7 +13,7 @@ import pytest
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.storage.layout import BY_ID
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.provision import table_definition
 from tests.e2e.commands import environment, run
 from tests.support.databases import Database, drop_index, emulator_client
 from tests.support.emulators import Emulator
@@ -29,7 +29,7 @@ TOLD = f"table {TABLE}, which A2A_TABLE names\n"
 def database(dynamodb_local: Emulator) -> Iterator[Database]:
     """A table of its own."""
     client = emulator_client(dynamodb_local)
-    client.create_table(TableName=TABLE, **Template.load().table(stream=False))
+    client.create_table(TableName=TABLE, **table_definition(stream=False))
     yield Database(client=client, table=TABLE)
     client.delete_table(TableName=TABLE)
     client.close()

@@ -23,7 +23,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import TERMINAL, Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Timing
-from a2a_serverless_tools.local.template import Names, provision
+from a2a_serverless_tools.local.provision import Names, provision
 from tests.faults import bad_days, functions, processes, traps
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running

@@ -29,7 +29,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract import Storage
-from a2a_serverless_tools.local.template import Names
+from a2a_serverless_tools.local.provision import Names
 from tests.support.handlers import ALL_DONE, LambdaContext, cold_start, event_file
 from tests.support.messages import request
 from tests.support.simulation.simulated_aws import simulated_aws

@@ -21,7 +21,7 @@ from a2a_serverless.tasks.push import LEFT_MS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.sweeper import MOST_COPIES
 from a2a_serverless_tools.contract import Storage
-from a2a_serverless_tools.local.template import Names
+from a2a_serverless_tools.local.provision import Names
 from tests.support.clocks import ManualClock
 from tests.support.handlers import ALL_DONE, cold_start, event_file
 from tests.support.messages import message, request

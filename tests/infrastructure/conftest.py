@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless_tools.local.template import Template, find_template
 from tests.support.permissions import transform
+from tests.support.template import TEMPLATE, Template
 
 Json = dict[str, Any]
 
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 @pytest.fixture(scope="session")
 def project() -> Path:
     """The project's root."""
-    return find_template().parent
+    return TEMPLATE.parent
 
 
 @pytest.fixture(scope="session")

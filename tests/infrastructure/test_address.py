@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from a2a_serverless.http.errors import RequestRefusedError, http_error, response_of
-from a2a_serverless_tools.local.template import Template
 from tests.support.simulation.gateway import BODY_LIMIT, PAYLOAD_LIMIT
 from tests.support.simulation.routes import Refusal, refusals
+from tests.support.template import Template
 
 Json = dict[str, Any]
 

@@ -11,8 +11,8 @@ import pytest
 
 from a2a_serverless.http.auth import _KeyRing
 from a2a_serverless.settings import Settings, load_settings
-from a2a_serverless_tools.local.template import Template, read_document
 from tests.support import pages
+from tests.support.template import read, refused
 
 Json = dict[str, Any]
 
@@ -56,7 +56,7 @@ def test_each_parameter_is_explained(document: Json) -> None:
 @pytest.mark.parametrize("name", ["template.yaml", "fargate.yaml"])
 def test_a_guided_deployment_can_be_finished(project: Path, name: str) -> None:
     """`sam deploy --guided` asks for a NoEcho parameter again and again until it has a value."""
-    parameters = read_document(project / name)["Parameters"]
+    parameters = read(project / name)["Parameters"]
     assert [it for it, definition in parameters.items() if "NoEcho" in definition] == []
 
 
@@ -69,7 +69,7 @@ def test_a_credential_of_the_exporter_may_be_in_a_secret(
         f"arn:{partition}:secretsmanager:us-gov-west-1:123456789012:secret:a-secret-of-ours-AbCdEf"
     )
     value = f"{{{{resolve:secretsmanager:{arn}:SecretString:headers}}}}"
-    assert Template(document, {"OtelHeaders": value}).refusals() == []
+    assert refused(document, {"OtelHeaders": value}) == []
     for function in FUNCTIONS:
         headers = variables(transformed, function)["OTEL_EXPORTER_OTLP_HEADERS"]
         assert headers["Fn::If"][1] == {"Ref": "OtelHeaders"}

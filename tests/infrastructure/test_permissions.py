@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless_tools.local.template import Template
 from tests.live.permissions import RULES
 from tests.support.permissions import (
     NETWORK,
@@ -21,6 +20,7 @@ from tests.support.permissions import (
     statements,
 )
 from tests.support.recorded_calls import WRITES, Permission
+from tests.support.template import Template
 
 Json = dict[str, Any]
 

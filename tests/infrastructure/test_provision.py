@@ -1,7 +1,8 @@
-"""Provisioning from template.yaml, on moto and on the emulators."""
+"""What `provision` makes: as template.yaml has it, on moto."""
 
 import json
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import boto3
@@ -9,8 +10,15 @@ import pytest
 from moto import mock_aws
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.local.template import Names, Template, provision
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless_tools.local.provision import (
+    Names,
+    provision,
+    queue_attributes,
+    table_definition,
+)
 from tests.support import emulators
+from tests.support.template import Template
 
 NAMES = Names.with_prefix("provision-test")
 
@@ -27,43 +35,79 @@ def moto_clients() -> Iterator[Clients]:
         )
 
 
+QUEUES = {
+    "queue": "OperationsQueue",
+    "quarantine_queue": "QuarantineQueue",
+    "dead_letter_queue": "DeadLetterQueue",
+    "undecodable_queue": "UndecodableQueue",
+    "push_queue": "PushQueue",
+    "push_dead_letter_queue": "PushDeadLetterQueue",
+}
+"""The queues by their settings, and as template.yaml calls them."""
+GUARDS = {
+    "DeletionProtectionEnabled",
+    "PointInTimeRecoverySpecification",
+    "Tags",
+    "TimeToLiveSpecification",
+}
+"""What a deployed table has besides what makes it."""
+
+
+def unordered(table: dict[str, Any]) -> dict[str, Any]:
+    """A table's definition without the order of attributes, which has no meaning."""
+    types = {it["AttributeName"]: it["AttributeType"] for it in table["AttributeDefinitions"]}
+    indexes = {it["IndexName"]: deepcopy(it) for it in table["GlobalSecondaryIndexes"]}
+    for index in indexes.values():
+        index["Projection"]["NonKeyAttributes"] = {*index["Projection"].get("NonKeyAttributes", ())}
+    return {**table, "AttributeDefinitions": types, "GlobalSecondaryIndexes": indexes}
+
+
+def test_the_table_is_that_of_the_template(template: Template) -> None:
+    """Keys and their types, indexes and what they project, the stream, and how it is billed."""
+    deployed = template.properties("TaskTable")
+    deployed["StreamSpecification"]["StreamEnabled"] = True
+    made = {name: value for name, value in deployed.items() if name not in GUARDS}
+    assert unordered(table_definition()) == unordered(made)
+    assert deployed["TimeToLiveSpecification"] == {"AttributeName": "expires_at", "Enabled": True}
+
+
+@pytest.mark.parametrize(("name", "logical_id"), QUEUES.items())
+def test_a_queue_is_that_of_the_template(template: Template, name: str, logical_id: str) -> None:
+    """Order, visibility, retention, encryption and redrive, with the parameters' defaults."""
+    arns = {"DeadLetterQueue.Arn": "arn:dead", "PushDeadLetterQueue.Arn": "arn:dead"}
+    deployed = template.properties(logical_id, arns)
+    made: dict[str, Any] = queue_attributes(name, "arn:dead")
+    if "RedrivePolicy" in made:
+        made["RedrivePolicy"] = json.loads(made["RedrivePolicy"])
+    texts = {it: str(value).lower() for it, value in deployed.items() if isinstance(value, bool)}
+    numbers = {it: str(value) for it, value in deployed.items() if type(value) is int}
+    hidden = {"VisibilityTimeout": "30"}  # of a queue that is told none
+    assert made == {**hidden, **deployed, **texts, **numbers}
+
+
 def check(dynamodb: Any, sqs: Any, made: Names) -> None:
     """What the endpoints say of what was made."""
     table = dynamodb.describe_table(TableName=made.table)["Table"]
     time_to_live = dynamodb.describe_time_to_live(TableName=made.table)["TimeToLiveDescription"]
-    queue, dead_letters, undecodable, jobs, given_up = (
-        sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["All"])["Attributes"]
-        for url in (
-            made.queue,
-            made.dead_letter_queue,
-            made.undecodable_queue,
-            made.push_queue,
-            made.push_dead_letter_queue,
-        )
-    )
-    assert {index["IndexName"] for index in table["GlobalSecondaryIndexes"]} == {
-        "by-scope",
-        "by-context",
-        "by-due",
-        "by-id",
-        "by-line",
-        "by-attention",
-    }
+    assert {it["IndexName"] for it in table["GlobalSecondaryIndexes"]} == INDEXES.keys()
     assert table["StreamSpecification"]["StreamViewType"] == "NEW_IMAGE"
     assert time_to_live["AttributeName"] == "expires_at"
-    assert queue["VisibilityTimeout"] == "930"
-    assert queue["FifoQueue"] == dead_letters["FifoQueue"] == "true"
-    assert json.loads(queue["RedrivePolicy"])["deadLetterTargetArn"] == dead_letters["QueueArn"]
-    assert undecodable["MessageRetentionPeriod"] == "1209600"
-    assert jobs["FifoQueue"] == given_up["FifoQueue"] == "true"
-    assert json.loads(jobs["RedrivePolicy"]) == {
-        "deadLetterTargetArn": given_up["QueueArn"],
-        "maxReceiveCount": 1000,
+    found = {
+        name: sqs.get_queue_attributes(QueueUrl=getattr(made, name), AttributeNames=["All"])
+        for name in QUEUES
     }
+    attributes = {name: it["Attributes"] for name, it in found.items()}
+    for name, it in attributes.items():
+        dead = "push_dead_letter_queue" if name == "push_queue" else "dead_letter_queue"
+        wanted = queue_attributes(name, attributes[dead]["QueueArn"])
+        if "RedrivePolicy" in wanted:
+            redrive = json.loads(wanted.pop("RedrivePolicy"))
+            assert json.loads(it["RedrivePolicy"]) == redrive
+        assert wanted.items() <= it.items()
 
 
 def test_provision_on_moto(moto_clients: Clients) -> None:
-    """The table and queues of the template come to be, and a second time nothing changes."""
+    """The table and the queues come to be, and a second time nothing changes."""
     made = provision(*moto_clients, names=NAMES)
     assert provision(*moto_clients, names=NAMES) == made
     check(*moto_clients, made)
@@ -72,7 +116,7 @@ def test_provision_on_moto(moto_clients: Clients) -> None:
 def test_a_table_of_an_earlier_version_keeps_its_tasks(moto_clients: Clients) -> None:
     """A missing index is named with the way to add it: nothing says that the table is to go."""
     dynamodb, sqs = moto_clients
-    definition = Template.load().table(stream=True)
+    definition = table_definition()
     indexes = definition["GlobalSecondaryIndexes"]
     definition["GlobalSecondaryIndexes"] = [i for i in indexes if i["IndexName"] != "by-id"]
     attributes, own = definition["AttributeDefinitions"], {"id_key", "created_key"}

@@ -12,8 +12,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import KNOWN, state_name
 from a2a_serverless.tasks.push import PushEvents
 from a2a_serverless_tools.local.sources import BATCH
-from a2a_serverless_tools.local.template import Template
 from tests.support.simulation.pushing import TIMEOUT_S, WEBHOOKS_SET, stream_filter
+from tests.support.template import Template
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.tasks.attempts import MOST_STARTS
-from a2a_serverless_tools.local.template import Template
+from tests.support.template import Template
 
 Json = dict[str, Any]
 

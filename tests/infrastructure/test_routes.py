@@ -20,8 +20,8 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless_tools.local.template import Template
 from tests.support.simulation.routes import Route, Routes
+from tests.support.template import Template
 
 Json = dict[str, Any]
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics
-from a2a_serverless_tools.local.template import Template
+from tests.support.template import Template
 
 Json = dict[str, Any]
 Value = float | None
@@ -209,7 +209,7 @@ def _calculated(op: ast.AST, left: Value, right: Value) -> Value:
 
 def alarms_of(resources: Mapping[str, Json], **parameters: str) -> list[Alarm]:
     """The alarms among the template's resources, with these parameters, for the stack `STACK`."""
-    template = Template.load(parameters=parameters)
+    template = Template(parameters=parameters)
     return [
         Alarm(name, template.properties(name, _NAMES))
         for name, resource in resources.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import threading
@@ -27,7 +26,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Key, key_of
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import OBSERVER
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.provision import table_definition
 from tests.support.clocks import ManualClock
 from tests.support.emulators import CREDENTIALS, REGION, Emulator
 from tests.support.memory import PolledTable
@@ -166,14 +165,8 @@ def new_clock() -> ManualClock:
 
 
 def create_table(client: Any, name: str = TABLE) -> None:
-    """The table of template.yaml; without stream and expiry, which no test of storage reads."""
-    client.create_table(TableName=name, **_definition())
-
-
-@functools.cache
-def _definition() -> dict[str, Any]:
-    """What `create_table` makes, read once."""
-    return Template.load().table(stream=False)
+    """The table of a deployment; without stream and expiry, which no test of storage reads."""
+    client.create_table(TableName=name, **table_definition(stream=False))
 
 
 def drop_index(client: Any, table: str, index: str) -> None:

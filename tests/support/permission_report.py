@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless_tools.local.template import find_template
 from tests.support import emulators, forks
 from tests.support.permissions import granted, implied, transform
 from tests.support.recorded_calls import Permission, recorded, recording
+from tests.support.template import TEMPLATE
 
 _RECORDING = pytest.StashKey[Any]()
 _PROBLEMS = pytest.StashKey[list[str]]()
@@ -58,7 +58,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def _problems(*, is_whole: bool) -> list[str]:
     if not recorded():
         return []
-    resources = transform(find_template())
+    resources = transform(TEMPLATE)
     allowed, needs = granted(resources), recorded().keys() | implied(resources)
     missing = [
         f"missing: {_shown(permission)}, as in {test}"

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from a2a_serverless.storage.layout import SHARDS
-from a2a_serverless_tools.local.template import Template
 from benchmarks.cost import OWN_S, STREAM_S, THINK_S, document
 from tests.support import pages
+from tests.support.template import Template, refused
 
 GIVEN = re.compile(r"`(\w+)` ([\w,]+)")
 HEADS = ("one task", "---", "|---")
@@ -103,7 +103,7 @@ def test_the_settings_of_an_example_carry_it() -> None:
         rate = float(name.split()[0])
         given = {it[1]: it[2].replace(",", "") for it in GIVEN.finditer(text)}
         known = {it: value for it, value in given.items() if it in document()["Parameters"]}
-        assert Template(document(), known).refusals() == []
+        assert refused(document(), known) == Template(parameters=known).broken_rules() == []
         assert float(turns.replace(",", "")) == rate * THINK_S
         assert setting(text, "ThrottleRate") >= rate * looks
         assert max(4000, setting(text, "WarmWriteUnits")) >= 1.2 * rate * units

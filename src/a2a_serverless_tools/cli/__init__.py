@@ -71,7 +71,7 @@ _COMMANDS: Final[Mapping[str, tuple[ModuleType, str]]] = {
     "notifications": (letters, "lists the notifications that were given up; shows or deletes one"),
     "provision": (
         processes,
-        "creates the table and the queues of template.yaml where they are missing",
+        "creates the table and the queues of a deployment where they are missing",
     ),
     "restore-template": (
         preflight,
@@ -86,7 +86,7 @@ _EXIT_INTERRUPTED = 130
 _EXIT_UNREAD = 141
 """The exit code if the reader of stdout, such as `head`, has gone."""
 
-_EXTRA = frozenset({"boto3", "botocore", "jinja2", "markdown_it", "packaging", "rich", "yaml"})
+_EXTRA = frozenset({"boto3", "botocore", "jinja2", "markdown_it", "packaging", "rich"})
 
 _SENTENCES = (ConfigurationError, NewerReleaseError, TaskNotFoundError, UnreadableTaskError)
 """Errors that say all that a person has to know."""
@@ -108,8 +108,6 @@ examples:
 
 environment:
   A2A_TABLE, A2A_QUEUE, A2A_PUSH_QUEUE, ...            names, as `provision` prints them
-  A2A_TEMPLATE                                         template.yaml, by default that of the project
-                                                       around the current folder
   A2A_AUTH=api-key|oidc|api-key+oidc|none              who may call
   A2A_API_KEYS=name=key,...                            with api-key: the clients' keys by name
   A2A_API_KEY                                          yours, for `send`

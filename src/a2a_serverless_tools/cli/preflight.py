@@ -1,4 +1,4 @@
-"""`a2a-serverless preflight` and `restore-template`: the template beside the deployed stack."""
+"""`a2a-serverless preflight` and `restore-template`: a deployment beside the deployed stack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import shlex
 import tomllib
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,15 +17,6 @@ from a2a_serverless_tools.cli.arguments import Adders, Parser, project_folder
 from a2a_serverless_tools.cli.text import refuse, say
 
 SETTINGS: Final = "samconfig.toml"
-_TABLE: Final = "TaskTable"
-_FIXED: Final[Mapping[str, tuple[str, ...]]] = {
-    "AWS::DynamoDB::Table": ("TableName", "KeySchema", "LocalSecondaryIndexes"),
-    "AWS::S3::Bucket": ("BucketName",),
-    "AWS::SQS::Queue": ("QueueName", "FifoQueue"),
-    "AWS::SecretsManager::Secret": ("Name", "GenerateSecretString"),
-}
-"""The properties of what keeps data that CloudFormation changes by making another one, or another
-value of a secret."""
 _ONLY_RAISED: Final[Mapping[str, str]] = {
     "Shards": "tasks in the partitions above it would not be found",
     "TtlDays": "the bucket would remove the files of tasks that live on",
@@ -48,8 +38,6 @@ _FAILED: Final[Mapping[str, str]] = {
     ),
 }
 """States of a stack that takes no update, and the way out. One that is being changed is another."""
-_AS_GIVEN: Final = {"TemplateStage": "Original"}
-"""The template as it was deployed, and not as its transform has rewritten it."""
 _NO_LAYER: Final = ("cn-", "us-gov-", "me-south-1")
 """The beginnings of regions in which AWS publishes no layer of the Lambda Web Adapter for arm64."""
 _UPLOADED: Final = "WebAdapterLayerArn"
@@ -59,12 +47,15 @@ _ALL_AT_ONCE: Final = "all-at-once"
 def _add_preflight(preflight: Parser) -> None:
     preflight.does(
         _preflight,
-        "Compares the project's template with the deployed stack, its parameters with "
-        "what the template takes, and its region with what AWS has there. It says in one "
-        "sentence each what would replace the table, a queue or a secret, or would not deploy. "
-        "Stack, region and parameters are those of samconfig.toml. It changes nothing.",
+        "Asks CloudFormation by SAM what a deployment of the last build would change, and compares "
+        "its region with what AWS has there. It says in one sentence each what would replace the "
+        "table, a queue or a secret, or would not deploy. Stack, region and parameters are those "
+        "of samconfig.toml. It uploads what was built, and changes nothing else.",
     )
-    _add_compared(preflight)
+    add_deployment(preflight)
+    preflight.add_argument(
+        "values", metavar="PARAMETER=VALUE", nargs="*", help="beside those of samconfig"
+    )
 
 
 def add_deployment(command: Parser) -> None:
@@ -96,119 +87,83 @@ def settings_of(folder: Path, options: Namespace) -> tuple[str, dict[str, str]]:
 def _add_restore_template(restore: Parser) -> None:
     restore.does(
         _restore_template,
-        "Prints the project's table alone, as a template in JSON by which CloudFormation imports a "
-        "restored table: the first stack after a restore. Its values are those of the "
-        "stack whose table was restored, and else of samconfig.toml. It changes nothing.",
+        "Prints the table of a stack alone, with its values, as a template in JSON by which "
+        "CloudFormation imports a restored table: the first stack after a restore. It changes "
+        "nothing.",
     )
-    _add_compared(restore)
-
-
-def _add_compared(command: Parser) -> None:
-    add_deployment(command)
-    command.add_argument(
-        "values", metavar="PARAMETER=VALUE", nargs="*", help="beside those of samconfig"
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Compared:
-    """The project's template beside the deployed stack."""
-
-    stack: str
-    document: dict[str, Any]
-    before: dict[str, Any]
-    """The stack's template; empty: there is none."""
-    present: dict[str, str]
-    """The stack's parameters."""
-    values: dict[str, str]
-    """Those of an update: the stack's that are not given anew."""
-
-    @classmethod
-    async def of(cls, options: Namespace) -> _Compared:
-        """Read both, and what is given.
-
-        Raises:
-            ConfigurationError: as `settings_of`, `deployed` and `read_document`.
-        """
-        from a2a_serverless_tools.local.template import find_template, read_document
-
-        stack, given = settings_of(project_folder(Path.cwd()), options)
-        document = read_document(find_template())
-        given |= _pairs(options.values)
-        before, present = await deployed(stack) if stack else ({}, {})
-        known = document.get("Parameters", {})
-        values = {**{name: it for name, it in present.items() if name in known}, **given}
-        return cls(stack=stack, document=document, before=before, present=present, values=values)
+    add_deployment(restore)
 
 
 async def _restore_template(options: Namespace) -> int:
-    """Print the table's template, whose properties need neither parameters nor conditions."""
-    from a2a_serverless_tools.local.template import Template
+    """Print the table's template, and what of the stack's parameters and conditions it needs."""
+    from a2a_serverless import aws
 
-    found = await _Compared.of(options)
-    table = found.document["Resources"][_TABLE]
-    kept = {name: value for name, value in table.items() if name != "Metadata"}
-    kept["Properties"] = Template(found.document, found.values).properties(_TABLE)
-    print(json.dumps({"Resources": {_TABLE: kept}}, indent=2))
+    stack, _ = settings_of(project_folder(Path.cwd()), options)
+    if not stack or (present := deployed(stack)) is None:
+        raise ConfigurationError(
+            f"There is no stack {stack}: name the one whose table was restored with --stack."
+        )
+    read = aws.client("cloudformation").get_template
+    body = (await aws.call(read, StackName=stack, TemplateStage="Processed"))["TemplateBody"]
+    table = body["Resources"]["TaskTable"]
+    table.pop("Metadata", None)
+    conditions = _named(body["Conditions"], [table])
+    parameters = _named(body["Parameters"], [table, conditions])
+    for name, definition in parameters.items():
+        definition["Default"] = present[name]
+    kept = {"Parameters": parameters, "Conditions": conditions, "Resources": {"TaskTable": table}}
+    print(json.dumps(kept, indent=2))
     return 0
 
 
-async def _preflight(options: Namespace) -> int:
+def _named(section: Mapping[str, Any], users: list[Any]) -> dict[str, Any]:
+    """Return those entries of a template's section that other parts of it name."""
+    text = json.dumps(users)
+    return {name: value for name, value in section.items() if f'"{name}"' in text}
+
+
+def _preflight(options: Namespace) -> int:
     """Print each fault; return 2 if there is one."""
     from a2a_serverless import aws
-    from a2a_serverless_tools.local.template import Template
+    from a2a_serverless_tools.cli.change_set import change_set
+    from a2a_serverless_tools.cli.serving import named_aws_errors
 
-    found = await _Compared.of(options)
-    stack, document, values = found.stack, found.document, found.values
+    folder = project_folder(Path.cwd())
+    stack, given = settings_of(folder, options)
+    given |= _pairs(options.values)
+    present = deployed(stack) if stack else None
     region = os.environ.get("AWS_DEFAULT_REGION") or aws.client("dynamodb").meta.region_name
-    faults = [
-        *_misplaced(region, values),
-        *Template(document, values).refusals(),
-        *_lowered(found.present, values),
-        *_replaced(found.before, document),
-    ]
+    values = {**(present or {}), **given}
+    faults = [*_misplaced(region, values), *_lowered(present or {}, values)]
+    if stack and not faults:
+        passed = [*("--config-env", options.config_env), *("--region", region)]
+        if options.values:
+            passed += ["--parameter-overrides", *(_override(it, given[it]) for it in given)]
+        with (
+            named_aws_errors(),
+            change_set(aws.client("cloudformation"), folder, stack, passed) as found,
+        ):
+            # SAM leaves out what the template does not have.
+            unknown = sorted(given.keys() - found.parameters)
+            faults = [*found.losses(), *(f"There is no parameter {it}" for it in unknown)]
     for fault in faults:
         refuse(f"{fault}. Nothing was changed.")
     if faults:
         return 2
-    if found.before:
+    if present is not None:
         compared = f"the stack {stack} keeps its table, queues and secrets"
     elif stack:
         compared = f"there is no stack {stack} in {region} yet, so it is new"
     else:
-        compared = f"{SETTINGS} and --stack name no stack, so it was compared with none"
+        compared = f"{SETTINGS} and --stack name no stack, so CloudFormation was not asked"
     say(f"nothing is wrong with the template and its parameters; {compared}")
     return 0
 
 
-def _replaced(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what of a deployed template an update would replace by something empty, or take out."""
-    news = after.get("Resources", {})
-    for name, old in before.get("Resources", {}).items():
-        fixed = _FIXED.get(old["Type"])
-        if fixed is None:
-            continue
-        new = news.get(name, {})
-        if new.get("Type") != old["Type"]:
-            yield f"The update would take {name} out of the stack: put it back into the template"
-            continue
-        properties = old.get("Properties", {}), new.get("Properties", {})
-        changed = [it for it in fixed if properties[0].get(it) != properties[1].get(it)]
-        types = [_types(each) for each in properties]
-        both = types[0].keys() & types[1].keys()
-        changed += [f"the type of {it}" for it in sorted(both) if types[0][it] != types[1][it]]
-        if changed:
-            yield (
-                f"The update would replace {name} by a new one without its content, as "
-                f"{', '.join(changed)} would be another: take that change back, or deploy it as a "
-                "stack of its own"
-            )
-
-
-def _types(properties: Mapping[str, Any]) -> dict[str, str]:
-    """Return the types of a table's attributes by their names."""
-    attributes = properties.get("AttributeDefinitions", ())
-    return {it["AttributeName"]: it["AttributeType"] for it in attributes}
+def _override(name: str, value: str) -> str:
+    """Return a parameter as SAM reads it, also with spaces or empty."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}="{escaped}"'
 
 
 def _lowered(present: Mapping[str, str], values: Mapping[str, str]) -> Iterator[str]:
@@ -247,38 +202,33 @@ def _misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
         )
 
 
-async def deployed(stack: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return a stack's template and parameters; both are empty where there is no stack yet.
+def deployed(stack: str) -> dict[str, str] | None:
+    """Return the parameters of a stack; None where there is no stack yet.
 
     Raises:
         ConfigurationError: it cannot be read, or takes no update.
     """
     from a2a_serverless import aws
-    from a2a_serverless_tools.local.template import parse_document
 
     try:
-        client = aws.client("cloudformation")
-        (found,) = (await aws.call(client.describe_stacks, StackName=stack))["Stacks"]
-        if found.get("StackStatus") == "REVIEW_IN_PROGRESS":  # a change set that has made nothing
-            return {}, {}
-        body = (await aws.call(client.get_template, StackName=stack, **_AS_GIVEN))["TemplateBody"]
+        (found,) = aws.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
     except aws.ERRORS as error:
         code = aws.error_code(error)
         if code == "ValidationError" and "does not exist" in str(error):
-            return {}, {}
+            return None
         msg = (
             f"The stack {stack} cannot be read ({code}): check the "
-            "credentials, their rights cloudformation:DescribeStacks and GetTemplate, and --region."
+            "credentials, their right cloudformation:DescribeStacks, and --region."
         )
         raise ConfigurationError(msg) from error
     status = found.get("StackStatus", "")
+    if status == "REVIEW_IN_PROGRESS":  # a change set that has made nothing
+        return None
     way_out = "wait until that is done" if status.endswith("_IN_PROGRESS") else _FAILED.get(status)
     if way_out:
         msg = f"The stack {stack} is {status} and takes no update: {way_out}."
         raise ConfigurationError(msg)
-    pairs = found.get("Parameters", ())
-    document = body if isinstance(body, dict) else parse_document(body, f"the template of {stack}")
-    return document, {it["ParameterKey"]: it["ParameterValue"] for it in pairs}
+    return {it["ParameterKey"]: it["ParameterValue"] for it in found.get("Parameters", ())}
 
 
 def _settings(path: Path, environment: str) -> dict[str, Any]:

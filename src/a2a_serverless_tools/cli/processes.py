@@ -247,13 +247,10 @@ def _provision(_: Namespace) -> int:
     """Create what is missing; print the variables that name table and queues, one on each line."""
     from a2a_serverless import aws
     from a2a_serverless_tools.cli.serving import named_aws_errors
-    from a2a_serverless_tools.local.template import Template, find_template, provision
+    from a2a_serverless_tools.local.provision import provision
 
-    path = find_template()
-    template = Template.load(path)
     with named_aws_errors():
-        made = provision(aws.client("dynamodb"), aws.client("sqs"), template=template)
-    say(f"table and queues of {path}")
+        made = provision(aws.client("dynamodb"), aws.client("sqs"))
     for name, value in made.environment().items():
         print(f"{name}={value}")
     return 0

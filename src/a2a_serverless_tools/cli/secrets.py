@@ -42,8 +42,7 @@ async def _secrets(options: Namespace) -> int:
     stack, given = settings_of(folder, options)
     if not stack:
         raise ConfigurationError(f"{SETTINGS} names no stack: name it with --stack.")
-    _, present = await deployed(stack)
-    parameters = present | given
+    parameters = {**(deployed(stack) or {}), **given}
     secret = parameters.get(_PARAMETER) or f"{stack}-agent"
     try:
         before = await _members(secret)

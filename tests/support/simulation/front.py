@@ -14,12 +14,12 @@ from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.local.template import Template
 from tests.support.simulation.environments import Concurrency, Environments
 from tests.support.simulation.gateway import Gateway
 from tests.support.simulation.routes import Routes, refusals, request_limits
 from tests.support.simulation.throttle import Throttle
 from tests.support.simulation.web_adapter import WebAdapter
+from tests.support.template import Template
 
 API_ENVIRONMENTS = 100
 """Requests at the same time: each has a thread, and most of them wait for a task."""
@@ -52,7 +52,7 @@ def front(
             settings, backends, card, entrypoint=entrypoint, extended_card=extended_card
         )
 
-    template = template or Template.load(parameters={"CorsOrigins": settings.cors_origins})
+    template = template or Template(parameters={"CorsOrigins": settings.cors_origins})
     rate, burst = request_limits(template)
     api, stream = _functions(app, settings)
     with closing(api):

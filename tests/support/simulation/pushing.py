@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
-from samtranslator.yaml_helper import yaml_parse
-
 from a2a_serverless.push.function import PushFunction
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.sources import StreamSource
-from a2a_serverless_tools.local.template import find_template
 from tests.support.simulation.environments import Environments, Handler
 from tests.support.simulation.pumps import QueuePump, StreamFilter, StreamPump
 from tests.support.simulation.sources import EventSource
+from tests.support.template import read
 
 TIMEOUT_S = 60.0
 """The timeout of PushFunction in template.yaml."""
@@ -70,7 +68,7 @@ def stream_filter(settings: Settings) -> StreamFilter:
     return StreamFilter([chosen, WEBHOOKS_SET])
 
 
-_DOCUMENT = yaml_parse(find_template().read_text(encoding="utf-8"))
+_DOCUMENT = read()
 _COMMITS = _DOCUMENT["Resources"]["PushFunction"]["Properties"]["Events"]["Commits"]["Properties"]
 WEBHOOKS_SET: str = _COMMITS["FilterCriteria"]["Filters"][1]["Pattern"]
 """The filter of webhooks that were set."""

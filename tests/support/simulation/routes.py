@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.local.template import Template
+from tests.support.template import Template
 
 API: Final = "RestApi"
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from a2a_serverless import aws
-from a2a_serverless_tools.local.template import Names, provision
+from a2a_serverless_tools.local.provision import Names, provision
 from tests.support.mended_moto import mend_moto
 
 mend_moto()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from copy import deepcopy
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,92 +16,123 @@ import botocore.session
 import pytest
 
 from a2a_serverless import aws
-from a2a_serverless_tools.cli.preflight import _FAILED, _FIXED, _STAGED, _misplaced, _replaced
-from a2a_serverless_tools.local.template import Template, find_template, read_document
+from a2a_serverless_tools.cli.preflight import _FAILED, _STAGED, _misplaced
+from tests.support.permissions import transform
+from tests.support.template import TEMPLATE, Template, read
 from tests.unit.cli.conftest import Run
 from tests.unit.live.scripted_aws import Refusal, ScriptedAws
 
-Edit = Callable[[dict[str, Any]], object]
-
-DOCUMENT = read_document(find_template())
 ACCOUNT = "123456789012"
+SAM = """\
+#!/bin/sh
+echo "$@" > {calls}
+echo made > {made}
+echo 'Waiting for changeset to be created..'
+{ends}
+"""
+
+
+class Deployed(ScriptedAws):
+    """An account whose stack is `mine`, and a SAM whose change set is there until it is deleted."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.made, self.calls_of_sam = folder / "made", folder / "calls"
+        self.changes: list[dict[str, Any]] = []
+        self.parameters = [*read()["Parameters"]]
+        self.answers = {
+            "cloudformation.DescribeStacks": {"Stacks": [{"StackName": "mine", "Parameters": []}]},
+            "cloudformation.ListChangeSets": lambda _: {"Summaries": self.listed()},
+            "cloudformation.DescribeChangeSet": self._described,
+            "cloudformation.DeleteChangeSet": self._deleted,
+        }
+        self.sam = folder / "bin" / "sam"
+        self.sam.parent.mkdir()
+        self.sam_ends()
+
+    def sam_ends(self, how: str = "exit 0") -> None:
+        """Have SAM end another way, after it has made its change set."""
+        text = SAM.format(calls=self.calls_of_sam, made=self.made, ends=how)
+        self.sam.write_text(text, encoding="utf-8")
+        self.sam.chmod(0o755)
+
+    def listed(self) -> list[dict[str, Any]]:
+        names = ["by-hand", "samcli-deploy1"]  # of others: they stay
+        names += ["samcli-deploy2"] if self.made.exists() else []
+        return [{"ChangeSetName": it, "ChangeSetId": f"arn:{it}"} for it in names]
+
+    def _described(self, params: dict[str, Any]) -> dict[str, Any]:
+        assert params["ChangeSetName"] == "arn:samcli-deploy2"
+        return {
+            "Status": "CREATE_COMPLETE",
+            "Parameters": [{"ParameterKey": it} for it in self.parameters],
+            "Changes": [{"ResourceChange": it} for it in self.changes],
+        }
+
+    def _deleted(self, params: dict[str, Any]) -> dict[str, Any]:
+        assert params["ChangeSetName"] == "arn:samcli-deploy2"
+        self.made.unlink()
+        return {}
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose template is ours, and its settings of a deployment."""
-    text = find_template().read_text(encoding="utf-8")
-    (tmp_path / "template.yaml").write_text(text, encoding="utf-8")
+    """A project, and its settings of a deployment."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "template.yaml").write_text("Resources:\n  TaskTable:\n    Type: a\n")
     settings = '[default.global.parameters]\nstack_name = "mine"\n'
     settings += '[default.deploy.parameters]\nregion = "eu-central-1"\n'
-    (tmp_path / "samconfig.toml").write_text(settings, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+    (folder / "samconfig.toml").write_text(settings, encoding="utf-8")
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "scripted")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "scripted")
-    return tmp_path
+    return folder
 
 
 @pytest.fixture
-def deployed(monkeypatch: pytest.MonkeyPatch, project: Path) -> ScriptedAws:
-    """An account with the project's template as the stack `mine`, of which it reads alone."""
-    account = ScriptedAws()
-    text = (project / "template.yaml").read_text(encoding="utf-8")
-
-    def template(params: dict[str, Any]) -> dict[str, Any]:
-        assert params["TemplateStage"] == "Original", "what the transform made of it is another"
-        return {"TemplateBody": text}
-
-    account.answers = {
-        "cloudformation.DescribeStacks": {"Stacks": [{"StackName": "mine", "Parameters": []}]},
-        "cloudformation.GetTemplate": template,
-    }
+def deployed(monkeypatch: pytest.MonkeyPatch, project: Path, tmp_path: Path) -> Iterator[Deployed]:
+    """The account; whatever a command was asked, no change set remains."""
+    account = Deployed(tmp_path)
+    monkeypatch.setenv("PATH", str(account.sam.parent), prepend=os.pathsep)
     monkeypatch.setattr(aws, "client", lambda service, **_: account.client(service))
-    return account
+    yield account
+    assert not account.made.exists()
 
 
-def edited(edit: Edit) -> dict[str, Any]:
-    """The template after an edit."""
-    document = deepcopy(DOCUMENT)
-    edit(document["Resources"])
-    return document
+def changed(
+    name: str, kind: str, *properties: str, recreation: str = "Always", **fields: Any
+) -> dict[str, Any]:
+    """A change of a resource, as CloudFormation tells it."""
+    targets = [
+        {"Attribute": "Properties", "Name": it, "RequiresRecreation": recreation}
+        for it in properties
+    ]
+    return {
+        "Action": "Modify",
+        "LogicalResourceId": name,
+        "ResourceType": f"AWS::{kind}",
+        "Replacement": {"Always": "True", "Never": "False"}.get(recreation, "Conditional"),
+        "Details": [{"Target": it, "Evaluation": "Static"} for it in targets],
+        **fields,
+    }
 
 
-def table_key(resources: dict[str, Any]) -> None:
-    resources["TaskTable"]["Properties"]["KeySchema"][0]["AttributeName"] = "id"
+def keys(**types: str) -> str:
+    """A table with keys of these types, before or after a change."""
+    defined = [{"AttributeName": it, "AttributeType": kind} for it, kind in types.items()]
+    return json.dumps({"Properties": {"AttributeDefinitions": defined}})
 
 
-def queue_name(resources: dict[str, Any]) -> None:
-    queue = resources["OperationsQueue"]  # whose properties are another's, too
-    queue["Properties"] = {**queue["Properties"], "QueueName": "mine.fifo"}
-
-
-def queue_order(resources: dict[str, Any]) -> None:
-    del resources["PushQueue"]["Properties"]["FifoQueue"]
-
-
-def secret_name(resources: dict[str, Any]) -> None:
-    resources["ApiKeys"]["Properties"]["Name"] = "keys"
-
-
-def key_type(resources: dict[str, Any]) -> None:
-    resources["TaskTable"]["Properties"]["AttributeDefinitions"][0]["AttributeType"] = "B"
-
-
-def new_keys(resources: dict[str, Any]) -> None:
-    resources["ApiKeys"]["Properties"]["GenerateSecretString"]["PasswordLength"] = 64
-
-
-def bucket_name(resources: dict[str, Any]) -> None:
-    resources["BlobBucket"]["Properties"]["BucketName"] = "files"
-
-
-def new_index(resources: dict[str, Any]) -> None:
-    table = resources["TaskTable"]["Properties"]
-    table["AttributeDefinitions"] += [{"AttributeName": "new", "AttributeType": "S"}]
-
-
-def renamed(resources: dict[str, Any]) -> None:
-    resources["Tasks"] = resources.pop("TaskTable")
+def table_keys(before: str, after: str) -> dict[str, Any]:
+    return changed(
+        "TaskTable",
+        "DynamoDB::Table",
+        "AttributeDefinitions",
+        recreation="Conditionally",
+        BeforeContext=before,
+        AfterContext=after,
+    )
 
 
 def new(name: str, property_: str) -> str:
@@ -109,80 +141,137 @@ def new(name: str, property_: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("edit", "words"),
+    ("change", "words"),
     [
-        (table_key, [new("TaskTable", "KeySchema")]),
-        (key_type, [new("TaskTable", "the type of PK")]),
-        (queue_name, [new("OperationsQueue", "QueueName")]),
-        (queue_order, [new("PushQueue", "FifoQueue")]),
-        (secret_name, [new("ApiKeys", "Name")]),
-        (new_keys, [new("ApiKeys", "GenerateSecretString")]),
-        (bucket_name, [new("BlobBucket", "BucketName")]),
-        (renamed, ["take TaskTable out of the stack"]),
-        (lambda _: None, []),
-        (new_index, []),
-        (lambda it: it["TaskTable"]["Properties"].pop("WarmThroughput"), []),
-        (lambda it: it["OperationsQueue"]["Properties"].update(VisibilityTimeout=1), []),
-        (lambda it: it.pop("Dashboard"), []),
+        (
+            changed("TaskTable", "DynamoDB::Table", "KeySchema", recreation="Conditionally"),
+            [new("TaskTable", "KeySchema")],
+        ),
+        (changed("TaskTable", "DynamoDB::Table", "TableName"), [new("TaskTable", "TableName")]),
+        (table_keys(keys(PK="S"), keys(PK="B")), [new("TaskTable", "the type of PK")]),
+        (table_keys(keys(PK="S"), keys(PK="S", new="S")), []),
+        (table_keys("", ""), []),
+        (
+            changed("Jobs", "SQS::Queue", "FifoQueue", "QueueName"),
+            [new("Jobs", "FifoQueue, QueueName")],
+        ),
+        (changed("Jobs", "SQS::Queue", "VisibilityTimeout", recreation="Never"), []),
+        (changed("ApiKeys", "SecretsManager::Secret", "Name"), [new("ApiKeys", "Name")]),
+        (
+            changed(
+                "ApiKeys", "SecretsManager::Secret", "GenerateSecretString", recreation="Never"
+            ),
+            [new("ApiKeys", "GenerateSecretString")],
+        ),
+        (changed("BlobBucket", "S3::Bucket", "BucketName"), [new("BlobBucket", "BucketName")]),
+        (changed("Jobs", "SQS::Queue", Replacement="True"), [new("Jobs", "its type")]),
+        (
+            changed("TaskTable", "DynamoDB::Table", Action="Remove"),
+            ["take TaskTable out of the stack"],
+        ),
+        (changed("TaskTable", "DynamoDB::Table", Action="Add", Replacement="False"), []),
+        (changed("Layer", "Lambda::LayerVersion", "Content"), []),
+        (changed("Dashboard", "CloudWatch::Dashboard", Action="Remove"), []),
     ],
 )
-def test_what_an_update_would_replace(edit: Edit, words: list[str]) -> None:
+def test_what_an_update_would_replace(
+    deployed: Deployed, run: Run, change: dict[str, Any], words: list[str]
+) -> None:
     """The table, queues and secrets are named that would be another or gone, and nothing else."""
-    found = list(_replaced(DOCUMENT, edited(edit)))
-    assert len(found) == len(words)
-    assert all(f"The update would {part}" in each for part, each in zip(words, found, strict=True))
+    deployed.changes = [change]
+    said = run("preflight")
+    _, *found = said.err.splitlines()
+    assert said.code == (2 if words else 0)
+    assert len(found) == max(len(words), 1)
+    assert all(f"The update would {part}" in each for part, each in zip(words, found, strict=False))
+    assert all(each.endswith("Nothing was changed.") for each in found if words)
 
 
-def test_no_parameter_replaces_what_keeps_data() -> None:
-    """The properties that may not change are the same for all values of all parameters."""
-    kept = [it for it in DOCUMENT["Resources"].values() if it["Type"] in _FIXED]
-    assert len(kept) > 8
-    for resource in kept:
-        fixed = {it: resource["Properties"].get(it) for it in _FIXED[resource["Type"]]}
-        assert not {"Ref", "Fn::Sub", "Fn::If", "Condition"} & set(json.dumps(fixed).split('"'))
-        assert "Condition" not in resource
-
-
-def test_a_sound_update(deployed: ScriptedAws, run: Run) -> None:
-    """The stack is read, nothing else is asked, and the answer says that nothing is wrong."""
+def test_a_sound_update(deployed: Deployed, run: Run) -> None:
+    """The answer says that all is well, and the change set that SAM has made is gone."""
     said = run("preflight")
     assert (said.code, said.out) == (0, "")
     assert "the stack mine keeps its table, queues and secrets" in said.err
-    assert set(deployed.called) == {"cloudformation.DescribeStacks", "cloudformation.GetTemplate"}
+    options = "--stack-name mine --config-env default --region eu-central-1"
+    wanted = f"deploy --no-execute-changeset --no-fail-on-empty-changeset {options}"
+    assert deployed.calls_of_sam.read_text().strip() == wanted
+    assert {*deployed.called} == {*deployed.answers}
+
+
+def test_the_projects_own_sam(
+    deployed: Deployed, project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of its Makefile is taken before another one."""
+    own = project / ".venv" / "sam" / "bin"
+    own.mkdir(parents=True)
+    deployed.sam.rename(own / "sam")
+    assert run("preflight").code == 0
+    (own / "sam").unlink()
+    monkeypatch.setenv("PATH", str(own))
+    assert "There is no sam: `make build` of a project installs it." in run("preflight").err
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            "echo 'Error: Failed to create' >&2; echo 'changeset: Why.' >&2; exit 1",
+            "changeset: Why.",
+        ),
+        ("echo no build; exit 2", "no build"),
+    ],
+)
+def test_what_cloudformation_refuses(deployed: Deployed, run: Run, how: str, said: str) -> None:
+    """The sentence is that of SAM, and what it has made is gone all the same."""
+    deployed.sam_ends(how)
+    found = run("preflight")
+    assert found.code == 2
+    assert f"{said} Nothing was changed." in found.err
+    assert "DeleteChangeSet" in deployed.called[-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_preflight(deployed: Deployed, run: Run, number: int) -> None:
+    """What SAM has made is gone then, too."""
+    deployed.sam_ends(f"kill -{number} $PPID; exec sleep 60")
+    with suppress(KeyboardInterrupt):
+        assert run("preflight").code == 130
+    assert deployed.called[-1] == "cloudformation.DeleteChangeSet"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["Rollout=canary"], "Rollout canary or linear needs AlarmTopicArn"),
         (["--region", "mars-1"], "The region mars-1 has no apigateway, no dynamodb"),
         (["--region", "me-south-1"], "no layer of the Lambda Web Adapter for arm64 in me-south-1"),
         (["--region", "cn-north-1"], "for arm64 in cn-north-1"),
-        ([f"AgentEnvironment=A={'x' * 5000}"], "AgentEnvironment has 5,002 characters, more than"),
-        (["WorkerConcurrency=1"], "WorkerConcurrency is '1', and no number from 2 to 1000"),
-        (["WorkerConcurrency=two"], "WorkerConcurrency is 'two', and no number from 2"),
-        (["TraceSampling=1.5"], "TraceSampling is '1.5', and no number from 0 to 1"),
-        (["Worker=fargate"], "Worker is 'fargate', and none of lambda, external"),
-        (["KmsKeyArn=alias/mine"], "KmsKeyArn is 'alias/mine': must be empty or the ARN of a key"),
-        (["Wroker=external"], "There is no parameter Wroker"),
-        (["ParameterKey=Wroker,ParameterValue=external"], "There is no parameter Wroker"),
-        (["WorkerTurns=5"], "WorkerTurns above 1 needs TurnTimeout"),
         (["Worker"], "Worker is no PARAMETER=VALUE."),
         (["--config-env", "none"], "has no environment none"),
     ],
 )
 def test_a_deployment_that_is_refused(
-    deployed: ScriptedAws, run: Run, arguments: list[str], part: str
+    deployed: Deployed, run: Run, arguments: list[str], part: str
 ) -> None:
-    """Each fault is one sentence, and the calls are those that read."""
+    """Each fault is one sentence, and SAM is not asked."""
     said = run("preflight", *arguments)
     (sentence,) = said.err.splitlines()
     assert (said.code, said.out) == (2, "")
     assert part in sentence
-    assert set(deployed.called) <= {"cloudformation.DescribeStacks", "cloudformation.GetTemplate"}
+    assert not deployed.calls_of_sam.exists()
 
 
-def test_a_region_with_a_copy_of_the_layer(deployed: ScriptedAws, run: Run) -> None:
+@pytest.mark.parametrize("argument", ["Wroker=external", "ParameterKey=Wroker,ParameterValue=1"])
+def test_a_parameter_that_the_template_does_not_have(
+    deployed: Deployed, run: Run, argument: str
+) -> None:
+    """SAM would leave it out without a word."""
+    said = run("preflight", argument)
+    assert said.code == 2
+    assert "There is no parameter Wroker. Nothing was changed." in said.err
+
+
+def test_a_region_with_a_copy_of_the_layer(deployed: Deployed, run: Run) -> None:
     """The copy is named by its parameter, of the deployed stack too."""
     arn = f"arn:aws:lambda:me-south-1:{ACCOUNT}:layer:adapter:1"
     assert run("preflight", "--region", "me-south-1", f"WebAdapterLayerArn={arn}").code == 0
@@ -192,30 +281,17 @@ def test_a_region_with_a_copy_of_the_layer(deployed: ScriptedAws, run: Run) -> N
     assert run("preflight", "--region", "me-south-1").code == 0
 
 
-def test_a_template_that_was_edited(deployed: ScriptedAws, project: Path, run: Run) -> None:
-    """The project's template is compared with the deployed one, by the whole command."""
-    path = project / "template.yaml"
-    text = path.read_text(encoding="utf-8")
-    assert text.count("AttributeName: PK, KeyType") == 1
-    path.write_text(text.replace("AttributeName: PK, KeyType", "AttributeName: P, KeyType"))
-    said = run("preflight")
-    (sentence,) = said.err.splitlines()
-    assert (
-        "replace TaskTable by a new one without its content, as KeySchema would be another"
-        in sentence
-    )
-    assert sentence.endswith("Nothing was changed.")
-
-
-def test_parameters_of_samconfig(deployed: ScriptedAws, project: Path, run: Run) -> None:
-    """What `sam deploy` would give is checked, as text and as a list; an argument overrules it."""
+def test_parameters_of_samconfig(deployed: Deployed, project: Path, run: Run) -> None:
+    """SAM reads them itself; with others beside them it is given all, as it reads them."""
     path = project / "samconfig.toml"
-    for given in ('"Worker=fargate Release=1"', '["Worker=fargate", "Release=1"]'):
-        text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
+    for given in ('"Worker=external Release=1"', '["Worker=external", "Release=1"]'):
         path.write_text(f"{text}parameter_overrides = {given}\n", encoding="utf-8")
-        assert "Worker is 'fargate'" in run("preflight").err
-        assert run("preflight", "Worker=external").code == 0
-        path.write_text(text, encoding="utf-8")
+        assert run("preflight").code == 0
+        assert "--parameter-overrides" not in deployed.calls_of_sam.read_text()
+        assert run("preflight", 'Release=a "b" c', "OtelHeaders=").code == 0
+        passed = deployed.calls_of_sam.read_text().strip().partition("--parameter-overrides ")[2]
+        assert passed == 'Worker="external" Release="a \\"b\\" c" OtelHeaders=""'
 
 
 NONE = Refusal("ValidationError", "Stack with id mine does not exist")
@@ -224,19 +300,51 @@ NONE = Refusal("ValidationError", "Stack with id mine does not exist")
 @pytest.mark.parametrize(
     "answer", [NONE, {"Stacks": [{"StackName": "mine", "StackStatus": "REVIEW_IN_PROGRESS"}]}]
 )
-def test_a_first_deployment(deployed: ScriptedAws, run: Run, answer: Any) -> None:
-    """Where nothing was made yet, there is nothing to replace; parameters are checked."""
+def test_a_first_deployment(deployed: Deployed, run: Run, answer: Any) -> None:
+    """Where nothing was made yet, there is nothing to replace."""
     deployed.answers["cloudformation.DescribeStacks"] = answer
     assert "no stack mine in eu-central-1 yet, so it is new" in run("preflight").err
-    assert run("preflight", "Worker=fargate").code == 2
 
 
-def test_no_stack_is_named(deployed: ScriptedAws, project: Path, run: Run) -> None:
+@pytest.mark.parametrize("how", ["exit 0", "exit 1"])
+def test_the_stack_of_a_first_change_set(deployed: Deployed, run: Run, how: str) -> None:
+    """CloudFormation makes one for the change set of a new stack: it is deleted, too."""
+    deployed.sam_ends(how)
+    state = {"is": ""}
+
+    def list_change_sets(params: dict[str, Any]) -> Any:
+        if deployed.made.exists():
+            state["is"] = "REVIEW_IN_PROGRESS"
+            return {"Summaries": deployed.listed()[-1:]}
+        return {"Summaries": []} if state["is"] else NONE
+
+    def describe_stacks(params: dict[str, Any]) -> Any:
+        if not state["is"]:
+            return NONE
+        stack = {"StackName": "mine", "StackId": "arn:mine", "StackStatus": state["is"]}
+        return {"Stacks": [stack]}
+
+    def delete_stack(params: dict[str, Any]) -> Any:
+        assert params["StackName"] == "arn:mine"
+        assert not deployed.made.exists()
+        state["is"] = "DELETE_COMPLETE"
+        return {}
+
+    deployed.answers |= {
+        "cloudformation.ListChangeSets": list_change_sets,
+        "cloudformation.DescribeStacks": describe_stacks,
+        "cloudformation.DeleteStack": delete_stack,
+    }
+    assert run("preflight").code == (0 if how == "exit 0" else 2)
+    assert state["is"] == "DELETE_COMPLETE"
+
+
+def test_no_stack_is_named(deployed: Deployed, project: Path, run: Run) -> None:
     """The answer says that nothing was compared."""
     (project / "samconfig.toml").unlink()
     said = run("preflight", "--region", "eu-central-1")
     assert said.code == 0
-    assert "name no stack, so it was compared with none" in said.err
+    assert "name no stack, so CloudFormation was not asked" in said.err
     assert deployed.called == []
 
 
@@ -245,7 +353,7 @@ def test_no_stack_is_named(deployed: ScriptedAws, project: Path, run: Run) -> No
     [*_FAILED.items(), ("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", "wait until that is done")],
 )
 def test_a_stack_that_takes_no_update(
-    deployed: ScriptedAws, run: Run, state: str, way_out: str
+    deployed: Deployed, run: Run, state: str, way_out: str
 ) -> None:
     """The sentence names its state and the way out."""
     stack = {"StackName": "mine", "StackStatus": state}
@@ -269,11 +377,10 @@ def test_a_stack_that_takes_no_update(
         ("TtlDays", "30", "90", ""),
         ("WarmWriteUnits", "8000", "4000", "WarmWriteUnits would go from 8000 to 4000, and AWS"),
         ("WarmWriteUnits", "8000", "0", ""),
-        ("WarmWriteUnits", "0", "100", "WarmWriteUnits is '100': must be 0, or 4000 to 40000"),
     ],
 )
 def test_what_may_only_be_raised(
-    deployed: ScriptedAws, run: Run, name: str, had: str, given: str, part: str
+    deployed: Deployed, run: Run, name: str, had: str, given: str, part: str
 ) -> None:
     """A value below that of the deployed stack is refused, as what AWS would not take."""
     pair = {"ParameterKey": name, "ParameterValue": had}
@@ -284,26 +391,28 @@ def test_what_may_only_be_raised(
     assert part in said.err
 
 
+OTHERS = [{"ParameterKey": "Shards", "ParameterValue": "8"}]
 KEY = f"arn:aws:kms:eu-central-1:{ACCOUNT}:key/0a1b"
 
 
-@pytest.mark.parametrize("present", [{}, {"KmsKeyArn": KEY, "WarmWriteUnits": "8000"}])
+@pytest.mark.parametrize("key", ["", KEY])
 def test_the_template_of_a_restored_table(
-    deployed: ScriptedAws, project: Path, run: Run, present: dict[str, str]
+    deployed: Deployed, project: Path, run: Run, key: str
 ) -> None:
-    """CloudFormation takes it as it is: the table alone, in plain values, by the linter's rules."""
+    """CloudFormation takes it as it is: the table alone, with the values of its stack."""
+    present = {"KmsKeyArn": key, "WarmWriteUnits": "8000", "DeletionProtection": "false"}
     pairs = [{"ParameterKey": it, "ParameterValue": value} for it, value in present.items()]
-    stack = {"StackName": "mine", "Parameters": pairs}
+    stack = {"StackName": "mine", "Parameters": [*pairs, *OTHERS]}
+    processed = {**read(), "Resources": transform(TEMPLATE)}
     deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+    deployed.answers["cloudformation.GetTemplate"] = {"TemplateBody": json.dumps(processed)}
     said = run("restore-template")
-    table = json.loads(said.out)["Resources"].pop("TaskTable")
-    assert table["DeletionPolicy"], "without one nothing is imported"
-    properties = table["Properties"]
-    assert properties == Template(DOCUMENT, present).properties("TaskTable")
-    assert ("SSESpecification" in properties, "WarmThroughput" in properties) == (
-        bool(present),
-        bool(present),
-    )
+    made = json.loads(said.out)
+    assert made["Resources"].keys() == {"TaskTable"}
+    assert made["Resources"]["TaskTable"]["DeletionPolicy"], "without one nothing is imported"
+    assert made["Parameters"].keys() == present.keys()
+    as_deployed = Template(parameters=present).properties("TaskTable")
+    assert Template(made).properties("TaskTable") == as_deployed
     (project / "table.json").write_text(said.out)
     linter = Path(sys.executable).with_name("cfn-lint")
     lint = [str(linter), "--template", "table.json", "--regions", "eu-central-1"]
@@ -311,8 +420,16 @@ def test_the_template_of_a_restored_table(
     assert (linted.returncode, linted.stdout) == (0, "")
 
 
+def test_no_stack_whose_table_was_restored(deployed: Deployed, run: Run) -> None:
+    """The sentence says how to name one."""
+    deployed.answers["cloudformation.DescribeStacks"] = NONE
+    said = run("restore-template")
+    assert (said.code, said.out) == (2, "")
+    assert "There is no stack mine: name the one whose table was restored with --stack." in said.err
+
+
 def test_the_profile_of_samconfig(
-    deployed: ScriptedAws, project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    deployed: Deployed, project: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The account is asked that `sam deploy` would change."""
     monkeypatch.setenv("AWS_PROFILE", "")  # and undone at the end
@@ -335,9 +452,9 @@ def test_a_staged_update_needs_codedeploy(monkeypatch: pytest.MonkeyPatch) -> No
     assert "The region eu-central-1 has no codedeploy" in sentence
 
 
-def test_a_stack_that_cannot_be_read(deployed: ScriptedAws, run: Run) -> None:
+def test_a_stack_that_cannot_be_read(deployed: Deployed, run: Run) -> None:
     """The sentence names the rights."""
-    deployed.answers["cloudformation.GetTemplate"] = Refusal("AccessDenied")
+    deployed.answers["cloudformation.DescribeStacks"] = Refusal("AccessDenied")
     said = run("preflight")
     assert said.code == 2
     assert "cannot be read (AccessDenied)" in said.err

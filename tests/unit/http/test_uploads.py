@@ -19,7 +19,6 @@ from fastapi import FastAPI
 from google.protobuf.json_format import MessageToDict, ParseDict
 from moto import mock_aws
 from pydantic import SecretStr
-from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.aws import client as aws_client
 from a2a_serverless.aws import forget_clients
@@ -44,10 +43,10 @@ from a2a_serverless.tasks.blobs import linked_blob
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker import TaskContext
-from a2a_serverless_tools.local.template import find_template
 from tests.support.a2a_calls import Agent
 from tests.support.clocks import ManualClock
 from tests.support.signed_links import Door
+from tests.support.template import read
 from tests.unit.http.test_files import LARGE, NOW, worked
 
 ALICE, BOB = "alice-has-a-key-of-some-length", "bob-has-another-key-of-a-length"
@@ -397,7 +396,7 @@ async def test_a_page_of_an_allowed_origin_may_upload(
 @pytest.mark.parametrize("backends", ["s3"], indirect=True)
 async def test_the_buckets_rule_is_for_uploads(client: httpx.AsyncClient) -> None:
     """A page may send to the bucket what the links of uploads have signed, and nothing else."""
-    document = yaml_parse(find_template().read_text(encoding="utf-8"))
+    document = read()
     bucket = document["Resources"]["BlobBucket"]["Properties"]
     (rule,) = bucket["CorsConfiguration"]["Fn::If"][1]["CorsRules"]
     found = await asked(client)

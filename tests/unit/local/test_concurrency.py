@@ -16,12 +16,12 @@ from pydantic import SecretStr
 from a2a_serverless.http.streams import _TOO_MANY
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless_tools.local.template import Template
 from tests.support.asgi_streams import LiveResponse, ServerEvent, live
 from tests.support.messages import storyteller
 from tests.support.simulation import front as simulation_front
 from tests.support.simulation.front import ACCOUNT_CONCURRENCY, front
 from tests.support.simulation.gateway import Gateway
+from tests.support.template import Template
 
 STREAMS = ACCOUNT_CONCURRENCY
 FEWER = 100
@@ -48,7 +48,7 @@ def deployed(**limits: int) -> AbstractContextManager[Gateway]:
         blocking_limit_s=0.05,
         cancel_timeout_s=0.05,
     ).model_copy(update=limits)
-    template = Template.load(parameters={"ThrottleBurst": str(2 * STREAMS)})
+    template = Template(parameters={"ThrottleBurst": str(2 * STREAMS)})
     return front(settings, memory_backends(settings), CARD, template=template)
 
 

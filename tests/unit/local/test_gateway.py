@@ -17,7 +17,6 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless_tools.local.template import Template
 from tests.support.asgi_streams import live
 from tests.support.gateway import rest_event
 from tests.support.simulation import gateway
@@ -25,6 +24,7 @@ from tests.support.simulation.environments import Concurrency, Environments, Han
 from tests.support.simulation.gateway import Gateway
 from tests.support.simulation.routes import Routes, refusals
 from tests.support.simulation.web_adapter import WebAdapter
+from tests.support.template import Template
 
 ROOT = Path(__file__).parents[3]
 HOST = "127.0.0.1:8000"
@@ -35,7 +35,7 @@ Open = Callable[..., Gateway]
 
 @pytest.fixture(scope="module")
 def template() -> Template:
-    return Template.load(ROOT / "template.yaml")
+    return Template()
 
 
 def echo(event: dict[str, Any], _: Any) -> dict[str, Any]:

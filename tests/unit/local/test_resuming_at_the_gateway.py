@@ -15,12 +15,12 @@ from a2a_serverless.client import ResumingClient, Retries, create_resuming_clien
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless_tools.local.http_server import HttpServer, bind
-from a2a_serverless_tools.local.template import Template
 from tests.support.clocks import ManualClock
 from tests.support.messages import request, storyteller
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.simulation import front
 from tests.support.simulation.gateway import Gateway
+from tests.support.template import Template
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 SILENCE_S = 0.1
@@ -49,7 +49,7 @@ async def worker(backends: Backends) -> AsyncIterator[ScriptedWorker]:
 def served(backends: Backends, clock: ManualClock, **parameters: str) -> Iterator[str]:
     """The URL of the API, whose streams say nothing while the agent says nothing."""
     settings = Settings(auth="none", keep_alive_s=3600)
-    template = Template.load(parameters=parameters)
+    template = Template(parameters=parameters)
     with (
         front.front(settings, backends, CARD, template=template, clock=clock) as gateway,
         HttpServer(gateway, bind(0), lifespan=False) as server,

@@ -25,6 +25,7 @@ from a2a_serverless.storage.deletion import Erasure, Owner
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.dynamodb import _Typed
 from a2a_serverless.storage.keys import KeyStore
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.leases import PLACES, Slots, _Slot
 from a2a_serverless.storage.spending import Spending
 from a2a_serverless.tasks import entries
@@ -56,7 +57,6 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.rules import Commit, naming, releasing, renewing
 from a2a_serverless.tasks.usage import Usage
-from a2a_serverless_tools.local.template import Template
 from a2a_serverless_tools.operate.journal import Journal
 from tests.support import pages
 from tests.support.clocks import ManualClock
@@ -302,18 +302,11 @@ def test_the_format_has_the_codes_number() -> None:
     assert f"has the number {FORMAT} (`FORMAT`" in PAGE
 
 
-def test_indexes_are_those_of_the_template() -> None:
-    """The page has the template's indexes: names, keys and projected attributes."""
-    table = Template.load().table(stream=False)
-    defined = {
-        index["IndexName"]: (
-            [key["AttributeName"] for key in index["KeySchema"]],
-            index["Projection"].get("NonKeyAttributes", []),
-        )
-        for index in table["GlobalSecondaryIndexes"]
-    }
+def test_indexes_are_those_of_the_table() -> None:
+    """The page has the table's indexes: names, keys and projected attributes."""
+    defined = {name: ([it.partition, it.sort], {*it.projects}) for name, it in INDEXES.items()}
     listed = {
-        name: (re.findall(r"`([\w-]+)`", cells[0]), re.findall(r"`([\w-]+)`", cells[2]))
+        name: (re.findall(r"`([\w-]+)`", cells[0]), {*re.findall(r"`([\w-]+)`", cells[2])})
         for name, cells in rows("Indexes", "index").items()
     }
     assert listed == defined

@@ -19,7 +19,6 @@ from typing import Final
 
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.queues.fifo import EventRecord, Handle
 from a2a_serverless.settings import Settings
@@ -29,11 +28,11 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.function import WorkerFunction
-from a2a_serverless_tools.local.template import find_template
 from a2a_serverless_tools.testing.process import _Engine, _InlineKeeper
 from tests.infrastructure.test_address import refused
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, records
+from tests.support.template import read
 from tests.support.workers import Agent, complete
 
 VISIBILITY_S: Final = 60.0
@@ -47,7 +46,7 @@ REQUEST_S: Final = 0.03
 
 def pairs() -> list[tuple[int, int]]:
     """Each TurnTimeout with each WorkerTimeout with which template.yaml lets turns share."""
-    document = yaml_parse(find_template().read_text(encoding="utf-8"))
+    document = read()
     allowed = {
         name: [value for value in document["Parameters"][name]["AllowedValues"] if value]
         for name in ("TurnTimeout", "WorkerTimeout")

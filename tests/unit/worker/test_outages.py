@@ -28,7 +28,7 @@ from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
-from a2a_serverless_tools.local.template import Template
+from a2a_serverless_tools.local.provision import queue_attributes
 from tests.support.databases import LONG
 from tests.support.handlers import LambdaContext
 from tests.support.messages import request
@@ -77,7 +77,7 @@ class Deployment:
     """One stack. Time passes in steps, after each of which all that can happen has happened."""
 
     def __init__(self) -> None:
-        queue = _attributes("OperationsQueue")
+        queue = _attributes("queue")
         self.settings = Settings(visibility_s=float(queue["VisibilityTimeout"]))
         self.clock = HoursClock()
         self.backends = memory_backends(self.settings, self.clock)
@@ -171,8 +171,8 @@ class Deployment:
 
 
 def _attributes(queue: str) -> dict[str, str]:
-    """A queue's attributes in template.yaml."""
-    return Template.load().queue(queue, {"DeadLetterQueue.Arn": "arn:dead-letters"})
+    """A queue's attributes in a deployment."""
+    return queue_attributes(queue, "arn:dead-letters")
 
 
 @pytest.fixture

@@ -1,0 +1,173 @@
+"""What a deployment would do to a stack, by a change set of SAM's that is not executed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.cli.text import say
+
+_SECRET: Final = "AWS::SecretsManager::Secret"  # noqa: S105 - a type
+_KEEPS_DATA: Final = ("AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::SQS::Queue", _SECRET)
+_RECREATED: Final = ("Always", "Conditionally")
+_NEW_VALUE: Final = "GenerateSecretString"
+"""A secret gets another value if this is another; to CloudFormation that is no replacement."""
+_KEYS: Final = "AttributeDefinitions"
+"""A table is replaced if one of these has another type, and not if one is added."""
+_NAMED_BY_SAM: Final = "samcli-deploy"
+_SAM: Final = Path(".venv", "sam", "bin")
+"""Where a project has SAM, by its Makefile."""
+_PATIENCE: Final = {"Delay": 1, "MaxAttempts": 300}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeSet:
+    """What an update would change."""
+
+    parameters: frozenset[str]
+    """Those that the template has."""
+    changes: Sequence[Mapping[str, Any]]
+    """CloudFormation's `ResourceChange`, with the values before and after where it tells them."""
+
+    def losses(self) -> Iterator[str]:
+        """Yield what would be replaced by something empty, or taken out, of what keeps data."""
+        for change in self.changes:
+            name, action = change["LogicalResourceId"], change["Action"]
+            if change["ResourceType"] not in _KEEPS_DATA:
+                continue
+            if action == "Remove":
+                what = f"take {name} out of the stack"
+                yield f"The update would {what}: put it back into the template"
+            elif replacing := [*_replacing(change)]:
+                yield (
+                    f"The update would replace {name} by a new one without its content, as "
+                    f"{', '.join(replacing)} would be another: take that change back, or deploy it "
+                    "as a stack of its own"
+                )
+
+
+def _replacing(change: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the properties by which a resource would be another one."""
+    targets = [detail["Target"] for detail in change.get("Details", ())]
+    named = {it["Name"]: it.get("RequiresRecreation") for it in targets if "Name" in it}
+    # CloudFormation calls another KeySchema a condition, but no table takes one.
+    other = [name for name, it in named.items() if name != _KEYS and it in _RECREATED]
+    yield from other
+    if not other and change.get("Replacement") == "True":
+        yield "its type"
+    if change["ResourceType"] == _SECRET and _NEW_VALUE in named:
+        yield _NEW_VALUE
+    before, after = _types(change.get("BeforeContext")), _types(change.get("AfterContext"))
+    both = before.keys() & after.keys()
+    yield from (f"the type of {key}" for key in sorted(both) if before[key] != after[key])
+
+
+def _types(context: str | None) -> dict[str, str]:
+    """Return the types of a table's keys by their names; none of another resource."""
+    properties = json.loads(context or "{}").get("Properties", {})
+    return {it["AttributeName"]: it["AttributeType"] for it in properties.get(_KEYS, ())}
+
+
+@contextmanager
+def change_set(
+    client: Any, folder: Path, stack: str, options: Sequence[str]
+) -> Iterator[ChangeSet]:
+    """Yield what `sam deploy` with these options would change of a stack, for the block.
+
+    At its end the change set is deleted, and with it a stack that is there for it alone; also
+    after a failure, Ctrl-C and SIGTERM.
+
+    Raises:
+        ConfigurationError: there is no SAM, or SAM or CloudFormation refuses to deploy.
+        ClientError: what SAM has made cannot be read or deleted.
+    """
+    command = [_sam(folder), "deploy", "--no-execute-changeset", "--no-fail-on-empty-changeset"]
+    before = _present(client, stack)
+    then = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        say("sam deploy uploads what was built, and asks CloudFormation what would change")
+        _run([*command, "--stack-name", stack, *options], folder)
+        yield _described(client, (_present(client, stack) or set()) - (before or set()))
+    finally:
+        _delete(client, stack, before)
+        signal.signal(signal.SIGTERM, then)
+
+
+def _sam(folder: Path) -> str:
+    found = shutil.which("sam", path=f"{folder / _SAM}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        raise ConfigurationError("There is no sam: `make build` of a project installs it.")
+    return found
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    """Run SAM.
+
+    Raises:
+        ConfigurationError: it has failed; the sentence is its own.
+    """
+    ended = subprocess.run(  # noqa: S603 - a program that the user has installed
+        command,
+        check=False,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    if ended.returncode != 0:
+        _, found, reason = ended.stdout.strip().rpartition("Error: ")
+        reason = " ".join(reason.split()) if found else reason.splitlines()[-1]
+        raise ConfigurationError(f"sam deploy was refused: {reason} Nothing was changed.")
+
+
+def _present(client: Any, stack: str) -> set[str] | None:
+    """Return the change sets of a stack that SAM has made, by their ids; None: no such stack."""
+    pages = client.get_paginator("list_change_sets").paginate(StackName=stack)
+    try:
+        listed = [*pages.search("Summaries[]")]
+    except client.exceptions.ClientError as error:
+        if "does not exist" not in str(error):
+            raise
+        return None
+    return {it["ChangeSetId"] for it in listed if it["ChangeSetName"].startswith(_NAMED_BY_SAM)}
+
+
+def _described(client: Any, made: set[str]) -> ChangeSet:
+    parameters: set[str] = set()
+    changes: list[Mapping[str, Any]] = []
+    describe = client.get_paginator("describe_change_set")
+    for name in made:
+        for page in describe.paginate(ChangeSetName=name, IncludePropertyValues=True):
+            parameters |= {it["ParameterKey"] for it in page.get("Parameters", ())}
+            changes += [it["ResourceChange"] for it in page.get("Changes", ())]
+    return ChangeSet(parameters=frozenset(parameters), changes=changes)
+
+
+def _delete(client: Any, stack: str, before: set[str] | None) -> None:
+    """Delete the change sets that are new, and a stack that is new and has nothing else."""
+    from botocore.exceptions import WaiterError
+
+    for name in (_present(client, stack) or set()) - (before or set()):
+        with suppress(WaiterError):  # one without changes has failed; one in the making stays
+            client.get_waiter("change_set_create_complete").wait(
+                ChangeSetName=name, WaiterConfig=_PATIENCE
+            )
+        client.delete_change_set(ChangeSetName=name)
+    if before is None and _present(client, stack) == set():
+        (found,) = client.describe_stacks(StackName=stack)["Stacks"]
+        if found["StackStatus"] == "REVIEW_IN_PROGRESS":
+            client.delete_stack(StackName=found["StackId"])
+            client.get_waiter("stack_delete_complete").wait(
+                StackName=found["StackId"], WaiterConfig=_PATIENCE
+            )
