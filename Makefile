@@ -12,6 +12,8 @@ TOOL := $(VENV)/tools
 SAM := $(TOOL)/sam/bin/sam
 # Four processes on two cores: many tests wait for other processes.
 PYTEST_ARGS ?= -n 4
+# Also what `make test` puts off (tests/support/long.py).
+ALL := -m 'long or not long'
 
 # Frameworks whose agents run in an environment of their own, as their pins are not ours. Those with an
 # adapter have an example, which `dev` starts there: their environments have the local stack, too.
@@ -58,19 +60,20 @@ demo: $(VENV)/.stamp ## one streamed and one resumed task on this machine
 	$(BIN)/a2a-serverless demo
 
 .PHONY: test
-test: $(VENV)/.stamp ## all tests; where `make emulators` and `make foreign` were run, those that need them
+test: $(VENV)/.stamp ## all tests but the long ones; where `make emulators` and `make foreign` were run, those that need them
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 .PHONY: long
-long: $(VENV)/.stamp ## what `make test` does in short: a project out of the wheel, ten minutes of one hostile client, a model that is away, files of 100 MB
-	A2A_PROJECTS=one A2A_FAULTS=long $(BIN)/python -m pytest tests/e2e/test_projects.py tests/e2e/test_quiet_alarms.py \
+long: $(VENV)/.stamp ## what takes seconds each, and what `make test` does in short: a project out of the wheel, ten minutes of one hostile client, a model that is away, files of 100 MB
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m long
+	A2A_PROJECTS=one A2A_FAULTS=long $(BIN)/python -m pytest $(ALL) tests/e2e/test_projects.py tests/e2e/test_quiet_alarms.py \
 		tests/unit/worker/test_outages.py tests/unit/live/test_address_checks.py::test_files_are_the_same_in_each_reading
 	@cat build/newcomers.md
 
 .PHONY: foreign
 foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of other versions, unmodified
 	$(BIN)/python -m pytest tests/conformance/test_stock_comparison.py -k framework
-	$(BIN)/python -m pytest tests/e2e/test_frameworks.py tests/unit/frameworks
+	$(BIN)/python -m pytest $(ALL) tests/e2e/test_frameworks.py tests/unit/frameworks
 	$(BIN)/python -m pytest tests/e2e/test_foreign_clients.py
 
 .PHONY: patterns
@@ -111,7 +114,7 @@ format: $(VENV)/.stamp ## format, and fix what the linter can fix
 
 .PHONY: faults
 faults: $(VENV)/.stamp emulators ## the long form of the fault tests, of polls of hours and of parallel calls
-	A2A_FAULTS=long $(BIN)/python -m pytest $(PYTEST_ARGS) tests/faults tests/contract \
+	A2A_FAULTS=long $(BIN)/python -m pytest $(PYTEST_ARGS) $(ALL) tests/faults tests/contract \
 		tests/e2e/test_reconnects.py tests/e2e/test_resuming_client.py tests/e2e/test_flood.py \
 		tests/e2e/test_neighbours.py tests/unit/tasks/test_fold_logs.py \
 		tests/unit/worker/test_shares.py tests/unit/worker/test_short_sleeps.py \

@@ -25,6 +25,7 @@ pytest_plugins = [
     "tests.faults.report",
     "tests.support.followers",
     "tests.support.forks",
+    "tests.support.long",
     "tests.support.permission_report",
     "tests.support.rounds",
     "tests.support.secrecy",

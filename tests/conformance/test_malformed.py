@@ -60,6 +60,7 @@ async def client(dialect: str, card: AgentCard) -> AsyncIterator[httpx.AsyncClie
         yield client
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_malformed_requests(
     client: httpx.AsyncClient, dialect: str, right: dict[str, list[Request]]

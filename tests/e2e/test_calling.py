@@ -204,6 +204,7 @@ def test_every_command_was_run() -> None:
     assert typed == REQUESTS.keys()
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("way", WAYS)
 def test_send(world: World, way: str) -> None:
     """The whole plan is in the answer, once."""
@@ -211,6 +212,7 @@ def test_send(world: World, way: str) -> None:
     assert [said.count(piece) for piece in PLAN] == [1] * len(PLAN), said
 
 
+@pytest.mark.long
 def test_own_command(world: World) -> None:
     """The plan is one text, then JSON with the chunks as events, then the text again."""
     said = world.run(*OWN)
@@ -220,6 +222,7 @@ def test_own_command(world: World) -> None:
     check_plan([line for line in lines if line.startswith("{")], kinds=CHUNK)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("way", WAYS)
 def test_stream(world: World, way: str) -> None:
     """The chunks come as events, each once and in order, and the last status behind them."""
@@ -238,6 +241,7 @@ def event_lines(lines: list[str]) -> list[str]:
     return joined
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("way", WAYS)
 def test_resume(world: World, way: str) -> None:
     """After the cut comes the task as it was then, and every chunk behind it, none of them twice.
@@ -250,6 +254,7 @@ def test_resume(world: World, way: str) -> None:
     assert len(opening) == (2 if way == "curl" else 1)  # curl's block also prints what came before
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("way", ["curl", "Python"])
 def test_push(world: World, way: str) -> None:
     """The receiver of the page takes the notification of the task's end, with its task."""
@@ -310,6 +315,7 @@ def altered(block: Block, check: str) -> Block:
     return replace(block, source=block.source.replace(before, after))
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("check", ALTERED["python"])
 @pytest.mark.parametrize("way", ["Python"])
 def test_the_receiver_refuses_what_is_for_another(world: World, way: str, check: str) -> None:

@@ -36,6 +36,7 @@ a2a-serverless() {{ "{python}" -m {command} "$@"; }}
 """The command line of AWS, as far as the section asks it, and ours."""
 
 
+@pytest.mark.long
 def test_the_first_call_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The key comes out of the stack's secret, and curl and our command get the agent's plan."""
     shell = shutil.which("bash")

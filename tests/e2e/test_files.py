@@ -118,6 +118,7 @@ def peak_bytes(running: Running) -> int:
     return int(found[1]) * 1024
 
 
+@pytest.mark.long
 def test_a_file_of_100_mb_passes_in_little_memory(machine: Machine) -> None:
     """An agent makes it, a client fetches it by its link, and the next turn reads it again."""
     caller = machine.caller
@@ -167,6 +168,7 @@ class Pattern(io.RawIOBase):
         return False
 
 
+@pytest.mark.long
 async def test_an_upload_of_100_mb_passes_in_little_memory(machine: Machine) -> None:
     """A client uploads a stream, and the agent reads what it was, byte for byte."""
     caller = machine.caller

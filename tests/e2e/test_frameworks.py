@@ -144,6 +144,7 @@ class Example:
             yield Caller(ann, context_id), Caller(bob, context_id), streaming
 
 
+@pytest.mark.long
 async def test_the_example_of_a_framework(example: Example) -> None:
     """One command starts it; tokens are chunks, and questions are input-required.
 
@@ -173,6 +174,7 @@ async def test_the_example_of_a_framework(example: Example) -> None:
             assert task.status.state == S.TASK_STATE_COMPLETED, task.status
 
 
+@pytest.mark.long
 async def test_messages_at_once_are_answered_one_after_the_other(example: Example) -> None:
     """Each of ten knows what those before it have said; none is answered twice.
 

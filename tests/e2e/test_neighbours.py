@@ -224,6 +224,7 @@ def middle(values: Sequence[float]) -> float:
     return sorted(values)[len(values) // 2]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900 if LONG else 300)
 def test_a_neighbour_hardly_notices_an_attack(caplog: pytest.LogCaptureFixture) -> None:
     """Its answers and lists take at most twice as long, and no alarm rings.

@@ -150,6 +150,7 @@ def test_variables_and_card_that_change(tmp_path: Path) -> None:
     assert (refused.returncode, way_out in refused.stderr) == (2, True)
 
 
+@pytest.mark.long
 def test_packages_that_change(tmp_path: Path) -> None:
     """A package that is replaced starts dev anew at its port, and the turn that finds it waits.
 

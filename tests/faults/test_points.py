@@ -42,6 +42,7 @@ def test_nothing_arms_the_package() -> None:
     assert passed.stdout == "alive\n"
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("wanted", ["after-lunch:1", "after-send", "after-send:0", "after-send:x"])
 def test_an_unknown_point_stops_the_process(wanted: str) -> None:
     """A process with an unknown point does not start, and the error names the known points."""

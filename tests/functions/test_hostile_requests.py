@@ -384,6 +384,7 @@ def test_there_are_three_hundred() -> None:
     assert len(REQUESTS) >= 300
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
 def test_each_is_answered(
     functions: dict[str, Ask],

@@ -232,6 +232,7 @@ async def test_turns_that_wait_for_busy_workers_do_not_ring(watched: Watched) ->
     assert watched.rung() == set()
 
 
+@pytest.mark.long
 async def test_turns_of_five_hours_ring_nothing(watched: Watched) -> None:
     """One caller fills the only worker outside of Lambda, and its other turns wait for hours.
 
@@ -293,6 +294,7 @@ async def test_a_backlog_of_several_callers_rings(watched: Watched) -> None:
     assert watched.rung() == {"BacklogAlarm"}
 
 
+@pytest.mark.long
 async def test_a_turn_that_is_given_up_rings(watched: Watched) -> None:
     """A task that no worker could start for GiveUpHours was failed."""
     bench = Bench(Agent(complete), clock=watched.clock)

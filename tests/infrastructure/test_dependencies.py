@@ -92,6 +92,7 @@ def bundled(project: Dependencies, folder: Path) -> list[str]:
     return sorted(path.name for path in target.glob("*/__init__.py") for path in [path.parent])
 
 
+@pytest.mark.long
 def test_what_the_layer_has_is_not_packaged_again(folder: Path) -> None:
     """The function gets what the agent asks for, with hashes, and nothing that the layer has."""
     project = locked(folder, "framework>=1  # ours", "a2a-sdk")
@@ -104,6 +105,7 @@ def test_what_the_layer_has_is_not_packaged_again(folder: Path) -> None:
     assert bundled(project, folder) == ["framework", "helper"]
 
 
+@pytest.mark.long
 def test_a_package_that_fits_the_layer_up_to_a_python(folder: Path) -> None:
     """Where a newer one asks for another version of the layer's, it is locked for those before.
 
@@ -165,6 +167,7 @@ def test_a_lock_is_the_same_whichever_python_makes_it(folder: Path) -> None:
     assert bundled(project, folder) == ["model"]
 
 
+@pytest.mark.long
 def test_a_package_for_newer_interpreters_alone_needs_its_marker(folder: Path) -> None:
     """The sentence names the package, and the marker by which it is locked and deployed."""
     wheels(folder, ("modern", "1.0"), requires_python=">=3.12")
@@ -193,6 +196,7 @@ def test_the_framework_is_the_layers(folder: Path) -> None:
     assert bundled(project, folder) == ["helper"]
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("form", ["path", "relative", "url"])
 def test_wheels_of_folders_in_the_environment_are_hashed(
     folder: Path, form: str, monkeypatch: pytest.MonkeyPatch
@@ -219,6 +223,7 @@ def test_folders_are_named_from_the_current_one(
     assert "beside==1.0" in (folder / AGENT_LOCK).read_text()
 
 
+@pytest.mark.long
 def test_folders_are_remembered_for_make_and_later_calls(folder: Path, tmp_path: Path) -> None:
     """`init`, `lock` and `upgrade` add those that local.mk does not name, as words."""
     own, *given = [str(tmp_path / name) for name in ("mine", "a", "my wheels")]
@@ -259,6 +264,7 @@ def test_one_version_is_tested_and_deployed(folder: Path) -> None:
     assert (folder / LAYER_LOCK).read_text() == before
 
 
+@pytest.mark.long
 def test_folders_that_the_project_remembers_are_searched(folder: Path, tmp_path: Path) -> None:
     """`lock` and `upgrade` find what `make` finds: local.mk has the folders of this machine."""
     elsewhere = tmp_path / "else where"
@@ -270,6 +276,7 @@ def test_folders_that_the_project_remembers_are_searched(folder: Path, tmp_path:
     assert "remembered==1.0" in (folder / AGENT_LOCK).read_text()
 
 
+@pytest.mark.long
 def test_a_framework_that_no_index_has_is_named(folder: Path) -> None:
     """Of a release that is not published, the sentence says how its wheel is found."""
     shutil.rmtree(folder / "layers")
@@ -306,6 +313,7 @@ def test_a_conflict_with_the_layer_stops_the_build(folder: Path, asked: str, has
         )
 
 
+@pytest.mark.long
 def test_a_conflict_of_a_package_is_named_too(folder: Path) -> None:
     """If a package of the agent does not fit the layer, the error names that package."""
     project = asks(folder, "outdated")
@@ -316,6 +324,7 @@ def test_a_conflict_of_a_package_is_named_too(folder: Path) -> None:
         assert "has pydantic==2.13.5: one process has one of them" in rest
 
 
+@pytest.mark.long
 def test_what_was_not_locked_is_not_built(folder: Path) -> None:
     """A line more, or another layer, asks for a new lock; a comment does not."""
     locked(folder, "helper")
@@ -348,6 +357,7 @@ def test_a_package_without_a_wheel_is_explained(folder: Path) -> None:
     assert "pip wheel --no-deps -w functions/worker/wheels sourced" in said
 
 
+@pytest.mark.long
 def test_a_package_without_a_wheel_for_lambda_is_explained(folder: Path) -> None:
     """A package whose wheels are for another machine is named when it is built."""
     own = folder / "functions/worker/wheels"
@@ -436,6 +446,7 @@ def test_a_wheel_is_as_large_as_it_is_unpacked(
     assert len(asked) <= 4
 
 
+@pytest.mark.long
 def test_boto3_is_lambdas_unless_it_is_asked_for(folder: Path) -> None:
     """An agent whose SDK needs boto3 has that of the runtime; one that names it, its own."""
     boto3 = ("boto3", "1.44.5", "botocore")

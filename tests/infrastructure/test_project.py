@@ -97,6 +97,7 @@ def test_the_agent_of_the_rules_keeps_them(
     assert asked.reply("Oslo").state == "completed"
 
 
+@pytest.mark.long
 def test_all_pages_are_listed_for_assistants(capsys: pytest.CaptureFixture[str]) -> None:
     """llms.txt has the form of llmstxt.org, and the command prints the page of each link."""
     title, summary, *rest = for_assistants()["llms.txt"].split("\n\n")

@@ -74,6 +74,7 @@ def _with_aliases(resource: Json) -> Any:
     return json.loads(text)
 
 
+@pytest.mark.long
 def test_every_changed_parameter_makes_new_versions(document: Json) -> None:
     """Another value of any parameter, alone, changes what CloudFormation replaces a version for.
 

@@ -311,6 +311,7 @@ def outside(path: Path, elsewhere: Path) -> None:
     path.symlink_to(elsewhere, target_is_directory=elsewhere.is_dir())
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize(
     "name",
     [

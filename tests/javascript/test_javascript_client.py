@@ -62,6 +62,7 @@ def javascript(
     return told(["node", str(script)], url, binding, operation, argument)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_task_is_streamed_to_its_end(
     script: Path, url: str, worker: ScriptedWorker, binding: str
@@ -82,6 +83,7 @@ async def test_a_task_is_streamed_to_its_end(
     assert seen[-1]["says"] == "Done."
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_task_is_subscribed_to(
     script: Path, url: str, worker: ScriptedWorker, binding: str
@@ -115,6 +117,7 @@ async def test_an_error_on_the_way_arrives_as_the_clients_own(
     assert "Task not found" in seen[-1]["says"]
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_the_client_of_0_3_takes_the_same_address(
     script: Path, url: str, worker: ScriptedWorker, binding: str

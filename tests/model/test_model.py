@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -40,8 +41,15 @@ def _changed(guard: Guard) -> dict[str, object]:
     }
 
 
+def _small_now(every: Sequence[Scenario | Small], most: int) -> list[object]:
+    """Put off those that have more states."""
+    return [pytest.param(one, marks=pytest.mark.long) if one.least > most else one for one in every]
+
+
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("scenario", [*SHORT, *(LONG if IS_LONG else ())], ids=_name)
+@pytest.mark.parametrize(
+    "scenario", _small_now([*SHORT, *(LONG if IS_LONG else ())], 5_000), ids=_name
+)
 def test_no_interleaving_breaks_a_promise(scenario: Scenario) -> None:
     """Every promise holds in every state, and from every state the task comes to rest."""
     report = explore(scenario)
@@ -50,7 +58,9 @@ def test_no_interleaving_breaks_a_promise(scenario: Scenario) -> None:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("small", [*worlds.SHORT, *(worlds.LONG if IS_LONG else ())], ids=_name)
+@pytest.mark.parametrize(
+    "small", _small_now([*worlds.SHORT, *(worlds.LONG if IS_LONG else ())], 1_000), ids=_name
+)
 def test_no_turn_in_line_and_no_deletion_breaks_a_promise(small: Small) -> None:
     """The same of lines, which run the project's own code, and of deletions."""
     report = small.explore()
@@ -67,6 +77,7 @@ def test_a_guard_that_is_off_is_missed(guard: Guard | worlds.Guard) -> None:
     assert guard.is_found_by(finding), finding.trace
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("guard", BACKED, ids=_name)
 def test_a_guard_with_a_second_line_is_not_missed_alone(guard: Guard | worlds.Guard) -> None:
     """Without a guard that is backed by something else the explorer finds no broken promise."""

@@ -91,6 +91,7 @@ def setting(text: str, name: str) -> float:
     return float(given[1].replace(",", "")) if given else default(name)
 
 
+@pytest.mark.long
 def test_the_settings_of_an_example_carry_it() -> None:
     """Workers, requests to a method and write units of a fresh table suffice for each example."""
     table = rows("one task")

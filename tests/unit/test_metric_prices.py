@@ -7,6 +7,7 @@ import functools
 import re
 from typing import get_args
 
+import pytest
 import yaml
 
 from a2a_serverless.http.app import _HTTP_ERRORS, _OTHER_HTTP_ERROR
@@ -63,6 +64,7 @@ def values() -> dict[str, set[str]]:
     }
 
 
+@pytest.mark.long
 def test_each_metric_has_its_price() -> None:
     """The page names each metric, how many values its dimension has, and what CloudWatch takes."""
     table = rows("a month of metrics", "cost-drivers")

@@ -145,6 +145,7 @@ def test_of_the_exporter_its_public_interface_is_enough(
     assert [one.getMessage() for one in caplog.records] == said * refuses
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("how", ["away", "slow", "refusing"])
 def test_a_collector_that_takes_nothing(
     how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

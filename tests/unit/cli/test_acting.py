@@ -154,6 +154,7 @@ def test_what_no_act_understands(
     assert named in err or "A2A_QUEUE is not set" in err
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     ("refused", "is_noted"),
     [("PutItem", False), ("UpdateItem", True)],

@@ -381,6 +381,7 @@ def files_with(text: str) -> list[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True).stdout.split()
 
 
+@pytest.mark.long
 def test_a_purge_leaves_no_text_in_the_file(
     bare_sqlite: None, purge: Run, ask: Callable[..., Any]
 ) -> None:
@@ -399,6 +400,7 @@ def test_a_purge_leaves_no_text_in_the_file(
             reading.kill()
 
 
+@pytest.mark.long
 def test_a_purge_says_so_where_a_reader_keeps_the_log(
     bare_sqlite: None, purge: Run, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

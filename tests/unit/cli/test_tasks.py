@@ -88,6 +88,7 @@ def test_the_tasks_of_all_by_their_creation(
     )
 
 
+@pytest.mark.long
 def test_a_list_of_all_says_what_it_has_looked_at(
     run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED
 
 
 class TestCuts:
+    @pytest.mark.long(but=2)
     @pytest.mark.parametrize("error", [LOST, None], ids=["lost", "ended"])
     async def test_at_any_byte(self, world: World, error: Exception | None) -> None:
         """A stream may be cut at any byte, as an error or as an end: each event comes once.
@@ -386,6 +387,7 @@ class TestBounds:
         assert await world.send() == [*LOG[:3], world.server.as_of(5), *LOG[5:]]
         assert world.server.sent("last-event-id") == [None, None]
 
+    @pytest.mark.long
     async def test_a_tasks_id_of_10_mb(self, world: World) -> None:
         """A call of such a task ends like any other, with an error that is short and says so."""
         log = [StreamResponse.FromString(event.SerializeToString()) for event in LOG]

@@ -170,6 +170,7 @@ async def test_a_large_event_is_shown_in_part(storage: DurableStorage, person: P
     assert text.count("a2a-serverless task t --events") == 1
 
 
+@pytest.mark.long
 def test_tables_of_nothing_end() -> None:
     """A row of one character is one of as many cells as the table has columns: four million."""
     table = "|a" * 200 + "|\n" + "|-" * 200 + "|\n" + "|\n" * 320 + "\n"
@@ -248,6 +249,7 @@ async def test_a_search_is_repeated_seldom(
     assert f"The rows are read again every {seconds} seconds" in text
 
 
+@pytest.mark.long
 async def test_an_open_list_has_a_bounded_price() -> None:
     """It sends about five requests a second to DynamoDB, however many hours it looks through."""
     with moto_database() as moto:

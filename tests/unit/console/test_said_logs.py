@@ -126,6 +126,7 @@ class Story:
                     yield chunk(word, name, append=append)
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize("seed", range(6))
 async def test_updates_lead_to_the_whole_page(
     writer: Writer, person: Person, monkeypatch: pytest.MonkeyPatch, seed: int

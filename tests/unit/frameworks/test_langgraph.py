@@ -443,6 +443,7 @@ def message_again(text: str) -> HumanMessage:
     return HumanMessage([dict(create_text_block(text))], id=uuid4().hex)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     ("state", "make"),
     [
@@ -638,6 +639,7 @@ def look_up(what: str) -> str:
     return f"{what} is sunny"
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("subgraphs", [False, True])
 async def test_a_subgraph_belongs_to_the_node_that_runs_it(*, subgraphs: bool) -> None:
     """What it says is kept with that node's record, and no call is made twice."""
@@ -714,6 +716,7 @@ async def test_a_config_of_the_turn() -> None:
     assert seen == [["north", "ctx"]] * 3
 
 
+@pytest.mark.long
 async def test_no_node_runs_twice() -> None:
     """Whichever record an attempt dies at: answers and conversation are as without the death."""
 

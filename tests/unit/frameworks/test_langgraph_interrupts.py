@@ -139,6 +139,7 @@ async def conversation(graph: Any, names: list[str], asks: Questions, **options:
     assert answered(task).endswith(" ".join(sorted(expected))), answered(task)
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("made", [plain, quick, waiting])
 @pytest.mark.parametrize("form", [node, agent_1, agent_2, below])
 async def test_each_answer_goes_to_its_call(form: Any, made: Any) -> None:
@@ -150,6 +151,7 @@ async def test_each_answer_goes_to_its_call(form: Any, made: Any) -> None:
             await conversation(form(Caller(names=names), made(asks)), names, asks)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("form", [node, agent_2])
 async def test_calls_with_one_question_keep_their_answers(form: Any) -> None:
     """Nobody can tell the questions apart, but a call that was refused is refused in each run."""

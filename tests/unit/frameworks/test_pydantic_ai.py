@@ -288,6 +288,7 @@ async def two_tasks(talk: Talk) -> list[Any]:
     return [*shown, artifact_texts((await talk.say("two"))[1])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streams", [False, True])
 async def test_no_request_and_no_tool_call_is_made_twice(*, streams: bool) -> None:
     """Whichever record an attempt dies at: answers and conversation are as without the death.
@@ -302,6 +303,7 @@ async def test_no_request_and_no_tool_call_is_made_twice(*, streams: bool) -> No
     assert recorded[:4] == ["model", "look", "look", "model"]
 
 
+@pytest.mark.long
 async def test_the_text_may_be_streamed() -> None:
     """Each piece is a chunk of the artifact `answer`, once; what is no text is as without it."""
 

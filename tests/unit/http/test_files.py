@@ -285,6 +285,7 @@ async def test_a_missing_object_is_told(
     assert said == [f"lost.png is not stored any more: 0 of {2 * len(LARGE)} bytes."]
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("events", [1, 100])
 async def test_ten_thousand_small_files(
     agent: Agent, binding: str, backends: Backends, card: AgentCard, events: int

@@ -146,6 +146,7 @@ async def test_streams_of_one_caller_stop_nobody() -> None:
             await check_that_another_is_answered(gateway)
 
 
+@pytest.mark.long
 async def test_streams_of_all_callers_stop_nobody() -> None:
     """Of 1,000 callers with a stream each, only as many streams stay open as are allowed in all."""
     with deployed() as gateway:

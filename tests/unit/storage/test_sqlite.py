@@ -326,6 +326,7 @@ def test_a_file_may_survive_power_cuts(path: Path) -> None:
             assert table._connection.execute("PRAGMA synchronous").fetchone() == (level,)
 
 
+@pytest.mark.long
 def test_processes_that_start_at_once_share_a_new_file(path: Path) -> None:
     """Each opens it, and none fails because another one makes it."""
     code = (

@@ -15,11 +15,13 @@ def found(text: str, name: str = "docs/deploy/page.md") -> list[tuple[int, str]]
     return [(line, what) for line, what in names.findings(name, text, names.known())]
 
 
+@pytest.mark.long
 def test_all_that_pages_name_exists() -> None:
     """Links, settings, parameters, commands, files and tests: there is nothing to find."""
     assert [*check.of_pages(is_english=False)] == []
 
 
+@pytest.mark.long
 def test_the_reference_is_as_the_code_and_each_page_has_its_place() -> None:
     """docs/reference, docs/order.toml and the tables of meanings fit the code."""
     assert [*check.of_all()] == []

@@ -91,6 +91,7 @@ async def test_halves_belong_to_their_artifact() -> None:
     assert seen == ["a", "\ufffdb", "\ufffdc", "d", "\ufffde", "f\ufffd", "\ufffdg"]
 
 
+@pytest.mark.long
 async def test_what_a_step_says_is_kept_with_it() -> None:
     """Whichever record an attempt dies at, the text is the same."""
 

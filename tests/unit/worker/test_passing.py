@@ -92,6 +92,7 @@ async def served(bench: Bench, clock: PacedClock, tasks: list[Head], within_s: i
     return heads
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("away_s", [3, 30, 300])
 @pytest.mark.parametrize("headers", [{}, {"retry_after": "7"}])
 async def test_a_model_that_comes_back_fails_no_task(away_s: int, headers: dict[str, str]) -> None:
@@ -273,6 +274,7 @@ async def test_a_delivery_that_comes_early_starts_nothing(monkeypatch: pytest.Mo
     assert await bench.work() is True
 
 
+@pytest.mark.long
 async def test_the_time_in_which_the_agent_works_is_no_wait() -> None:
     """A turn of hours that meets two short faults goes on, as two short waits are behind it."""
     clock = PacedClock()

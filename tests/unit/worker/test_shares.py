@@ -55,12 +55,14 @@ def test_a_caller_does_not_wait_for_all_turns_of_another() -> None:
     assert p95(waits) <= BEHIND_S
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(("places", "count"), [(4, 60), (10, MANY)])
 def test_a_caller_alone_has_all_places(places: int, count: int) -> None:
     """While nobody else waits, the turns of one caller keep 95 % of the places busy."""
     assert alone(places, count, 2.0, seed=0) >= 0.95
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(("rate", "places"), [(20, 4), (60, 10)])
 def test_a_steady_flood_holds_up_no_other_caller(rate: float, places: int) -> None:
     """B's turns start within 5 s (p95), however many messages A sends a second.
@@ -72,18 +74,21 @@ def test_a_steady_flood_holds_up_no_other_caller(rate: float, places: int) -> No
     assert max(receives for _, receives in runs) <= MOST_RECEIVES
 
 
+@pytest.mark.long
 def test_turns_that_come_back_together_hold_up_no_other_caller() -> None:
     """A fault that passes lets 200 turns of A come back at once: B's start within 5 s (p95)."""
     waits = [wait for seed in range(RUNS) for wait in after_a_fault(200, places=4, seed=seed)]
     assert p95(waits) <= 5
 
 
+@pytest.mark.long
 def test_conversations_leave_their_next_turns_in_line() -> None:
     """A turn whose conversation becomes free waits for its share too: B starts within 4 s."""
     waits = [beside_talks(60, 10, 40.0, places=4, seed=seed) for seed in range(RUNS)]
     assert max(waits) <= BEHIND_S
 
 
+@pytest.mark.long
 def test_callers_with_turns_of_different_lengths_share_the_places() -> None:
     """Long turns leave turns of two seconds a fair part, and no place is idle."""
     long_s, count = (60.0, 700) if LONG else (30.0, 350)
@@ -92,11 +97,13 @@ def test_callers_with_turns_of_different_lengths_share_the_places() -> None:
     assert sum(shares.values()) >= 0.9
 
 
+@pytest.mark.long
 def test_a_newcomer_is_before_fifty_who_wait() -> None:
     """It waits for a place to become free, not for the turns of those who came before."""
     assert max(newcomer(50, places=10, turn_s=2.0, seed=seed) for seed in range(RUNS)) <= BEHIND_S
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "least"), [({"lag_s": 0.5}, 0.9), ({"deaths": 0.01}, 0.8)], ids=["lag", "deaths"]
 )
@@ -241,6 +248,7 @@ async def test_a_sweep_sends_few_copies_and_leaves_the_others() -> None:
     assert (again.sent, again.left) == (0, 0)
 
 
+@pytest.mark.long
 def test_sweeps_are_fast_enough_for_an_outage() -> None:
     """60,000 lost turns take five sweeps: here a twenty-fifth of them, and of a sweep's time.
 

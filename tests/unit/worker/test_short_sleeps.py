@@ -72,6 +72,7 @@ class Played:
         return self.bench.clock.monotonic() >= until
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("every_s", "takes_s", "ask_s", "run_limit_s"), POLLS)
 def test_a_poll_ends_when_its_job_has(
@@ -95,6 +96,7 @@ def test_a_poll_ends_when_its_job_has(
         assert played.run.attempts <= takes_s // (run_limit_s - 2 * MINUTE) + 2
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("key", ["", "a"])
 @pytest.mark.parametrize("in_task", [False, True])
 def test_polls_in_tasks_end_as_well(key: str, *, in_task: bool) -> None:
@@ -115,6 +117,7 @@ def test_polls_in_tasks_end_as_well(key: str, *, in_task: bool) -> None:
     assert played.run.attempts <= 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kill_after", [None, step("ctx.sleep", number=30)])
 def test_sleeps_without_a_step_end(kill_after: When | None) -> None:
     """Those of a minute together are a record: a worker that dies loses no more than that."""

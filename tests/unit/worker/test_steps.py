@@ -1334,6 +1334,7 @@ async def test_without_steps_nothing_is_recorded() -> None:
     assert not {"checkpoint", "parked", "needs"} & item.keys()
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     ("kind", "seeds"),
     [

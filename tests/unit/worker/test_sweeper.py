@@ -544,6 +544,7 @@ async def test_a_batch_whose_heads_cannot_be_read_is_left_to_the_next_run(
     assert await stack.sweep() == SweepReport(sent=BATCH)
 
 
+@pytest.mark.long
 async def test_an_outage_is_repaired_as_fast_as_time_allows(stack: Stack) -> None:
     """A run does not end after a number of turns: it looks at each of 3,000."""
     for _ in range(3000):
