@@ -112,9 +112,9 @@ QUESTIONS = (
         (
             Step("Under Tasks, find the task by a text of its request.", _find),
             _row(OFFERS),
-            Step("Open the fold of attempt 1.", _click("summary:has-text('attempt 1')")),
+            Step("Open the view Events.", _click("#view-events")),
         ),
-        ("The best price is 999 EUR.", "TimeoutError"),
+        ("The best price is 999 EUR.", "discards"),
     ),
     Question(
         "webhook",

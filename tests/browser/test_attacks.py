@@ -230,7 +230,8 @@ def test_a_file_is_never_a_page(visit: Visit, attacked: Site) -> None:
     files = [Part(raw=HTML, media_type=kind, filename="\u202egpj.exe") for kind in FILES]
     entry = ArtifactWritten(Artifact(artifact_id="files", parts=files))
     attacked.scribe.commit(head, entry, token="a")
-    base = f"{visit.url}/_console/task/{attacked.storage.scope.digest}/attack-files/part/0"
+    task = f"{visit.url}/_console/task/{attacked.storage.scope.digest}/attack-files"
+    base = f"{task}/part/e3-0"
     for number, kind in enumerate(FILES):
         answer = visit.context.request.get(f"{base}/{number}")
         assert answer.status == 200
@@ -268,7 +269,7 @@ def test_another_page_of_this_machine_reads_nothing(
     image = visit.page.evaluate(
         "url => new Promise(done => { const i = new Image(); i.onload = () => done('shown');"
         " i.onerror = () => done('refused'); i.src = url })",
-        f"{path}/part/0/4",
+        f"{path}/part/e3-0/4",
     )
     assert image == "refused"
     visit.page.evaluate(POST, f"{path}/cancel")

@@ -195,13 +195,9 @@ def test_a_list_out_of_sight_asks_for_nothing(visit: Visit) -> None:
 
 
 def test_a_killed_attempt_is_shown_as_such(visit: Visit, site: Site) -> None:
-    """In the picture, and in a sentence that names both workers."""
+    """In sentences that name both workers."""
     seeds.killed(site.scribe, "killed")
     visit.task(site, "killed", "timeline")
-    expect(visit.page.locator(".picture .bar.lost title")).to_have_text(
-        f"turn 1, attempt 1 on {seeds.WORKER}: lost"
-    )
-    expect(visit.page.locator(".picture .bar.running title")).to_contain_text(seeds.NEXT_WORKER)
     story = visit.page.locator(".story:not(.attempts)")
     expect(story).to_contain_text(f"attempt 1 on {seeds.WORKER} was lost")
     expect(story).to_contain_text(f"attempt 2 took over on {seeds.NEXT_WORKER}, 1 min 2 s after")
@@ -209,13 +205,11 @@ def test_a_killed_attempt_is_shown_as_such(visit: Visit, site: Site) -> None:
 
 
 def test_a_turn_that_sleeps_is_shown_as_such(visit: Visit, site: Site) -> None:
-    """Beside its state, in the picture, and in sentences with what is recorded."""
+    """Beside its state, and in sentences with what is recorded."""
     seeds.asleep(site.scribe, "asleep")
     visit.task(site, "asleep", "timeline")
     expect(visit.page.locator(".holder")).to_contain_text("asleep until ")
     expect(visit.page.locator(".facts")).to_contain_text("the sweeper wakes it, in ")
-    bars = visit.page.locator(".picture .bar")
-    expect(bars.locator("text").filter(has_text="sleeps ")).to_be_visible()
     expect(visit.page.locator(".story .recorded")).to_contain_text("recorded plan, ctx.sleep")
     expect(visit.page.locator(".story:not(.attempts) .gave-back")).to_contain_text(
         "attempt 1 asleep until "
@@ -263,13 +257,12 @@ def test_a_failing_webhook_is_shown_with_its_next_try(visit: Visit, site: Site) 
     expect(fact).to_contain_text("6 failed since")
     expect(fact).to_contain_text("last answer status 503")
     expect(fact).to_contain_text("next try in 1 h")
-    expect(visit.page.locator(".picture .bar.failing title")).to_contain_text("6 attempts failed")
     assert "new-orders" not in visit.page.content()
     assert "secret" not in visit.page.content()
 
 
 def test_a_failed_webhook_is_shown_with_its_waits(browser: Browser, telling_site: Site) -> None:
-    """While it fails and after it: each answer, and each wait as a length of time in its lane."""
+    """While it fails and after it: each answer, and each wait as a length of time."""
     answers = iter((503, 503))
 
     def answered(_: Request) -> bytes:
@@ -287,14 +280,6 @@ def test_a_failed_webhook_is_shown_with_its_waits(browser: Browser, telling_site
         expect(attempts).to_have_count(3, timeout=20_000)
         expect(attempts.last).to_contain_text("attempt 3: told, status 200")
         expect(visit.page.locator(".facts")).to_contain_text("last answer status 200")
-        bars = visit.page.locator(".picture .bar.waiting title").all_text_contents()
-        waits = [bar for bar in bars if not bar.endswith("for a worker")]
-        assert [re.sub(r"^version \d+, ", "", wait) for wait in waits] == [
-            "attempt 1: status 503, waits 2.0 s",
-            "attempt 2: status 503, waits 2.0 s",
-        ]
-        expect(visit.page.locator(".picture .mark.undelivered")).to_have_count(2)
-        expect(visit.page.locator(".picture .mark.delivered")).to_have_count(1)
         assert visit.said == []
 
 

@@ -48,7 +48,7 @@ def test_what_is_selected_open_and_focused_stays(visit: Visit, site: Site) -> No
     assert head is not None
     visit.task(site, "held")
     page = visit.page
-    page.click(".discarded summary")
+    page.click(".cancel summary")
     page.evaluate(SELECT, "It is 120")
     page.evaluate("window.scrollTo(0, 150)")
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
@@ -61,23 +61,23 @@ def test_what_is_selected_open_and_focused_stays(visit: Visit, site: Site) -> No
         assert page.evaluate(SELECTED) == "It is 120"
         assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
         assert page.evaluate("window.scrollY") == 150
-        expect(page.locator(".discarded .bubble").last).to_be_visible()
-        expect(page.locator(".diff ins").last).to_contain_text(f"and {number}")
+        expect(page.locator(".cancel button")).to_be_visible()
     assert visit.said == []
 
 
 def test_a_restart_is_seen_as_it_happens(visit: Visit, site: Site) -> None:
-    """What was said moves into a fold; a page whose places were lost asks for all of it."""
+    """What was said goes, a line says why; a page whose places were lost asks for all of it."""
     head = site.scribe.open("seen-restart", "Try.")
     site.scribe.claim(head, "a")
     site.scribe.commit(head, seeds.said(WORKING, "First words."), token="a")
     visit.task(site, "seen-restart")
     expect(visit.page.locator(f"{TALK} > .agent")).to_contain_text("First words.")
     site.scribe.claim(head, "b", seeds.NEXT_WORKER)
-    fold = visit.page.locator(".discarded details")
-    expect(fold.locator("summary")).to_contain_text("Attempt 1, discarded (lost)", timeout=10_000)
+    line = visit.page.locator(f"{TALK} > .between")
+    expect(line).to_contain_text(
+        "attempt 1 is over (lost): what it said is discarded", timeout=10_000
+    )
     expect(visit.page.locator(f"{TALK} > .agent")).to_have_count(0)
-    expect(fold.locator(".bubble")).to_be_hidden()
     visit.page.evaluate("document.querySelector('.talk .user').remove()")
     site.scribe.commit(head, seeds.said(WORKING, "Second words."), token="b")
     expect(visit.page.locator(f"{TALK} > .agent")).to_contain_text("Second words.", timeout=10_000)
@@ -157,10 +157,10 @@ def test_a_task_with_large_artifacts_is_cheap_to_follow(
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
-def test_what_was_discarded_is_readable(
+def test_a_log_with_a_restart_is_readable(
     browser: Browser, site: Site, axe: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:
-    """The checker axe finds nothing on it or on the events, open folds and jumps among them."""
+    """The checker axe finds nothing on it or on the events, jumps among them."""
     task_id = f"readable-{width}-{scheme}"
     retried(site, task_id)
     head = seeds.done(site.storage.head(task_id))
@@ -172,7 +172,5 @@ def test_what_was_discarded_is_readable(
     with visiting(browser, site, **options) as visit:
         for asked in ("conversation&after=0.0", "conversation", "events", "events&after=0.0"):
             visit.task(site, task_id, asked)
-            for fold in visit.page.locator(".discarded summary").all():
-                fold.click()
             assert violations(visit.page, axe) == {}, asked
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, asked

@@ -22,11 +22,10 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.console.act_pages import ActPages
-from a2a_serverless_tools.console.conversation import SPEAKERS, artifacts_of, conversation
+from a2a_serverless_tools.console.conversation import SPEAKERS, content_of, conversation
 from a2a_serverless_tools.console.events import KINDS, events
 from a2a_serverless_tools.console.paging import LogFilter, Place
 from a2a_serverless_tools.console.parts import IMAGES, media_type
-from a2a_serverless_tools.console.picture import picture
 from a2a_serverless_tools.console.queues import Queues
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
 from a2a_serverless_tools.console.trying import Trying
@@ -81,7 +80,7 @@ class Pages:
         yield "GET", "/find", self._find
         yield "GET", task, self._task
         yield "GET", f"{task}/live", self._live
-        yield "GET", f"{task}/part/{{artifact:int}}/{{part:int}}", self._part
+        yield "GET", f"{task}/part/{{entry}}/{{part:int}}", self._part
         yield "GET", "/purge", self._purge
         yield "POST", "/purge", self._purge_step
         yield from ActPages(self._inspector, self._acts, self._notes).routes()
@@ -248,8 +247,7 @@ class Pages:
         show = self._inspector.show
         match view:
             case "timeline":
-                drawn = picture(seen.timeline, self._inspector.storage.clock.now_ms())
-                return {"picture": drawn}
+                return {}
             case "cost":
                 return {"cost": self._inspector.cost(seen.timeline), "dollars": dollars}
             case "events":
@@ -258,17 +256,16 @@ class Pages:
                 return {"shown": await conversation(seen, place, which, show, since=since)}
 
     async def _part(self, request: Request) -> Response:
-        """Return the content of a file in an artifact: a safe image as such, others as download."""
+        """Return the content of a file: a safe image as such, others as a download."""
         path = request.path_params
         seen = await self._inspector.seen(path["scope"], path["id"])
-        artifacts = [] if seen is None else await asyncio.to_thread(artifacts_of, seen)
-        if path["artifact"] >= len(artifacts):
+        said = None if seen is None else await asyncio.to_thread(content_of, seen, path["entry"])
+        if said is None:
             return Response(status_code=404)
-        await self._inspector.show(artifacts[path["artifact"]])
-        parts = artifacts[path["artifact"]].parts
-        if path["part"] >= len(parts) or parts[path["part"]].WhichOneof("content") != "raw":
+        await self._inspector.show(said)
+        found = next(iter(said.parts[path["part"] :]), None)
+        if found is None or found.WhichOneof("content") != "raw":
             return Response(status_code=404)
-        found = parts[path["part"]]
         kind = media_type(found)
         headers = {
             "Content-Disposition": f"attachment; filename=part-{path['part']}",

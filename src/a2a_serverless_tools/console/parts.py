@@ -1,11 +1,10 @@
-"""Parts of messages and artifacts as a page shows them: harmless, bounded, and comparable. Pure."""
+"""Parts of messages and artifacts as a page shows them: harmless and bounded. Pure."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import Artifact, Message, Part
@@ -15,9 +14,8 @@ from markdown_it.rules_block import StateBlock, table
 from markdown_it.token import Token
 from markupsafe import Markup, escape
 
-from a2a_serverless.tasks.blobs import blob_of
+from a2a_serverless.tasks.blobs import blob_of, linked_blob
 from a2a_serverless.tasks.entries import json_of
-from a2a_serverless_tools.console.difference import common
 
 Content: TypeAlias = Message | Artifact
 
@@ -27,8 +25,6 @@ IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"}
 """Images that are shown; all others, SVG among them, are files."""
 MOST_TEXT: Final = 100_000
 """Characters of one text that a page shows."""
-BLOCK: Final = 4_000
-"""Characters of a piece of an artifact's text, which is sent once."""
 PER_PART: Final = 200
 """Characters that a part counts beside its own."""
 _MOST_NAME: Final = 500
@@ -50,10 +46,11 @@ class ShownPart:
     text: str = ""
     html: Markup | None = None
     """Of texts, escaped, and of Markdown: their characters are shown as they are."""
-    blocks: tuple[Markup | None, ...] = ()
-    """Of a text that may grow: its pieces, escaped; None: the browser has the piece."""
     name: str = ""
     size: int = 0
+    """Of a file, in bytes."""
+    href: str = ""
+    """Where a file is stored, if not here."""
     index: int = 0
     """The part's place, for its URL."""
     is_cut: bool = False
@@ -65,33 +62,8 @@ class ShownPart:
         return PER_PART + own * (_OF_MARKDOWN if self.kind == "markdown" else 1)
 
 
-def in_blocks(parts: Sequence[ShownPart], before: Content | None) -> Iterator[ShownPart]:
-    """Yield the parts of an artifact, texts in blocks.
-
-    What a text begins with in common with the artifact as the browser has it is not sent again.
-    """
-    known: Sequence[Part] = [] if before is None else before.parts
-    texts = iter(() if any(map(_is_markdown, known)) else shown_parts(known))
-    for part in parts:
-        old = next(texts, None)
-        if part.kind == "text":
-            same = common(part.text, old.text) if old is not None and old.kind == "text" else 0
-            starts = range(0, len(part.text), BLOCK)
-            blocks = (
-                None if at + BLOCK <= same else escape(part.text[at : at + BLOCK]) for at in starts
-            )
-            part = replace(part, blocks=tuple(blocks))  # noqa: PLW2901 - the same part, cut
-        yield part
-
-
-def bytes_of(content: Content | None) -> bytes:
-    """Return what is the same for two contents with the same parts."""
-    parts = [] if content is None else content.parts
-    return b"".join(part.SerializeToString(deterministic=True) for part in parts)
-
-
-def plain_text(content: Content | None) -> str:
-    """Return the parts of a content as one text, to be compared."""
+def text_of(content: Content | None) -> str:
+    """Return the parts of a content as one text, to look for another in it."""
     texts: list[str] = []
     for part in [] if content is None else content.parts:
         match part.WhichOneof("content"):
@@ -99,12 +71,8 @@ def plain_text(content: Content | None) -> str:
                 texts.append(part.text)
             case "data":
                 texts.append(_json_of(part))
-            case "raw":
-                digest = hashlib.sha256(part.raw).hexdigest()[:12]
-                name = short(part.filename or part.media_type or "file")
-                texts.append(f"[{name}, {len(part.raw)} bytes, sha256 {digest}]\n")
             case _:
-                texts.append(f"[{short(part.url)}]\n")
+                texts.append(f"{part.filename} {part.url}\n")
     return "".join(texts)
 
 
@@ -163,6 +131,9 @@ def _other(part: Part, index: int) -> ShownPart:
             kind: _PartKind = "image" if media_type(part) in IMAGES else "file"
             name = short(part.filename or part.media_type or "file")
             return ShownPart(kind=kind, name=name, size=len(part.raw), index=index)
+        case "url" if (blob := linked_blob(part.url)) is not None:
+            name = short(part.filename or part.media_type or "file")
+            return ShownPart(kind="file", name=name, size=blob.size, href=part.url)
         case "url":
             return ShownPart(kind="link", text=short(part.url), name=short(part.filename))
         case _:

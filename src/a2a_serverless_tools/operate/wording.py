@@ -142,6 +142,14 @@ def outcome(attempt: Attempt) -> str:
     return text
 
 
+def discarded(attempt: Attempt | None, *, is_said: bool) -> str:
+    """Return which attempt is over, and why, and whether a restart has taken back what it said."""
+    number = (attempt.number if attempt else 0) or "?"
+    why = outcome(attempt) if attempt else "its end is not known"
+    rest = "what it said is discarded" if is_said else "nothing was discarded"
+    return f"attempt {number} is over ({why}): {rest}"
+
+
 _OUTCOMES: Final[dict[Outcome, str]] = {
     "running": "has the claim",
     "cut short": "the task was ended without it",

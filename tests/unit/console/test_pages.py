@@ -104,11 +104,6 @@ async def test_webhooks_tell_of_refusals(storage: DurableStorage, person: Person
         ("bad", f"https://gone.example · told 1 up to version 1, owed 1  given up  after {own}"),
         ("bad", "https://picky.example · told 1 up to version 1, owed 1  has refused 3 "),
     ]
-    bars = re.findall(r'<g class="bar (failing|told)"><title>(.*?)</title>', answer.text)
-    failing = [title for look, title in bars if look == "failing"]
-    assert len(failing) == 1
-    assert "(id gone): given up after 10 refusals of its own" in failing[0]
-    assert [title for look, title in bars if look == "told" and "has refused 3" in title]
     assert "secret" not in answer.text
     assert "hx-trigger" not in answer.text  # nothing of it is tried again: the page is at rest
 
@@ -116,7 +111,7 @@ async def test_webhooks_tell_of_refusals(storage: DurableStorage, person: Person
 async def test_a_notification_that_was_given_up_is_no_success(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
-    """Facts, bar and story say so in red; nothing is tried again, so the page is at rest."""
+    """Facts and story say so in red; nothing is tried again, so the page is at rest."""
     head = (await storage.open_task("c", request(), task_id="t")).head
     hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
     push = await storage.webhooks.put(hook)
@@ -133,7 +128,6 @@ async def test_a_notification_that_was_given_up_is_no_success(
     assert look == "bad"
     assert "told 1 up to version 1" in fact
     assert "<strong>the notification of version 2 was given up (status 503)</strong>" in fact
-    assert re.findall(r'<g class="bar failing">.*?<text.*?>(.*?)</text>', text) == ["gave up 1"]
     assert "https://crm.example is not told: the notification of version 2 was given up" in text
     assert "hx-trigger" not in text
 
@@ -186,7 +180,7 @@ def failed(at: int, attempt: int, **fields: object) -> LogLine:
 async def test_a_stacks_logs_are_read_when_a_person_asks(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """Then each attempt and each wait is in the webhook's lane; before, nothing reads the logs."""
+    """Then each attempt and each wait is told; before, nothing reads the logs."""
     logs = Asked()
     head = (await storage.open_task("c", request(), task_id="t")).head
     await storage.webhooks.put(
@@ -214,16 +208,6 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
             ("failed", "version 1, attempt 1: status 503, waits 4.0 s"),
             ("failed", "version 1, attempt 2: ReadTimeout, waits 9.0 s"),
             ("told", "version 1, attempt 3: told, status 200"),
-        ]
-        bars = re.findall(r'<g class="bar waiting"><title>(.*?)</title>', text)
-        assert bars == [
-            "waits 1 min 0 s so far for a worker",
-            "version 1, attempt 1: status 503, waits 4.0 s",
-            "version 1, attempt 2: ReadTimeout, waits 9.0 s",
-        ]
-        assert re.findall(r'class="mark (delivered|undelivered)"', text) == [
-            *("undelivered",) * 2,
-            "delivered",
         ]
         logs.lines = []
         assert "The logs tell of no delivery." in (await person.get(link)).text
@@ -591,10 +575,7 @@ async def test_queues_without_work_are_calm(clock: ManualClock) -> None:
 
 
 async def test_a_claim_is_shown_by_its_signs(clock: ManualClock) -> None:
-    """A process that may have died has nothing: its last sign and its lease are shown, no pulse.
-
-    Its bar ends at the last sign, and not at the time of the look.
-    """
+    """A process that may have died has nothing: its last sign and its lease are shown, no pulse."""
     stack = Stack(clock)
     head = await stack.send("t")
     claim = Commit(token="a", claims=True, worker="vm 20452")
@@ -607,15 +588,11 @@ async def test_a_claim_is_shown_by_its_signs(clock: ManualClock) -> None:
         "Worker vm 20452 claimed it 1 min ago last sign 1 min ago its lease ends in 3 min"
     )
     assert "pulse" not in text
-    (width,) = re.findall(r'bar running"><title>.*?width="([\d.]+)"', text)
-    assert float(width) < 10
     clock.advance(60)
     due_at = clock.now_ms() + 300_000
     assert await stack.backends.storage.change(head, partial(renewing, token="a", due_at=due_at))
     text = await stack.page(path)
     assert re.search(r'last sign <time class="ago"[^>]*>0 s ago', text)
-    (width,) = re.findall(r'bar running"><title>.*?width="([\d.]+)"', text)
-    assert float(width) > 800
     clock.advance(310)
     text = await stack.page(path)
     assert "its lease ends" not in text
@@ -697,28 +674,6 @@ async def test_a_page_grows_older_while_nothing_happens(clock: ManualClock) -> N
         answer = await person.get(live)
     assert answer.status_code == 200
     assert re.search(r'last sign <time class="ago"[^>]*>10 s ago', answer.text)
-
-
-async def test_a_wait_is_no_part_of_an_attempt(clock: ManualClock) -> None:
-    """The attempt's bar is as long as the attempt, before and after the next one has begun."""
-    stack = Stack(clock)
-    storage = stack.backends.storage
-    head = await storage.commit(await stack.send("t"), Commit(token="a", claims=True))
-    clock.advance(10)
-    end = AttemptEnd(token="a", reason="ValueError", at=clock.now_ms())
-    assert await storage.change(head, partial(releasing, end=end))
-    clock.advance(90)
-
-    async def bars(look: str) -> list[float]:
-        text = await stack.page(f"/task/{head.scope}/t?view=timeline")
-        found = re.findall(rf'bar {look}"><title>.*?width="([\d.]+)"', text)
-        return [round(float(width) / 85.6) for width in found]
-
-    assert (await bars("gave-back"), await bars("waiting")) == ([1], [9])
-    current = await storage.head("t")
-    assert current is not None
-    await storage.commit(current, Commit(token="b", claims=True))
-    assert (await bars("gave-back"), await bars("waiting")) == ([1], [9])
 
 
 END = AttemptEnd(token="a", reason="ValueError", correlation_id="c0ffee", until=0)

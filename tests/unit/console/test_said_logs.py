@@ -12,7 +12,6 @@ from a2a.types import TaskState
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller, Entry, Recorded, StepId, TurnOpened
-from a2a_serverless_tools.console import parts
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.operate.inspector import Inspector
 from tests.browser.seeds import chunk, said
@@ -128,11 +127,8 @@ class Story:
 
 @pytest.mark.long(but=2)
 @pytest.mark.parametrize("seed", range(6))
-async def test_updates_lead_to_the_whole_page(
-    writer: Writer, person: Person, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+async def test_updates_lead_to_the_whole_page(writer: Writer, person: Person, seed: int) -> None:
     """After each update, and after some that were missed, a browser has what a new page shows."""
-    monkeypatch.setattr(parts, "BLOCK", 3)
     story = Story(writer, seed)
     await writer.open()
     pages = {view: (await person.get(f"{PATH}?view={view}")).text for view in VIEWS}
