@@ -24,7 +24,6 @@ pytest_plugins = [
     "tests.emulators.fixtures",
     "tests.faults.report",
     "tests.support.followers",
-    "tests.support.forks",
     "tests.support.long",
     "tests.support.permission_report",
     "tests.support.rounds",
