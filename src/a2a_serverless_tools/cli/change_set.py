@@ -91,14 +91,17 @@ def change_set(
         ClientError: what SAM has made cannot be read or deleted.
     """
     command = [_sam(folder), "deploy", "--no-execute-changeset", "--no-fail-on-empty-changeset"]
-    before = _present(client, stack)
+    is_new = _found(client, stack) is None
+    others = _made(client, stack)
     then = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         say("sam deploy uploads what was built, and asks CloudFormation what would change")
         _run([*command, "--stack-name", stack, *options], folder)
-        yield _described(client, (_present(client, stack) or set()) - (before or set()))
+        yield _described(client, _made(client, stack) - others)
     finally:
-        _delete(client, stack, before)
+        _delete(client, stack, others)
+        if is_new and not _made(client, stack):
+            _delete_stack(client, stack)
         signal.signal(signal.SIGTERM, then)
 
 
@@ -131,15 +134,23 @@ def _run(command: Sequence[str], folder: Path) -> None:
         raise ConfigurationError(f"sam deploy was refused: {reason} Nothing was changed.")
 
 
-def _present(client: Any, stack: str) -> set[str] | None:
-    """Return the change sets of a stack that SAM has made, by their ids; None: no such stack."""
-    pages = client.get_paginator("list_change_sets").paginate(StackName=stack)
+def _found(client: Any, stack: str) -> Mapping[str, Any] | None:
+    """Return a stack as CloudFormation describes it; None: there is none."""
     try:
-        listed = [*pages.search("Summaries[]")]
+        (found,) = client.describe_stacks(StackName=stack)["Stacks"]
     except client.exceptions.ClientError as error:
         if "does not exist" not in str(error):
             raise
         return None
+    return dict(found)
+
+
+def _made(client: Any, stack: str) -> set[str]:
+    """Return the ids of the change sets of a stack that SAM has made."""
+    if _found(client, stack) is None:
+        return set()
+    pages = client.get_paginator("list_change_sets").paginate(StackName=stack)
+    listed = pages.search("Summaries[]")
     return {it["ChangeSetId"] for it in listed if it["ChangeSetName"].startswith(_NAMED_BY_SAM)}
 
 
@@ -154,20 +165,23 @@ def _described(client: Any, made: set[str]) -> ChangeSet:
     return ChangeSet(parameters=frozenset(parameters), changes=changes)
 
 
-def _delete(client: Any, stack: str, before: set[str] | None) -> None:
-    """Delete the change sets that are new, and a stack that is new and has nothing else."""
+def _delete(client: Any, stack: str, others: set[str]) -> None:
+    """Delete the change sets of a stack beside others."""
     from botocore.exceptions import WaiterError
 
-    for name in (_present(client, stack) or set()) - (before or set()):
-        with suppress(WaiterError):  # one without changes has failed; one in the making stays
+    for name in _made(client, stack) - others:
+        with suppress(WaiterError):  # it has failed, as one without changes does
             client.get_waiter("change_set_create_complete").wait(
                 ChangeSetName=name, WaiterConfig=_PATIENCE
             )
         client.delete_change_set(ChangeSetName=name)
-    if before is None and _present(client, stack) == set():
-        (found,) = client.describe_stacks(StackName=stack)["Stacks"]
-        if found["StackStatus"] == "REVIEW_IN_PROGRESS":
-            client.delete_stack(StackName=found["StackId"])
-            client.get_waiter("stack_delete_complete").wait(
-                StackName=found["StackId"], WaiterConfig=_PATIENCE
-            )
+
+
+def _delete_stack(client: Any, stack: str) -> None:
+    """Delete a stack that CloudFormation has made for a change set."""
+    found = _found(client, stack)
+    if found and found["StackStatus"] == "REVIEW_IN_PROGRESS":
+        client.delete_stack(StackName=found["StackId"])
+        client.get_waiter("stack_delete_complete").wait(
+            StackName=found["StackId"], WaiterConfig=_PATIENCE
+        )

@@ -297,12 +297,10 @@ def test_parameters_of_samconfig(deployed: Deployed, project: Path, run: Run) ->
 NONE = Refusal("ValidationError", "Stack with id mine does not exist")
 
 
-@pytest.mark.parametrize(
-    "answer", [NONE, {"Stacks": [{"StackName": "mine", "StackStatus": "REVIEW_IN_PROGRESS"}]}]
-)
-def test_a_first_deployment(deployed: Deployed, run: Run, answer: Any) -> None:
-    """Where nothing was made yet, there is nothing to replace."""
-    deployed.answers["cloudformation.DescribeStacks"] = answer
+def test_a_stack_that_has_only_a_change_set_of_others(deployed: Deployed, run: Run) -> None:
+    """Nothing was made yet, so there is nothing to replace; the other change set stays."""
+    stack = {"StackName": "mine", "StackStatus": "REVIEW_IN_PROGRESS"}
+    deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
     assert "no stack mine in eu-central-1 yet, so it is new" in run("preflight").err
 
 
@@ -313,16 +311,13 @@ def test_the_stack_of_a_first_change_set(deployed: Deployed, run: Run, how: str)
     state = {"is": ""}
 
     def list_change_sets(params: dict[str, Any]) -> Any:
-        if deployed.made.exists():
-            state["is"] = "REVIEW_IN_PROGRESS"
-            return {"Summaries": deployed.listed()[-1:]}
-        return {"Summaries": []} if state["is"] else NONE
+        return {"Summaries": deployed.listed()[-1:] if deployed.made.exists() else []}
 
     def describe_stacks(params: dict[str, Any]) -> Any:
-        if not state["is"]:
-            return NONE
+        if deployed.made.exists():
+            state["is"] = "REVIEW_IN_PROGRESS"
         stack = {"StackName": "mine", "StackId": "arn:mine", "StackStatus": state["is"]}
-        return {"Stacks": [stack]}
+        return {"Stacks": [stack]} if state["is"] else NONE
 
     def delete_stack(params: dict[str, Any]) -> Any:
         assert params["StackName"] == "arn:mine"
@@ -335,7 +330,9 @@ def test_the_stack_of_a_first_change_set(deployed: Deployed, run: Run, how: str)
         "cloudformation.DescribeStacks": describe_stacks,
         "cloudformation.DeleteStack": delete_stack,
     }
-    assert run("preflight").code == (0 if how == "exit 0" else 2)
+    said = run("preflight")
+    assert said.code == (0 if how == "exit 0" else 2)
+    assert ("no stack mine in eu-central-1 yet, so it is new" in said.err) == (said.code == 0)
     assert state["is"] == "DELETE_COMPLETE"
 
 
