@@ -81,6 +81,18 @@ def of_google(status: int, *details: dict[str, Any]) -> Exception:
     return foreign("google.genai.errors", "ClientError", "APIError", code=status, details=told)
 
 
+def raised(error: BaseException, *causes: BaseException, implicit: bool = False) -> BaseException:
+    """`error` with a chain of exceptions that led to it."""
+    last = error
+    for cause in causes:
+        if implicit:
+            last.__context__ = cause
+        else:
+            last.__cause__ = cause
+        last = cause
+    return error
+
+
 PASSING = {
     "httpx 408": of_httpx(408),
     "httpx 425": of_httpx(425),
@@ -92,14 +104,19 @@ PASSING = {
     "httpx cut": httpx.RemoteProtocolError("peer closed"),
     "httpx2 connection": httpx2.ConnectError("refused"),
     "openai 429": of_stainless("openai", "RateLimitError", 429),
-    "openai connection": foreign("openai", "APITimeoutError", "APIConnectionError"),
+    "openai connection": raised(
+        foreign("openai", "APITimeoutError", "APIConnectionError"), httpx.ReadTimeout("late")
+    ),
     "anthropic 529": of_stainless("anthropic", "OverloadedError", 529),
     "anthropic in a stream": of_stainless(
         "anthropic", "APIStatusError", 200, type="overloaded_error"
     ),
     "google 429": of_google(429),
     "google 503": foreign("google.genai.errors", "ServerError", "APIError", code=503),
-    "google transport": TransportError("no route"),  # type: ignore[no-untyped-call]
+    "google transport": raised(
+        TransportError("no route"),  # type: ignore[no-untyped-call]
+        requests.ConnectionError("no route"),
+    ),
     "grpc": foreign(
         "grpc.aio", "AioRpcError", code=lambda: type("Code", (), {"name": "UNAVAILABLE"})
     ),
@@ -108,11 +125,15 @@ PASSING = {
     "botocore 503": of_botocore("Other", 503),
     "botocore connection": botocore.exceptions.EndpointConnectionError(endpoint_url="https://x"),
     "botocore time-out": botocore.exceptions.ReadTimeoutError(endpoint_url="https://x"),
-    "another agent's time-out": A2AClientTimeoutError("late"),
+    "another agent's time-out": raised(A2AClientTimeoutError("late"), httpx.ReadTimeout("late")),
     "another agent's 500": InternalError("busy"),
     "another agent's card": AgentCardResolutionError("no", status_code=503),
     "pydantic ai": pydantic_ai.exceptions.ModelHTTPError(529, "model"),
-    "strands": foreign("strands.types.exceptions", "ModelThrottledException"),
+    "strands": raised(
+        foreign("strands.types.exceptions", "ModelThrottledException"),
+        of_botocore("throttlingException", 400),
+    ),
+    "a status in code": foreign("mine", "OwnError", code=503),
     "requests": requests.ConnectTimeout("late"),
     "the machine's": ConnectionResetError("reset"),
 }
@@ -144,7 +165,7 @@ NEITHER = {
     "final": FinalError("no"),
     "botocore 400": of_botocore("ValidationException", 400),
     "another agent": A2AClientError("no"),
-    "own code": foreign("mine", "OwnError", code=503),
+    "own code": foreign("mine", "OwnError", code=1011),
     "own name of it": foreign("mine", "OwnError", code="INTERNAL", type="server_error"),
     "own status": foreign("mine", "OwnError", status_code=10**5000),
     "openai 400": of_stainless("openai", "BadRequestError", 400),
@@ -153,7 +174,7 @@ NEITHER = {
 
 
 @pytest.mark.parametrize("error", PASSING.values(), ids=PASSING)
-def test_a_fault_that_passes(error: Exception) -> None:
+def test_a_fault_that_passes(error: BaseException) -> None:
     """Connections, time-outs, 408, 425, 429 and 5xx pass, whatever client tells of them."""
     assert isinstance(meaning_of(error, NOW_MS), Passing)
 
@@ -209,18 +230,6 @@ def test_the_wait_that_was_asked_for(error: Exception, asked_s: float) -> None:
     meaning = meaning_of(error, NOW_MS)
     assert isinstance(meaning, Passing)
     assert meaning.asked_s == pytest.approx(asked_s)
-
-
-def raised(error: BaseException, *causes: BaseException, implicit: bool = False) -> BaseException:
-    """`error` with a chain of exceptions that led to it."""
-    last = error
-    for cause in causes:
-        if implicit:
-            last.__context__ = cause
-        else:
-            last.__cause__ = cause
-        last = cause
-    return error
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """What an exception of a service that an agent calls means for the turn.
 
-Models and other services are called by libraries that the runtime does not import, so that their
-exceptions are known by name, by HTTP status and by error code.
+Its HTTP status decides, and Retry-After says when to start again. Libraries that the runtime does
+not import tell both in a few attributes. Two short tables have a status for what has none, or has
+another one: codes in a service's answer, and classes of exceptions.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def refuses_content(error: BaseException) -> bool:
     if is_final(error) or meaning_of(error, 0) is not None:
         return False
     return any(
-        _status_of(each, _names(each)) in _NOT_TAKEN or _UNSUPPORTED.search(str(each))
+        _status_of(each) in _NOT_TAKEN or _UNSUPPORTED.search(str(each))
         for each, _ in _chain(error, set())
     )
 
@@ -123,34 +124,34 @@ def _own_meaning(error: BaseException, now_ms: int) -> Meaning:
     """Return what one exception says, without those that led to it."""
     if isinstance(error, RetryLater):
         return Passing(error.reason, error.after_s, is_own=True)
-    names = _names(error)
-    status, code = _status_of(error, names), _code_of(error)
-    told = (f"HTTP {status}" if status >= _FIRST_ERROR else "", code)
-    what = ", ".join(each for each in told if each)
-    if code in _USED_UP or names & _USED_UP_ERRORS or _is_daily_quota(error):
+    told, code, names = _status_of(error), _code_of(error), _names(error)
+    named = 0 if told else next((_NAMED[name] for name in names if name in _NAMED), 0)
+    if named == _REFUSED and _get(error, "retryable") is True:
+        named = _BUSY  # google's, while it refreshes a token
+    status = _CODES.get(_plain(code)) or told or named
+    if _is_daily_quota(error):
+        status = _USED_UP
+    parts = (f"HTTP {told}" if told >= _FIRST_ERROR else "", code)
+    what = ", ".join(each for each in parts if each)
+    if status == _USED_UP:
         return Refusal(USED_UP.format(what=what or type(error).__name__))
-    is_named = bool(names & _REFUSED_ERRORS)
-    passes = is_named and _get(error, "retryable") is True  # google's, while it refreshes a token
-    if status in _REFUSED or code in _REFUSED_CODES | _GRPC_REFUSED or (is_named and not passes):
-        is_of_key = status != _PAYMENT_REQUIRED
-        text = REFUSED_CREDENTIALS if is_of_key else USED_UP
-        return Refusal(text.format(what=what or type(error).__name__), is_of_key=is_of_key)
-    if status in _PASSING or 500 <= status < 600 or code in _PASSING_CODES | _GRPC_PASSING:  # noqa: PLR2004 - HTTP's
-        return Passing(what, _asked_s(error, now_ms))
-    passes = passes or bool(names & _PASSING_ERRORS)
-    if not status and passes and not names & _OWN_FAULTS:
+    if status in (_REFUSED, _FORBIDDEN):
+        text = REFUSED_CREDENTIALS.format(what=what or type(error).__name__)
+        return Refusal(text, is_of_key=True)
+    if status in _PASSING or status // 100 == 5:  # noqa: PLR2004 - HTTP's
         timed_out = any("Timeout" in name for name in names)
-        return Passing("time-out" if timed_out else "no connection", _asked_s(error, now_ms))
+        what = what or ("time-out" if timed_out else "no connection")
+        return Passing(what, _asked_s(error, now_ms))
     return None
 
 
 # -- what an exception says ----------------------------------------------------------------------
 
 
-def _names(error: BaseException) -> frozenset[str]:
-    """Return the exception's classes, each as its package and its name."""
+def _names(error: BaseException) -> list[str]:
+    """Return the exception's classes, each as its package and its name, its own first."""
     kinds = type(error).__mro__
-    return frozenset(f"{kind.__module__.split('.', 1)[0]}.{kind.__name__}" for kind in kinds)
+    return [f"{kind.__module__.split('.', 1)[0]}.{kind.__name__}" for kind in kinds]
 
 
 def _get(value: object, name: str) -> Any:
@@ -161,18 +162,17 @@ def _get(value: object, name: str) -> Any:
         return None
 
 
-def _status_of(error: BaseException, names: frozenset[str]) -> int:
+def _status_of(error: BaseException) -> int:
     """Return the HTTP status that the exception tells; 0: none."""
     response = _get(error, "response")
-    told = [
+    told = (
         _get(error, "status_code"),
         _get(response, "status_code"),
         _get(_get(response, "ResponseMetadata"), "HTTPStatusCode"),
-    ]
-    if any(name.split(".", 1)[0] in _STATUS_IN_CODE for name in names):
-        told += [_get(error, "code"), _get(error, "status")]
-    known = (each for each in told if isinstance(each, int))
-    return next((int(each) for each in known if 0 <= each < _NO_STATUS), 0)
+        _get(error, "code"),
+        _get(error, "status"),
+    )
+    return next((int(it) for it in told if isinstance(it, int) and it in _STATUSES), 0)
 
 
 def _code_of(error: BaseException) -> str:
@@ -180,29 +180,19 @@ def _code_of(error: BaseException) -> str:
 
     Names beside a status or an answer's body alone are a service's: an agent may use the same ones.
     """
-    body, response = _get(error, "body"), _get(error, "response")
-    told = [_get(_get(response, "Error"), "Code")]
-    if hasattr(error, "body") or hasattr(error, "status_code"):
-        told += [
-            _get(error, "code"),
-            _get(error, "provider_error_code"),
-            _get(error, "type"),
-            _get(_get(body, "error"), "type"),
-        ]
-    known = (each for each in told if isinstance(each, str))
-    return next((each for each in known if each in _CODES), "") or _grpc_code(error)
-
-
-def _grpc_code(error: BaseException) -> str:
-    """Return the name of a gRPC status, which its exception returns by a method."""
-    if not any(kind.__module__.startswith("grpc") for kind in type(error).__mro__):
-        return ""
     code = _get(error, "code")
-    try:
-        name = _get(code() if callable(code) else code, "name")
-    except Exception:  # noqa: BLE001 - as in `_get`
-        return ""
-    return name if isinstance(name, str) and name in _GRPC_CODES else ""
+    told = [_get(_get(_get(error, "response"), "Error"), "Code")]
+    if type(error).__module__.startswith("grpc") and callable(code):
+        told.append(_get(code(), "name"))
+    if hasattr(error, "body") or hasattr(error, "status_code"):
+        body = _get(_get(error, "body"), "error")
+        told += [code, _get(error, "provider_error_code"), _get(error, "type"), _get(body, "type")]
+    return next((it for it in told if isinstance(it, str) and _plain(it) in _CODES), "")
+
+
+def _plain(code: str) -> str:
+    """Return a code as `_CODES` has it: AWS writes some with a capital, some as an exception."""
+    return re.sub("_?(error|exception)", "", code.lower())
 
 
 def _asked_s(error: BaseException, now_ms: int) -> float:
@@ -273,136 +263,58 @@ _LONG_S: Final = 120
 _LONGEST_DATE: Final = 64
 """Characters of a date that are read."""
 
+_STATUSES: Final = range(100, 600)
 _FIRST_ERROR: Final = 400
-_NO_STATUS: Final = 1000
+_REFUSED: Final = 401
+_USED_UP: Final = 402
+_FORBIDDEN: Final = 403
+_BUSY: Final = 503
 _PASSING: Final = frozenset({408, 425, 429})
 """HTTP statuses that pass, beside all from 500 on: 529 is a model's overload."""
-_PAYMENT_REQUIRED: Final = 402
-_REFUSED: Final = frozenset({401, _PAYMENT_REQUIRED, 403})
 _NOT_TAKEN: Final = frozenset({400, 413, 415, 422})
 _UNSUPPORTED: Final = re.compile(
     r"unsupported|not support|only .* supported|unknown media type", re.IGNORECASE
 )
 """What libraries say of content that they cannot write for their service."""
-_STATUS_IN_CODE: Final = frozenset({"google", "urllib", "aiohttp"})
-"""Packages whose exceptions have the status in `code` or `status`."""
 
-_PASSING_CODES: Final = frozenset(
-    {
-        # AWS
-        "InternalFailure",
-        "InternalServerError",
-        "InternalServerException",
-        "ModelNotReadyException",
-        "ModelStreamErrorException",
-        "ModelTimeoutException",
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "RequestTimeout",
-        "RequestTimeoutException",
-        "ServiceUnavailable",
-        "ServiceUnavailableException",
-        "SlowDown",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequestsException",
-        "internalServerException",
-        "modelStreamErrorException",
-        "modelTimeoutException",
-        "serviceUnavailableException",
-        "throttlingException",
-        # Anthropic and OpenAI, also inside a stream that has begun with 200
-        "api_error",
-        "overloaded_error",
-        "rate_limit_error",
-        "rate_limit_exceeded",
-        "server_error",
-        "timeout_error",
-    }
-)
-_REFUSED_CODES: Final = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "IncompleteSignature",
-        "InvalidAccessKeyId",
-        "InvalidClientTokenId",
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
-        "authentication_error",
-        "invalid_api_key",
-        "permission_error",
-    }
-)
-_USED_UP: Final = frozenset(
-    {
-        "ServiceQuotaExceededException",
-        "billing_error",
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "insufficient_quota",
-    }
-)
-_CODES: Final = _PASSING_CODES | _REFUSED_CODES | _USED_UP
-_GRPC_PASSING: Final = frozenset(
-    {"ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "UNAVAILABLE"}
-)
-_GRPC_REFUSED: Final = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED"})
-_GRPC_CODES: Final = _GRPC_PASSING | _GRPC_REFUSED
 
-_PASSING_ERRORS: Final = frozenset(
-    {
-        "a2a.A2AClientTimeoutError",
-        "a2a.InternalError",  # another agent's server: its 500
-        "agents.ModelTimeoutError",
-        "aiohttp.ClientConnectionError",
-        "aiohttp.ClientPayloadError",
-        "anthropic.APIConnectionError",
-        "botocore.ConnectionError",
-        "botocore.HTTPClientError",
-        "builtins.ConnectionError",
-        "google.RetryError",
-        "google.TransportError",
-        "httpx.TransportError",
-        "httpx2.TransportError",
-        "openai.APIConnectionError",
-        "pydantic_ai.ModelConnectionError",
-        "pydantic_ai.ModelRateLimitError",
-        "pydantic_ai.ModelServerError",
-        "pydantic_ai.ModelUnavailableError",
-        "requests.ConnectionError",
-        "requests.Timeout",
-        "socket.gaierror",
-        "strands.ModelThrottledException",
-        "urllib.URLError",
-        "urllib3.HTTPError",
-    }
+def _statuses(*rows: tuple[int, str]) -> Mapping[str, int]:
+    """Return a status for each word of the rows."""
+    return {word: status for status, words in rows for word in words.split()}
+
+
+_CODES: Final = _statuses(
+    # AWS answers these with 400, or in a stream that has begun with 200.
+    (_BUSY, "throttling requestlimitexceeded provisionedthroughputexceeded"),
+    (_BUSY, "internalserver serviceunavailable modelstream modeltimeout"),
+    (_REFUSED, "accessdenied expiredtoken invalidsignature unrecognizedclient"),
+    (_USED_UP, "servicequotaexceeded"),
+    # Anthropic and OpenAI in such a stream; what is used up has 429.
+    (_BUSY, "api overloaded rate_limit rate_limit_exceeded server timeout"),
+    (_USED_UP, "billing billing_not_active insufficient_quota"),
+    # gRPC has statuses of its own.
+    (_BUSY, "aborted deadline_exceeded internal resource_exhausted unavailable"),
+    (_REFUSED, "permission_denied unauthenticated"),
 )
-"""Exceptions of connections and time-outs, which have no status."""
-_OWN_FAULTS: Final = frozenset(
-    {
-        "httpx.LocalProtocolError",
-        "httpx.UnsupportedProtocol",
-        "httpx2.LocalProtocolError",
-        "httpx2.UnsupportedProtocol",
-        "requests.InvalidURL",
-        "urllib3.LocationValueError",
-    }
+"""The statuses that codes stand for, whatever status is beside them."""
+_NAMED: Final = _statuses(
+    # A wrong URL is the agent's own fault, though it is of a class of the next row.
+    (_FIRST_ERROR, "httpx.LocalProtocolError httpx.UnsupportedProtocol requests.InvalidURL"),
+    (_FIRST_ERROR, "httpx2.LocalProtocolError httpx2.UnsupportedProtocol"),
+    (_FIRST_ERROR, "urllib3.LocationValueError"),
+    # No connection, or no answer in time: SDKs and frameworks name one of these as the cause.
+    (_BUSY, "builtins.ConnectionError socket.gaierror urllib.URLError urllib3.HTTPError"),
+    (_BUSY, "httpx.TransportError httpx2.TransportError requests.ConnectionError requests.Timeout"),
+    (_BUSY, "aiohttp.ClientConnectionError aiohttp.ClientPayloadError"),
+    (_BUSY, "botocore.ConnectionError botocore.HTTPClientError"),
+    (_BUSY, "agents.ModelTimeoutError pydantic_ai.ModelConnectionError"),
+    (_BUSY, "a2a.InternalError"),  # another agent's server: its 500
+    # No credentials, or no money.
+    (_REFUSED, "botocore.NoCredentialsError botocore.PartialCredentialsError"),
+    (_REFUSED, "google.DefaultCredentialsError google.RefreshError"),
+    (_USED_UP, "pydantic_ai.ModelQuotaExceededError"),
 )
-"""Those of them that a wrong URL causes."""
-_REFUSED_ERRORS: Final = frozenset(
-    {
-        "botocore.NoCredentialsError",
-        "botocore.PartialCredentialsError",
-        "google.DefaultCredentialsError",
-        "google.RefreshError",
-        "pydantic_ai.ModelAuthenticationError",
-    }
-)
-_USED_UP_ERRORS: Final = frozenset({"pydantic_ai.ModelQuotaExceededError"})
+"""The statuses that stand for classes of exceptions that have none; the first class counts."""
 
 
 # -- sentences for the client ----------------------------------------------------------------------
