@@ -24,7 +24,7 @@ import pytest
 from google.protobuf.message import Message
 
 from a2a_serverless.observability import quiet_libraries
-from a2a_serverless.observability.json_lines import JsonLines
+from a2a_serverless.observability.json_lines import _JsonLines
 from a2a_serverless.observability.logs import with_context
 from a2a_serverless.storage import durable, endings, webhooks
 from a2a_serverless.tasks import push
@@ -50,7 +50,7 @@ class LogWatch(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.addFilter(with_context)
-        self._lines = JsonLines("tests")
+        self._lines = _JsonLines("tests")
         self._records: list[logging.LogRecord] = []
         self._contents: list[object] = []
         self._own: set[str] = set()

@@ -14,32 +14,35 @@ from typing import Any
 
 from a2a.types import AgentCard
 from fastapi import FastAPI
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Match, Mount, Route
+from starlette.types import Message, Receive, Scope, Send
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import CARD_PATHS, HEALTH_PATH, JWKS_PATH
 from a2a_serverless.http.auth import authenticator_of
 from a2a_serverless.http.bindings import Endpoint, protocol_routes, route_of
 from a2a_serverless.http.card import deployed_card
-from a2a_serverless.http.context import base_url
-from a2a_serverless.http.errors import http_error, internal_error, log_refusal, rest_error
-from a2a_serverless.http.middleware import (
-    Application,
-    add_middleware,
-    error_type,
-    former_form,
-)
+from a2a_serverless.http.context import BASE_URL, base_url
+from a2a_serverless.http.errors import http_error, log_refusal
+from a2a_serverless.http.middleware import add_middleware
 from a2a_serverless.http.operations import DurableRequestHandler, Entrypoint
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.http.uploads import Uploads
+from a2a_serverless.observability import spans
+from a2a_serverless.observability.logs import begun
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import whole
 from a2a_serverless.wiring import Backends
 
 _CARD_MAX_AGE_S = 300
+_STRICT = ("Strict-Transport-Security", "max-age=31536000")  # a year
+_SERVER_ERROR = 500
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""Those that a span names; another one is any text of its client."""
 
 _SOMEWHERE = "https://localhost"
 """The address in the card that requests are checked against; no client sees it."""
@@ -111,13 +114,49 @@ def create_app(
     app.openapi = cache(partial(_openapi, app))  # type: ignore[method-assign]  # as FastAPI documents
     add_middleware(app, card, settings, authenticator, clock, backends.storage.table.blobs)
     app.exception_handler(HTTPException)(_http_exception)
-    app.add_exception_handler(Exception, _unforeseen)
     return app
+
+
+class _Application(FastAPI):
+    """Answers each request as a piece of work of its own, with its refusals and its failures.
+
+    The request is a span, of the trace that its client names, or of a new one. What comes over
+    https from the gateway, whose host serves nothing else, tells browsers to stay with https (A2A
+    1.0.1, section 13.4; RFC 6797). Elsewhere the owner of the host decides.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # The server's start and stop, and sockets, which no route serves: all middleware from
+            # here on reads requests of HTTP alone.
+            await self.router({**scope, "app": self}, receive, send)
+            return
+        is_strict = scope.get(BASE_URL, "").startswith("https:")
+        is_known = scope["method"] in _METHODS
+        about = {
+            "http.request.method": scope["method"] if is_known else "_OTHER",
+            "url.path": scope["path"],
+            "url.scheme": scope.get("scheme"),
+        }
+        name, given = scope["method"] if is_known else "HTTP", spans.incoming(Headers(scope=scope))
+        with begun(), spans.span(name, given, kind="server", attributes=about) as span:
+
+            async def send_told(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                    span.set({"http.response.status_code": status})
+                    if status >= _SERVER_ERROR:
+                        span.fail(str(status))
+                    if is_strict:
+                        MutableHeaders(scope=message).append(*_STRICT)
+                await send(message)
+
+            await super().__call__(scope, receive, send_told)
 
 
 def _described_by(card: AgentCard) -> FastAPI:
     """Return an application without routes, whose OpenAPI description has the card's texts."""
-    return Application(
+    return _Application(
         title=card.name,
         description=card.description,
         version=card.version,
@@ -247,11 +286,3 @@ def _others(routes: Sequence[BaseRoute], asked: dict[str, Any]) -> Iterator[str]
             yield from _others(route.routes, {**asked, **found})
         elif isinstance(route, Route) and match is Match.PARTIAL:
             yield from route.methods or ()
-
-
-async def _unforeseen(request: Request, error: Exception) -> Response:
-    """Answer an unforeseen error; outside of all middleware, so its form is made here."""
-    answer = rest_error(internal_error(error, "http_request"))
-    formed = former_form(request)
-    content = bytes(answer.body) if formed is None else formed(bytes(answer.body))
-    return Response(content, answer.status_code, media_type=error_type(request))

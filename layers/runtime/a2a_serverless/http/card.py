@@ -10,15 +10,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from a2a.types import AgentCard, AgentInterface, StringList
+from a2a.types import AgentCard, AgentExtension, AgentInterface, StringList
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, TransportProtocol
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.json_format import Parse, ParseDict, ParseError
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.http import UPLOADS_PATH
 from a2a_serverless.http.context import MAX_TENANT
-from a2a_serverless.http.uploads import uploads_extension
 from a2a_serverless.settings import Settings
 from a2a_serverless.sources import UPLOADS_EXTENSION
 
@@ -196,7 +196,7 @@ def deployed_card(
         _require_api_key(deployed)
     if "oidc" in taken:
         _require_token(deployed, settings)
-    offered = uploads_extension(settings, base) if uploads and settings.upload_bytes else None
+    offered = _uploads_extension(settings, base) if uploads and settings.upload_bytes else None
     named = [e for e in extensions if e.uri == UPLOADS_EXTENSION]
     for extension in named:
         extension.CopyFrom(offered) if offered else extensions.remove(extension)
@@ -274,3 +274,15 @@ def missing_fields(card: AgentCard) -> list[str]:
     except InvalidParamsError as error:
         return [violation["field"] for violation in (error.data or {}).get("errors", [])]
     return []
+
+
+def _uploads_extension(settings: Settings, base: str) -> AgentExtension:
+    """Return what the card says of uploads, for clients that reach the agent under `base`."""
+    extension = AgentExtension(
+        uri=UPLOADS_EXTENSION,
+        description="A large file: ask for an upload, put the file, send the part that names it.",
+    )
+    extension.params.update(
+        {"url": f"{base.rstrip('/')}{UPLOADS_PATH}", "maxBytes": settings.upload_bytes}
+    )
+    return extension

@@ -1,243 +1,34 @@
-"""Checks of a request: its JSON, and its values against this agent's card and limits.
+"""ProtoJSON read more strictly than by the SDK, in words for the client.
 
-They come before anything is read or written. JSON is read more strictly than by the SDK, which
-turns the name of an unknown enum value into the value 0, so that a filter for a state that does not
-exist finds every task; drops characters that are not base64 from a file; accepts NaN, which it
-cannot print again; and shows clients its parser's own words.
+The SDK turns the name of an unknown enum value into the value 0, so that a filter for a state that
+does not exist finds every task; drops characters that are not base64 from a file; and shows clients
+its parser's own words.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
-from a2a.types import (
-    AgentCard,
-    GetTaskRequest,
-    ListTasksRequest,
-    Role,
-    SendMessageConfiguration,
-    SendMessageRequest,
-)
 from a2a.utils.errors import (
-    ContentTypeNotSupportedError,
     InvalidParamsError,
-    JSONParseError,
 )
-from a2a.utils.proto_utils import parse_params
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import Message as AnyMessage
 from google.protobuf.timestamp_pb2 import Timestamp
-from pydantic import ValidationError
-from starlette.datastructures import QueryParams
-from starlette.requests import Request
 
-from a2a_serverless.http.errors import invalid_params, quoted
-from a2a_serverless.settings import Settings
-from a2a_serverless.storage.listing import ListTasksQuery
-from a2a_serverless.tasks.blobs import FOREIGN, SCHEME
-from a2a_serverless.tasks.identity import check_context_id, is_unicode
+from a2a_serverless.http.errors import invalid_params
+from a2a_serverless.tasks.identity import is_unicode
 
 _M = TypeVar("_M", bound=AnyMessage)
 
-_MAX_VALUES = 10_000
-"""The most values of one body.
 
-Request and answer take about 8 microseconds for each value, during which nothing else runs.
-"""
-
-_JSON_TYPES = frozenset({"application/json", "application/a2a+json"})
-_BESIDE_DATA = ("text", "raw", "url")
-"""The other contents that a part may have."""
-
-_AsksForHistory = SendMessageConfiguration | GetTaskRequest | ListTasksRequest
-
-# -- values ----------------------------------------------------------------------------------
-
-
-def check_send(request: SendMessageRequest, card: AgentCard, settings: Settings) -> None:
-    """Refuse a message that cannot become a turn.
-
-    Raises:
-        InvalidArgumentError: a context id that is too long.
-        InvalidParamsError: a role that is not the client's (section 4.1.5), a part without content
-            or with a reference, too many or too long parts, or a negative history length.
-        ContentTypeNotSupportedError: the card does not list a part's media type (section 3.1.1).
-    """
-    history_length(request.configuration, settings)
-    if request.message.role != Role.ROLE_USER:
-        # In the history it would look like a message of the agent.
-        raise _invalid(
-            "message.role", "A message from a client must have the role ROLE_USER (user)."
-        )
-    if request.message.context_id:
-        check_context_id(request.message.context_id, "message.contextId")
-    parts = request.message.parts
-    if len(parts) > settings.max_parts:
-        raise _invalid("message.parts", f"A message may have at most {settings.max_parts} parts.")
-    for number, part in enumerate(parts):
-        if part.WhichOneof("content") is None:
-            raise _invalid(
-                f"message.parts[{number}]", "A part must have one of text, raw, url and data."
-            )
-        if part.ByteSize() > settings.max_part_bytes:
-            limit = f"A part may have at most {settings.max_part_bytes} bytes."
-            raise _invalid(f"message.parts[{number}]", limit)
-        if part.url.startswith(f"{SCHEME}:"):  # a text would be shown whole, however large
-            raise _invalid(f"message.parts[{number}]", FOREIGN)
-        if part.media_type:
-            _check_media_type(part.media_type, card)
-
-
-def history_length(request: _AsksForHistory, settings: Settings) -> int:
-    """Return the most messages that an answer's history may have (section 3.2.4).
-
-    That is A2A_MAX_HISTORY, or less if the `request` asks for less.
-
-    Raises:
-        InvalidParamsError: a negative number.
-    """
-    if not request.HasField("history_length"):
-        return settings.max_history
-    asked = request.history_length
-    if asked < 0:
-        raise _invalid("historyLength", "historyLength must be 0 or more.")
-    return min(asked, settings.max_history)
-
-
-def list_query(request: ListTasksRequest, settings: Settings) -> ListTasksQuery:
-    """Return the storage's query for a request (A2A 1.0.1, section 3.1.4).
-
-    Raises:
-        InvalidParamsError: a page size outside of its limits, or a negative history length.
-    """
-    fields = {
-        "context_id": request.context_id or None,
-        "status": request.status or None,
-        "page_token": request.page_token or None,
-        "include_artifacts": request.include_artifacts,
-        "history_length": history_length(request, settings),
-    }
-    if request.HasField("page_size"):
-        fields["page_size"] = request.page_size
-    if request.HasField("status_timestamp_after"):
-        fields["status_timestamp_after"] = request.status_timestamp_after.ToJsonString()
-    try:
-        return ListTasksQuery.model_validate(fields)
-    except ValidationError as error:
-        raise _invalid("pageSize", "pageSize must be from 1 to 100.") from error
-
-
-def _invalid(field: str, problem: str) -> InvalidParamsError:
+def invalid_field(field: str, problem: str) -> InvalidParamsError:
+    """Return the error for one field of a request."""
     return invalid_params(problem, (field, problem))
-
-
-def _check_media_type(media_type: str, card: AgentCard) -> None:
-    modes = {*card.default_input_modes}
-    modes.update(mode for skill in card.skills for mode in skill.input_modes)
-    if modes and not _is_accepted(media_type, modes):
-        raise ContentTypeNotSupportedError(
-            message=f"The agent does not accept {quoted(media_type)}, "
-            f"but {', '.join(sorted(modes))}."
-        )
-
-
-def _is_accepted(media_type: str, modes: Iterable[str]) -> bool:
-    """Return True if one of `modes`, which may be ranges, covers a type; parameters are ignored."""
-    essence = media_type.partition(";")[0].strip().lower()
-    family = essence.partition("/")[0]
-    accepted = {mode.partition(";")[0].strip().lower() for mode in modes}
-    return not accepted.isdisjoint({essence, f"{family}/*", "*/*", "*"})
-
-
-# -- JSON ------------------------------------------------------------------------------------
-
-
-def check_content_type(request: Request) -> None:
-    """Refuse a body whose Content-Type is not JSON; one without a type is tried."""
-    stated = request.headers.get("content-type", "")
-    essence = stated.partition(";")[0].strip().lower()
-    if essence and essence not in _JSON_TYPES:
-        raise ContentTypeNotSupportedError(
-            message=f"The Content-Type {quoted(essence)} is not application/json."
-        )
-
-
-def read_json(body: bytes) -> Any:
-    """Parse the JSON text of a request.
-
-    `data: null` is left out of the parts of a message that have another content, in the value or in
-    its `params`: clients that write null for whatever they leave out mean nothing by it.
-
-    Raises:
-        JSONParseError: not JSON or UTF-8, nested too deeply, or a number that is NaN or infinite,
-            also as a double.
-        InvalidParamsError: more than `_MAX_VALUES` values.
-    """
-    try:
-        value = json.loads(
-            body, parse_constant=_refuse, parse_float=_finite, parse_int=_representable
-        )
-    except (ValueError, RecursionError) as error:
-        raise JSONParseError(message="The body is not valid JSON.") from error
-    except OverflowError as error:
-        raise JSONParseError(message=_TOO_LARGE) from error
-    count, waiting = 0, [value]
-    while waiting:
-        count += 1
-        if count > _MAX_VALUES:
-            raise InvalidParamsError(
-                message=f"The body holds more than {_MAX_VALUES} values: send them in a file."
-            )
-        inner = waiting.pop()
-        if isinstance(inner, dict):
-            waiting.extend(inner.values())
-        elif isinstance(inner, list):
-            waiting.extend(inner)
-    if isinstance(value, dict):
-        _drop_null_data(value)
-        _drop_null_data(value.get("params"))
-    return value
-
-
-def _drop_null_data(params: Any) -> None:
-    # protobuf's parser would take the null for the part's content, and drop the text before it.
-    message = params.get("message") if isinstance(params, dict) else None
-    parts = message.get("parts") if isinstance(message, dict) else None
-    for part in parts if isinstance(parts, list) else ():
-        if (
-            isinstance(part, dict)
-            and part.get("data", ...) is None
-            and any(part.get(name) is not None for name in _BESIDE_DATA)
-        ):
-            del part["data"]
-
-
-def check_once(query: QueryParams) -> None:
-    """Refuse a query parameter that comes twice: none is a list, so that one value would be lost.
-
-    Raises:
-        InvalidParamsError: names the first such parameter.
-    """
-    for name in query:
-        if len(query.getlist(name)) > 1:
-            raise _invalid(name, f"The query parameter {quoted(name)} comes more than once.")
-
-
-def check_query(query: Mapping[str, str]) -> None:
-    """Refuse query parameters of the wrong form, without the parser's words.
-
-    Raises:
-        InvalidParamsError: names a malformed number or time.
-    """
-    for name, value in query.items():
-        with refusing(f"The query parameter {quoted(name)} is malformed.", name):
-            parse_params(QueryParams({name: value}), ListTasksRequest())
 
 
 def check_values(value: Any, model: type[AnyMessage]) -> None:
@@ -261,7 +52,7 @@ def parsed(value: Any, model: type[_M]) -> _M:
     check_values(value, model)
     if not isinstance(value, dict):
         # ParseDict would take the letters of a text for names of unknown fields.
-        raise _invalid("params", "The parameters must be an object.")
+        raise invalid_field("params", "The parameters must be an object.")
     with refusing(f"The body is not a {model.DESCRIPTOR.name}."):
         return ParseDict(value, model(), ignore_unknown_fields=True)
 
@@ -283,31 +74,12 @@ def refusing(sentence: str, field: str = "") -> Iterator[None]:
     except InvalidParamsError:
         raise
     except Exception as error:
-        raise (_invalid(field, sentence) if field else invalid_params(sentence)) from error
+        raise (invalid_field(field, sentence) if field else invalid_params(sentence)) from error
 
 
 def refused_field(path: str, sentence: str, problem: str) -> InvalidParamsError:
     """Return the error for the field at `path`; `sentence` follows the path in the message."""
     return invalid_params(f"{path} {sentence}", (path, problem))
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(constant)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise OverflowError
-    return number
-
-
-def _representable(text: str) -> int:
-    _finite(text)
-    return int(text)
-
-
-_TOO_LARGE: Final = "A number is larger than a double can be, which is 1.8e308: send it as a text."
 
 
 # -- fields ----------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
 from a2a.types import (
-    AgentCard,
     DeleteTaskPushNotificationConfigRequest,
     GetTaskPushNotificationConfigRequest,
     ListTaskPushNotificationConfigsRequest,
@@ -25,7 +24,6 @@ from a2a.types import (
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, VERSION_HEADER
 from a2a.utils.errors import (
     A2AError,
-    ExtensionSupportRequiredError,
     InvalidParamsError,
     VersionNotSupportedError,
 )
@@ -197,20 +195,6 @@ class CallContext:
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         return deadline_ms if abs(deadline_ms) < _LATEST_MS else None
-
-
-def check_extensions(request: Request, card: AgentCard) -> None:
-    """Refuse a caller that does not declare an extension that the card requires (section 3.3.4).
-
-    Raises:
-        ExtensionSupportRequiredError: names the missing extensions.
-    """
-    required = {e.uri for e in card.capabilities.extensions if e.required}
-    missing = required - requested_extensions(request)
-    if missing:
-        raise ExtensionSupportRequiredError(
-            message=f"The agent requires the extension {', '.join(sorted(missing))}."
-        )
 
 
 def requested_extensions(request: Request) -> frozenset[str]:

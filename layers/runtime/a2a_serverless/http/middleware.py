@@ -13,7 +13,6 @@ from typing import Any, Final
 from a2a.types import AgentCard
 from a2a.utils.constants import A2A_JSON_MEDIA_TYPE, VERSION_HEADER
 from a2a.utils.errors import A2A_REASON_TO_ERROR, JSON_RPC_ERROR_CODE_MAP
-from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
@@ -25,15 +24,17 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import JSONRPC_PATHS, PUBLIC_PATHS, V0_3_PREFIX
 from a2a_serverless.http.auth import Authenticator
 from a2a_serverless.http.context import (
-    BASE_URL,
     EXTENSION_HEADERS,
     names_1_0,
     requested_extensions,
 )
-from a2a_serverless.http.errors import RequestRefusedError, response_of
+from a2a_serverless.http.errors import (
+    RequestRefusedError,
+    internal_error,
+    response_of,
+    rest_error,
+)
 from a2a_serverless.http.files import ServedFiles
-from a2a_serverless.observability import spans
-from a2a_serverless.observability.logs import begun
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import PATH, Blobs, ServedBlobs
 
@@ -42,11 +43,7 @@ _PLAIN: Final = (_JSON, "application/*", "*/*")
 """The names under which `Accept` takes `application/json`."""
 _WEIGHT_0: Final = re.compile(r"q=0(\.0*)?")
 
-_YEAR_S: Final = 31_536_000
 _BAD_REQUEST: Final = 400
-_SERVER_ERROR: Final = 500
-_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Those that a span names; another one is any text of its client."""
 
 
 def add_middleware(
@@ -73,43 +70,6 @@ def add_middleware(
     if settings.cors_origins:
         # A browser's preflight has no credentials, and it must read refusals, too.
         app.add_middleware(CORSMiddleware, **_browser_access(settings.cors_origins))
-
-
-class Application(FastAPI):
-    """Answers each request as a piece of work of its own, with its refusals and its failures.
-
-    The request is a span, of the trace that its client names, or of a new one. What comes over
-    https from the gateway, whose host serves nothing else, tells browsers to stay with https (A2A
-    1.0.1, section 13.4; RFC 6797). Elsewhere the owner of the host decides.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            # The server's start and stop, and sockets, which no route serves: all middleware from
-            # here on reads requests of HTTP alone.
-            await self.router({**scope, "app": self}, receive, send)
-            return
-        is_strict = scope.get(BASE_URL, "").startswith("https:")
-        is_known = scope["method"] in _METHODS
-        about = {
-            "http.request.method": scope["method"] if is_known else "_OTHER",
-            "url.path": scope["path"],
-            "url.scheme": scope.get("scheme"),
-        }
-        name, given = scope["method"] if is_known else "HTTP", spans.incoming(Headers(scope=scope))
-        with begun(), spans.span(name, given, kind="server", attributes=about) as span:
-
-            async def send_told(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    status = message["status"]
-                    span.set({"http.response.status_code": status})
-                    if status >= _SERVER_ERROR:
-                        span.fail(str(status))
-                    if is_strict:
-                        _headers(message)["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
-                await send(message)
-
-            await super().__call__(scope, receive, send_told)
 
 
 def _headers(beginning: Message) -> MutableHeaders:
@@ -141,9 +101,6 @@ class _Admission:
         self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._served is not None and scope["path"].startswith(PATH):
-            await self._served(scope, receive, send)
-            return
         answer, size = _Answer(Request(scope), send, self._offered), 0
         too_long = f"The body is longer than {self._longest_body} bytes."
 
@@ -156,6 +113,9 @@ class _Admission:
             return message
 
         try:
+            if self._served is not None and scope["path"].startswith(PATH):
+                await self._served(scope, receive, answer.send)
+                return
             scope = await self._admitted(scope, answer)
             # The body comes last. Its length is only what the client says, and may be missing or no
             # number; so what is read is counted as well.
@@ -166,6 +126,10 @@ class _Admission:
         except RequestRefusedError as error:
             # Also one of `receive_counted`: no operation answers before it has read the body.
             await response_of(error, scope["path"])(scope, receive, answer.send)
+        except Exception as error:
+            if answer.has_begun:
+                raise
+            await rest_error(internal_error(error, "http_request"))(scope, receive, answer.send)
 
     async def _admitted(self, scope: Scope, answer: _Answer) -> Scope:
         """Return the scope with its caller, once all but the body has been checked."""
@@ -289,6 +253,7 @@ class _Answer:
     def __init__(self, request: Request, send: Send, offered: frozenset[str]) -> None:
         self.is_private = False
         """True for an answer that no cache may keep."""
+        self.has_begun = False
         self._request = request
         self._send = send
         self._offered = offered
@@ -298,8 +263,9 @@ class _Answer:
     async def send(self, message: Message) -> None:
         """Send a message of the answer."""
         if message["type"] == "http.response.start":
+            self.has_begun = True
             self._negotiate(message)
-            formed = former_form(self._request) if message["status"] >= _BAD_REQUEST else None
+            formed = _former_form(self._request) if message["status"] >= _BAD_REQUEST else None
             if formed is not None:
                 self._error = message, formed
                 return
@@ -316,7 +282,7 @@ class _Answer:
         if self.is_private:
             headers.setdefault("Cache-Control", "no-store")
         if beginning["status"] >= _BAD_REQUEST:
-            headers["content-type"] = error_type(self._request)
+            headers["content-type"] = _error_type(self._request)
         elif headers.get("content-type") == A2A_JSON_MEDIA_TYPE and self._wants_plain_json():
             headers["content-type"] = _JSON
         if active := sorted(self._offered and self._offered & requested_extensions(self._request)):
@@ -336,7 +302,7 @@ def is_rest_1_0(path: str) -> bool:
     return path not in JSONRPC_PATHS | PUBLIC_PATHS and not path.startswith(V0_3_PREFIX)
 
 
-def error_type(request: Request) -> str:
+def _error_type(request: Request) -> str:
     """Return the media type of an error (A2A 1.0.1, section 11.6)."""
     takes = _named_in_accept(request)
     is_taken = takes.get(A2A_JSON_MEDIA_TYPE) and not any(map(takes.get, _PLAIN))
@@ -355,7 +321,7 @@ def _named_in_accept(request: Request) -> dict[str, bool]:
     return takes
 
 
-def former_form(request: Request) -> Callable[[bytes], bytes] | None:
+def _former_form(request: Request) -> Callable[[bytes], bytes] | None:
     """Return the function that gives the body of an error the form of before 1.0.
 
     None for a request that says that it is of 1.0, and for a path that is neither that of JSON-RPC

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from inspect import isasyncgenfunction
@@ -27,6 +27,8 @@ from a2a.types import (
     ListTasksRequest,
     ListTasksResponse,
     Message,
+    Role,
+    SendMessageConfiguration,
     SendMessageRequest,
     SubscribeToTaskRequest,
     Task,
@@ -34,15 +36,17 @@ from a2a.types import (
     TaskPushNotificationConfig,
     TaskStatusUpdateEvent,
 )
-from a2a.utils.errors import UnsupportedOperationError
+from a2a.utils.errors import ContentTypeNotSupportedError, UnsupportedOperationError
 from google.protobuf.message import Message as AnyMessage
+from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from a2a_serverless.carried import carried_variables
 from a2a_serverless.errors import AnswerTooLargeError, TaskNotFoundError
-from a2a_serverless.http.checks import check_send, history_length, list_query
+from a2a_serverless.http.checks import invalid_field
 from a2a_serverless.http.context import CallContext, base_url, operation, protocol_errors
+from a2a_serverless.http.errors import quoted
 from a2a_serverless.http.intake import Accepted, Intake, Wait, cancel
 from a2a_serverless.http.receivers import Receivers
 from a2a_serverless.http.streams import StreamEvent, StreamItems, followed
@@ -50,11 +54,13 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Inline, inlined_bytes
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.listing import list_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.tail import Tail, TailEvent
+from a2a_serverless.tasks.blobs import FOREIGN, SCHEME
 from a2a_serverless.tasks.entries import is_plain, json_of
 from a2a_serverless.tasks.fold import Event, bound
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.identity import check_context_id
 from a2a_serverless.tasks.rules import key_digest, terminal_error
 from a2a_serverless.wiring import Backends
 
@@ -120,11 +126,11 @@ class DurableRequestHandler:
         if tail.fold.reply is not None:
             reply = bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
             return await self._shown(reply, context)
-        length = history_length(params.configuration, self._settings)
+        length = _history_length(params.configuration, self._settings)
         return await self._shown(tail.fold.task(length), context)
 
     async def _accept(self, params: SendMessageRequest, context: CallContext) -> Accepted:
-        check_send(params, self._card, self._settings)
+        _check_send(params, self._card, self._settings)
         if params.configuration.HasField("task_push_notification_config"):
             await self._receivers.check_inline(params, context)
         return await self._intake.accept(params, context)
@@ -137,7 +143,7 @@ class DurableRequestHandler:
         limits = self._stream_limits(context)
         self._check_streaming()
         accepted = await self._accept(params, context)
-        _trim(accepted.opening, history_length(params.configuration, self._settings))
+        _trim(accepted.opening, _history_length(params.configuration, self._settings))
         async for item in self._followed(accepted, accepted.is_over, limits, context):
             yield item
 
@@ -180,7 +186,7 @@ class DurableRequestHandler:
     async def find_task(self, params: GetTaskRequest, context: CallContext) -> Task | None:
         """Return the task as it is now; None if the caller sees no such task."""
         with protocol_errors("get_task", params.id):
-            length = history_length(params, self._settings)
+            length = _history_length(params, self._settings)
             inline = self._inline(context)
             return await self._storage(context).load_task(params.id, length, inline=inline)
 
@@ -202,7 +208,7 @@ class DurableRequestHandler:
         self, params: ListTasksRequest, context: CallContext
     ) -> ListTasksResponse:
         """List the caller's tasks, newest status first (section 3.1.4)."""
-        query, storage = list_query(params, self._settings), self._storage(context)
+        query, storage = _list_query(params, self._settings), self._storage(context)
 
         async def fitting(tasks: Sequence[Task]) -> int:
             return await _fitting(tasks, storage, self._inline(context))
@@ -337,6 +343,104 @@ def _trim(opening: TailEvent, length: int) -> None:
     if isinstance(opening.event, Task):
         history = opening.event.history
         del history[: max(0, len(history) - length)]
+
+
+# -- checks ----------------------------------------------------------------------------------
+
+_AsksForHistory = SendMessageConfiguration | GetTaskRequest | ListTasksRequest
+
+
+def _check_send(request: SendMessageRequest, card: AgentCard, settings: Settings) -> None:
+    """Refuse a message that cannot become a turn.
+
+    Raises:
+        InvalidArgumentError: a context id that is too long.
+        InvalidParamsError: a role that is not the client's (section 4.1.5), a part without content
+            or with a reference, too many or too long parts, or a negative history length.
+        ContentTypeNotSupportedError: the card does not list a part's media type (section 3.1.1).
+    """
+    _history_length(request.configuration, settings)
+    if request.message.role != Role.ROLE_USER:
+        # In the history it would look like a message of the agent.
+        raise invalid_field(
+            "message.role", "A message from a client must have the role ROLE_USER (user)."
+        )
+    if request.message.context_id:
+        check_context_id(request.message.context_id, "message.contextId")
+    parts = request.message.parts
+    if len(parts) > settings.max_parts:
+        raise invalid_field(
+            "message.parts", f"A message may have at most {settings.max_parts} parts."
+        )
+    for number, part in enumerate(parts):
+        if part.WhichOneof("content") is None:
+            raise invalid_field(
+                f"message.parts[{number}]", "A part must have one of text, raw, url and data."
+            )
+        if part.ByteSize() > settings.max_part_bytes:
+            limit = f"A part may have at most {settings.max_part_bytes} bytes."
+            raise invalid_field(f"message.parts[{number}]", limit)
+        if part.url.startswith(f"{SCHEME}:"):  # a text would be shown whole, however large
+            raise invalid_field(f"message.parts[{number}]", FOREIGN)
+        if part.media_type:
+            _check_media_type(part.media_type, card)
+
+
+def _history_length(request: _AsksForHistory, settings: Settings) -> int:
+    """Return the most messages that an answer's history may have (section 3.2.4).
+
+    That is A2A_MAX_HISTORY, or less if the `request` asks for less.
+
+    Raises:
+        InvalidParamsError: a negative number.
+    """
+    if not request.HasField("history_length"):
+        return settings.max_history
+    asked = request.history_length
+    if asked < 0:
+        raise invalid_field("historyLength", "historyLength must be 0 or more.")
+    return min(asked, settings.max_history)
+
+
+def _list_query(request: ListTasksRequest, settings: Settings) -> ListTasksQuery:
+    """Return the storage's query for a request (A2A 1.0.1, section 3.1.4).
+
+    Raises:
+        InvalidParamsError: a page size outside of its limits, or a negative history length.
+    """
+    fields = {
+        "context_id": request.context_id or None,
+        "status": request.status or None,
+        "page_token": request.page_token or None,
+        "include_artifacts": request.include_artifacts,
+        "history_length": _history_length(request, settings),
+    }
+    if request.HasField("page_size"):
+        fields["page_size"] = request.page_size
+    if request.HasField("status_timestamp_after"):
+        fields["status_timestamp_after"] = request.status_timestamp_after.ToJsonString()
+    try:
+        return ListTasksQuery.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_field("pageSize", "pageSize must be from 1 to 100.") from error
+
+
+def _check_media_type(media_type: str, card: AgentCard) -> None:
+    modes = {*card.default_input_modes}
+    modes.update(mode for skill in card.skills for mode in skill.input_modes)
+    if modes and not _is_accepted(media_type, modes):
+        raise ContentTypeNotSupportedError(
+            message=f"The agent does not accept {quoted(media_type)}, "
+            f"but {', '.join(sorted(modes))}."
+        )
+
+
+def _is_accepted(media_type: str, modes: Iterable[str]) -> bool:
+    """Return True if one of `modes`, which may be ranges, covers a type; parameters are ignored."""
+    essence = media_type.partition(";")[0].strip().lower()
+    family = essence.partition("/")[0]
+    accepted = {mode.partition(";")[0].strip().lower() for mode in modes}
+    return not accepted.isdisjoint({essence, f"{family}/*", "*/*", "*"})
 
 
 # -- the table -------------------------------------------------------------------------------

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from a2a.types import AgentExtension, Part
+from a2a.types import Part
 from a2a.utils.errors import UnsupportedOperationError
 
-from a2a_serverless.http import UPLOADS_PATH
 from a2a_serverless.http.context import CallContext, base_url
 from a2a_serverless.http.errors import RequestRefusedError, invalid_params
 from a2a_serverless.settings import Settings
-from a2a_serverless.sources import UPLOADS_EXTENSION
 from a2a_serverless.storage.blobs import Link, header_type
 from a2a_serverless.storage.leases import UPLOADS as SLOTS
 from a2a_serverless.storage.leases import Leases, Slots
@@ -27,18 +25,6 @@ _HOUR_S: Final = 3600
 _ANYONE: Final = "anyone"
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MOST_CHARACTERS: Final = 255
-
-
-def uploads_extension(settings: Settings, base: str) -> AgentExtension:
-    """Return what the card says of uploads, for clients that reach the agent under `base`."""
-    extension = AgentExtension(
-        uri=UPLOADS_EXTENSION,
-        description="A large file: ask for an upload, put the file, send the part that names it.",
-    )
-    extension.params.update(
-        {"url": f"{base.rstrip('/')}{UPLOADS_PATH}", "maxBytes": settings.upload_bytes}
-    )
-    return extension
 
 
 class Uploads:

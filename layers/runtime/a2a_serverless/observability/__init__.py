@@ -143,7 +143,7 @@ def _write_json(
         stream: gets the lines.
         service: the value of the field `service`.
         level: the lowest level that is logged, by name; an unknown one counts as INFO.
-        shows_texts: True to show the text of each exception, see `JsonLines`.
+        shows_texts: True to show the text of each exception, see `json_lines`.
     """
     # Imported here: only a process that writes JSON loads Powertools.
     from a2a_serverless.observability.json_lines import json_handler  # noqa: PLC0415

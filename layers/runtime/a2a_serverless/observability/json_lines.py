@@ -26,9 +26,9 @@ _ExceptionInfo = (
 
 
 def json_handler(stream: Any, service: str, *, shows_texts: bool = False) -> logging.Handler:
-    """Return a handler that writes one JSON object on each line; see `JsonLines`."""
+    """Return a handler that writes one JSON object on each line; see `_JsonLines`."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines(service, shows_texts=shows_texts))
+    handler.setFormatter(_JsonLines(service, shows_texts=shows_texts))
     handler.addFilter(with_context)
     if not shows_texts:
         handler.addFilter(_without_repr)
@@ -42,7 +42,7 @@ def _without_repr(record: logging.LogRecord) -> bool:
     return True
 
 
-class JsonLines(LambdaPowertoolsFormatter):
+class _JsonLines(LambdaPowertoolsFormatter):
     """Formats a record as one JSON object.
 
     An exception is shown with its type and its frames. Its text is shown only if it is an exception
