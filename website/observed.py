@@ -202,7 +202,7 @@ def _level(call: ast.Call) -> set[str]:
     name = _called(call)
     if name in _LEVELS and isinstance(call.func, ast.Attribute):
         return {name.upper().replace("EXCEPTION", "ERROR")}
-    if name in {"internal_error", "protocol_errors", "surviving"}:
+    if name in {"internal_error", "protocol_errors", "surviving", "_operation"}:
         return {"ERROR"}
     if name not in {"log", "_log"}:
         return set()

@@ -44,7 +44,7 @@ from a2a_serverless.storage.blobs import (
     AT_ONCE,
     CHUNK_BYTES,
     Blobs,
-    Inline,
+    InlineLimits,
     Link,
     MemoryBlobs,
     put_whole,
@@ -78,7 +78,7 @@ from tests.support.workers import Bench, S
 OWNER = BlobOwner("s" * 32, "task:1", "i" * 12)
 LARGE = bytes(range(256)) * 256
 PNG = Link(media_type="image/png", filename="Größe.png", seconds=60, base_url="http://agent/")
-LINKS = Inline(part_bytes=0, all_bytes=0, base_url="http://agent")
+LINKS = InlineLimits(part_bytes=0, all_bytes=0, base_url="http://agent")
 
 
 @pytest.fixture(params=["memory", "folder", "s3"])
@@ -623,7 +623,7 @@ async def test_a_link_to_a_file_of_the_caller_is_that_file(
 
 async def test_each_reading_has_the_same_form(storage: DurableStorage) -> None:
     """Whether a file is a link depends on its size and on the bytes before it alone."""
-    inline = Inline(part_bytes=len(LARGE), all_bytes=2 * len(LARGE), base_url="http://agent")
+    inline = InlineLimits(part_bytes=len(LARGE), all_bytes=2 * len(LARGE), base_url="http://agent")
     files = [LARGE, LARGE[:40_000], LARGE[:40_001], LARGE + b"too large"]
     head = await begun(storage, *(Part(raw=raw) for raw in files))
     task = await storage.load_task(head.task_id, inline=inline)

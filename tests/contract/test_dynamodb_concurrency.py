@@ -12,7 +12,7 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.errors import ConcurrencyError, TaskTerminalStateError
-from a2a_serverless.storage.durable import DurableStorage, Opened
+from a2a_serverless.storage.durable import CreateResult, DurableStorage
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Log, task_of_head
@@ -37,7 +37,7 @@ def test_64_threads_create_with_one_key(database: Database, conflicts: float) ->
     if conflicts:
         Faults(seed=3, rate=conflicts).attach(database.client)
 
-    def create(number: int) -> Opened:
+    def create(number: int) -> CreateResult:
         return asyncio.run(storage.open_task("ctx", request(str(number)), idempotency_key="key"))
 
     with ThreadPoolExecutor(THREADS) as threads:

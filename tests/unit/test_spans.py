@@ -9,7 +9,14 @@ import pytest
 
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError
 from a2a_serverless.observability import spans
-from a2a_serverless.observability.spans import carried, incoming, loaded, span, stored, trace_id
+from a2a_serverless.observability.spans import (
+    incoming,
+    loaded,
+    span,
+    stored,
+    trace_context,
+    trace_id,
+)
 from tests.support.observed import ids_of, links_of, logged, parent_of, recorded
 
 logger = logging.getLogger("a2a_serverless.test")
@@ -51,7 +58,7 @@ def test_a_clients_trace_is_read_with_care(parent: str, state: str, read: dict[s
     given = {"traceparent": parent, "tracestate": state}
     assert incoming(given) == loaded(f"{parent} {state}") == read
     with logged() as lines, recorded() as seen, span("GET", incoming(given)):
-        sent = carried()
+        sent = trace_context()
     assert lines == []
     assert sent.get("tracestate", "").replace(", ", ",") == read.get("tracestate", "").replace(
         ", ", ","
@@ -67,13 +74,13 @@ def test_without_spans_a_trace_is_only_carried() -> None:
         piece.set({"a2a.turn": 1})
         piece.event("claimed")
         piece.fail("ValueError")
-        assert carried() == fields
+        assert trace_context() == fields
         assert loaded(stored()) == fields
         logger.info("inside")
         with span("sweep", {}):
-            begun = carried()
+            begun = trace_context()
             logger.info("of its own")
-    assert carried() == {}
+    assert trace_context() == {}
     assert stored() is None
     assert trace_id(begun) not in ("", TRACE)
     assert [line["trace_id"] for line in lines] == [TRACE, trace_id(begun)]
@@ -83,7 +90,7 @@ def test_spans_are_chained_in_one_process_and_the_next() -> None:
     """A span is a child of the one that caused it, and what it sends carries it on."""
     with recorded() as seen:
         with span("SendMessage", {"traceparent": PARENT, "tracestate": "a=b"}, kind="server"):
-            fields = carried()
+            fields = trace_context()
         links = [({"traceparent": PARENT}, "previous attempt")]
         with span("attempt", fields, links=links), span("step"):
             pass

@@ -149,7 +149,7 @@ async def end_tasks(
     return running
 
 
-async def limited(
+async def with_timeout(
     work: Coroutine[Any, Any, Any], *, clock: Clock, seconds: float
 ) -> BaseException | None:
     """Run `work` for at most `seconds`; return its exception, TimeoutError if it did not end."""

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.blobs import Inline
+from a2a_serverless.storage.blobs import InlineLimits
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.rules import Timing
 
@@ -200,9 +200,9 @@ class Settings(BaseModel):
     extended_card: str = ""
     """The file of the card for authenticated callers; empty: there is none."""
 
-    def inline(self, base_url: str) -> Inline:
+    def inline(self, base_url: str) -> InlineLimits:
         """Return what an answer shows of files in itself; `base_url` is the service's address."""
-        return Inline(
+        return InlineLimits(
             part_bytes=self.inline_bytes,
             all_bytes=self.inline_all_bytes,
             link_s=self.link_s,

@@ -21,7 +21,7 @@ import httpx
 from a2a_serverless import aws
 from a2a_serverless.clock import Clock, first_of
 from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless.worker.failures import going_on
+from a2a_serverless.worker.failures import log_exceptions
 
 logger = logging.getLogger(__name__)
 
@@ -154,13 +154,13 @@ class _Protection:
         while True:
             self._changed.clear()
             await self._ask()
-            with _going_on():
+            with _log_exceptions():
                 await self._leave()
             await first_of(self._clock.sleep(self._pause_s()), self._changed.wait())
 
     async def _ask(self) -> None:
         """Ask the ECS agent for what is due now; an error is logged."""
-        with _going_on():
+        with _log_exceptions():
             async with self._asking:
                 if not self._may_ask_at() <= self._clock.monotonic():
                     return
@@ -249,9 +249,9 @@ class _Protection:
             asked.cancel()
 
 
-def _going_on() -> AbstractContextManager[None]:
+def _log_exceptions() -> AbstractContextManager[None]:
     """Log an exception and go on: whatever ECS answers, turns run."""
-    return going_on(logger, logging.WARNING, "ECS not asked", action="protection_failed")
+    return log_exceptions(logger, logging.WARNING, "ECS not asked", action="protection_failed")
 
 
 def _reason(error: Exception) -> str:

@@ -29,7 +29,7 @@ from a2a.server.events import EventQueue
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.worker.agents import TurnAgents, handler_of, keeps_conversation, load_agent
-from a2a_serverless.worker.failures import AgentNotLoadedError, going_on, place
+from a2a_serverless.worker.failures import AgentNotLoadedError, log_exceptions, place
 from a2a_serverless.worker.loops import called
 from a2a_serverless_tools.local.dotenv import Dotenv
 from a2a_serverless_tools.local.own_modules import FOREIGN, OwnModules, SourceLoader, content_of
@@ -366,7 +366,9 @@ class _TellingAgent(AgentExecutor):
         try:
             await called(self._agent.execute, context, event_queue)
         finally:
-            with going_on(logger, logging.WARNING, "Memory not compared", action="not_compared"):
+            with log_exceptions(
+                logger, logging.WARNING, "Memory not compared", action="not_compared"
+            ):
                 self._tell()
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:

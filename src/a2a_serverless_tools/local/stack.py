@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Literal, Self
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import AgentCard
 
-from a2a_serverless.carried import modules_of
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_extended_card
+from a2a_serverless.propagated import modules_of
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings

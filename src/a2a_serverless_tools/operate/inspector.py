@@ -12,7 +12,7 @@ from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.blobs import Inline
+from a2a_serverless.storage.blobs import InlineLimits
 from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.shares import ahead
@@ -153,7 +153,7 @@ class Inspector:
         await self.storage.show(message, self._inline)
 
     @property
-    def _inline(self) -> Inline:
+    def _inline(self) -> InlineLimits:
         return self.settings.inline(self.settings.public_url)
 
     async def events(

@@ -44,7 +44,7 @@ def ids(lines: list[Line]) -> list[str]:
 async def test_the_client_reads_the_id_of_all_lines(
     monkeypatch: pytest.MonkeyPatch, *, is_inside: bool
 ) -> None:
-    """Wherever the request fails: in an operation, or before it, outside of all middleware."""
+    """Wherever the request fails: in an operation, or before it."""
     backends = memory_backends(Settings())
 
     async def explode(*_: object, **__: object) -> None:
@@ -52,7 +52,7 @@ async def test_the_client_reads_the_id_of_all_lines(
         raise RuntimeError("boom")
 
     owner = type(backends.storage) if is_inside else middleware._Admission
-    monkeypatch.setattr(owner, "open_task" if is_inside else "__call__", explode)
+    monkeypatch.setattr(owner, "open_task" if is_inside else "_admitted", explode)
     with logged() as lines:
         answer = await call(app_on(backends), "/message:send", **SEND)
     assert answer.status_code == 500

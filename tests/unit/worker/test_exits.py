@@ -18,7 +18,7 @@ from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.failures import AgentFailedError, going_on
+from a2a_serverless.worker.failures import AgentFailedError, log_exceptions
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.loops import contained, run_to_end, survive_exits
 from tests.support.messages import request
@@ -260,7 +260,7 @@ def test_what_goes_on_names_the_place_of_its_block(caplog: pytest.LogCaptureFixt
         fields["task_id"] = "t"
         raise UnavailableError
 
-    with going_on(logger, logging.WARNING, "Failed", action="failed", fields=fields):
+    with log_exceptions(logger, logging.WARNING, "Failed", action="failed", fields=fields):
         refuse()
     record = caplog.records[0]
     assert record.funcName == "test_what_goes_on_names_the_place_of_its_block"

@@ -124,7 +124,7 @@ class _Bindings:
             if operation.name_0_3
             for verb in operation.verbs
         ]
-        of_1_0.append(route_of("POST", UPLOADS_PATH, partial(self._rest, answer=self._upload)))
+        of_1_0.append(route_of("POST", UPLOADS_PATH, _refusing(self._upload)))
         # 0.3 first, and tenants last: their routes take every path of two segments or more.
         tenants = Mount("/{tenant}", Router(of_1_0, redirect_slashes=False))
         paths = ("/", SUBMIT_PATH) if self.dialects else ("/",)
@@ -153,24 +153,7 @@ class _Bindings:
     # -- HTTP+JSON -----------------------------------------------------------------------------
 
     def _endpoint(self, operation: A2AOperation, *, is_0_3: bool = False) -> Endpoint:
-        call = partial(self._rest_call, operation=operation, is_0_3=is_0_3)
-        return partial(self._rest, answer=call)
-
-    async def _rest(self, request: Request, answer: Endpoint) -> Response:
-        """Return the answer, or its error in the form of HTTP+JSON."""
-        try:
-            if request.method == "POST":
-                _check_content_type(request)
-        except ContentTypeNotSupportedError as error:
-            # HTTP's own header is wrong: 415. The same error for a part of a message is a 400.
-            return rest_error(error, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-        try:
-            with protocol_errors("rest_request"):
-                if request.query_params:
-                    _check_once(request.query_params)
-                return await answer(request)
-        except A2AError as error:
-            return rest_error(error)
+        return _refusing(partial(self._rest_call, operation=operation, is_0_3=is_0_3))
 
     async def _upload(self, request: Request) -> Response:
         """Answer a request of the extension, which is none of a version of A2A."""
@@ -273,6 +256,27 @@ class _Bindings:
         dialect: Dialect = "1.0" if is_1_0 else "0.3"
         context = CallContext(request, getattr(asked, "tenant", ""), dialect=dialect)
         return await self._answered(operation, form, context)
+
+
+def _refusing(answer: Endpoint) -> Endpoint:
+    """Return an endpoint whose errors have the form of HTTP+JSON."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            if request.method == "POST":
+                _check_content_type(request)
+        except ContentTypeNotSupportedError as error:
+            # HTTP's own header is wrong: 415. The same error for a part of a message is a 400.
+            return rest_error(error, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        try:
+            with protocol_errors("rest_request"):
+                if request.query_params:
+                    _check_once(request.query_params)
+                return await answer(request)
+        except A2AError as error:
+            return rest_error(error)
+
+    return endpoint
 
 
 def _rest_event(error: A2AError) -> dict[str, str]:

@@ -31,7 +31,6 @@ from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.message import Message as AnyMessage
 from starlette.requests import Request
 
-from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless.http.errors import (
     RequestRefusedError,
@@ -42,6 +41,7 @@ from a2a_serverless.http.errors import (
     translated,
 )
 from a2a_serverless.observability import spans
+from a2a_serverless.propagated import PropagatedVariables
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.fold import Cursor
@@ -142,17 +142,17 @@ class CallContext:
         if self._is_foreign:
             raise InvalidArgumentError("The agent knows no such tenant.", "tenant")
 
-    def caller(self, carried: CarriedVariables | None) -> Caller:
+    def caller(self, propagated: PropagatedVariables | None) -> Caller:
         """Return the message's sender and context variables, as the agent will see them.
 
         Raises:
-            ConfigurationError: a variable has a value that cannot be carried.
+            ConfigurationError: a variable has a value that cannot be propagated.
         """
         return Caller(
             user=self.user_name,
             tenant=self._acts_in,
             extensions=tuple(sorted(self.extensions)),
-            variables="" if carried is None else carried.capture(),
+            variables="" if propagated is None else propagated.capture(),
         )
 
     @property

@@ -13,7 +13,6 @@ from typing import Final, Literal
 from a2a.types import SendMessageRequest, TaskPushNotificationConfig
 
 from a2a_serverless import faults
-from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import (
     BeingDeletedError,
     ConcurrencyError,
@@ -28,9 +27,10 @@ from a2a_serverless.errors import (
 from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics, spans
+from a2a_serverless.propagated import PropagatedVariables
 from a2a_serverless.queues.fifo import FifoQueue, send_operation
 from a2a_serverless.storage.deletion import delete_fenced
-from a2a_serverless.storage.durable import DurableStorage, Fences, Opened
+from a2a_serverless.storage.durable import CreateResult, DurableStorage, Fences
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.leases import Lease, Leases
 from a2a_serverless.storage.tail import Tail, TailEvent
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class SendResult:
     """A message's turn, the Task as of its acceptance, and a tail that goes on from there.
 
     For a repeated message, Task and tail are those of the newest commit instead.
@@ -84,12 +84,12 @@ class Intake:
     message sends it again.
     """
 
-    def __init__(self, backends: Backends, carried: CarriedVariables | None) -> None:
+    def __init__(self, backends: Backends, propagated: PropagatedVariables | None) -> None:
         self._backends = backends
-        self._carried = carried
+        self._propagated = propagated
         self._fences = Fences(backends.storage.table, backends.storage.clock)
 
-    async def accept(self, request: SendMessageRequest, context: CallContext) -> Accepted:
+    async def accept(self, request: SendMessageRequest, context: CallContext) -> SendResult:
         """Commit `request`, which is not mutated, and send its turn to the workers.
 
         Its push configuration is stored with it. A repeated message stores none: that of the first
@@ -115,7 +115,7 @@ class Intake:
 
     async def _open(
         self, storage: DurableStorage, request: SendMessageRequest, context: CallContext
-    ) -> Accepted:
+    ) -> SendResult:
         context.check_may_open()
         message, key = request.message, context.idempotency_key
         chosen = context.chosen_id
@@ -126,7 +126,7 @@ class Intake:
             storage,
             request,
             context_id,
-            caller=context.caller(self._carried),
+            caller=context.caller(self._propagated),
             task_id=chosen or first,
             idempotency_key=_creation_key(request, context),
             dialect=context.dialect,
@@ -134,7 +134,7 @@ class Intake:
         head, turn = opened.head, 1
         if opened.created and opened.log is not None:
             tail = Tail(storage, head, opened.log.fold(), [])
-            return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
+            return SendResult(turn=turn, opening=tail.snapshot(), tail=tail)
         if chosen is None:
             return await self._rejoin(storage, head, turn, request, context)
         if _repeats_outcome(head, request):
@@ -157,7 +157,7 @@ class Intake:
         idempotency_key: str | None = None,
         ttl_s: float | None = None,
         dialect: Dialect = "1.0",
-    ) -> Opened:
+    ) -> CreateResult:
         """Create a task with its first turn, and send the turn to the workers.
 
         A task that was found under a repeated key or id is returned as it is.
@@ -192,10 +192,10 @@ class Intake:
 
     async def _follow_up(
         self, storage: DurableStorage, request: SendMessageRequest, context: CallContext
-    ) -> Accepted:
+    ) -> SendResult:
         message, key = request.message, _header_key(context.idempotency_key)
         stored, push = _without_push(request)
-        turn_opened = TurnOpened(stored, context.caller(self._carried))
+        turn_opened = TurnOpened(stored, context.caller(self._propagated))
         for _ in range(REBASES):
             head = await storage.head(message.task_id)
             if head is None:
@@ -221,7 +221,7 @@ class Intake:
             await self._send(head, OperationParams.of(head, head.version))
             accepted_at = Cursor(head.version, 0, incarnation_tag(head.incarnation))
             tail, opening = await Tail.resume(storage, head.task_id, accepted_at)
-            return Accepted(turn=head.version, opening=opening, tail=tail)
+            return SendResult(turn=head.version, opening=opening, tail=tail)
         raise ConcurrencyError
 
     async def _rejoin(
@@ -231,7 +231,7 @@ class Intake:
         turn: int,
         request: SendMessageRequest,
         context: CallContext,
-    ) -> Accepted:
+    ) -> SendResult:
         """Return the turn that an earlier copy of the message has opened."""
         has_key = context.idempotency_key is not None
         tail = await Tail.open(storage, head.task_id, is_whole=has_key)
@@ -242,7 +242,7 @@ class Intake:
         again = repeated_turn(tail.head, turn)
         if again is not None:
             await self._send(tail.head, again)
-        return Accepted(turn=turn, opening=tail.snapshot(), tail=tail)
+        return SendResult(turn=turn, opening=tail.snapshot(), tail=tail)
 
     async def _send(
         self, head: Head, params: OperationParams, *, is_new_task: bool = False

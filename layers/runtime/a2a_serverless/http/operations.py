@@ -42,16 +42,16 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from a2a_serverless.carried import carried_variables
 from a2a_serverless.errors import AnswerTooLargeError, TaskNotFoundError
 from a2a_serverless.http.checks import invalid_field
 from a2a_serverless.http.context import CallContext, base_url, operation, protocol_errors
 from a2a_serverless.http.errors import quoted
-from a2a_serverless.http.intake import Accepted, Intake, Wait, cancel
+from a2a_serverless.http.intake import Intake, SendResult, Wait, cancel
 from a2a_serverless.http.receivers import Receivers
 from a2a_serverless.http.streams import StreamEvent, StreamItems, followed
+from a2a_serverless.propagated import propagated_variables
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.blobs import Inline, inlined_bytes
+from a2a_serverless.storage.blobs import InlineLimits, inlined_bytes
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
@@ -102,7 +102,7 @@ class DurableRequestHandler:
         self._settings = settings
         self._entrypoint = entrypoint
         self._extended_card = extended_card
-        self._intake = Intake(backends, carried_variables(settings.context_variables))
+        self._intake = Intake(backends, propagated_variables(settings.context_variables))
         self._receivers = Receivers(backends, card, settings)
 
     # -- messages ------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class DurableRequestHandler:
         length = _history_length(params.configuration, self._settings)
         return await self._shown(tail.fold.task(length), context)
 
-    async def _accept(self, params: SendMessageRequest, context: CallContext) -> Accepted:
+    async def _accept(self, params: SendMessageRequest, context: CallContext) -> SendResult:
         _check_send(params, self._card, self._settings)
         if params.configuration.HasField("task_push_notification_config"):
             await self._receivers.check_inline(params, context)
@@ -168,7 +168,9 @@ class DurableRequestHandler:
         else:
             tail, opening = await Tail.resume(storage, params.id, cursor)
         _trim(opening, self._settings.max_history)
-        turn = Accepted(turn=tail.fold.turn_at(opening.cursor.version), opening=opening, tail=tail)
+        turn = SendResult(
+            turn=tail.fold.turn_at(opening.cursor.version), opening=opening, tail=tail
+        )
         until = turn.is_over if context.ends_with_turn else attrgetter("is_terminal")
         async for item in self._followed(turn, until, limits, context):
             yield item
@@ -296,7 +298,7 @@ class DurableRequestHandler:
 
     def _followed(
         self,
-        turn: Accepted,
+        turn: SendResult,
         until: Callable[[Head], bool],
         limits: tuple[float, float],
         context: CallContext,
@@ -318,7 +320,7 @@ class DurableRequestHandler:
             await self._backends.storage.show(message, self._inline(context))
         return message
 
-    def _inline(self, context: CallContext) -> Inline:
+    def _inline(self, context: CallContext) -> InlineLimits:
         inline = self._settings.inline(base_url(context.request, self._settings))
         return replace(inline, tells_refusals=True)
 
@@ -624,7 +626,7 @@ _MOST_GROWTH: Final = 20
 """The most bytes that are sent for one byte of protobuf; names of enum values grow the most."""
 
 
-async def _fitting(tasks: Sequence[Task], storage: DurableStorage, inline: Inline) -> int:
+async def _fitting(tasks: Sequence[Task], storage: DurableStorage, inline: InlineLimits) -> int:
     """Return how many of the first tasks fit into one answer, and make them what is sent."""
     size = counted = stored = 0
     for number, task in enumerate(tasks):

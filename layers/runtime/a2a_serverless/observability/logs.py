@@ -20,7 +20,7 @@ from a2a.types import TaskState
 from a2a_serverless import spent
 from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics, spans
-from a2a_serverless.observability.spans import Carried, Link, Span, loaded, span
+from a2a_serverless.observability.spans import Link, Span, TraceContext, loaded, span
 from a2a_serverless.tasks.entries import ModelsUsed, TurnOpened, Unknown
 from a2a_serverless.tasks.fold import Log, Record
 from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
@@ -163,13 +163,13 @@ def observed_cancel(log: Log) -> Iterator[None]:
         yield
 
 
-def _links(log: Log, within: Carried | None) -> Iterator[Link]:
+def _links(log: Log, within: TraceContext | None) -> Iterator[Link]:
     """Yield the links of an attempt's span, which continues `within`; None: its delivery.
 
     A copy of the operation from the sweeper, or from a process that has woken the turn, belongs to
     another trace than the turn.
     """
-    head, brought = log.head, spans.carried()
+    head, brought = log.head, spans.trace_context()
     if within is not None and brought:
         yield brought, "delivery"
     attempts = [record for record in log.between(head.turn, head.version) if record.token]

@@ -58,11 +58,11 @@ _SCHEMA: Final = "https://opentelemetry.io/schemas/1.41.0"
 _TRACEPARENT: Final = "traceparent"
 _TRACESTATE: Final = "tracestate"
 
-Carried: TypeAlias = Mapping[str, str]
+TraceContext: TypeAlias = Mapping[str, str]
 """The fields of W3C Trace Context; empty: no trace."""
 Attributes: TypeAlias = Mapping[str, object]
 """What a span is found by: ids and counts, but no content of a task. What is None is left out."""
-Link: TypeAlias = tuple[Carried, str]
+Link: TypeAlias = tuple[TraceContext, str]
 """Another piece of work, and what it is to this one."""
 Kind: TypeAlias = Literal["internal", "server", "client", "producer", "consumer"]
 
@@ -77,13 +77,15 @@ _SAMPLED: Final = 1
 _CHANCE: Final = random.SystemRandom()
 """The system's random numbers: an agent may seed those of `random`."""
 
-_current: ContextVar[Carried] = ContextVar("a2a_serverless_trace", default=MappingProxyType({}))
+_current: ContextVar[TraceContext] = ContextVar(
+    "a2a_serverless_trace", default=MappingProxyType({})
+)
 
 
 # -- what travels --------------------------------------------------------------------------------
 
 
-def incoming(headers: Carried) -> dict[str, str]:
+def incoming(headers: TraceContext) -> dict[str, str]:
     """Return the trace that a client's request goes on with; its headers have lower-case names.
 
     With spans, it has our own decision to record it. `{}`: the request begins a trace.
@@ -108,7 +110,7 @@ def sampled_share(environment: Mapping[str, str] = os.environ) -> float:
         return 1.0  # as the SDK
 
 
-def carried() -> dict[str, str]:
+def trace_context() -> dict[str, str]:
     """Return the trace context of the calling code, for a message or a request that it sends."""
     if _tracer() is not None:
         context = _api().get_current_span().get_span_context()
@@ -119,7 +121,7 @@ def carried() -> dict[str, str]:
 
 def stored() -> str | None:
     """Return the trace context of the calling code as a commit keeps it; None outside a trace."""
-    fields = carried()
+    fields = trace_context()
     return " ".join(fields.values()) if fields else None
 
 
@@ -134,7 +136,7 @@ def elsewhere(text: str | None) -> dict[str, str] | None:
 
     None: it is of the same trace, or the commit keeps none.
     """
-    if not text or text[:35] == carried().get(_TRACEPARENT, "")[:35]:
+    if not text or text[:35] == trace_context().get(_TRACEPARENT, "")[:35]:
         return None
     return loaded(text) or None
 
@@ -149,12 +151,12 @@ def current_trace_id() -> str:
     return trace_id(_current.get())
 
 
-def trace_id(fields: Carried) -> str:
+def trace_id(fields: TraceContext) -> str:
     """Return the id of a trace, 32 hexadecimal digits; empty without one."""
     return fields.get(_TRACEPARENT, "")[3:35]
 
 
-def _well_formed(given: Carried) -> dict[str, str]:
+def _well_formed(given: TraceContext) -> dict[str, str]:
     """Return the fields of `given` that are well-formed: they go into headers of requests."""
     parent, state = given.get(_TRACEPARENT, ""), given.get(_TRACESTATE, "")
     if _PARENT.fullmatch(parent) is None:
@@ -230,7 +232,7 @@ def current() -> Span:
 @contextmanager
 def span(
     name: str,
-    within: Carried | None = None,
+    within: TraceContext | None = None,
     *,
     kind: Kind = "internal",
     links: Iterable[Link] = (),
@@ -253,14 +255,14 @@ def span(
     with ExitStack() as block:
         made = Span(recorded)
         if recorded is not None:
-            parent: Carried = _fields_of(recorded.get_span_context())
+            parent: TraceContext = _fields_of(recorded.get_span_context())
             block.callback(_export.note, recorded)
             block.callback(made.end)
             block.enter_context(
                 _api().use_span(recorded, record_exception=False, set_status_on_exception=False)
             )
         elif within is None:
-            parent = carried()
+            parent = trace_context()
         else:
             new = {_TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
             parent = within or new
@@ -278,7 +280,7 @@ def span(
 def _started(
     tracer: Tracer,
     name: str,
-    within: Carried | None,
+    within: TraceContext | None,
     links: Iterable[Link],
     about: dict[str, Any],
 ) -> RecordedSpan | None:
@@ -302,7 +304,7 @@ def messaging(
     operation: Literal["send", "process"],
     destination: str,
     system: str,
-    within: Carried | None = None,
+    within: TraceContext | None = None,
     attributes: Attributes = MappingProxyType({}),
 ) -> AbstractContextManager[Span]:
     """Return the span in which messages are sent to a queue, or one of them is processed.
@@ -423,7 +425,7 @@ def _api() -> Any:
     return sys.modules.get("opentelemetry.trace")
 
 
-def _context_of(fields: Carried) -> Context:
+def _context_of(fields: TraceContext) -> Context:
     from opentelemetry.context import Context  # noqa: PLC0415 - loaded, as the API is
 
     if not fields:
@@ -432,7 +434,7 @@ def _context_of(fields: Carried) -> Context:
     return api.set_span_in_context(api.NonRecordingSpan(_span_context(fields)), Context())  # type: ignore[no-any-return]
 
 
-def _span_context(fields: Carried) -> SpanContext:
+def _span_context(fields: TraceContext) -> SpanContext:
     api, parts = _api(), fields[_TRACEPARENT].split("-")
     return api.SpanContext(  # type: ignore[no-any-return]
         trace_id=int(parts[1], 16),

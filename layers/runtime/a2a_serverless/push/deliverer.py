@@ -435,7 +435,7 @@ class _Job:
 
         async def request() -> Outcome:
             with _call_span(receiver, attempt) as call:
-                headers = spans.carried() | notification.headers(push, signature)
+                headers = spans.trace_context() | notification.headers(push, signature)
                 outcome = await session.post(push.config.url, headers, body, timeout_s=timeout_s)
                 _tell_span(call, outcome)
                 return outcome

@@ -303,7 +303,7 @@ class FifoQueue(ABC, Generic[M]):
 async def send_operation(queue: FifoQueue[Operation], operation: Operation) -> None:
     """Send an operation, with the trace of the calling code; raises what `FifoQueue.send` does."""
     with spans.messaging("send", queue.name, queue.system):
-        await queue.send(operation.within(spans.carried()))
+        await queue.send(operation.within(spans.trace_context()))
 
 
 async def send_copy(queue: FifoQueue[Operation], head: Head) -> None:
@@ -319,5 +319,5 @@ async def send_copies(
         return []
     batch = {"messaging.batch.message_count": len(copies) if len(copies) > 1 else None}
     with spans.messaging("send", queue.name, queue.system, attributes=batch):
-        carried = spans.carried()
-        return await queue.send_all([Operation.to_run(copy).within(carried) for copy in copies])
+        context = spans.trace_context()
+        return await queue.send_all([Operation.to_run(copy).within(context) for copy in copies])

@@ -128,7 +128,7 @@ class Blobs(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inline:
+class InlineLimits:
     """The raw content that is shown in a message or artifact itself; beyond it there are links."""
 
     part_bytes: int
@@ -146,7 +146,7 @@ class Inline:
         return blob.kind != "raw" or fits
 
 
-WHOLE: Final = Inline(part_bytes=2**62, all_bytes=2**62)
+WHOLE: Final = InlineLimits(part_bytes=2**62, all_bytes=2**62)
 """Everything is shown by its content."""
 
 
@@ -187,13 +187,13 @@ async def _all(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
         raise failed.exceptions[0] from None
 
 
-def inlined_bytes(message: AnyMessage, inline: Inline) -> int:
+def inlined_bytes(message: AnyMessage, inline: InlineLimits) -> int:
     """Return the bytes that `show` puts into a message, before JSON makes them more."""
     found = map(blob_of, parts_of(message))
     return sum(blob.size for blob in found if blob is not None and inline.has_room(blob))
 
 
-async def show(blobs: Blobs | None, message: AnyMessage | None, inline: Inline) -> None:
+async def show(blobs: Blobs | None, message: AnyMessage | None, inline: InlineLimits) -> None:
     """Replace the references in a message, if it is one, by contents or links, in place.
 
     A content that is missing, or damaged, is told by a sentence in its place, and in the log.
@@ -228,7 +228,7 @@ async def show(blobs: Blobs | None, message: AnyMessage | None, inline: Inline) 
             content.parts[number - 1].text += content.parts.pop(number).text
 
 
-def link_of(media_type: str, filename: str, inline: Inline) -> Link:
+def link_of(media_type: str, filename: str, inline: InlineLimits) -> Link:
     """Return what a link to a file says, in what headers can have: names end as the file's do."""
     return Link(
         media_type=header_type(media_type),

@@ -128,7 +128,7 @@ async def begin(storage: DurableStorage, head: Head) -> None:
     """
     if storage.observer.send is None:
         return
-    with _going_on(head.context_id, head):
+    with _log_exceptions(head.context_id, head):
         await storage.observer.send(head)
 
 
@@ -140,7 +140,7 @@ async def pass_on(storage: DurableStorage, context_id: str, *, waiting: Head | N
     line, it is woken, and takes another one.
     """
     faults.point("before-pass-on")
-    with _going_on(context_id, waiting):
+    with _log_exceptions(context_id, waiting):
         if waiting is not None:
             line = await line_of(storage, context_id)
             if Place.of(waiting) not in line.places:
@@ -153,7 +153,7 @@ async def pass_on(storage: DurableStorage, context_id: str, *, waiting: Head | N
 
 
 @contextmanager
-def _going_on(context_id: str, head: Head | None) -> Iterator[None]:
+def _log_exceptions(context_id: str, head: Head | None) -> Iterator[None]:
     """Log what fails in the block: the commit before it stands, whatever is answered here."""
     try:
         yield

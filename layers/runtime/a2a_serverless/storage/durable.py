@@ -45,7 +45,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage import conversation, layout
-from a2a_serverless.storage.blobs import WHOLE, Inline, put_whole, show, store, whole
+from a2a_serverless.storage.blobs import WHOLE, InlineLimits, put_whole, show, store, whole
 from a2a_serverless.storage.codec import (
     Commits,
     event_items,
@@ -224,7 +224,7 @@ class Fences:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class CreateResult:
     """The task that a creation has made, or has found under a repeated key or id (`created` False).
 
     `log` is that of a created task, so that the caller need not read what was just written.
@@ -368,7 +368,7 @@ class DurableStorage:
         history_length: int | None = None,
         *,
         include_artifacts: bool = True,
-        inline: Inline | None = WHOLE,
+        inline: InlineLimits | None = WHOLE,
     ) -> Task | None:
         """Return the task as the caller's own copy; None when it does not exist or has expired.
 
@@ -392,17 +392,17 @@ class DurableStorage:
         task = log.fold().task(history_length, include_artifacts=include_artifacts)
         return await self._shown(task, inline)
 
-    async def _shown(self, task: Task, inline: Inline | None) -> Task:
+    async def _shown(self, task: Task, inline: InlineLimits | None) -> Task:
         if inline is not None:
             await self.show(task, inline)
         return task
 
-    async def shown(self, log: Log, inline: Inline = WHOLE) -> Log:
+    async def shown(self, log: Log, inline: InlineLimits = WHOLE) -> Log:
         """Return a log that was read here with contents or links in place of references."""
         records = [await self._shown_record(record, inline) for record in log.records]
         return replace(log, records=tuple(records))
 
-    async def _shown_record(self, record: Record, inline: Inline) -> Record:
+    async def _shown_record(self, record: Record, inline: InlineLimits) -> Record:
         if not any(refers(content_of(entry)) for entry in record.entries):
             return record
         entries = decode_entries(encode_entries(record.entries))  # copies
@@ -410,7 +410,7 @@ class DurableStorage:
             await self.show(content_of(entry), inline)
         return replace(record, entries=entries)
 
-    async def show(self, message: AnyMessage | None, inline: Inline = WHOLE) -> None:
+    async def show(self, message: AnyMessage | None, inline: InlineLimits = WHOLE) -> None:
         """Replace references in a message that was read here by contents or links, in place.
 
         Raises:
@@ -568,7 +568,7 @@ class DurableStorage:
         ttl_s: float | None = None,
         push: TaskPushNotificationConfig | None = None,
         push_dialect: Dialect = "1.0",
-    ) -> Opened:
+    ) -> CreateResult:
         """Create a task with its first turn open, in one request.
 
         The id is `task_id`, or one that follows from (context, key), or a random one. `push` is
@@ -610,9 +610,9 @@ class DurableStorage:
             raise
         if taker is not None:
             await self._forget_blobs(step)
-            return Opened(head=taker, created=False)
+            return CreateResult(head=taker, created=False)
         log = Log(head=step.head, records=(Record.of(step),))
-        return Opened(head=step.head, created=True, log=log)
+        return CreateResult(head=step.head, created=True, log=log)
 
     async def _create(self, step: Step) -> tuple[Step, Head | None]:
         """Store a new task; return it as it is stored, and HEAD of a task that has its id already.

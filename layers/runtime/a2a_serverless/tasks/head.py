@@ -461,9 +461,9 @@ class Operation(BaseModel):
         """Return the operation that cancels a task, behind the operations it already has."""
         return cls(operation="cancel", params=params, request_context=dict(request_context or {}))
 
-    def within(self, carried: Mapping[str, str]) -> Self:
+    def within(self, context: Mapping[str, str]) -> Self:
         """Return the operation as a part of the trace that its sender belongs to."""
-        return self.model_copy(update={"request_context": dict(carried)})
+        return self.model_copy(update={"request_context": dict(context)})
 
     @property
     def needs_newer(self) -> bool:

@@ -19,8 +19,7 @@ from functools import partial
 from a2a.server.agent_execution import AgentExecutor
 
 from a2a_serverless import faults
-from a2a_serverless.carried import carried_variables
-from a2a_serverless.clock import Clock, limited
+from a2a_serverless.clock import Clock, with_timeout
 from a2a_serverless.errors import (
     A2AServerlessError,
     ConcurrencyError,
@@ -38,6 +37,7 @@ from a2a_serverless.observability.logs import (
     works_on,
 )
 from a2a_serverless.observability.spans import Span
+from a2a_serverless.propagated import propagated_variables
 from a2a_serverless.queues.fifo import (
     DONE,
     LOST,
@@ -82,9 +82,9 @@ from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.rules import Commit, releasing, wants_snapshot
 from a2a_serverless.tasks.usage import MILLION, total
 from a2a_serverless.wiring import Backends
-from a2a_serverless.worker.agents import CarryingAgent, TurnAgents
+from a2a_serverless.worker.agents import PropagatingAgent, TurnAgents
 from a2a_serverless.worker.attempt import Attempt, TurnInput, canceled_turn_of, turn_of
-from a2a_serverless.worker.failures import going_on, reason_of
+from a2a_serverless.worker.failures import log_exceptions, reason_of
 from a2a_serverless.worker.guard import Guard, Looks, StaleReadError
 from a2a_serverless.worker.loops import Keeper, have_threads, name_origins, survive_exits
 from a2a_serverless.worker.meter import Budgets, Meter
@@ -205,7 +205,7 @@ class WorkerAdapter:
         self.watch = watch or Watch()
         self.backends = backends
         self.agent = agent
-        self.carried = carried_variables(settings.context_variables)
+        self.propagated = propagated_variables(settings.context_variables)
         self.settings = settings
         self.clock = backends.storage.clock
         self.retry = settings.retry()
@@ -344,7 +344,9 @@ class WorkerAdapter:
         The event source removes it only when all messages of its batch are done.
         """
         fields, action = handle.message.ids, "broker_not_told"
-        with going_on(logger, logging.WARNING, "Queue not told", action=action, fields=fields):
+        with log_exceptions(
+            logger, logging.WARNING, "Queue not told", action=action, fields=fields
+        ):
             await handle.remove()
 
     async def _conclude(self, handle: Handle[Operation], verdict: Verdict) -> bool:
@@ -467,7 +469,7 @@ class _Delivery:
     def _sharing(self) -> AbstractContextManager[None]:
         """Log an error and go on: the sweeper wakes what nothing else has woken."""
         fields = self._operation.ids
-        return going_on(
+        return log_exceptions(
             logger,
             logging.WARNING,
             "The shares of the workers were not served",
@@ -506,7 +508,7 @@ class _Delivery:
         clock = self._adapter.clock
         releases = partial(releasing, end=end, attempts=attempts, spared=spared)
         noting = self._storage.change(head, releases)
-        failure = await limited(noting, clock=clock, seconds=RELEASE_S)
+        failure = await with_timeout(noting, clock=clock, seconds=RELEASE_S)
         if failure is not None:  # the next claim will report the attempt as lost
             text = f"Turn not released: {failure}"
             _log(self.handle, logging.WARNING, "release_failed", text)
@@ -558,7 +560,7 @@ class _Delivery:
         # A paused task has no turn to claim: its last attempt is over, and no other one follows.
         guard = self._guard(log, None if way is Canceled.PAUSED else new_token())
         works_on(log)
-        turn = await self._shown(canceled_turn_of(log, spans.carried()))
+        turn = await self._shown(canceled_turn_of(log, spans.trace_context()))
         attempt = self._attempt(guard, turn, agent)
         try:
             with observed_cancel(log):
@@ -606,7 +608,7 @@ class _Delivery:
                 agent = await self._agent(log)
                 guard = self._attempted = self._guard(log, new_token(), found)
                 # The agent's own calls belong to its attempt.
-                turn = await self._shown(turn_of(log, spans.carried()))
+                turn = await self._shown(turn_of(log, spans.trace_context()))
                 attempt = self._attempt(guard, turn, agent)
                 with _told(span, attempt):
                     async with guard.keeping_delivery():
@@ -714,9 +716,9 @@ class _Delivery:
         if isinstance(agent, TurnAgents):
             # In a thread: it may import the agent, which must not hold up the turns beside it.
             agent = await asyncio.to_thread(agent.for_turn)
-        if adapter.carried is None:
+        if adapter.propagated is None:
             return agent
-        return CarryingAgent(agent, adapter.carried, log.caller.variables)
+        return PropagatingAgent(agent, adapter.propagated, log.caller.variables)
 
     def _stop_at(self) -> float:
         """Return when a turn that begins now is given back: at its limit, or before the deadline.

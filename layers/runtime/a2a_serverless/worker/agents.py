@@ -31,9 +31,9 @@ from typing import Any, Final
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.carried import CarriedVariables
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics
+from a2a_serverless.propagated import PropagatedVariables
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.worker.context import Worker, WorkerExecutor
@@ -252,25 +252,27 @@ def pulling_agent(
         raise
 
 
-class CarryingAgent(AgentExecutor):
+class PropagatingAgent(AgentExecutor):
     """Runs an agent with the context variables of one turn.
 
     Each call runs in an asyncio task of its own, whose context ends with it: the agent sees the
     variables, but neither another turn nor the worker does.
     """
 
-    def __init__(self, agent: AgentExecutor, carried: CarriedVariables, captured: str) -> None:
+    def __init__(
+        self, agent: AgentExecutor, propagated: PropagatedVariables, captured: str
+    ) -> None:
         self._agent = agent
-        self._carried = carried
+        self._propagated = propagated
         self._captured = captured
         self.handler = handler_of(agent)
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self._carried.restore(self._captured)
+        self._propagated.restore(self._captured)
         await called(self._agent.execute, context, event_queue)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self._carried.restore(self._captured)
+        self._propagated.restore(self._captured)
         await called(self._agent.cancel, context, event_queue)
 
 

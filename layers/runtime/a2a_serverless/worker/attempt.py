@@ -14,7 +14,7 @@ from a2a.server.context import ServerCallContext
 from a2a.types import SendMessageRequest, Task, TaskState
 
 from a2a_serverless import faults
-from a2a_serverless.clock import end_tasks, error_of, first_of, limited
+from a2a_serverless.clock import end_tasks, error_of, first_of, with_timeout
 from a2a_serverless.errors import (
     A2AServerlessError,
     FencedError,
@@ -24,7 +24,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.queues.fifo import DONE, Verdict
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.blobs import Inline
+from a2a_serverless.storage.blobs import InlineLimits
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import canceled
 from a2a_serverless.tasks.attempts import RetryPolicy, Returned, on_return
@@ -79,14 +79,14 @@ class TurnInput:
     """For the headers of the call contexts."""
     kept: Sequence[Record] = ()
     """The commits of earlier attempts that the next claim does not take back."""
-    inline: Inline = AGENTS
+    inline: InlineLimits = AGENTS
     """What the agent is shown of files in itself."""
 
     def cancel_context(self) -> RequestContext:
         """Return the context of `cancel()`: the Task when the attempt began, and no message."""
         return _cancel_context(self.log, self.state)
 
-    async def shown(self, storage: DurableStorage, inline: Inline) -> TurnInput:
+    async def shown(self, storage: DurableStorage, inline: InlineLimits) -> TurnInput:
         """Return the turn with files and long texts, or links, in what the agent is given.
 
         `inline` is what clients are shown: a task with more files than an agent gets in itself
@@ -126,7 +126,9 @@ def canceled_turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     return TurnInput(context=context, view=view, log=log, state=state)
 
 
-async def _show_given(storage: DurableStorage, context: RequestContext, inline: Inline) -> None:
+async def _show_given(
+    storage: DurableStorage, context: RequestContext, inline: InlineLimits
+) -> None:
     agents = replace(AGENTS, link_s=inline.link_s, base_url=inline.base_url)
     if context.message is not None:
         await storage.show(context.message, agents)
@@ -317,7 +319,7 @@ class Attempt:
             asking = self._asked_to_cancel(self.turn.context)
             try:
                 timeout_s = self.settings.cancel_timeout_s
-                error = await limited(asking, clock=self._clock, seconds=timeout_s)
+                error = await with_timeout(asking, clock=self._clock, seconds=timeout_s)
             finally:
                 await self._started.end(clock=self._clock, fields=self.guard.ids())
             if error is not None:

@@ -40,7 +40,7 @@ from google.protobuf.struct_pb2 import Struct
 from a2a_serverless import faults
 from a2a_serverless.clock import first_of
 from a2a_serverless.errors import InvalidAgentEventError
-from a2a_serverless.storage.blobs import Inline
+from a2a_serverless.storage.blobs import InlineLimits
 from a2a_serverless.storage.contexts import fits_item
 from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.blobs import raw_bytes
@@ -335,7 +335,7 @@ class TurnQueue(EventQueue):
         kept: Sequence[Record] = (),
         *,
         hands_over: Callable[[float], bool] = lambda _: False,
-        inline: Inline = AGENTS,
+        inline: InlineLimits = AGENTS,
     ) -> None:
         self.writer = writer
         self._inline = inline

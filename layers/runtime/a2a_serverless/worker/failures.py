@@ -324,7 +324,7 @@ def reason_of(error: BaseException) -> str:
 
 
 @contextmanager
-def going_on(
+def log_exceptions(
     log: logging.Logger,
     level: int,
     text: str,

@@ -11,14 +11,14 @@ from a2a.types import Part
 
 from a2a_serverless.clock import completed
 from a2a_serverless.sources import Source, SourceError, inlined, measured
-from a2a_serverless.storage.blobs import Inline, link_of
+from a2a_serverless.storage.blobs import InlineLimits, link_of
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.tasks.entries import APART_BYTES
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.failures import WrongCallError
 
-AGENTS: Final = Inline(part_bytes=8_000_000, all_bytes=16_000_000)
+AGENTS: Final = InlineLimits(part_bytes=8_000_000, all_bytes=16_000_000)
 """The files that an agent gets in its message itself; it loads larger ones when it wants."""
 
 
@@ -62,7 +62,7 @@ class Files:
         inline: has the life of links, and the service's address.
     """
 
-    def __init__(self, storage: DurableStorage, head: Head, inline: Inline) -> None:
+    def __init__(self, storage: DurableStorage, head: Head, inline: InlineLimits) -> None:
         self._storage = storage
         self._owner = BlobOwner(head.scope, head.task_id, head.incarnation)
         self._inline = inline

@@ -51,7 +51,7 @@ from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationPara
 from a2a_serverless.tasks.identity import TaskKey, new_token
 from a2a_serverless.tasks.pace import Pace, commit_units
 from a2a_serverless.tasks.rules import Commit, ContextWrite, renewing
-from a2a_serverless.worker.failures import StaleStateError, going_on
+from a2a_serverless.worker.failures import StaleStateError, log_exceptions
 from a2a_serverless.worker.loops import Keeper, OnBlocked
 from a2a_serverless.worker.meter import Meter
 
@@ -162,18 +162,18 @@ class Looks:
         keys = list({task.key for task in self._tasks})
         starts = range(0, len(keys), LOOK_AT_ONCE)
         if self._beside is not None:
-            with _going_on():
+            with _log_exceptions():
                 await self._beside()
         await asyncio.gather(*(self._look(keys[at : at + LOOK_AT_ONCE]) for at in starts))
 
     async def _look(self, keys: list[TaskKey]) -> None:
-        with _going_on(tasks=len(keys)):
+        with _log_exceptions(tasks=len(keys)):
             looks = await self._log.look(keys)
             seen = [task for task in self._tasks if task.key in looks]
             await asyncio.gather(*(self._tell(task, looks[task.key]) for task in seen))
 
     async def _tell(self, task: _LookedAt, head: Head | None) -> None:
-        with _going_on(task_id=task.key[1]):
+        with _log_exceptions(task_id=task.key[1]):
             await task.on_look(head)
 
 
@@ -592,9 +592,9 @@ async def _stopped(clock: Clock, seconds: float, stop: asyncio.Event) -> bool:
     return stop.is_set()
 
 
-def _going_on(**fields: object) -> AbstractContextManager[None]:
+def _log_exceptions(**fields: object) -> AbstractContextManager[None]:
     """Log an exception and go on: one failed look must not end the others."""
-    return going_on(
+    return log_exceptions(
         logger, logging.WARNING, "Turns not watched", action="watch_failed", fields=fields
     )
 

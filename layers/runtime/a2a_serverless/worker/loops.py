@@ -38,7 +38,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     WrongMethodError,
-    going_on,
+    log_exceptions,
     own_frame,
     place,
     place_of_function,
@@ -677,7 +677,7 @@ class _Side:
 
 def _tell(listener: OnBlocked, seconds: float, place: str) -> None:
     # A warning that cannot be written must not end the heartbeats.
-    with going_on(logger, logging.ERROR, "A blockage was not reported", action="keeper"):
+    with log_exceptions(logger, logging.ERROR, "A blockage was not reported", action="keeper"):
         listener(seconds, place)
 
 

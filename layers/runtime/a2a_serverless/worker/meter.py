@@ -106,7 +106,7 @@ class Meter:
     async def begin(self) -> None:
         """Read what the caller has used today, if it has a budget."""
         if self.spending is not None:
-            with _going_on():
+            with _log_exceptions():
                 self._take_today(await self.spending.read())
 
     def _take_today(self, counter: Usage) -> None:
@@ -169,7 +169,7 @@ class Meter:
         if sum_of.cost:
             metrics.count("ModelCost", sum_of.cost / MILLION)
         if self.spending is not None:
-            with _going_on():
+            with _log_exceptions():
                 self._take_today(await self.spending.add(sum_of))
 
     def check(self) -> None:
@@ -197,7 +197,7 @@ class Meter:
 
 
 @contextmanager
-def _going_on() -> Iterator[None]:
+def _log_exceptions() -> Iterator[None]:
     """Go on without the caller's counter: what it cannot count stops no turn."""
     try:
         yield

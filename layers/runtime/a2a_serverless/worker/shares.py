@@ -38,7 +38,7 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, digest
-from a2a_serverless.worker.failures import going_on
+from a2a_serverless.worker.failures import log_exceptions
 
 IDLE_S: Final = 0.3
 """Seconds on the queue within which a woken turn has found a place that was idle."""
@@ -195,7 +195,9 @@ class Shares:
         """
         outcome = _Sorted.STAYS
         fields = {"task_id": handle.message.task_id}
-        with going_on(logger, logging.WARNING, NOT_SORTED, action="sort_failed", fields=fields):
+        with log_exceptions(
+            logger, logging.WARNING, NOT_SORTED, action="sort_failed", fields=fields
+        ):
             outcome = await self._moved(handle) if is_backlog else outcome
             if outcome is _Sorted.MOVED:
                 await handle.ack()
@@ -206,7 +208,9 @@ class Shares:
     async def _given_back(self, handle: Handle[Operation]) -> None:
         """Give a woken turn's message back, or leave the turn again if that has used it up."""
         fields = {"task_id": handle.message.task_id}
-        with going_on(logger, logging.WARNING, NOT_SORTED, action="sort_failed", fields=fields):
+        with log_exceptions(
+            logger, logging.WARNING, NOT_SORTED, action="sort_failed", fields=fields
+        ):
             if handle.attempt >= MOST_RECEIVES and await self._left_again(handle.message.params):
                 await handle.ack()
             else:

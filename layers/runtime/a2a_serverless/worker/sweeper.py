@@ -62,7 +62,7 @@ from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.tasks.rules import LEFT_MS, Commit, is_behind
 from a2a_serverless.wiring import Backends
-from a2a_serverless.worker.failures import going_on
+from a2a_serverless.worker.failures import log_exceptions
 from a2a_serverless.worker.shares import Shares
 
 LONGEST_WAIT_S = 3600
@@ -221,7 +221,7 @@ class Sweeper:
     async def _sweep(self, limit: int | None) -> SweepReport:
         run = _Sweep(until=self._clock.monotonic() + self._budget_s)
         await asyncio.gather(self._repair(run, limit), self._wake_webhooks(run))
-        with going_on(logger, logging.WARNING, NOT_SERVED, action="shares_failed"):
+        with log_exceptions(logger, logging.WARNING, NOT_SERVED, action="shares_failed"):
             await self._shares.refill(MOST_WOKEN, patience_s=math.inf)
         report = SweepReport(**run.counts, pushed=run.pushed)
         extra = {"action": "sweep", "overdue": run.overdue, "pushed": run.pushed, **run.counts}
@@ -230,7 +230,7 @@ class Sweeper:
 
     async def _wake_webhooks(self, run: _Sweep) -> None:
         if self._wake is not None:
-            with going_on(logger, logging.WARNING, NOT_PUSHED, action="wake_failed"):
+            with log_exceptions(logger, logging.WARNING, NOT_PUSHED, action="wake_failed"):
                 run.pushed = await self._wake(run.until)
 
     async def _repair(self, run: _Sweep, limit: int | None) -> None:
@@ -250,7 +250,9 @@ class Sweeper:
                 return
             items: dict[Key, Item | None] = {}
             fields: Fields = {"task_id": batch[0].task_id, "tasks": len(batch)}
-            with going_on(logger, logging.ERROR, NOT_READ, action="sweep_failed", fields=fields):
+            with log_exceptions(
+                logger, logging.ERROR, NOT_READ, action="sweep_failed", fields=fields
+            ):
                 items = await self._storage.table.load([due.head for due in batch])
             if not items:
                 run.counts["failed"] += len(batch)
@@ -268,7 +270,7 @@ class Sweeper:
         with begun():
             # On the lines of the copy, too, which is sent with others.
             fields: Fields = {"task_id": due.task_id, "correlation_id": correlation_id()}
-            with going_on(
+            with log_exceptions(
                 logger, logging.ERROR, NOT_REPAIRED, action="sweep_failed", fields=fields
             ):
                 try:
@@ -396,7 +398,7 @@ class Sweeper:
         logger.error(NOT_REPAIRED, extra=extra, exc_info=error)
         log = self._storage.for_scope(Scope(copy.head.scope))
         # If this fails too, the turn is sent after its wait.
-        with going_on(
+        with log_exceptions(
             logger,
             logging.WARNING,
             "A turn that was not sent waits on",
@@ -481,7 +483,7 @@ class SweeperFunction(EventFunction):
     async def _succeeds(self, record: EventRecord) -> bool:
         settled: Settled | None = None
         # An invocation's edge: the record is reported failed.
-        with going_on(
+        with log_exceptions(
             logger,
             logging.ERROR,
             "A dead letter was not handled",

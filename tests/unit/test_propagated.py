@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.carried import MAX_BYTES, CarriedVariables, carried_variables
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
+from a2a_serverless.propagated import MAX_BYTES, PropagatedVariables, propagated_variables
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
@@ -27,7 +27,7 @@ CARD = Path(__file__).parents[2] / "functions/api/agent_card.json"
 
 PLAIN: ContextVar[Any] = ContextVar("plain")
 DEFAULTED: ContextVar[Any] = ContextVar("defaulted", default="default")
-BOTH = CarriedVariables({"here:PLAIN": PLAIN, "here:DEFAULTED": DEFAULTED})
+BOTH = PropagatedVariables({"here:PLAIN": PLAIN, "here:DEFAULTED": DEFAULTED})
 
 
 class Tier(StrEnum):
@@ -172,18 +172,18 @@ def test_names_are_imported(modules: Path) -> None:
     (modules / "tracing_here.py").write_text(source)
     (modules / "shop_here").mkdir()
     (modules / "shop_here/users.py").write_text(source)
-    carried = carried_variables("tracing_here:ID,  shop_here.users:ID,")
-    assert carried is not None
-    carried.restore('{"tracing_here:ID": 1, "shop_here.users:ID": 2}')
+    propagated = propagated_variables("tracing_here:ID,  shop_here.users:ID,")
+    assert propagated is not None
+    propagated.restore('{"tracing_here:ID": 1, "shop_here.users:ID": 2}')
     modules_here = (sys.modules["tracing_here"], sys.modules["shop_here.users"])
     assert [module.__dict__["ID"].get() for module in modules_here] == [1, 2]
-    assert json.loads(carried.capture()) == {"tracing_here:ID": 1, "shop_here.users:ID": 2}
+    assert json.loads(propagated.capture()) == {"tracing_here:ID": 1, "shop_here.users:ID": 2}
 
 
 @pytest.mark.parametrize("names", ["", " ", ",", " , "])
 def test_without_names_nothing_is_carried(names: str) -> None:
     """The setting's default, and what is left of a list that was emptied."""
-    assert carried_variables(names) is None
+    assert propagated_variables(names) is None
 
 
 BAD_NAMES = {
@@ -265,9 +265,9 @@ def test_a_module_beside_the_agent_is_found(modules: Path, tmp_path: Path) -> No
     source = AGENT.replace('LOCALE = ContextVar("locale")', "from beside_here import LOCALE")
     (folder / "reading_here.py").write_text(source)
     load_agent("reading_here.py:Reader", folder=folder)
-    carried = carried_variables("beside_here:LOCALE")
-    assert carried is not None
-    assert sys.modules["beside_here"].__dict__["LOCALE"] in carried._variables.values()
+    propagated = propagated_variables("beside_here:LOCALE")
+    assert propagated is not None
+    assert sys.modules["beside_here"].__dict__["LOCALE"] in propagated._variables.values()
 
 
 async def test_values_stay_with_their_task() -> None:

@@ -23,7 +23,7 @@ _SETTING = "A2A_CONTEXT_VARIABLES"
 _UNSET = object()
 
 
-class CarriedVariables:
+class PropagatedVariables:
     """The context variables of a deployment, by the names under which both processes import them.
 
     Args:
@@ -66,7 +66,7 @@ class CarriedVariables:
             self._variables[name].set(values[name])
 
 
-def carried_variables(names: str) -> CarriedVariables | None:
+def propagated_variables(names: str) -> PropagatedVariables | None:
     """Import the context variables of a list like `tracing:REQUEST_ID, shop.users:LOCALE`.
 
     Return None if the list is empty.
@@ -76,7 +76,7 @@ def carried_variables(names: str) -> CarriedVariables | None:
             sentence names it and the reason.
     """
     variables = {name: _imported(name) for name in _given(names)}
-    return CarriedVariables(variables) if variables else None
+    return PropagatedVariables(variables) if variables else None
 
 
 def modules_of(names: str) -> set[str]:
