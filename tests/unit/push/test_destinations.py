@@ -19,7 +19,7 @@ from a2a_serverless.push.destinations import _KNOWN_S, Destinations
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import destination_key
 from a2a_serverless.storage.table import Key
-from a2a_serverless.tasks.destinations import LONGEST_S, MOST_FAILURES, REFUSED_S, Gate
+from a2a_serverless.tasks.destinations import LONGEST_S, MOST_FAILURES, REFUSED_S, CircuitBreaker
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Dialect, Scope
@@ -156,7 +156,7 @@ async def test_a_receiver_that_consents_and_then_fails_is_called_rarely(
 async def test_overdue_events_of_one_task_are_one_call_of_a_host_that_fails(
     public: World, victim: Receiver, receiver: Receiver, *, is_listed: bool
 ) -> None:
-    """Thirty events that are given up when they fail: each has to pass the gates for itself."""
+    """Thirty events that are given up when they fail: each has to pass the breakers for itself."""
     world, failing = (World(), receiver) if is_listed else (public, victim)
     failing.script = consenting(lambda _: status(503))
     url = failing.url() if is_listed else failing.url("victim.example")
@@ -376,13 +376,13 @@ async def test_a_table_that_does_not_answer_costs_no_event(
 
 @pytest.mark.parametrize("kind", ["consent", "host"])
 def test_waits_double_and_retry_after_counts(kind: Any) -> None:
-    """Each wait of a gate is twice the one before, up to its bound, or what the receiver asks."""
-    gate, waits = Gate(kind=kind), []
+    """Each wait is twice the one before, up to its bound, or what the receiver asks."""
+    breaker, waits = CircuitBreaker(kind=kind), []
     for _ in range(30):
-        gate = gate.failed("status 503", 0, base_s=5, is_refused=False)
-        waits.append(gate.opens_at / 1000)
+        breaker = breaker.failed("status 503", 0, base_s=5, is_refused=False)
+        waits.append(breaker.next_call_at / 1000)
     later = waits[0 if kind == "consent" else MOST_FAILURES - 1 :]
     assert later[:4] == [5, 10, 20, 40]
     assert later[-1] == LONGEST_S
-    asked = gate.failed("status 429", 0, base_s=5, pause_s=3600, is_refused=False)
-    assert asked.opens_at == 3_600_000
+    asked = breaker.failed("status 429", 0, base_s=5, pause_s=3600, is_refused=False)
+    assert asked.next_call_at == 3_600_000

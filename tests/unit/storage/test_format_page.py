@@ -170,9 +170,9 @@ async def write_everything(database: Database, written: Written) -> None:
     await count_ended(table, [end, replace(end, state="failed")], clock.now_ms())
     await count_ended(table, [replace(end, state="canceled"), replace(end, state="rejected")], 0)
     await Spending(table, "p", clock).add(Usage("m", input_tokens=1))
-    gates = Destinations(table, PushClient(AllowedHosts()), clock=clock, base_s=1)
+    breakers = Destinations(table, PushClient(AllowedHosts()), clock=clock, base_s=1)
     answer = Outcome(meaning="again", reason="status 503", status=503)
-    await gates.note(await gates.find("p", hook.url), answer, is_consent=True)
+    await breakers.note(await breakers.find("p", hook.url), answer, is_consent=True)
     await TableQueue(Operation, table, clock=clock).send(Operation.to_run(params_of(head)))
     another = (await storage.open_task("c", request("another"))).head
     done = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))

@@ -235,7 +235,7 @@ class _Job:
         self._head: Head | None = None
         self._person = Scope(job.scope).person
         """The caller behind the task, the same in all its tenants."""
-        self._destination = Destination(gates={}, is_trusted=False)
+        self._destination = Destination(breakers={}, is_trusted=False)
         self._held: Outcome | None = None
         """Why nothing is sent to the destination; None: the events are sent."""
 
@@ -288,7 +288,7 @@ class _Job:
                     continue
                 if not self._budget.allows_request(self._clock.monotonic()):
                     return again(0)
-                # An event that was given up may have closed a gate.
+                # An event that was given up may have opened a breaker.
                 has_failed = number and (push.failing_since is not None or push.refusals)
                 if has_failed and (hold := await self._passes(push)) is not None:
                     return hold
@@ -331,7 +331,7 @@ class _Job:
                 return None
 
     async def _passes(self, push: Push) -> Verdict | None:
-        """Ask the gates for one event; return None if it is sent, or given up without a request."""
+        """Ask the breakers; return None if the event is sent, or given up without a call."""
         self._destination = await self._deliverer.destinations.find(self._person, push.config.url)
         self._held = await self._asked(push)
         if self._held is not None and self._held.meaning == "again" and not self._is_overdue(push):
@@ -344,8 +344,8 @@ class _Job:
         None: the events are sent.
         """
         destinations = self._deliverer.destinations
-        passage, gate = self._destination.passage(self._clock.now_ms())
-        if passage == "ask":
+        state, breaker = self._destination.state(self._clock.now_ms())
+        if state == "half-open":
             for_s = 2 * self._budget.timeout_s + _MARGIN_S  # this call, and the event after it
             is_mine = await destinations.claim(self._destination, for_s=for_s)
             if is_mine and self._destination.is_trusted:
@@ -359,14 +359,14 @@ class _Job:
                 if outcome.meaning == "delivered":
                     return None
             self._destination = await destinations.find(self._person, push.config.url)
-            passage, gate = self._destination.passage(self._clock.now_ms())
-        if gate is None:
+            state, breaker = self._destination.state(self._clock.now_ms())
+        if breaker is None:
             return None
-        subject = NO_CONSENT if gate.kind == "consent" else HOST_FAILS
-        reason = f"{subject}: {gate.answer or 'it is being asked'}"
-        if passage == "refused":
+        subject = NO_CONSENT if breaker.kind == "consent" else HOST_FAILS
+        reason = f"{subject}: {breaker.answer or 'it is being asked'}"
+        if state == "refused":
             return Outcome(meaning="never", reason=reason)
-        pause_s = max(0, gate.opens_at - self._clock.now_ms()) / 1000
+        pause_s = max(0, breaker.next_call_at - self._clock.now_ms()) / 1000
         return Outcome(meaning="again", reason=reason, pause_s=pause_s)
 
     async def _ask(self, push: Push) -> Outcome:

@@ -1,6 +1,6 @@
-"""What is known of the destinations of notifications, over all tasks: an item for each gate.
+"""What is known of the destinations of notifications: an item for each circuit breaker.
 
-A healthy destination costs a process one read a minute, and no write. A gate is written when
+A healthy destination costs a process one read a minute, and no write. A breaker is written when
 it changes: a consent, a failure, a success after failures.
 """
 
@@ -17,40 +17,40 @@ from a2a_serverless.push.client import Outcome, PushClient
 from a2a_serverless.storage.codec import gone
 from a2a_serverless.storage.layout import destination_key
 from a2a_serverless.storage.table import Check, Item, Key, Table, Update
-from a2a_serverless.tasks.destinations import Gate, Kind, Passage
+from a2a_serverless.tasks.destinations import BreakerState, CircuitBreaker, Kind
 
 _KNOWN_S: Final = 60.0
-"""Seconds for which a process goes by an open gate that it has read."""
+"""Seconds for which a process goes by a closed breaker that it has read."""
 
 _MOST_KNOWN: Final = 1000
-"""Open gates that a process keeps."""
+"""Closed breakers that a process keeps."""
 
 _TRIES: Final = 8
-"""Tries to write a gate that others write at the same time, such as failures of one host."""
+"""Tries to write a breaker that others write at the same time, such as failures of one host."""
 
-_FORMS: Final = {"failures": int, "refusals": int, "opens_at": int, "answer": str}
+_FORMS: Final = {"failures": int, "refusals": int, "next_call_at": int, "answer": str}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """The gates of one configuration's URL, as they were read; both are open if it has none."""
+    """The breakers of one configuration's URL, as they were read; closed if it has none."""
 
-    gates: Mapping[Key, Gate]
+    breakers: Mapping[Key, CircuitBreaker]
     is_trusted: bool
     """True if the operator has listed the receiver: it is never asked by a small call."""
 
-    def passage(self, now_ms: int) -> tuple[Passage, Gate | None]:
-        """Return what a notification has to do, and the gate that says so; None: both are open."""
-        found = {gate.passage(now_ms): gate for gate in self.gates.values()}
-        order: tuple[Passage, ...] = ("refused", "closed", "ask")
-        return next(((passage, found[passage]) for passage in order if passage in found), _OPEN)
+    def state(self, now_ms: int) -> tuple[BreakerState, CircuitBreaker | None]:
+        """Return what a notification has to do, and the breaker that says so; None: none does."""
+        found = {breaker.state(now_ms): breaker for breaker in self.breakers.values()}
+        order: tuple[BreakerState, ...] = ("refused", "open", "half-open")
+        return next(((state, found[state]) for state in order if state in found), _CLOSED)
 
 
-_OPEN: Final[tuple[Passage, None]] = ("open", None)
+_CLOSED: Final[tuple[BreakerState, None]] = ("closed", None)
 
 
 class Destinations:
-    """The gates of all destinations.
+    """The breakers of all destinations.
 
     Args:
         table: where they are.
@@ -64,33 +64,33 @@ class Destinations:
         self._client = client
         self._clock = clock
         self._base_s = base_s
-        self._known: dict[Key, tuple[Gate, int]] = {}
+        self._known: dict[Key, tuple[CircuitBreaker, int]] = {}
 
     async def find(self, person: str, url: str) -> Destination:
         """Return the destination of a caller's URL.
 
         The query does not count: many URLs that differ in it alone are one. A URL that cannot be
-        called has no gates.
+        called has no breakers.
         """
         try:
             receiver = Receiver.parse(url)
         except InvalidArgumentError:
-            return Destination(gates={}, is_trusted=False)
+            return Destination(breakers={}, is_trusted=False)
         is_trusted = await self._client.is_listed(receiver)
         place = f"{receiver.origin}{receiver.target.partition('?')[0]}"
         kinds: dict[Key, Kind] = {destination_key("HOST", receiver.host): "host"}
         if not is_trusted:
             kinds[destination_key("CONSENT", person, place)] = "consent"
-        return Destination(gates=await self._read(kinds), is_trusted=is_trusted)
+        return Destination(breakers=await self._read(kinds), is_trusted=is_trusted)
 
     async def claim(self, destination: Destination, *, for_s: float) -> bool:
         """Return True if this process alone asks, for `for_s` seconds; False: another one does."""
         until_ms = self._clock.now_ms() + int(for_s * 1000)
-        for key, gate in destination.gates.items():
-            if gate.is_open:
+        for key, breaker in destination.breakers.items():
+            if breaker.is_closed:
                 continue
-            after = gate.asked(until_ms)
-            if not await self._table.did(self._update(key, after, seen=gate)):
+            after = breaker.asked(until_ms)
+            if not await self._table.did(self._update(key, after, seen=breaker)):
                 return False
             self._keep(key, after)
         return True
@@ -101,19 +101,19 @@ class Destinations:
         `is_consent`: the request was the small call. After it a failing host is open to one event:
         only the success of an event makes it healthy.
         """
-        for key, gate in destination.gates.items():
-            own = self._known.get(key, (gate, 0))[0]
+        for key, breaker in destination.breakers.items():
+            own = self._known.get(key, (breaker, 0))[0]
             if outcome.meaning == "delivered":
-                is_half_open = gate.kind == "host" and is_consent
-                if not is_half_open and (own.failures or not own.is_open):
-                    await self._change(key, own, Gate.passed)
-            elif gate.kind == "host" or is_consent:
-                if outcome.meaning == "again" or gate.kind == "consent":
+                is_half_open = breaker.kind == "host" and is_consent
+                if not is_half_open and (own.failures or not own.is_closed):
+                    await self._change(key, own, CircuitBreaker.passed)
+            elif breaker.kind == "host" or is_consent:
+                if outcome.meaning == "again" or breaker.kind == "consent":
                     await self._change(key, own, lambda seen: self._failed(seen, outcome))
             elif outcome.meaning == "never" and outcome.status is not None:
                 await self._change(key, own, lambda seen: self._failed(seen, outcome))
 
-    def _failed(self, seen: Gate, outcome: Outcome) -> Gate:
+    def _failed(self, seen: CircuitBreaker, outcome: Outcome) -> CircuitBreaker:
         return seen.failed(
             outcome.reason,
             self._clock.now_ms(),
@@ -122,53 +122,55 @@ class Destinations:
             is_refused=outcome.meaning == "never",
         )
 
-    async def _change(self, key: Key, seen: Gate, change: Callable[[Gate], Gate]) -> None:
+    async def _change(
+        self, key: Key, seen: CircuitBreaker, change: Callable[[CircuitBreaker], CircuitBreaker]
+    ) -> None:
         for _ in range(_TRIES):
             after = change(seen)
             try:
                 await self._table.write(self._update(key, after, seen=seen))
             except ConditionFailedError as failed:
-                seen = _gate_of(seen.kind, failed.items[0])
+                seen = _breaker_of(seen.kind, failed.items[0])
             else:
                 self._keep(key, after)
                 return
 
-    async def _read(self, kinds: Mapping[Key, Kind]) -> dict[Key, Gate]:
+    async def _read(self, kinds: Mapping[Key, Kind]) -> dict[Key, CircuitBreaker]:
         now_ms = self._clock.now_ms()
         found = {}
         for key in kinds:
-            gate, read_at = self._known.get(key, (None, 0))
-            if gate is not None and gate.is_open and now_ms - read_at < _KNOWN_S * 1000:
-                found[key] = gate
+            breaker, read_at = self._known.get(key, (None, 0))
+            if breaker is not None and breaker.is_closed and now_ms - read_at < _KNOWN_S * 1000:
+                found[key] = breaker
         unread = [key for key in kinds if key not in found]
         for key, item in (await self._table.load(unread)).items() if unread else ():
             is_live = item is not None and item.get("expires_at", 0) > now_ms // 1000
-            found[key] = _gate_of(kinds[key], item if is_live else None)
+            found[key] = _breaker_of(kinds[key], item if is_live else None)
             self._keep(key, found[key])
         return {key: found[key] for key in kinds}
 
-    def _keep(self, key: Key, gate: Gate) -> None:
+    def _keep(self, key: Key, breaker: CircuitBreaker) -> None:
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[key] = gate, self._clock.now_ms()
+        self._known[key] = breaker, self._clock.now_ms()
 
-    def _update(self, key: Key, after: Gate, *, seen: Gate) -> Update:
-        """Return the update of a gate that is still as it was seen."""
+    def _update(self, key: Key, after: CircuitBreaker, *, seen: CircuitBreaker) -> Update:
+        """Return the update of a breaker that is still as it was seen."""
         now_ms = self._clock.now_ms()
-        unseen = gone(now_ms) if seen == Gate(kind=seen.kind) else []
-        same = ("failures", "opens_at", "consented")
+        unseen = gone(now_ms) if seen == CircuitBreaker(kind=seen.kind) else []
+        same = ("failures", "next_call_at", "consented")
         values = _values_of(after) | {"expires_at": after.expires_s(now_ms)}
         when = [[Check(name, "=", _values_of(seen)[name]), *unseen] for name in same]
         return Update(key=key, values=values, when=when)
 
 
-def _values_of(gate: Gate) -> Item:
-    values = {name: getattr(gate, name) for name in _FORMS}
-    return values | {"consented": int(gate.has_consented)}
+def _values_of(breaker: CircuitBreaker) -> Item:
+    values = {name: getattr(breaker, name) for name in _FORMS}
+    return values | {"consented": int(breaker.has_consented)}
 
 
-def _gate_of(kind: Kind, item: Mapping[str, Any] | None) -> Gate:
-    """Return the gate that an item holds; what is missing or damaged counts as not there."""
+def _breaker_of(kind: Kind, item: Mapping[str, Any] | None) -> CircuitBreaker:
+    """Return the breaker that an item holds; what is missing or damaged counts as not there."""
     item = item or {}
     values = {name: item[name] for name, form in _FORMS.items() if isinstance(item.get(name), form)}
-    return Gate(kind=kind, has_consented=item.get("consented") == 1, **values)
+    return CircuitBreaker(kind=kind, has_consented=item.get("consented") == 1, **values)

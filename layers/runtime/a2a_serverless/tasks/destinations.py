@@ -1,8 +1,8 @@
 """Decisions about the destinations of notifications: who has to be asked first, and when.
 
-Two gates stand before each notification. The gate of a URL is open once its receiver has consented
-to the notifications of a caller. The gate of a host is open until requests to it have failed
-`MOST_FAILURES` times in a row, over all tasks and callers. Where a gate is not open, one process at
+Two circuit breakers stand before each notification. That of a URL is closed once its receiver has
+consented to the notifications of a caller. That of a host is closed until requests to it have
+failed `MOST_FAILURES` times in a row, over all tasks and callers. Where one is open, one process at
 a time asks by a small call; the waits between these calls double.
 """
 
@@ -29,12 +29,12 @@ LONGEST_S: Final = 900.0
 """The longest wait between two calls, unless the receiver asks for a longer one."""
 
 Kind = Literal["consent", "host"]
-Passage = Literal["open", "ask", "closed", "refused"]
-"""open: send; ask: by a small call first; closed: wait; refused: what is owed is given up."""
+BreakerState = Literal["closed", "half-open", "open", "refused"]
+"""closed: send; half-open: ask by a small call first; open: wait; refused: give up what is owed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class CircuitBreaker:
     """What is known of one destination; times in milliseconds since the epoch."""
 
     kind: Kind
@@ -43,32 +43,32 @@ class Gate:
     """Calls in a row that have failed, or were refused."""
     refusals: int = 0
     """Calls in a row that were refused: answered for good, with another status than 2xx."""
-    opens_at: int = 0
-    """The earliest time of the next call, if the gate is not open."""
+    next_call_at: int = 0
+    """The earliest time of the next call, if the breaker is open."""
     answer: str = ""
     """How the last call ended that did not succeed, such as `status 503`."""
 
     @property
-    def is_open(self) -> bool:
+    def is_closed(self) -> bool:
         """Return True if notifications pass."""
         return self.has_consented if self.kind == "consent" else self.failures < MOST_FAILURES
 
-    def passage(self, now_ms: int) -> Passage:
-        """Return what a notification has to do here."""
-        if self.is_open:
-            return "open"
-        if now_ms >= self.opens_at:
-            return "ask"
-        return "refused" if self.refusals >= MAX_REFUSALS else "closed"
+    def state(self, now_ms: int) -> BreakerState:
+        """Return what a notification has to do here, as of a time."""
+        if self.is_closed:
+            return "closed"
+        if now_ms >= self.next_call_at:
+            return "half-open"
+        return "refused" if self.refusals >= MAX_REFUSALS else "open"
 
-    def asked(self, until_ms: int) -> Gate:
-        """Return the gate while one process asks, which has died if it is not done by then."""
-        return replace(self, opens_at=until_ms)
+    def asked(self, until_ms: int) -> CircuitBreaker:
+        """Return the breaker while one process asks, which has died if it is not done by then."""
+        return replace(self, next_call_at=until_ms)
 
     def failed(
         self, answer: str, now_ms: int, *, base_s: float, pause_s: float = 0, is_refused: bool
-    ) -> Gate:
-        """Return the gate after a call that has failed, or was refused.
+    ) -> CircuitBreaker:
+        """Return the breaker after a call that has failed, or was refused.
 
         A URL that refuses `MAX_REFUSALS` times in a row has taken its consent back.
         """
@@ -82,13 +82,13 @@ class Gate:
             has_consented=self.has_consented and not is_final,
             failures=failures,
             refusals=refusals,
-            opens_at=now_ms + round((REFUSED_S if is_final else wait_s) * 1000),
+            next_call_at=now_ms + round((REFUSED_S if is_final else wait_s) * 1000),
             answer=answer,
         )
 
-    def passed(self) -> Gate:
-        """Return the gate after a call that has succeeded."""
-        return Gate(kind=self.kind, has_consented=self.kind == "consent")
+    def passed(self) -> CircuitBreaker:
+        """Return the breaker after a call that has succeeded."""
+        return CircuitBreaker(kind=self.kind, has_consented=self.kind == "consent")
 
     def expires_s(self, now_ms: int) -> int:
         """Return the second at which it is forgotten."""
