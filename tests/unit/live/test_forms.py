@@ -14,14 +14,12 @@ import pytest
 from samtranslator.yaml_helper import yaml_parse
 
 from tests.live import forms
-from tests.live.checks import CHECKS
 from tests.live.findings import Figures, Outcome
-from tests.live.forms import FORMS, Form, Ground, Run, Updates, in_form, plan
+from tests.live.forms import FORMS, Form, Ground, Run, Updates, in_form
 from tests.live.runner import Findings, run
 from tests.live.subject import Consent, Subject
-from tests.unit.live.scripted_agent import ScriptedAgent, completed, failed
+from tests.unit.live.scripted_agent import ScriptedAgent, completed
 from tests.unit.live.scripted_aws import ENDPOINT, ScriptedAws, listed
-from tests.unit.live.ways import QuickClock
 
 Open = Callable[..., Any]
 
@@ -175,56 +173,6 @@ async def test_a_form_is_taken_and_given_back(opened: Open, stack: CloudFormatio
     assert stack.parameters == PARAMETERS
 
 
-@pytest.mark.parametrize(
-    ("agent", "part"),
-    [
-        (Sharing("one", "two", "three"), "ten turns ran in 3 processes"),
-        (Sharing("one", end=failed()), "not compl"),
-        (Sharing("one", "two", at_once=2), "more than 4 of ten turns ran did not come"),
-    ],
-    ids=["more processes", "failed", "one after the other"],
-)
-async def test_turns_that_do_not_share(
-    opened: Open, stack: CloudFormation, agent: ScriptedAgent, part: str
-) -> None:
-    """More processes than workers, a turn that fails, and workers that take one each: it fails."""
-    found = await taken(await opened(agent), SHARED)
-    assert outcomes(found)["shared-turns/shared-turns"] is Outcome.FAILED
-    assert part in found.findings[0].says
-    assert stack.parameters == PARAMETERS
-
-
-async def test_a_form_that_the_stack_does_not_take(opened: Open, stack: CloudFormation) -> None:
-    """An update that goes back fails the form with its reason, and its checks do not run."""
-    stack.fails = lambda changed: changed["WorkerTurns"] == "10"
-    found = await taken(await opened(Sharing("one")), SHARED)
-    (finding,) = found.findings
-    assert finding.outcome is Outcome.FAILED
-    assert "ended as UPDATE_ROLLBACK_COMPLETE: WorkerFunction: no capacity; " in finding.says
-    assert "earlier" not in finding.says
-    assert found.remains == []
-
-
-@pytest.mark.parametrize("broken_by", ["update", "turn"])
-async def test_a_form_that_is_not_given_back(
-    opened: Open, stack: CloudFormation, broken_by: str
-) -> None:
-    """A stack that does not go back, or runs no turn then, is named, with its values and why."""
-    stack.fails = lambda changed: broken_by == "update" and changed["WorkerTurns"] == "1"
-    agent = Sharing("one")
-    if broken_by == "turn":
-        agent.end_others_with(failed())
-    found = await taken(await opened(agent), SHARED)
-    had = "WorkerTurns=1, WorkerConcurrency=10, WorkerTimeout=60, TurnTimeout="
-    why = {
-        "update": "the update ended as UPDATE_ROLLBACK_COMPLETE: WorkerFunction: no capacity",
-        "turn": "after shared-turns a task ended as FAILED",
-    }
-    (line,) = found.remains
-    assert line.startswith(f"parameters of live, which had {had}: {why[broken_by]}")
-    assert not found.is_well
-
-
 async def test_a_run_that_ends_within_a_form(opened: Open, stack: CloudFormation) -> None:
     """A cancel ends the form's check, and the stack is updated back before the run ends."""
     begun = asyncio.Event()
@@ -251,119 +199,7 @@ async def test_a_run_that_ends_within_a_form(opened: Open, stack: CloudFormation
 # -- workers outside of Lambda ---------------------------------------------------------------------
 
 
-class Outside:
-    """An agent whose turns wait until there is a worker, which `starts` them as it likes."""
-
-    def __init__(self, *processes: str, waits: bool = True, ends: Any = None) -> None:
-        self._names = cycle(processes)
-        self._ends = ends or completed
-        self.works = not waits
-        self.agent = ScriptedAgent(self._end)
-
-    def _end(self, order: dict[str, Any]) -> dict[str, Any]:
-        if not self.works:
-            return {"status": {"state": "TASK_STATE_SUBMITTED"}}
-        return completed("", said=next(self._names))
-
-    async def start(self, subject: Subject, variables: Mapping[str, str]) -> None:
-        assert variables["A2A_QUEUE"] == OUTPUTS["Queue"]
-        self.works = True
-        for task in self.agent.tasks.values():
-            task.update(self._ends(""))
-        subject.made.note("process of a worker", "1", self._end_it)
-
-    async def _end_it(self) -> None:
-        self.agent.tasks.clear()
-
-
-@pytest.mark.parametrize(
-    ("outside", "name", "part"),
-    [
-        (Outside("one"), "", ""),
-        (Outside("one", "two"), "external-workers/external-workers", "ran in 2 processes"),
-        (Outside("one", waits=False), "form external-workers", "a function has taken the turn"),
-        (
-            Outside("one", ends=lambda _: failed()),
-            "form external-workers",
-            "the turn that waited ended as FAILED",
-        ),
-    ],
-    ids=["right", "several", "taken", "failed"],
-)
-async def test_a_worker_outside(
-    opened: Open,
-    stack: CloudFormation,
-    monkeypatch: pytest.MonkeyPatch,
-    outside: Outside,
-    name: str,
-    part: str,
-) -> None:
-    """A turn waits for its worker, which runs all of them; anything else fails."""
-    monkeypatch.setattr(forms, "_worker", outside.start)
-    found = await taken(await opened(outside.agent), EXTERNAL)
-    broke = [one for one in found.findings if one.outcome is not Outcome.PASSED]
-    assert [one.name for one in broke] == [name] * bool(name)
-    assert all(part in one.says for one in broke)
-    assert found.remains == []
-    assert stack.asked == [{"Worker": "external"}, {"Worker": "lambda"}]
-
-
-async def test_a_worker_that_does_not_start(opened: Open, stack: CloudFormation) -> None:
-    """A worker that ends at once fails the form with what it has said."""
-    outside = Outside("one")
-
-    class Nowhere(Updates):
-        async def variables(self, subject: Subject) -> Mapping[str, str]:
-            outside.works = True  # what is sent from now on: the function takes it again
-            return {"A2A_TABLE": "", "A2A_QUEUE": ""}
-
-    subject = await opened(outside.agent)
-    subject.clock, subject.slack = QuickClock(), 100
-    found = await taken(subject, EXTERNAL, Nowhere())
-    (finding,) = found.findings
-    assert finding.outcome is Outcome.FAILED
-    assert "the worker did not start: " in finding.says
-    assert "A2A_TABLE is not set" in finding.says
-    assert found.remains == []
-    assert stack.parameters == PARAMETERS
-
-
 # -- what would run --------------------------------------------------------------------------------
-
-
-async def test_the_plan_says_what_would_run(opened: Open, aws: ScriptedAws) -> None:
-    """Each form with its checks, why one is not possible, minutes and dollars; nothing is asked."""
-    subject = await opened(ScriptedAgent())
-    lines = plan(subject, CHECKS, FORMS)
-    text = "\n".join(lines)
-    assert text.startswith("as it is: about ")
-    for form in FORMS:
-        assert f"{form.name}, updated to " in text
-    assert "throttled              not possible here: needs --burst" in text
-    assert "rollout                not possible here: needs a stack with Rollout" in text
-    assert sum(line.startswith("  cancel ") for line in lines) == 1 + len(FORMS)
-    assert lines[-1].startswith("all: about ")
-    assert "at most $" in lines[-1]
-    assert (aws.calls, subject.requests) == ([], 0)
-    assert subject.stack.parameters["WorkerTurns"] == "1"
-
-
-async def test_the_plan_counts_the_stacks_memory(opened: Open) -> None:
-    """What a run costs at most grows with the memory that the stack gives its functions."""
-    small, large = [
-        plan(await opened(ScriptedAgent(), **given), CHECKS, [])[-1].rpartition("$")[2]
-        for given in ({}, {"WorkerMemory": "10240", "ApiMemory": "5120"})
-    ]
-    assert float(large) > 2 * float(small)
-
-
-async def test_the_plan_knows_what_a_form_changes(opened: Open) -> None:
-    """What a check needs is asked of the stack as the form has it."""
-    subject = await opened(ScriptedAgent(), WorkerTimeout="900")
-    killed = [line for line in plan(subject, CHECKS, []) if "timeout-kill" in line]
-    assert "WorkerTimeout is 900" in killed[0]
-    shared = replace(SHARED, checks=("timeout-kill",))
-    assert "not possible" not in "\n".join(plan(subject, [], [shared]))
 
 
 def test_a_forms_checks_and_parameters_exist() -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 
 from tests.live import __main__ as program
 from tests.live import forms, stack
@@ -26,7 +23,6 @@ from tests.unit.live.scripted_aws import (
     ENDPOINT,
     REGION,
     Answer,
-    Refusal,
     ScriptedAws,
     described,
     listed,
@@ -118,119 +114,6 @@ def test_nothing_is_written_before_the_agent_is_known(
     ]
 
 
-@pytest.mark.parametrize(
-    ("answers", "part"),
-    [
-        (
-            {"cloudformation.DescribeStacks": Refusal("ValidationError")},
-            f"There is no stack live in {REGION}",
-        ),
-        (
-            {"cloudformation.DescribeStacks": Refusal("ExpiredToken")},
-            "AWS does not accept the credentials (ExpiredToken)",
-        ),
-        (
-            {"cloudformation.DescribeStacks": Refusal("AccessDenied")},
-            "cannot be read (AccessDenied)",
-        ),
-        (
-            {"cloudformation.DescribeStacks": described(StackStatus="UPDATE_IN_PROGRESS")},
-            "is UPDATE_IN_PROGRESS",
-        ),
-        (
-            {
-                "cloudformation.DescribeStacks": described(
-                    StackStatus="ROLLBACK_COMPLETE", Outputs=[]
-                )
-            },
-            "is ROLLBACK_COMPLETE: run the checks when it is deployed",
-        ),
-        (
-            {"secretsmanager.GetSecretValue": Refusal("AccessDeniedException")},
-            "The keys of live cannot be read (AccessDeniedException)",
-        ),
-        (
-            {"secretsmanager.GetSecretValue": {"SecretString": '{"default": "sha256:aa"}'}},
-            "has digests of keys alone",
-        ),
-        (
-            {
-                "cloudformation.DescribeStacks": described(
-                    Parameters=[{"ParameterKey": "Auth", "ParameterValue": "oidc"}]
-                )
-            },
-            "takes no API keys (Auth): set A2A_LIVE_CREDENTIAL",
-        ),
-    ],
-)
-def test_a_stack_that_cannot_be_used(
-    aws: ScriptedAws,
-    start: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    answers: dict[str, Answer],
-    part: str,
-) -> None:
-    """A stack that cannot be used is refused with one sentence, after calls that only read."""
-    aws.answers = {**readable(), **answers}
-    assert part in refused(start(*STACK), capsys)
-    assert set(aws.called) <= READS
-
-
-@pytest.mark.parametrize(
-    ("error", "part"),
-    [
-        (NoCredentialsError(), "There are no AWS credentials: set AWS_PROFILE"),
-        (EndpointConnectionError(endpoint_url="https://x"), "(EndpointConnectionError)"),
-    ],
-)
-def test_an_account_that_is_not_reached(
-    aws: ScriptedAws,
-    start: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    part: str,
-) -> None:
-    """Missing credentials, or no way to AWS, end the run with one sentence each."""
-
-    def fail(_: dict[str, Any]) -> dict[str, Any]:
-        raise error
-
-    aws.answers = {**readable(), "cloudformation.DescribeStacks": fail}
-    assert part in refused(start(*STACK), capsys)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        ([], "Name a stack and its region"),
-        (["--stack", "live"], "Name a stack and its region"),
-        (["--endpoint", "http://127.0.0.1:1"], "There is no agent card at http://127.0.0.1:1"),
-        (["--endpoint", "http://127.0.0.1:1", "--only", "nothing"], "There is no check nothing"),
-        (["--endpoint", "127.0.0.1:8000"], "127.0.0.1:8000 is no URL of a server"),
-        (["--endpoint", "http://[::1"], "http://[::1 is no URL of a server"),
-        (["--endpoint", "http://here:99999"], "http://here:99999 is no URL of a server"),
-        (["--endpoint", "http://"], "http:// is no URL of a server"),
-        (["--stack", "live", "--region", "mars-1"], "mars-1 is no region of AWS"),
-    ],
-)
-def test_arguments_that_lead_nowhere(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], part: str
-) -> None:
-    """Each is one sentence that says what to do instead."""
-    assert part in refused(program.main(arguments), capsys)
-
-
-@pytest.mark.parametrize("credential", ["schlüssel", "two\nlines"])
-def test_a_credential_that_no_header_holds(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], credential: str
-) -> None:
-    """A credential that no header can hold is refused before any request, and is not shown."""
-    monkeypatch.setenv("A2A_LIVE_CREDENTIAL", credential)
-    sentence = refused(program.main(["--endpoint", "http://127.0.0.1:1"]), capsys)
-    assert "A2A_LIVE_CREDENTIAL has characters" in sentence
-    assert credential not in sentence
-
-
 def test_the_template_makes_such_a_stack(project_template: dict[str, Any]) -> None:
     """The template has the resources and the output by which a stack is recognised."""
     assert set(stack.RESOURCES) <= project_template["Resources"].keys()
@@ -250,21 +133,6 @@ def test_the_card_is_the_live_agents() -> None:
     """The name by which an agent is known is on the card that is deployed with it."""
     card = Path(program.__file__).with_name("agent_card.json")
     assert json.loads(card.read_text(encoding="utf-8"))["name"] == AGENT
-
-
-@pytest.mark.parametrize(
-    "secret",
-    [
-        '{"alice": "of-alice-twenty-characters", "default": "of-default-twenty-chars"}',
-        '{"default": ["of-default-twenty-chars", "another"]}',
-        '{"alice": "sha256:aa", "bob": ["sha256:bb", "of-default-twenty-chars"]}',
-    ],
-)
-async def test_the_key_of_default_is_taken(aws: ScriptedAws, secret: str) -> None:
-    """The first key that is one, that of `default` before all others."""
-    aws.answers = {**readable(), "secretsmanager.GetSecretValue": {"SecretString": secret}}
-    read = await stack.read_stack(aws, "live")
-    assert await stack.first_key(aws, read) == "of-default-twenty-chars"
 
 
 # -- what is made is removed -----------------------------------------------------------------------
@@ -322,26 +190,6 @@ async def test_a_run_that_is_interrupted_leaves_nothing(subject_at: Open) -> Non
     assert [(one.name, one.says) for one in found.findings] == [("waits", "interrupted")]
 
 
-async def test_what_cannot_be_removed_is_named(subject_at: Open, aws: ScriptedAws) -> None:
-    """Resources that are gone already are ignored; those that remain are named with reasons."""
-    aws.answers = {
-        "sqs.DeleteQueue": Refusal("AccessDenied"),
-        "iam.DeleteRole": Refusal("NoSuchEntity"),
-    }
-    subject = await subject_at()
-
-    async def make(subject: Subject) -> Figures:
-        subject.made.note(
-            "queue", "q", lambda: aws.call("sqs", "delete_queue", QueueUrl="https://sqs.test/q")
-        )
-        subject.made.note("role", "r", lambda: aws.call("iam", "delete_role", RoleName="r"))
-        return {}
-
-    found = await run(subject, [Check("makes", "", make)], lambda _: None)
-    assert found.remains == ["queue q: AccessDenied"]
-    assert not found.is_well
-
-
 async def test_things_are_written_down_before_they_are_made(tmp_path: Path) -> None:
     """The ledger names them also when this process is killed."""
     made = Made(tmp_path / "made.txt")
@@ -397,61 +245,10 @@ def test_a_check_that_fails_is_the_exit_code(
     assert reports(tmp_path)["findings"][0]["says"] == "ValueError: no JSON"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_with_its_report(
-    endpoint: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    """After a signal the run removes what it made, and its report says that it was cut short."""
-    log: list[str] = []
-
-    async def wait() -> None:
-        os.kill(os.getpid(), number)
-        await asyncio.Event().wait()
-
-    check = Check("waits", "it waits", lambda s: made_and(wait, log, s))
-    monkeypatch.setattr(forms, "CHECKS", [check])
-    assert program.main(endpoint) == 130
-    assert log == ["two", "one"]
-    assert reports(tmp_path)["interrupted"] is True
-
-
 def test_the_list_runs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """--list names every check and form with what it proves."""
     assert program.main(["--list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(CHECKS) + len(FORMS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "parameters", "part"),
-    [
-        (["--matrix"], {}, "shared-turns needs --allow-changes: it updates the stack"),
-        (["--only", "key-and-token"], {}, "key-and-token needs --allow-changes"),
-        (["--matrix", "--allow-changes"], {"WorkerTurns": "25"}, "a stack with WorkerTurns=1"),
-        (["--matrix", "--allow-changes"], {"Worker": "external"}, "a stack with Worker=lambda"),
-    ],
-)
-def test_a_stack_that_takes_no_forms(
-    aws: ScriptedAws,
-    start: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    parameters: dict[str, str],
-    part: str,
-) -> None:
-    """Without consent, and on a stack that is another form already, nothing but reads is called."""
-    given = {"Auth": "api-key", **parameters}
-    pairs = [{"ParameterKey": k, "ParameterValue": v} for k, v in given.items()]
-    aws.answers = {**readable(), "cloudformation.DescribeStacks": described(Parameters=pairs)}
-    sentence = refused(start(*STACK, *arguments), capsys)
-    assert part in sentence
-    assert sentence.endswith("Nothing was touched.")
-    assert set(aws.called) == READS
-
-
-def test_forms_of_an_address_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """An address cannot be updated: the sentence says what it needs."""
-    sentence = refused(program.main(["--endpoint", "http://127.0.0.1:1", "--matrix"]), capsys)
-    assert "needs a stack on AWS" in sentence
 
 
 def test_a_plan_reads_alone(

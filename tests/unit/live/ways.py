@@ -1,17 +1,11 @@
-"""Ways to an agent on which something is broken, and a clock that can be moved on."""
+"""A clock that can be moved on, and what a check finds."""
 
 from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
-
-import httpx
 
 from a2a_serverless.clock import SystemClock
 from tests.live.findings import Check, Finding
 from tests.live.runner import run
 from tests.live.subject import Subject
-
-Break = Callable[[httpx.Request, httpx.Response], Awaitable[httpx.Response]]
 
 
 class MovableClock(SystemClock):
@@ -44,50 +38,6 @@ class QuickClock(MovableClock):
     async def sleep(self, seconds: float) -> None:
         self.move(seconds)
         await super().sleep(seconds / 100)
-
-
-class BrokenWay(httpx.AsyncBaseTransport):
-    """A way to a real server, which breaks the answers to some requests."""
-
-    def __init__(self, concerns: Callable[[httpx.Request], bool], does: Break) -> None:
-        self._inner = httpx.AsyncHTTPTransport()
-        self._concerns = concerns
-        self._does = does
-        self.broken = 0
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response = await self._inner.handle_async_request(request)
-        if not self._concerns(request):
-            return response
-        self.broken += 1
-        return await self._does(request, response)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
-async def refuse(request: httpx.Request, response: httpx.Response) -> httpx.Response:
-    """Answer with an error of the server's instead."""
-    await response.aclose()
-    return httpx.Response(500, json={"error": {"code": 500, "message": "broken"}}, request=request)
-
-
-async def buffer(request: httpx.Request, response: httpx.Response) -> httpx.Response:
-    """Answer in one piece, when all of it is there."""
-    content = await response.aread()
-    headers = {"content-type": response.headers["content-type"]}
-    return httpx.Response(response.status_code, headers=headers, content=content, request=request)
-
-
-def replace(old: str, new: str) -> Break:
-    """Answer with another text."""
-
-    async def does(request: httpx.Request, response: httpx.Response) -> httpx.Response:
-        text = (await response.aread()).decode().replace(old, new)
-        headers = {"content-type": response.headers["content-type"]}
-        return httpx.Response(response.status_code, headers=headers, text=text, request=request)
-
-    return does
 
 
 async def finding(subject: Subject, check: Check) -> Finding:
