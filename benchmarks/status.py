@@ -165,7 +165,7 @@ def _check(status: Status) -> None:
     day = status.day
     assert (day.failed, day.untold) == (FAILED, UNTOLD), status
     assert status.waiting.kinds == {"retry": WAITING}, status
-    assert (status.working, sum(status.last_day.ended.values()) > 0) == (1, True), status
+    assert (status.working, sum(status.last_day["ended"].values()) > 0) == (1, True), status
 
 
 async def on_file(tasks: int) -> bool:

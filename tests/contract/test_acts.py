@@ -106,10 +106,7 @@ class Desk:
 
     async def ids(self) -> set[str]:
         """The tasks of the owner that exist."""
-        rows = (
-            await self.inspector.lists.tasks(self.owner.listed(self.clock.now_ms(), limit=50))
-        ).rows
-        return {row.task_id for row in rows}
+        return {row.head.task_id for row in (await self.inspector.lists.page(self.owner)).rows}
 
     async def journal(self) -> list[Entry]:
         """The acts on this owner's tasks, the oldest first; others share the table."""
@@ -469,7 +466,7 @@ async def test_a_deleted_webhook_is_not_redelivered_to(desk: Desk) -> None:
     """Also one that goes between the preview and the act."""
     await desk.failed("t")
     plan, done = await desk.acts.plan("redeliver", desk.owner), Done()
-    assert [row.task_id for row in plan.rows] == ["t"]
+    assert [row.head.task_id for row in plan.rows] == ["t"]
     await desk.storage.webhooks.delete("t", "hook")
     await desk.acts.run(plan, plan.rows, done)
     assert (done.done, done.skipped.total()) == (0, 1)
@@ -514,7 +511,7 @@ async def test_a_preview_counts_what_is_done(desk: Desk) -> None:
     await desk.open("running")
     which = replace(desk.owner, reason="TimeoutError", since="1h")
     plan, done = await desk.acts.plan("retry", which), Done()
-    assert {row.task_id for row in plan.rows} == {f"t-{number}" for number in range(1, 12, 2)}
+    assert {row.head.task_id for row in plan.rows} == {f"t-{number}" for number in range(1, 12, 2)}
     assert plan.after == ""
     before = await desk.ids()
     await desk.do("retry", "t-1")
@@ -599,7 +596,7 @@ async def test_a_bounded_run_goes_on_where_it_stopped(
         done = Done()
         await desk.acts.run(plan, plan.rows, done)
         assert done.done == len(plan.rows) <= 3
-        seen += [row.task_id for row in plan.rows]
+        seen += [row.head.task_id for row in plan.rows]
         after = plan.after
         if not after:
             break
@@ -618,7 +615,7 @@ async def test_what_failed_is_found_by_its_end(desk: Desk, monkeypatch: pytest.M
     monkeypatch.setattr("a2a_serverless_tools.operate.lists.created_in", walk)
     for chosen in ({"state": "failed"}, {"attention": "failed", "reason": "none"}):
         plan = await desk.acts.plan("retry", TaskFilter(context=context, since="1h", **chosen))
-        assert [row.task_id for row in plan.rows] == ["old"]
+        assert [row.head.task_id for row in plan.rows] == ["old"]
     desk.clock.advance(7200)
     assert (await desk.acts.plan("retry", replace(plan.which, since="1h"))).rows == ()
 
@@ -630,7 +627,7 @@ async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
         await desk.failed(task_id)
     chosen = replace(desk.owner, attention="untold", reason="status 503")
     plan, done = await desk.acts.plan("redeliver", chosen), Done()
-    assert {row.task_id for row in plan.rows} == {"one", "two"}
+    assert {row.head.task_id for row in plan.rows} == {"one", "two"}
     assert (await desk.acts.plan("redeliver", replace(chosen, reason="status 5"))).rows == ()
     await desk.do("redeliver", "one")
     await desk.acts.run(plan, plan.rows, done)
@@ -638,13 +635,11 @@ async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
         1,
         ["It is failed, and none of those that were chosen."],
     )
-    assert (
-        await desk.inspector.lists.tasks(chosen.listed(desk.clock.now_ms(), limit=9))
-    ).rows == ()
+    assert (await desk.inspector.lists.page(chosen)).rows == ()
     sent = await desk.open("sent")
     assert await desk.storage.postpone(sent, due_at=desk.clock.now_ms(), sends=1)
     plan, done = await desk.acts.plan("resend", replace(desk.owner, attention="again")), Done()
-    assert [row.task_id for row in plan.rows] == ["sent"]
+    assert [row.head.task_id for row in plan.rows] == ["sent"]
     now = await desk.storage.head("sent")
     assert now is not None
     finished = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))

@@ -55,9 +55,9 @@ from a2a_serverless.worker.adapter import Presence
 from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import MOST_OF_ERROR, MOST_PLACE
 from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.finding import created_in, find_tasks
 from a2a_serverless_tools.operate.inspector import Inspector
-from a2a_serverless_tools.operate.rows import TaskQuery
 from a2a_serverless_tools.operate.status import status_of
 from a2a_serverless_tools.testing.clock import PacedClock
 from benchmarks.meter import Usage, item_bytes
@@ -750,15 +750,17 @@ async def test_each_page_of_a_long_list_costs_the_same(
     heads = [echo_items(scope, at_ms=begin_ms + number)[0] for number in range(HEADS)]
     await asyncio.to_thread(store, observer, heads)  # a list reads nothing else of a task
     inspector = Inspector(storage, Settings(), place="the table")
-    query = TaskQuery(scope=None if is_of_all else scope, limit=50, created_ms=begin_ms)
+    created = datetime.fromtimestamp(begin_ms / 1000, UTC).isoformat()
+    which = TaskFilter(created=created) if is_of_all else TaskFilter(scope=scope)
     listed: list[str] = []
     usages: list[Usage] = []
-    while not usages or query.token:
+    after = ""
+    while not usages or after:
         with bench.meter.measure() as usage:
-            page = await inspector.lists.tasks(query)
-        listed += [row.task_id for row in page.rows]
+            page = await inspector.lists.page(which, after=after)
+        listed += [row.head.task_id for row in page.rows]
         usages.append(usage)
-        query = replace(query, token=page.next_token)
+        after = page.after
     requests = Counter(usage.requests for usage in usages)
     units = [usage.read_units for usage in usages]
     record_property("pages", f"{len(usages)}, requests {requests}, read units {max(units)}")

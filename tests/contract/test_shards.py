@@ -32,7 +32,7 @@ async def test_more_shards_find_the_tasks_of_fewer(
     assert {task.id for task in listed.tasks} == ids
     hour_ms = clock.now_ms() // HOUR_MS * HOUR_MS
     found = await created_in(storage, hour_ms, limit=1000)
-    assert ids <= {head.task_id for head in found.heads}
+    assert ids <= {one.task_id for one in found.found}
     clock.advance(3600)
     overdue = await due_tasks(storage, clock.now_ms(), limit=100_000)
     assert ids <= {due.task_id for due in overdue}

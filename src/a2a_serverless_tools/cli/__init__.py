@@ -25,10 +25,10 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import quiet_libraries
 from a2a_serverless_tools.cli import (
     acting,
+    dead_letters,
     dev,
     docs,
     export,
-    letters,
     preflight,
     processes,
     project,
@@ -67,8 +67,8 @@ _COMMANDS: Final[Mapping[str, tuple[ModuleType, str]]] = {
     "tasks": (tasks, "lists tasks; acts on one or on many; deletes a caller's"),
     "export": (export, "writes all that a caller has, as JSON lines"),
     "journal": (acting, "lists what operators have done: who, when, and what came of it"),
-    "undecodable": (letters, "lists the messages that cannot be read; shows or deletes one"),
-    "notifications": (letters, "lists the notifications that were given up; shows or deletes one"),
+    "undecodable": (dead_letters, "lists the messages that cannot be read; shows one"),
+    "notifications": (dead_letters, "lists the notifications that were given up; shows one"),
     "provision": (
         processes,
         "creates the table and the queues of a deployment where they are missing",

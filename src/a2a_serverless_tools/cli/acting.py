@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from a2a_serverless_tools.cli.arguments import Adders, Commands, Parser, positive
 from a2a_serverless_tools.cli.task import fault_of, not_found
-from a2a_serverless_tools.cli.text import agreed, counting, printable, refuse, say
+from a2a_serverless_tools.cli.text import agreed, counting, draw, printable, refuse, say
 
 if TYPE_CHECKING:
     from a2a_serverless_tools.operate.acting import Act
@@ -22,7 +22,13 @@ _MOST: Final = 1_000
 """Tasks of one run, unless the caller asks for another number."""
 _SHOWN: Final = 10
 """Tasks that a preview names."""
-_METAVARS: Final = {"attention": "KIND", "find": "TEXT", "since": "TIME", "until": "TIME"}
+_METAVARS: Final = {
+    "attention": "KIND",
+    "find": "TEXT",
+    "since": "TIME",
+    "until": "TIME",
+    "created": "TIME",
+}
 _VERBS: Final[dict[Act, tuple[str, str]]] = {
     "cancel": (
         "cancels tasks",
@@ -77,6 +83,8 @@ def add_filter(parser: Parser, *, is_verb: bool = False) -> None:
         "context": "only those of this context",
         "since": "only those changed since: 30m, 1h, 7d ago, or a time such as 2026-11-27T08:00Z",
         "until": "only those changed before then",
+        "created": "only those created since then, where a list of all owners ends (default of "
+        "such a list: --since, at least 1d)",
     }
     for name, text in shown.items():
         default = SUPPRESS if is_verb else ""
@@ -216,8 +224,7 @@ def _print_plan(plan: Plan) -> None:
             f" Tasks to {ACTS[plan.act]}: {len(plan.rows):,}."
         )
     )
-    for row in plan.rows[:_SHOWN]:
-        print(f"  {row.task_id}  {row.state}  {row.scope}")
+    draw(plan.table(_SHOWN), has_titles=False)
     if len(plan.rows) > _SHOWN:
         print(f"  and {len(plan.rows) - _SHOWN:,} more")
     if plan.after:

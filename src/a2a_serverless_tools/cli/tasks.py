@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentTypeError, Namespace
-from collections.abc import AsyncIterator
+from argparse import Namespace
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless_tools.cli.acting import add_acts, add_filter, filter_of
@@ -18,7 +19,7 @@ from a2a_serverless_tools.cli.arguments import (
     positive,
 )
 from a2a_serverless_tools.cli.task import fault_of
-from a2a_serverless_tools.cli.text import counting, printable, refuse, typed
+from a2a_serverless_tools.cli.text import counting, draw, printable, refuse, say, typed
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.deletion import Amounts, Owner
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from a2a_serverless_tools.operate.filters import TaskFilter
     from a2a_serverless_tools.operate.inspector import Inspector
     from a2a_serverless_tools.operate.lists import Rows
-    from a2a_serverless_tools.operate.rows import TaskRow
 
-_DAY_MS: Final = 86_400_000
+_SHOWN: Final = ("created", "state", "task", "owner", "took", "caller", "known", "asked")
+"""The columns of a list, those of a fixed width first."""
 _MORE: Final = 10_000
 """How many tasks more than it has counted a deletion deletes, until it gives up."""
 
@@ -42,12 +43,6 @@ def _add(tasks: Parser) -> None:
     )
     add_filter(tasks)
     tasks.add_argument("--scope", metavar="SCOPE", help="the tasks of the owner with this digest")
-    tasks.add_argument(
-        "--created",
-        type=_ago,
-        metavar="TIME",
-        help="of all owners: look at those created since then (default: --since, at least 1d)",
-    )
     tasks.add_argument(
         "--limit", type=positive, default=50, metavar="N", help="at most (default: %(default)s)"
     )
@@ -100,18 +95,12 @@ async def _list(options: Namespace) -> int:
         which = filter_of(options)
     except InvalidArgumentError as error:
         return refuse(str(error))
-    if options.created is not None and which.owner:
-        return refuse("--created bounds the list of all owners: leave it out, or the owner.")
     if options.counts and not which.owner:
         return refuse("--counts counts the tasks of one owner: name it with --user or --scope.")
     inspector = await inspector_of(options)
-    if options.counts:
-        return await _print_counts(inspector, options, which.owner)
-    return await _print_rows(inspector, options, which)
-
-
-async def _print_counts(inspector: Inspector, options: Namespace, scope: str) -> int:
-    counts = await inspector.lists.counts(scope)
+    if not options.counts:
+        return await _print_rows(inspector, options, which)
+    counts = await inspector.lists.counts(which.owner)
     if options.json:
         print(json.dumps(dict(counts)))
     else:
@@ -120,57 +109,32 @@ async def _print_counts(inspector: Inspector, options: Namespace, scope: str) ->
 
 
 async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilter) -> int:
-    from a2a_serverless.clock import SystemClock
-    from a2a_serverless_tools.operate.wording import UNREADABLE, iso
+    """Print up to `--limit` tasks page by page; on a terminal, show a progress bar."""
+    from a2a_serverless_tools.operate.lists import PAGE, listed
 
-    now = SystemClock().now_ms()
+    now = inspector.storage.clock.now_ms()
+    which = which.bounded(now)
+    left, after = options.limit, ""
     pages: list[Rows] = []
-    async for page, rows in _pages(inspector, options, which, now):
-        pages.append(page)
-        for row in rows:
-            created = iso(row.created_at) or UNREADABLE
-            line = f"{created:<24}  {row.state:<15}  {row.task_id}  {row.scope}"
-            said = "  ".join([line, *row.notes(now), *row.described(now)])
-            print(json.dumps(row.fields) if options.json else printable(said))
-    if not any(page.rows for page in pages):
-        print("No task matches.", file=sys.stderr)
-    if pages[0].searched is not None:
-        print(f"Looked for the text in {pages[0].searched:,} tasks.", file=sys.stderr)
-    if seen := [page.looked for page in pages if page.looked is not None]:
-        count, oldest = sum(one.count for one in seen), iso(min(one.oldest for one in seen))
-        tasks = "one task" if count == 1 else f"{count:,} tasks"
-        requests = sum(one.requests for one in seen)
-        print(
-            f"Looked at {tasks} created since {oldest}, by {requests:,} requests of the table;"
-            " for older ones name a longer time, such as --created 7d.",
-            file=sys.stderr,
-        )
-    return 0
-
-
-async def _pages(
-    inspector: Inspector, options: Namespace, which: TaskFilter, now: int
-) -> AsyncIterator[tuple[Rows, list[TaskRow]]]:
-    """Yield the pages with up to `--limit` tasks; on a terminal, show a progress bar."""
-    from dataclasses import replace
-
-    from a2a_serverless_tools.operate.rows import PAGE
-
-    left, token = options.limit, ""
     with counting("looking for tasks") as found:
-        while left > 0:
-            query = which.listed(now, limit=min(left, PAGE), token=token)
-            if not which.owner:
-                created_ms = now - (options.created or _DAY_MS)
-                if options.created is None and query.since_ms is not None:
-                    created_ms = min(created_ms, query.since_ms)
-                query = replace(query, created_ms=created_ms)
-            page = await inspector.lists.tasks(query)
-            yield page, (await inspector.lists.described(page))[:left]
-            left, token = left - len(page.rows), page.next_token
-            found(options.limit - max(0, left))
-            if not token:
-                return
+        while left > 0 and (after or not pages):
+            page = await inspector.lists.page(which, after=after, limit=min(left, PAGE))
+            rows = (await inspector.lists.described(page))[:left]
+            if options.json:
+                print("".join(f"{json.dumps(row.fields)}\n" for row in rows), end="")
+            else:
+                draw(listed("", rows, _SHOWN, now), has_titles=False)
+            pages.append(page)
+            left, after = left - len(rows), page.after
+            found(options.limit - left)
+    if not any(page.rows for page in pages):
+        say("No task matches.")
+    if pages[0].search():
+        say(pages[0].search())
+    if looked := [page.looked for page in pages if page.looked]:
+        said = reduce(add, looked).sentence()
+        say(f"{said}; for older ones name a longer time, such as --created 7d.")
+    return 0
 
 
 async def _purge(options: Namespace) -> int:
@@ -315,15 +279,6 @@ def fault_of_owner(options: Namespace, does: str) -> str | None:
         except InvalidArgumentError as error:
             return f"--context: {error}"
     return None if options.scope is None else fault_of("any", options.scope)
-
-
-def _ago(text: str) -> int:
-    from a2a_serverless_tools.operate.filters import span_ms
-
-    span = span_ms(text)
-    if span is None:
-        raise ArgumentTypeError(f"{text} is no time such as 90s, 30m, 1h or 7d")
-    return span
 
 
 ADDERS: Final[Adders] = {"tasks": _add}

@@ -10,12 +10,22 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Final
 
 from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE, PROGRAM
 
+if TYPE_CHECKING:
+    from rich.console import JustifyMethod
+
+    from a2a_serverless_tools.operate.tables import Table
+
 _COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that command a terminal, or that turn the order of what it shows."""
+
+
+_WIDEST: Final = 100_000
+"""Columns of a table: a terminal wraps what is longer than its line, and a pipe gets it whole."""
 
 
 def say(text: str) -> None:
@@ -57,6 +67,36 @@ def escape_on_stdout() -> None:
     codecs.register_error("a2a_escaped", escaped)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="a2a_escaped")
+
+
+def draw(table: Table, *, has_titles: bool = True) -> None:
+    """Print a table, one row a line however long, with its title above and its note below it.
+
+    Without titles a column that is empty is left out.
+    """
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    if has_titles and table.title:
+        print(table.title)
+    if table.rows:
+        texts = [[printable(str(cell)) for cell in row] for row in table.rows]
+        shown = [has_titles or any(column) for column in zip(*texts, strict=True)]
+        grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=has_titles)
+        for title, look in compress(table.columns.items(), shown):
+            side: JustifyMethod = "right" if "number" in look else "left"
+            grid.add_column(Text(title), justify=side, no_wrap=True)
+        for row in texts:
+            grid.add_row(*map(Text, compress(row, shown)))
+        console = Console(file=io.StringIO(), width=_WIDEST, color_system=None)
+        with console.capture() as drawn:
+            console.print(grid)
+        print("\n".join(line.rstrip() for line in drawn.get().splitlines()))
+    elif table.none:
+        print(table.none)
+    if has_titles and table.note:
+        print(table.note)
 
 
 def refuse(sentence: str) -> int:

@@ -18,7 +18,7 @@ from a2a_serverless_tools.operate.acts import AT_ONCE, Acts, Done, Plan
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import newest
-from a2a_serverless_tools.operate.rows import PAGE
+from a2a_serverless_tools.operate.lists import PAGE
 
 _MOST: Final = 200
 """Tasks of one run: what a person waits for in front of a page."""
@@ -111,6 +111,7 @@ class ActPages:
             has_begun=has_begun,
             is_over=run.at >= len(run.plan.rows),
             said=said,
+            now=self._inspector.storage.clock.now_ms(),
         )
 
     async def _journal(self, request: Request) -> Response:

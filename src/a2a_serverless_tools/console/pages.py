@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -26,17 +27,16 @@ from a2a_serverless_tools.console.conversation import SPEAKERS, content_of, conv
 from a2a_serverless_tools.console.events import KINDS, events
 from a2a_serverless_tools.console.paging import LogFilter, Place
 from a2a_serverless_tools.console.parts import IMAGES, media_type
-from a2a_serverless_tools.console.queues import Queues
+from a2a_serverless_tools.console.queues import queues_page
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
 from a2a_serverless_tools.console.trying import Trying
 from a2a_serverless_tools.operate.acts import Acts, retried_as
 from a2a_serverless_tools.operate.cost import dollars
-from a2a_serverless_tools.operate.filters import TaskFilter, is_scope
+from a2a_serverless_tools.operate.filters import ATTENTIONS, STATES, TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector, Seen
 from a2a_serverless_tools.operate.journal import Entry, about
-from a2a_serverless_tools.operate.lists import Looked
-from a2a_serverless_tools.operate.rows import ATTENTIONS, LATE_MS, PAGE, STATES
-from a2a_serverless_tools.operate.status import status_of
+from a2a_serverless_tools.operate.lists import COLUMNS, LATE_MS, PAGE, Looked
+from a2a_serverless_tools.operate.status import WELL, status_of
 from a2a_serverless_tools.operate.timeline import Timeline, with_logs
 
 VIEWS: Final = ("conversation", "timeline", "events", "cost")
@@ -84,7 +84,7 @@ class Pages:
         yield "GET", "/purge", self._purge
         yield "POST", "/purge", self._purge_step
         yield from ActPages(self._inspector, self._acts, self._notes).routes()
-        yield from Queues(self._inspector, self._notes).routes()
+        yield "GET", "/queues", partial(queues_page, self._inspector)
         yield from self._trying.routes()
 
     async def _status(self, request: Request) -> Response:
@@ -93,6 +93,7 @@ class Pages:
         return page(
             "numbers.html" if is_live else "status.html",
             s=await status_of(self._inspector),
+            well=WELL,
         )
 
     # -- tasks -------------------------------------------------------------------------------
@@ -104,19 +105,19 @@ class Pages:
         try:
             which = TaskFilter.of(asked)
             scope = which.owner
-            query = which.listed(now, limit=PAGE, token=asked.get("page", ""))
-            rows = await lists.tasks(query)
+            rows = await lists.page(which, after=asked.get("after", ""))
             described = await lists.described(rows)
             counts = await lists.counts(scope) if asked.get("counts") and scope else {}
         except A2AServerlessError as error:
             return page("problem.html", status=400, text=str(error))
         fixed = which.at(now).fields  # the place is one of the list since this time
-        older = urlencode({**fixed, "page": rows.next_token}) if rows.next_token else ""
+        older = urlencode({**fixed, "after": rows.after}) if rows.after else ""
         return page(
             "rows.html" if asked.get("live") else "tasks.html",
-            rows=described,
+            rows=[(row.key, row.cells(now)) for row in described],
+            columns=COLUMNS,
             looked=rows.looked,
-            searched=rows.searched,
+            search=rows.search(),
             attentions=ATTENTIONS,
             is_full=len(rows.rows) == PAGE,
             ttl_ms=int(self._inspector.storage.timing.ttl_s * 1000),
@@ -126,8 +127,8 @@ class Pages:
             which=which,
             counts=counts,
             older=older,
-            is_first=not asked.get("page") and rows.searched is None,
-            same=urlencode({**which.fields, "page": asked.get("page", ""), "live": "1"}),
+            is_first=not asked.get("after") and rows.searched is None,
+            same=urlencode({**which.fields, "live": "1"}),
             every_s=_pause_s(rows.looked, self._inspector.storage.table),
             now=now,
         )
@@ -142,8 +143,7 @@ class Pages:
         if len(found) == 1:
             return RedirectResponse(f"{BASE}/task/{found[0].scope}/{task_id}", 303)
         if not found and task_id:
-            which = TaskFilter(**{"scope" if is_scope(task_id) else "text": task_id})
-            return RedirectResponse(f"{BASE}/tasks?{which.query}", 303)
+            return RedirectResponse(f"{BASE}/tasks?{TaskFilter.about(task_id).query}", 303)
         return page("found.html", id=task_id, found=found)
 
     # -- one task ----------------------------------------------------------------------------

@@ -46,7 +46,8 @@ from a2a_serverless_tools.operate.acting import (
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector, in_line_of
 from a2a_serverless_tools.operate.journal import Journal, newest, person
-from a2a_serverless_tools.operate.rows import PAGE, TaskRow
+from a2a_serverless_tools.operate.lists import PAGE, TaskRow, listed
+from a2a_serverless_tools.operate.tables import Table
 
 MOST: Final = 1_000
 """Tasks that one run acts on at most."""
@@ -71,6 +72,10 @@ class Plan:
     """Tasks that were looked at."""
     after: str
     """The place behind which the next run goes on; empty: there are no more tasks."""
+
+    def table(self, most: int) -> Table:
+        """Return the first tasks."""
+        return listed("", self.rows[:most], ("task", "state", "changed", "owner"), 0)
 
 
 @dataclass(slots=True)
@@ -187,8 +192,7 @@ class Acts:
     ) -> str:
         """Return why an act does not fit a task; empty: it does."""
         now_ms = storage.clock.now_ms()
-        query = None if which is None else which.listed(now_ms, limit=1)
-        if query is not None and not await self._inspector.lists.has(query, head):
+        if which is not None and not await self._inspector.lists.has(which.at(now_ms), head):
             return f"It is {plain_state(head.state)}, and none of those that were chosen."
         waits = await in_line_of(storage, head) if act == "resend" else None
         if why := refused(act, head, now_ms=now_ms, waits=waits):
@@ -308,25 +312,24 @@ class Acts:
         if act in NEED_QUEUE:
             self._backends(act)
         found: dict[TaskKey, TaskRow] = {}
-        looked, token, now_ms = 0, after, self._storage.clock.now_ms()
-        which = which.at(now_ms)
+        looked = 0
+        which = which.at(self._storage.clock.now_ms())
+        listed = replace(which, text="")  # `_fits` looks for it, without an end
         for _ in range(MOST_PAGES):
             limit = min(PAGE, most - len(found))
-            query = which.listed(now_ms, limit=limit, token=token)
-            query = replace(query, is_whole=True, text="")  # `_fits` looks for it, without an end
-            page = await self._inspector.lists.tasks(query)
+            page = await self._inspector.lists.page(listed, after=after, limit=limit)
             looked += len(page.rows)
             fits = await asyncio.gather(*(self._fits(act, row, which) for row in page.rows))
             fitting = (row for row, fit in zip(page.rows, fits, strict=True) if fit)
             found |= {row.key: row for row in fitting}
-            token = page.next_token
-            if not token or len(found) >= most:
+            after = page.after
+            if not after or len(found) >= most:
                 break
-        return Plan(act=act, which=which, rows=tuple(found.values()), looked=looked, after=token)
+        return Plan(act=act, which=which, rows=tuple(found.values()), looked=looked, after=after)
 
     async def _fits(self, act: Act, row: TaskRow, which: TaskFilter) -> bool:
-        storage = self._storage.for_scope(Scope(row.scope))
-        head = await storage.head(row.task_id)
+        storage = self._storage.for_scope(Scope(row.head.scope))
+        head = await storage.head(row.head.task_id)
         return head is not None and not await self._why_not(act, storage, head, which)
 
     async def run(self, plan: Plan, rows: Sequence[TaskRow], done: Done) -> None:
@@ -353,13 +356,12 @@ class Acts:
 
     async def _run_one(self, plan: Plan, row: TaskRow, done: Done) -> None:
         try:
-            head = await self._storage.for_scope(Scope(row.scope)).head(row.task_id)
-            if head is not None and head.incarnation != row.incarnation:
-                head = None
-            if head is None:
+            scope, task_id = row.key
+            head = await self._storage.for_scope(Scope(scope)).head(task_id)
+            if head is None or head.incarnation != row.head.incarnation:
                 done.skipped["It has gone meanwhile."] += 1
                 return
-            await self.on_one(plan.act, row.task_id, row.scope, which=plan.which)
+            await self.on_one(plan.act, task_id, scope, which=plan.which)
             done.done += 1
         except TaskNotFoundError:
             done.skipped["It has gone meanwhile."] += 1

@@ -9,26 +9,24 @@ from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urlencode
 
+from a2a.types import TaskState
+
 from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.storage.layout import MAX_REASON, TROUBLES, WAIT_KINDS
+from a2a_serverless.tasks.head import KNOWN, Head, Trouble, Wait, plain_state
 from a2a_serverless.tasks.identity import Scope, check_context_id
-from a2a_serverless_tools.operate.rows import ATTENTIONS, STATES, TaskQuery
 from a2a_serverless_tools.operate.wording import NO_REASON, iso
+
+STATES: Final[Mapping[str, TaskState]] = {plain_state(state): state for state in sorted(KNOWN)}
+"""The states that a task can have, by their plain names."""
+
+ATTENTIONS: Final[tuple[Trouble | Wait, ...]] = (*TROUBLES, *WAIT_KINDS)
+"""What a task can need attention for."""
 
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _WORDS: Final = {"hour": "1h", "day": "1d", "week": "7d"}
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 _SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{32}")
-
-
-def span_ms(text: str) -> int | None:
-    """Return the milliseconds of a text such as `90s`, `30m`, `1h` or `7d`; None: it is none."""
-    match = _AGO.fullmatch(_WORDS.get(text, text))
-    return None if match is None else int(match[1]) * _UNITS[match[2]]
-
-
-def is_scope(text: str) -> bool:
-    """Return True if a text has the form of an owner's digest."""
-    return _SCOPE.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +46,13 @@ class TaskFilter:
     reason: str = ""
     """The error of a failure, or what an open turn waits for; `NO_REASON`: none is known."""
     text: str = ""
-    """What caller, context, reason, holder, correlation id or first line contain, or the id begins
-    with."""
+    """What caller, tenant, context, reason, holder, correlation id or first line contain, whatever
+    the case, or the id begins with."""
     context: str = ""
     since: str = ""
     until: str = ""
+    created: str = ""
+    """Since when the task was created, as `since`; it also ends a list of all owners."""
 
     @classmethod
     def of(cls, asked: Mapping[str, str]) -> TaskFilter:
@@ -62,16 +62,14 @@ class TaskFilter:
             InvalidArgumentError: a field's value chooses nothing.
         """
         given = cls(**{name: asked.get(name, "").strip() for name in cls.names()})
-        if given.state and given.state not in STATES:
-            raise InvalidArgumentError(
-                f"{given.state} is no state: choose one of {', '.join(STATES)}."
-            )
-        if given.attention and given.attention not in ATTENTIONS:
-            raise InvalidArgumentError(
-                f"{given.attention} is nothing that needs attention: choose one of"
-                f" {', '.join(ATTENTIONS)}."
-            )
-        if given.scope and not is_scope(given.scope):
+        for value, known, what in (
+            (given.state, STATES, "no state"),
+            (given.attention, ATTENTIONS, "nothing that needs attention"),
+        ):
+            if value and value not in known:
+                choice = ", ".join(known)
+                raise InvalidArgumentError(f"{value} is {what}: choose one of {choice}.")
+        if given.scope and not _SCOPE.fullmatch(given.scope):
             raise InvalidArgumentError(
                 f"{given.scope} is no scope: it has 32 characters of A-Z a-z 0-9 _ -."
             )
@@ -79,9 +77,13 @@ class TaskFilter:
             raise InvalidArgumentError("A tenant is part of a caller's name: name the caller, too.")
         if given.context:
             check_context_id(given.context)
-        for text in (given.since, given.until):
-            _at(text, 0)
+        given.at(0)
         return given
+
+    @classmethod
+    def about(cls, text: str) -> TaskFilter:
+        """Return the choice of an owner's tasks by the digest, or else of those with a text."""
+        return cls(scope=text) if _SCOPE.fullmatch(text) else cls(text=text)
 
     @classmethod
     def names(cls) -> Iterable[str]:
@@ -108,41 +110,82 @@ class TaskFilter:
         """Return the owner as a person knows it: the caller's name, or else the digest."""
         return self.user or self.scope
 
+    @property
+    def kind(self) -> str:
+        """Return what its tasks need attention for, by whose index they are listed; empty: none.
+
+        Failed and rejected tasks of all owners do, too.
+        """
+        is_trouble = not self.owner and self.state in TROUBLES
+        return self.attention or (self.state if is_trouble else "")
+
+    def bounded(self, now_ms: int) -> TaskFilter:
+        """Return the same choice with fixed times, and an end of a list in the order of creation.
+
+        Without `created` that is a day ago, or `since` if that is longer.
+        """
+        fixed, ago = self.at(now_ms), now_ms - _UNITS["d"]
+        if self.owner or self.kind or self.created:
+            return fixed
+        return replace(fixed, created=iso(min(ago, fixed.since_ms or ago)) or "")
+
     def sentence(self) -> str:
         """Return the fields as words: `state failed, since 1h`; `all tasks` without any."""
         return ", ".join(f"{name} {value}" for name, value in self.fields.items()) or "all tasks"
 
     def at(self, now_ms: int) -> TaskFilter:
-        """Return the same choice with times in place of what is so long ago."""
-        since, until = (iso(_at(text, now_ms)) or "" for text in (self.since, self.until))
-        return replace(self, since=since, until=until)
+        """Return the same choice with times in place of what is so long ago.
 
-    def listed(self, now_ms: int, *, limit: int, token: str = "") -> TaskQuery:
-        """Return the query of one page of a list of these tasks."""
-        return TaskQuery(
-            scope=self.owner or None,
-            state=self.state or None,
-            context_id=self.context or None,
-            since_ms=_at(self.since, now_ms),
-            until_ms=_at(self.until, now_ms),
-            attention=next((one for one in ATTENTIONS if one == self.attention), None),
-            reason="" if self.reason == NO_REASON else self.reason or None,
-            text=self.text,
-            limit=limit,
-            token=token,
+        Raises:
+            InvalidArgumentError: a time is none.
+        """
+        times = (self.since, self.until, self.created)
+        since, until, created = (iso(_ms(text, now_ms)) or "" for text in times)
+        return replace(self, since=since, until=until, created=created)
+
+    @property
+    def since_ms(self) -> int | None:
+        """Return `since` of a filter with fixed times, in milliseconds; None: it has none."""
+        return _ms(self.since)
+
+    @property
+    def until_ms(self) -> int | None:
+        """Return `until`, as `since_ms`."""
+        return _ms(self.until)
+
+    @property
+    def created_ms(self) -> int | None:
+        """Return `created`, as `since_ms`."""
+        return _ms(self.created)
+
+    def has(self, head: Head, reason: str, at: int) -> bool:
+        """Return True if a task is one of those, but for its text and why it needs attention.
+
+        `at` is the time that `since` and `until` are about. The filter is one with times: see `at`.
+        """
+        wanted = "" if self.reason == NO_REASON else self.reason[:MAX_REASON]
+        until = self.until_ms
+        return (
+            self.owner in ("", head.scope)
+            and self.state in ("", plain_state(head.state))
+            and self.context in ("", head.context_id)
+            and (not self.reason or wanted == reason[:MAX_REASON])
+            and at >= (self.since_ms or 0)
+            and (until is None or at < until)
+            and head.created_at >= (self.created_ms or 0)
         )
 
 
-def _at(text: str, now_ms: int) -> int | None:
-    """Return the time that a text means, in milliseconds; None: it is empty.
+def _ms(text: str, now_ms: int = 0) -> int | None:
+    """Return the time that a text means, in milliseconds since the epoch; None: it is empty.
 
     Raises:
         InvalidArgumentError: it is no time.
     """
     if not text:
         return None
-    if (ago := span_ms(text)) is not None:
-        return max(0, now_ms - ago)
+    if match := _AGO.fullmatch(_WORDS.get(text, text)):
+        return max(0, now_ms - int(match[1]) * _UNITS[match[2]])
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

@@ -4,49 +4,61 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Final, cast
+from typing import Any, Final, TypeAlias, cast
 
-from a2a_serverless.errors import PageTokenError
+from a2a.types import TaskState
+
+from a2a_serverless.errors import A2AServerlessError, PageTokenError
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
-from a2a_serverless.storage.finding import Due, due_tasks
-from a2a_serverless.storage.layout import (
-    HEAD,
-    HOUR_MS,
-    TROUBLES,
-    attention_in,
-    event_sort,
-    task_partition,
-)
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import HOUR_MS, TROUBLES, event_sort, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery, count_states, newest_heads
-from a2a_serverless.storage.table import Item, Range
+from a2a_serverless.storage.table import Item, Key, Range
 from a2a_serverless.tasks.attempts import overdue_cancel
-from a2a_serverless.tasks.head import Attention, Head, Trouble, Wait, state_name
+from a2a_serverless.tasks.entries import decode_entries
+from a2a_serverless.tasks.head import (
+    ASLEEP,
+    HANDOVER,
+    Attention,
+    Head,
+    Wait,
+    plain_state,
+    state_name,
+)
 from a2a_serverless.tasks.identity import Scope, TaskKey
-from a2a_serverless_tools.operate.asked import Requests
+from a2a_serverless_tools.operate.filters import STATES, TaskFilter
 from a2a_serverless_tools.operate.finding import (
-    Created,
-    NotedTasks,
+    Named,
     created_in,
-    load_noted,
+    named_heads,
     tasks_in_trouble,
     waiting_tasks,
 )
-from a2a_serverless_tools.operate.rows import STATES, TaskQuery, TaskRow, row_of
+from a2a_serverless_tools.operate.tables import NUMBER, Cell, Table
+from a2a_serverless_tools.operate.wording import (
+    IN_LINE,
+    age,
+    duration,
+    iso,
+    left_at_record,
+    number,
+    times,
+)
+from a2a_serverless_tools.operate.words import UNKNOWN, Asked, asked_in
 
-SEARCHED: Final = 1_000
-"""The newest tasks of a list among which a text is looked for."""
-
+PAGE: Final = 50
+"""The tasks of one page, unless the caller asks for another number."""
+LATE_MS: Final = 120_000
+"""Two sweeps of a deployment: a turn that slept is woken by then."""
 MOST_NOTED: Final = 4_000
 """The most entries of the index of what needs attention that one look reads."""
-
+_SEARCHED: Final = 1_000
+"""The newest tasks of a list among which a text is looked for."""
 _KEPT: Final = 5_000
-"""Claims whose process is remembered."""
-_CLAIM: Final = ("token", "worker")
+"""Tasks whose request, and claims whose process, are remembered: neither ever changes."""
 _CLAIMS: Final = 30
 """The first commits of a turn, among which its claim is looked for."""
 _DAY_MS: Final = 24 * HOUR_MS
@@ -54,49 +66,215 @@ _AHEAD_MS: Final = 300_000
 """How far the clock that a task was created by may be ahead of this one."""
 _STEPS: Final = 50
 """The most reads for one page of all tasks; each looks at as many tasks as the page shows."""
-_PLACE: Final = re.compile(
-    r"(?P<hour>[0-9]{1,7})/(?P<before>([0-9]{15}#[A-Za-z0-9._:-]{1,100}#[A-Za-z0-9_-]{32})?)"
+_OF_HEAD: Final = (
+    *("scope", "task_id", "incarnation", "context_id", "created_at", "status_at", "version"),
+    *("attempts", "turn_is_open", "due_at"),
 )
-_NEXT_MS: Final = 2 * HOUR_MS
-"""An open turn that is not asleep is due within a lease, the longest wait of a sweep or of a retry:
-within this."""
+_PLACE: Final = re.compile(r"(?P<down_to>[0-9]{1,14})/(?P<after>[A-Za-z0-9_-]*)")
+
+COLUMNS: Final[Mapping[str, str]] = {
+    "task": "main-cell",
+    "state": "",
+    "changed": "",
+    "caller": "short",
+    "asked": "rest",
+    "known": "notes",
+    "took": f"{NUMBER} from-980",
+    "created": "from-1500",
+    "context": "from-1900 short",
+}
+"""What a list shows of a task, each with the look of its column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """One task in a list."""
+
+    head: Head
+    why: Attention | None
+    """Why the task is in a list of those that need attention, or else what HEAD says."""
+    asked: Asked = UNKNOWN
+    holder: str = ""
+    """The process that has claimed the open turn; empty: none has, or it is unknown."""
+
+    @property
+    def key(self) -> TaskKey:
+        """Return the key of the task among those of all scopes."""
+        return self.head.scope, self.head.task_id
+
+    @property
+    def reason(self) -> str:
+        """Return why the task has failed, or what its open turn waits for; empty: unknown."""
+        return self.why.reason if self.why else ""
+
+    @property
+    def is_claimed(self) -> bool:
+        """Return True if an attempt has claimed the open turn and has not given it back."""
+        head = self.head
+        return head.turn_is_open and head.is_claimed and not (head.was_released or head.left)
+
+    @property
+    def waits_since(self) -> int | None:
+        """Return since when the open turn has no worker; None: it has one, or it is unknown."""
+        head = self.head
+        if not head.turn_is_open:
+            return None
+        if head.released is not None and head.was_released:
+            return head.released.until if head.released.reason == ASLEEP else head.released.at
+        is_new = head.token is None and head.state == TaskState.TASK_STATE_SUBMITTED
+        return head.status_at if is_new else None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return what is known of the task, for programs; times are milliseconds."""
+        head, why = self.head, self.why
+        released = head.released if head.turn_is_open and head.was_released else None
+        return {name: getattr(head, name) for name in _OF_HEAD} | {
+            "state": plain_state(head.state),
+            "is_cancel_asked": head.cancel is not None,
+            "sends": head.resends,
+            "is_claimed": self.is_claimed,
+            "waits_since": self.waits_since,
+            "waits_until": released.until if released else 0,
+            "waits_for": released.reason if released else "",
+            "left": head.left if head.turn_is_open else "",
+            "reason": self.reason,
+            "correlation_id": why.correlation_id if why else "",
+            "holder": self.holder,
+            "caller": self.asked.caller,
+            "tenant": self.asked.tenant,
+            "first_line": self.asked.line,
+        }
+
+    def took_ms(self, now_ms: int) -> int:
+        """Return how long the task took to its end, or has taken so far."""
+        end = self.head.status_at if self.head.is_terminal else now_ms
+        return max(0, end - self.head.created_at)
+
+    def mentions(self, text: str) -> bool:
+        """Return True if the row, with what is known of it, contains a casefolded text."""
+        asked = self.asked
+        shown = (asked.caller, asked.tenant, asked.line, self.head.context_id, self.reason)
+        exact = (self.why.correlation_id if self.why else "", self.head.scope)
+        begins = self.head.task_id.casefold().startswith(text)
+        return begins or text in exact or any(text in o.casefold() for o in (*shown, self.holder))
+
+    def notes(self, now_ms: int) -> list[str]:
+        """Return what a person should know of the task besides its state."""
+        head, since, is_canceled = self.head, self.waits_since, False
+        is_canceled = head.state == TaskState.TASK_STATE_CANCELED
+        notes = ["cancel asked"] if head.cancel is not None and not is_canceled else []
+        if overdue_cancel(head, now_ms=now_ms):
+            notes = ["a cancel that has not ended it"]
+        if not head.turn_is_open:
+            return notes
+        released = head.released if head.was_released else None
+        waited = "" if since is None else f" for {age(now_ms - since)}"
+        if head.left == ASLEEP:
+            notes.append(left_at_record(ASLEEP, released.until if released else 0))
+        elif head.left:
+            notes.append(IN_LINE[head.left] + (waited and f",{waited}"))
+        elif released and released.until > now_ms:
+            notes.append(f"waits {age(released.until - now_ms)}: {released.reason}")
+        elif not self.is_claimed:
+            handed = "handed over, " if released and released.reason == HANDOVER else ""
+            notes.append(f"{handed}no worker{waited}")
+        if head.attempts > 1:
+            notes.append(f"attempt {head.attempts}")
+        if head.resends:
+            notes.append(f"sent again {times(head.resends)}")
+        if self.is_overdue(now_ms):
+            notes.append("overdue")
+        return notes
+
+    def is_overdue(self, now_ms: int) -> bool:
+        """Return True if the sweeper was to look at the task; it wakes a sleeping turn a bit late.
+
+        That is at most `LATE_MS` where it runs.
+        """
+        late_ms = LATE_MS if self.head.left == ASLEEP else 0
+        return self.head.due_at is not None and self.head.due_at + late_ms < now_ms
+
+    def cells(self, now_ms: int) -> dict[str, Cell]:
+        """Return what a list shows of the task, by the names of `COLUMNS`."""
+        head, state = self.head, plain_state(self.head.state)
+        reason = self.reason if not head.turn_is_open else ""
+        notes = ((note, "note") for note in self.notes(now_ms))
+        return {
+            "task": Cell(head.task_id, task=self.key),
+            "state": Cell(state, f"state {state}"),
+            "changed": Cell(at=head.status_at),
+            "caller": Cell(self.asked.by, "by"),
+            "asked": Cell(self.asked.line),
+            "known": Cell("", "", ((reason, "why"), *notes, (self.holder, "worker"))),
+            "took": Cell(duration(self.took_ms(now_ms))),
+            "created": Cell(at=head.created_at, look="time"),
+            "context": Cell(head.context_id, "worker"),
+            "owner": Cell(head.scope),
+        }
+
+
+def listed(title: str, rows: Iterable[TaskRow], names: Iterable[str], now_ms: int) -> Table:
+    """Return tasks as a table with some of what `TaskRow.cells` has."""
+    cells = [row.cells(now_ms) for row in rows]
+    columns = {name: COLUMNS.get(name, "") for name in names}
+    return Table(title, columns, [[of[name] for name in columns] for of in cells])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
     """The tasks among which a page was looked for: those created from `oldest` to `newest`."""
 
-    count: int
+    count: int = 0
     newest: int
     oldest: int
     """Milliseconds since the epoch, as `newest`."""
-    requests: int
+    requests: int = 0
     """The requests of the table that it took, at least."""
+
+    def __add__(self, other: Looked) -> Looked:
+        return Looked(
+            count=self.count + other.count,
+            newest=max(self.newest, other.newest),
+            oldest=min(self.oldest, other.oldest),
+            requests=self.requests + other.requests,
+        )
+
+    def sentence(self) -> str:
+        """Return what was looked at, without a full stop."""
+        return (
+            f"Looked at {number(self.count, 'task')} created from {iso(self.oldest)} to"
+            f" {iso(self.newest)}, the newest first, by {number(self.requests, 'request')} of the"
+            " table"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """One page of a list, and the token of the next one; empty: there is none."""
+    """One page of a list."""
 
     rows: tuple[TaskRow, ...]
-    next_token: str = ""
+    after: str = ""
+    """Where the next page goes on; empty: there is none."""
     looked: Looked | None = None
     """None: the list is in the order of changes, and the page has all that match up to its end."""
     searched: int | None = None
     """The tasks among which a text was looked for; None: none was."""
 
+    def search(self) -> str:
+        """Return where a text was looked for, as a sentence; empty: none was."""
+        if self.searched is None:
+            return ""
+        return (
+            f"Looked for the text in {number(self.searched, 'task')}, the newest of this list; by"
+            " correlation id in all that failed."
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenTurns:
-    """Open turns of all callers, those first at which the sweeper looks first."""
 
-    rows: tuple[TaskRow, ...]
-    cancels: tuple[TaskRow, ...]
-    """Tasks, of open turns or none, that were to be canceled by now."""
-    unread: tuple[Due, ...]
-    """Those whose HEAD could not be read."""
-    is_all: bool
-    """False: there are more, due later."""
+_Seen: TypeAlias = tuple[TaskRow, int, str]
+"""A task, the time that a filter's times are about, and its place in the list."""
+_Step: TypeAlias = tuple[list[_Seen], str, bool]
+"""What one read has found, where the next one goes on, and whether none is to be made."""
 
 
 class Lists:
@@ -111,110 +289,147 @@ class Lists:
 
     def __init__(self, storage: DurableStorage) -> None:
         self._storage = storage
-        self.asked = Requests(storage.table)
+        self._asked: dict[Key, Asked] = {}
         self._holders: dict[str, str] = {}
 
-    async def tasks(self, query: TaskQuery) -> Rows:
-        """Return one page of tasks; it looks at a bounded number, and may have fewer than asked.
+    async def page(self, which: TaskFilter, *, after: str = "", limit: int = PAGE) -> Rows:
+        """Return one page of tasks; it looks at a bounded number, and may have fewer than `limit`.
 
-        Failed and rejected tasks of all owners come in the order of their ends, without a bound.
+        Those that need attention come in the order of that: the newest trouble first, the longest
+        wait first. So do failed and rejected tasks of all owners. An owner's come with the newest
+        change first, and else the newest task does.
 
         Raises:
-            PageTokenError: the token was made for another kind of list.
+            PageTokenError: `after` was made for another kind of list.
         """
-        if query.attention is None and query.state in ("failed", "rejected") and not query.scope:
-            kind: Trouble = "failed" if query.state == "failed" else "rejected"
-            query = replace(query, attention=kind)
-        if query.text:
-            return await self._with_text(query)
-        if query.attention is not None:
-            return await self._of_attention(query, query.attention)
-        return await (self._of_scope(query) if query.scope else self._of_all(query))
+        which = which.at(self._storage.clock.now_ms())
+        if which.text:
+            return await self._with_text(which)
+        if which.kind:
+            return await self._of_attention(which, after, limit)
+        return await (self._of_owner if which.owner else self._of_all)(which, after, limit)
 
-    async def has(self, query: TaskQuery, head: Head) -> bool:
-        """Return True if a task is one of those that a query asks for, as it is now."""
-        row = row_of(head)
-        if query.attention is None:
-            is_one = query.has(row)
-        else:
-            why = await self._why(head, query.attention)
-            is_one = any(query.has(replace(row, reason=one.reason), one.at) for one in why)
-        if not is_one or not query.text:
+    async def has(self, which: TaskFilter, head: Head) -> bool:
+        """Return True if a task is one of those that a filter with times chooses, as it is now."""
+        row = TaskRow(head=head, why=head.attention)
+        why = [row.why] if row.why and row.why.kind == which.attention else []
+        if which.attention == "untold":
+            pushes = await self._storage.for_scope(Scope(head.scope)).webhooks.all(head.task_id)
+            why = [push.given_up.attention for push in pushes if push.given_up is not None]
+        seen = [(one.reason, one.at) for one in why]
+        seen = seen if which.attention else [(row.reason, head.status_at)]
+        is_one = any(which.has(head, reason, at) for reason, at in seen)
+        if not is_one or not which.text:
             return is_one
         (described,) = await self.described(Rows(rows=(row,)))
-        return described.mentions(query.text.casefold())
+        return described.mentions(which.text.casefold())
 
-    async def _why(self, head: Head, kind: Trouble | Wait) -> list[Attention]:
-        """Return why a task needs attention of a kind, as HEAD or its webhooks say."""
-        if kind != "untold":
-            return [] if head.attention is None or head.attention.kind != kind else [head.attention]
-        pushes = await self._storage.for_scope(Scope(head.scope)).webhooks.all(head.task_id)
-        return [push.given_up.attention for push in pushes if push.given_up is not None]
-
-    async def _with_text(self, query: TaskQuery) -> Rows:
-        """Return those of the newest `SEARCHED` tasks of a list that contain the query's text."""
-        rest, looked, wanted = replace(query, text="", limit=100), 0, query.text.casefold()
-        given = Rows(rows=()) if query.scope else await self._with_reference(wanted)
-        rows = {row.key: row for row in await self.described(given)}
-        while looked < SEARCHED:
-            page = await self.tasks(rest)
-            looked += len(page.rows) if page.looked is None else page.looked.count
+    async def _with_text(self, which: TaskFilter) -> Rows:
+        """Return those of the newest `_SEARCHED` tasks of a list that contain the filter's text."""
+        rest, looked, wanted = replace(which, text=""), 0, which.text.casefold()
+        given = Rows(rows=()) if which.owner else await self._with_reference(wanted)
+        rows, after = {row.key: row for row in await self.described(given)}, ""
+        while looked < _SEARCHED:
+            page = await self.page(rest, after=after, limit=100)
+            looked += page.looked.count if page.looked else len(page.rows)
             described = await self.described(page)
             rows |= {row.key: row for row in described if row.mentions(wanted)}
-            if not page.next_token:
+            after = page.after
+            if not after:
                 break
-            rest = replace(rest, token=page.next_token)
         return Rows(rows=tuple(rows.values()), searched=looked)
 
     async def _with_reference(self, correlation_id: str) -> Rows:
         """Return the failed task whose client was given a correlation id, of all that are kept."""
-        page, place = NotedTasks(found=(), is_all=False), ""
-        while not page.is_all:
-            page = await tasks_in_trouble(self._storage, before=place, limit=MOST_NOTED)
-            place = page.found[-1].place if page.found else place
-            own = [one for one in page.found if one.why.correlation_id == correlation_id]
-            if own:
-                heads = await load_noted(self._storage, own)
-                return Rows(rows=tuple(map(row_of, heads.values())))
-        return Rows(rows=())
+        look = await tasks_in_trouble(self._storage, limit=MOST_NOTED)
+        while True:
+            own = [o for o in look.found if o.why and o.why.correlation_id == correlation_id]
+            if own or not look.after:
+                heads = await named_heads(self._storage, own)
+                return Rows(rows=tuple(TaskRow(head=o, why=o.attention) for o in heads.values()))
+            look = await tasks_in_trouble(self._storage, after=look.after, limit=MOST_NOTED)
 
-    async def _of_attention(self, query: TaskQuery, kind: Trouble | Wait) -> Rows:
-        """Return tasks that need attention, in the order of its index; HEAD has the last word."""
-        found: dict[TaskKey, TaskRow] = {}
-        place = query.token or (_time(query.until_ms) if kind in TROUBLES else "")
-        if query.token and attention_in(query.token) is None:
-            raise PageTokenError
-        for _ in range(_STEPS):
-            page = await self._noted(kind, query.since_ms or 0, place, query.limit)
-            wanted = [
-                o for o in page.found if o.why.kind == kind and query.scope in (None, o.scope)
-            ]
-            heads = await load_noted(self._storage, wanted)
-            for one in wanted:
-                if len(found) >= query.limit and one.place != place:
-                    return Rows(rows=tuple(found.values()), next_token=place)
-                place = one.place
+    async def _of_owner(self, which: TaskFilter, after: str, limit: int) -> Rows:
+        listed = ListTasksQuery(
+            status=STATES[which.state] if which.state else None,
+            page_size=limit,
+            page_token=after or None,
+            context_id=which.context or None,
+            status_timestamp_after=which.since or None,
+        )
+        storage = self._storage.for_scope(Scope(which.owner))
+        heads, after = await newest_heads(storage, listed)
+        rows = [TaskRow(head=head, why=head.attention) for head in heads]
+        own = (row for row in rows if which.has(row.head, row.reason, row.head.status_at))
+        return Rows(rows=tuple(own), after=after)
+
+    async def _of_attention(self, which: TaskFilter, after: str, limit: int) -> Rows:
+        """Return tasks in the order of the index of attention; HEAD has the last word."""
+        kind, since, until = which.kind, which.since_ms, which.until_ms
+
+        async def look(after: str) -> _Step:
+            if kind in TROUBLES:
+                page = await tasks_in_trouble(
+                    self._storage, since_ms=since or 0, until_ms=until, after=after, limit=limit
+                )
+            else:
+                wait = cast("Wait", kind)
+                page = await waiting_tasks(self._storage, wait, after=after, limit=limit)
+            named = [o for o in page.found if o.why and o.why.kind == kind]
+            heads = await named_heads(
+                self._storage, [one for one in named if which.owner in ("", one.scope)]
+            )
+            seen: list[_Seen] = []
+            for one in named:
                 head = heads.get((one.scope, one.task_id))
                 why = one.why if one.config_id or head is None else head.attention
-                if head is None or why is None or why.kind != kind:
-                    continue
-                row = replace(row_of(head), reason=why.reason)
-                if query.has(row, why.at):
-                    found.setdefault(row.key, row)
-            place = page.found[-1].place if page.found else place
-            if page.is_all or len(found) >= query.limit:
-                place = "" if page.is_all else place
-                break
-        return Rows(rows=tuple(found.values()), next_token=place)
+                if head is not None and why is not None and why.kind == kind:
+                    seen.append((TaskRow(head=head, why=why), why.at, one.place))
+            return seen, page.after, not page.after
 
-    async def _noted(
-        self, kind: Trouble | Wait, since_ms: int, place: str, limit: int
-    ) -> NotedTasks:
-        if kind in TROUBLES:
-            return await tasks_in_trouble(
-                self._storage, since_ms=since_ms, before=place, limit=limit
-            )
-        return await waiting_tasks(self._storage, cast("Wait", kind), after=place, limit=limit)
+        rows, after, _ = await _walked(which, after, limit, look)
+        return Rows(rows=rows, after=after)
+
+    async def _of_all(self, which: TaskFilter, after: str, limit: int) -> Rows:
+        """Return tasks hour by hour, the newest first.
+
+        Its first page looks at those of a day, or since `since` if that is longer ago; the next
+        ones look further back. With `created` it looks back until then.
+        """
+        now = self._storage.clock.now_ms()
+        newest, _ = _place_in(after) if after else (now, "")
+        oldest = max(0, now - int(self._storage.timing.ttl_s * 1000))  # the rest has expired
+        created, since = which.created_ms, which.since_ms
+        last = oldest if created is None else created
+        day = now - _DAY_MS if since is None else min(now - _DAY_MS, since)
+        until = last if after or created is not None else max(last, day)
+        requests = 0
+
+        async def look(after: str) -> _Step:
+            nonlocal requests
+            down_to, behind = _place_in(after)
+            hour = (down_to if behind else down_to - 1) // HOUR_MS * HOUR_MS
+            page = await created_in(self._storage, hour, after=behind, limit=limit)
+            heads = await named_heads(self._storage, page.found)
+            requests += layout.SHARDS + bool(page.found)
+            seen = [
+                (TaskRow(head=head, why=head.attention), head.status_at, f"{one.at}/{one.place}")
+                for one in page.found
+                if (head := heads.get((one.scope, one.task_id)))
+                and head.created_at >= (created or 0)
+            ]
+            end = f"{page.found[-1].at}/{page.after}" if page.after else f"{hour}/"
+            return seen, end, not page.after and hour <= until
+
+        start = after or f"{now + _AHEAD_MS + 1}/"
+        rows, after, count = await _walked(which, start, limit, look)
+        down_to, behind = _place_in(after)
+        if not behind and down_to <= last:
+            after = ""
+        looked = Looked(
+            count=count, newest=newest, oldest=max(down_to, created or 0), requests=requests
+        )
+        return Rows(rows=rows, after=after, looked=looked)
 
     async def described(self, page: Rows) -> list[TaskRow]:
         """Return a page with what a person knows of tasks: who asked for what, and who has them.
@@ -225,13 +440,25 @@ class Lists:
         if page.searched is not None:
             return list(page.rows)
         heads = [row.head for row in page.rows]
-        asked = await self.asked.of(heads)
+        asked = await self.asked(heads)
         holders = await asyncio.gather(*map(self._holder, heads))
-        said = (asked[row.key] for row in page.rows)
         return [
-            replace(row, caller=of.caller, tenant=of.tenant, first_line=of.line, holder=holder)
-            for row, of, holder in zip(page.rows, said, holders, strict=True)
+            replace(row, asked=asked[row.key], holder=holder)
+            for row, holder in zip(page.rows, holders, strict=True)
         ]
+
+    async def asked(self, tasks: Iterable[Head | Named]) -> Mapping[TaskKey, Asked]:
+        """Return what tasks were asked, out of the first commit of each log.
+
+        One request reads those of a hundred that are not known.
+        """
+        keys = {(one.scope, one.task_id): _first_commit(one) for one in tasks}
+        missing = list(dict.fromkeys(key for key in keys.values() if key not in self._asked))
+        if missing:
+            found = await self._storage.table.load(missing, consistent=False, only=("body",))
+            self._asked |= {key: _asked_in(found.get(key)) for key in missing}
+            _forget(self._asked)
+        return {task: self._asked.get(key, UNKNOWN) for task, key in keys.items()}
 
     async def _holder(self, head: Head) -> str:
         """Return the process that has claimed a turn; empty: it is not among its first commits."""
@@ -241,116 +468,69 @@ class Lists:
         if token not in self._holders:
             partition = task_partition(head.scope, head.task_id)
             first = event_sort(head.incarnation, head.turn_base)
-            wanted = Range(partition=partition, first=first, last=HEAD, only=_CLAIM, page=_CLAIMS)
+            only = ("token", "worker")
+            last = layout.HEAD
+            wanted = Range(partition=partition, first=first, last=last, only=only, page=_CLAIMS)
             async with aclosing(self._storage.table.query(wanted)) as pages:
                 items: list[Item] = await anext(pages, [])
             for item in items:
                 if item.get("token") == token and isinstance(item.get("worker"), str):
                     self._holders[token] = item["worker"]
-            for old in list(self._holders)[:-_KEPT]:
-                del self._holders[old]
+            _forget(self._holders)
         return self._holders.get(token, "")
-
-    async def _of_scope(self, query: TaskQuery) -> Rows:
-        since = query.since_ms
-        listed = ListTasksQuery(
-            status=STATES[query.state] if query.state else None,
-            page_size=query.limit,
-            page_token=query.token or None,
-            context_id=query.context_id,
-            status_timestamp_after=None if since is None else _iso(since),
-        )
-        heads, token = await newest_heads(self._storage.for_scope(Scope(query.scope or "")), listed)
-        return Rows(rows=tuple(filter(query.has, map(row_of, heads))), next_token=token)
-
-    async def _of_all(self, query: TaskQuery) -> Rows:
-        """Return tasks hour by hour, the newest first; the token is the place to go on from.
-
-        One page reads at most `_STEPS` times, however many tasks there are.
-        """
-        now, floor = self._storage.clock.now_ms(), query.created_ms
-        place = _place_in(query.token)
-        hour, before = place or ((now + _AHEAD_MS) // HOUR_MS, "")
-        newest = _oldest_looked_at(hour, before) if place else now
-        oldest = max(0, now - int(self._storage.timing.ttl_s * 1000))
-        first = now - _DAY_MS if query.since_ms is None else min(now - _DAY_MS, query.since_ms)
-        is_older = place or query.is_whole
-        until = (oldest if is_older else max(first, oldest)) if floor is None else max(0, floor)
-        rows: list[TaskRow] = []
-        count, requests = 0, 0
-
-        def answer(token: str, looked_to: int) -> Rows:
-            down_to = max(looked_to, floor or 0)
-            looked = Looked(count=count, newest=newest, oldest=down_to, requests=requests)
-            return Rows(rows=tuple(rows), next_token=token, looked=looked)
-
-        for _ in range(_STEPS):
-            if hour < until // HOUR_MS:
-                has_more = floor is None and hour >= oldest // HOUR_MS
-                return answer(f"{hour}/" if has_more else "", (hour + 1) * HOUR_MS)
-            found = await created_in(
-                self._storage, hour * HOUR_MS, before=before, limit=query.limit
-            )
-            requests += layout.SHARDS + bool(found.heads)
-            for head in found.heads:
-                if floor is not None and head.created_at < floor:
-                    continue
-                count += 1
-                row = row_of(head)
-                if query.has(row):
-                    rows.append(row)
-                if len(rows) == query.limit:
-                    return answer(f"{hour}/{Created.place(head)}", head.created_at)
-            hour, before = (hour, found.before) if found.before else (hour - 1, "")
-        return answer(f"{hour}/{before}", _oldest_looked_at(hour, before))
 
     async def counts(self, scope: str) -> Mapping[str, int]:
         """Return the number of a scope's tasks by state; this reads an index entry for each."""
         counted = await count_states(self._storage.for_scope(Scope(scope)))
         return {name: counted[state_name(state)] for name, state in STATES.items()}
 
-    async def open_turns(self, limit: int) -> _OpenTurns:
-        """Return what is due of the first `limit` tasks at which the sweeper looks next."""
-        now = self._storage.clock.now_ms()
-        found = await due_tasks(self._storage, now + _NEXT_MS, limit=limit + 1)
-        turns, is_all = found[:limit], len(found) <= limit
-        keys = [(one.scope.digest, one.task_id) for one in turns]
-        heads: dict[TaskKey, Head | None] = dict.fromkeys(keys)
-        parts = (keys[at : at + LOOK_AT_ONCE] for at in range(0, len(keys), LOOK_AT_ONCE))
-        for seen in await asyncio.gather(*map(self._storage.look, parts)):
-            heads |= seen
-        known = [head for head in heads.values() if head is not None]
-        cancels = [head for head in known if overdue_cancel(head, now_ms=now)]
-        rows = [row_of(head) for head in known if head.turn_is_open and head not in cancels]
-        unread = [one for one, key in zip(turns, keys, strict=True) if heads[key] is None]
-        return _OpenTurns(
-            rows=tuple(rows),
-            cancels=tuple(map(row_of, cancels)),
-            unread=tuple(unread),
-            is_all=is_all,
-        )
+
+async def _walked(
+    which: TaskFilter, after: str, limit: int, look: Callable[[str], Awaitable[_Step]]
+) -> tuple[tuple[TaskRow, ...], str, int]:
+    """Return up to `limit` tasks behind a place, where it goes on, and how many were looked at."""
+    rows: dict[TaskKey, TaskRow] = {}
+    count = 0
+    for _ in range(_STEPS):
+        seen, end, is_over = await look(after)
+        for looked, (row, at, place) in enumerate(seen, 1):
+            count += 1
+            if which.has(row.head, row.reason, at):
+                rows.setdefault(row.key, row)
+            if len(rows) == limit:
+                return tuple(rows.values()), place if looked < len(seen) else end, count
+        after = end
+        if is_over:
+            break
+    return tuple(rows.values()), after, count
 
 
-def _time(at_ms: int | None) -> str:
-    """Return the place before a time in the index of trouble; empty: its end."""
-    return "" if at_ms is None else f"{at_ms:015d}"
+def _place_in(after: str) -> tuple[int, str]:
+    """Return the time down to which a page has looked, and its place in that hour, if it has one.
 
-
-def _place_in(token: str) -> tuple[int, str] | None:
-    """Return the hour, and the place in it, at which a page begins; None if there is no token."""
-    if not token:
-        return None
-    match = _PLACE.fullmatch(token)
+    Raises:
+        PageTokenError: it is no place in the list of all tasks.
+    """
+    match = _PLACE.fullmatch(after)
     if match is None:
         raise PageTokenError
-    return int(match["hour"]), match["before"]
+    return int(match["down_to"]), match["after"]
 
 
-def _oldest_looked_at(hour: int, before: str) -> int:
-    """Return the time of creation down to which tasks were looked at, by the place to go on."""
-    return int(before.partition("#")[0]) if before else (hour + 1) * HOUR_MS
+def _first_commit(task: Head | Named) -> Key:
+    partition = task_partition(task.scope, task.task_id)
+    return Key(partition, event_sort(task.incarnation, 1, 0))
 
 
-def _iso(at_ms: int) -> str:
-    """Return a time in UTC; one before 1970 as 1970: nothing is older."""
-    return datetime.fromtimestamp(max(0, at_ms) / 1000, UTC).isoformat()
+def _asked_in(item: Mapping[str, Any] | None) -> Asked:
+    """Return what the first part of a log says; what cannot be read counts as unknown."""
+    body = None if item is None else item.get("body")
+    try:
+        return asked_in(decode_entries(body)) if isinstance(body, bytes) else UNKNOWN
+    except (A2AServerlessError, ValueError):
+        return UNKNOWN
+
+
+def _forget(known: dict[Any, Any]) -> None:
+    for old in list(known)[:-_KEPT]:
+        del known[old]

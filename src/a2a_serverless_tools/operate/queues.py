@@ -1,10 +1,9 @@
-"""The queues as a person sees them: how full they are, and what was set aside, also to delete."""
+"""The queues as a person sees them: how full they are, and the dead letters."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, Name, queue_on
 
 Aside: TypeAlias = Literal["dead_letter_queue", "undecodable_queue", "push_dead_letter_queue"]
-"""A queue of messages that were set aside, by the setting that names the queue."""
+"""A queue of dead letters, by the setting that names the queue."""
 
 ASIDE: Final[Mapping[Aside, str]] = {
     "dead_letter_queue": "operations whose deliveries ran out",
@@ -55,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class DeadLetter:
     """A message that was set aside."""
 
     message_id: str
@@ -83,7 +82,7 @@ class Queue:
     them, has died, or has given them back for a later try."""
     oldest_at: int | None = None
     """When the oldest of those that wait was sent, in milliseconds since the epoch; None: none
-    waits, or it is unknown, as SQS does not tell: see `oldest_of`."""
+    waits, or it is unknown."""
     fault: str = ""
 
     @property
@@ -92,74 +91,87 @@ class Queue:
         return self.name in ASIDE
 
 
-class Letters(ABC):
-    """The messages of one queue.
+async def dead_letters(
+    aside: Aside, settings: Settings, backends: Backends | None = None
+) -> list[DeadLetter] | None:
+    """Return the messages of a queue, the oldest first; None if there is no such queue.
 
-    Every method raises:
+    It is on the table of `backends`, or is the one that `settings` name. After a look at SQS others
+    can see the messages again at once.
+
+    Raises:
         ConfigurationError: the queue cannot be used; one sentence says why.
     """
-
-    @abstractmethod
-    async def all(self) -> list[Letter]:
-        """Return the messages, the oldest first; afterwards others can see them again at once."""
-
-    @abstractmethod
-    async def delete(self, message_id: str) -> bool:
-        """Delete a message for good; False if there is none with this id."""
-
-
-def letters_of(
-    aside: Aside, settings: Settings, backends: Backends | None = None
-) -> Letters | None:
-    """Return the messages set aside on the table of `backends`, or in the queue of `settings`.
-
-    Return None if there is no such queue.
-    """
-    if (on_table := _on_table(aside, settings, backends)) is not None:
-        return _TableLetters(on_table)
-    queue: str = getattr(settings, aside)
-    return SqsLetters(queue, ASIDE[aside]) if queue else None
+    if (queue := _on_table(aside, settings, backends)) is not None:
+        return [
+            DeadLetter(
+                message_id=one.message_id,
+                sent_at=one.sent_at,
+                body=one.body,
+                attributes={"reason": one.reason} if one.reason else {},
+            )
+            for one in await queue.waiting()
+        ]
+    name: str = getattr(settings, aside)
+    return await _received(name, ASIDE[aside]) if name else None
 
 
 async def queues_of(
-    names: Iterable[Working | Aside], settings: Settings, backends: Backends | None = None
+    names: Iterable[Working | Aside],
+    settings: Settings,
+    backends: Backends | None = None,
+    *,
+    now_ms: int | None = None,
 ) -> list[Queue]:
     """Return how full queues are, on the table of `backends` or as `settings` name them.
 
-    Those of a file that hold something, and that no setting names, are among them.
+    Those of a file that hold something, and that no setting names, are among them. With `now_ms`
+    CloudWatch is asked how old the oldest message of each queue of SQS is.
     """
-    asked = [queue_of(name, settings, backends) for name in names]
+    asked = [_queue_of(name, QUEUES[name], name, settings, backends) for name in names]
     table = None if backends is None else backends.storage.table
     if isinstance(table, SqliteTable):
         start = queue_partition("")
         known = {getattr(settings, name) or name for name in QUEUES}
         held = {one.removeprefix(start) for one in await table.partitions(start)}
-        asked += [queue_of("queue", settings, backends, own=one) for one in sorted(held - known)]
+        for own in sorted(held - known):
+            what = f"messages of {own}, a queue that no setting names here"
+            named = settings.model_copy(update={"queue": own})
+            asked.append(_queue_of("queue", what, own, named, backends))
     found = await asyncio.gather(*asked)
-    return [one for one in found if one.name in QUEUES or one.waiting or one.received]
+    found = [one for one in found if one.name in QUEUES or one.waiting or one.received]
+    if now_ms is None:
+        return found
+    unknown = [one for one in found if one.waiting and one.oldest_at is None]
+    urls = {one.name: str(getattr(settings, one.name)) for one in unknown}
+    ages = await _oldest_of(urls.values(), now_ms)
+    return [replace(o, oldest_at=ages.get(urls.get(o.name, ""), o.oldest_at)) for o in found]
 
 
-async def queue_of(
-    queue: Working | Aside, settings: Settings, backends: Backends | None = None, *, own: str = ""
+async def _queue_of(
+    setting: Working | Aside,
+    what: str,
+    name: str,
+    settings: Settings,
+    backends: Backends | None,
 ) -> Queue:
-    """Return how full one queue is; `own` is its name in a file where no setting names it."""
-    found = Queue(name=queue, what=QUEUES[queue])
-    if own:
-        settings = settings.model_copy(update={queue: own})
-        found = Queue(name=own, what=f"messages of {own}, a queue that no setting names here")
+    """Return how full the queue of a setting is."""
+    found = Queue(name=name, what=what)
     try:
-        if (on_table := _on_table(queue, settings, backends)) is not None:
+        if (on_table := _on_table(setting, settings, backends)) is not None:
             waiting, received, oldest_at = await on_table.depth()
             return replace(found, waiting=waiting, received=received, oldest_at=oldest_at)
-        if name := getattr(settings, queue):
-            waiting, received = await SqsLetters(name, QUEUES[queue]).depth()
+        if url := getattr(settings, setting):
+            names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
+            answer = await _sqs("get_queue_attributes", url, what, AttributeNames=list(names))
+            waiting, received = (int(answer["Attributes"][name]) for name in names)
             return replace(found, waiting=waiting, received=received)
     except A2AServerlessError as error:
         return replace(found, fault=str(error))
     return found
 
 
-async def oldest_of(queues: Collection[str], now_ms: int) -> dict[str, int]:
+async def _oldest_of(queues: Collection[str], now_ms: int) -> dict[str, int]:
     """Return when the oldest message of each queue was sent, in milliseconds since the epoch.
 
     One request asks CloudWatch, whose newest figure is a minute or more old. It is about messages
@@ -218,131 +230,56 @@ def _on_table(
     return queue_on(backends.storage.table, Operation, settings, name, clock=backends.storage.clock)
 
 
-class _TableLetters(Letters):
-    def __init__(self, queue: TableQueue[Operation]) -> None:
-        self._queue = queue
+async def _sqs(method: str, queue: str, what: str, **request: Any) -> Any:
+    """Do a request about a queue of SQS, by its URL or name.
 
-    async def all(self) -> list[Letter]:
-        return [
-            Letter(
-                message_id=one.message_id,
-                sent_at=one.sent_at,
-                body=one.body,
-                attributes={"reason": one.reason} if one.reason else {},
-            )
-            for one in await self._queue.waiting()
-        ]
-
-    async def delete(self, message_id: str) -> bool:
-        return await self._queue.forget(message_id)
-
-
-_HeldLetter: TypeAlias = tuple[Letter, str]
-"""A letter, and the receipt by which it is deleted or made visible again."""
-
-
-class SqsLetters(Letters):
-    """A queue of SQS as a person looks at it.
-
-    Args:
-        queue: the queue's URL or name.
-        name: what the queue holds, for sentences.
+    Raises:
+        ConfigurationError: it cannot be used; one sentence says why.
     """
+    client = aws.client("sqs")
+    try:
+        if "://" not in queue:
+            queue = (await aws.call(client.get_queue_url, QueueName=queue))["QueueUrl"]
+        return await aws.call(getattr(client, method), QueueUrl=queue, **request)
+    except aws.ERRORS as error:
+        reason = aws.error_code(error) or str(error).rstrip(".")
+        raise ConfigurationError(
+            f"The queue of {what} cannot be used ({reason}): check its name, the region and the"
+            " credentials."
+        ) from error
 
-    def __init__(self, queue: str, name: str) -> None:
-        self._queue = queue
-        self._name = name
-        self._client = aws.client("sqs")
 
-    async def depth(self) -> tuple[int, int]:
-        """Return how many messages wait, and how many were received and are not deleted.
-
-        Raises:
-            ConfigurationError: the queue cannot be used; one sentence says why.
-        """
-        names = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
-        answer = await self._call(
-            self._client.get_queue_attributes,
-            QueueUrl=await self._url(),
-            AttributeNames=list(names),
-        )
-        waiting, received = (int(answer["Attributes"][name]) for name in names)
-        return waiting, received
-
-    async def all(self) -> list[Letter]:
-        url = await self._url()
-        found = await self._hold(url)
-        await self._release(url, found)
-        letters = (letter for letter, _ in found)
-        return sorted(letters, key=lambda letter: (letter.sent_at, letter.message_id))
-
-    async def delete(self, message_id: str) -> bool:
-        url = await self._url()
-        found = await self._hold(url)
-        asked = [held for held in found if held[0].message_id == message_id]
-        for _, receipt in asked:  # a FIFO queue takes no receipt that has expired
-            await self._call(self._client.delete_message, QueueUrl=url, ReceiptHandle=receipt)
-        await self._release(url, [held for held in found if held not in asked])
-        return bool(asked)
-
-    async def _url(self) -> str:
-        if "://" in self._queue:
-            return self._queue
-        answer = await self._call(self._client.get_queue_url, QueueName=self._queue)
-        return str(answer["QueueUrl"])
-
-    async def _call(self, method: Any, **kwargs: Any) -> Any:
-        try:
-            return await aws.call(method, **kwargs)
-        except aws.ERRORS as error:
-            reason = aws.error_code(error) or str(error).rstrip(".")
-            msg = (
-                f"The queue of {self._name} cannot be used ({reason}): check its name, the region"
-                " and the credentials."
-            )
-            raise ConfigurationError(msg) from error
-
-    async def _hold(self, url: str) -> list[_HeldLetter]:
-        """Return the messages, hidden from others for a while."""
-        found: dict[str, _HeldLetter] = {}
-        while len(found) < _MOST:
-            page = await self._receive(url)
-            if all(letter.message_id in found for letter, _ in page):
-                break
-            found |= {held[0].message_id: held for held in page}
-        return list(found.values())
-
-    async def _release(self, url: str, found: list[_HeldLetter]) -> None:
-        for _, receipt in found:
-            await self._call(
-                self._client.change_message_visibility,
-                QueueUrl=url,
-                ReceiptHandle=receipt,
-                VisibilityTimeout=0,
-            )
-
-    async def _receive(self, url: str) -> list[_HeldLetter]:
-        answer = await self._call(
-            self._client.receive_message,
-            QueueUrl=url,
+async def _received(queue: str, what: str) -> list[DeadLetter]:
+    """Return the messages of a queue of SQS, which are hidden from others only for the look."""
+    found: dict[str, DeadLetter] = {}
+    receipts: dict[str, str] = {}
+    while len(found) < _MOST:
+        answer = await _sqs(
+            "receive_message",
+            queue,
+            what,
             MaxNumberOfMessages=_AT_ONCE,
             VisibilityTimeout=_HELD_S,
             WaitTimeSeconds=WAIT_S,
             MessageSystemAttributeNames=["SentTimestamp"],
             MessageAttributeNames=["All"],
         )
-        return [_held(message) for message in answer.get("Messages", ())]
+        page = {one["MessageId"]: one for one in answer.get("Messages", ())}
+        if page.keys() <= found.keys():
+            break
+        found |= {message_id: _dead_letter(one) for message_id, one in page.items()}
+        receipts |= {message_id: one["ReceiptHandle"] for message_id, one in page.items()}
+    for receipt in receipts.values():
+        again = {"ReceiptHandle": receipt, "VisibilityTimeout": 0}
+        await _sqs("change_message_visibility", queue, what, **again)
+    return sorted(found.values(), key=lambda one: (one.sent_at, one.message_id))
 
 
-def _held(message: Mapping[str, Any]) -> _HeldLetter:
-    attributes = {
-        name: str(value.get("StringValue", ""))
-        for name, value in message.get("MessageAttributes", {}).items()
-    }
-    letter = Letter(
+def _dead_letter(message: Mapping[str, Any]) -> DeadLetter:
+    attributes = message.get("MessageAttributes", {})
+    return DeadLetter(
         message_id=message["MessageId"],
         sent_at=int(message.get("Attributes", {}).get("SentTimestamp", 0)),
         body=message["Body"],
-        attributes=attributes,
+        attributes={name: str(of.get("StringValue", "")) for name, of in attributes.items()},
     )
-    return letter, message["ReceiptHandle"]

@@ -4,41 +4,58 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from a2a_serverless.storage.activity import Hours, Process, activity, percentile
 from a2a_serverless.storage.layout import HOUR_MS
+from a2a_serverless.tasks.head import Trouble, Wait
 from a2a_serverless.tasks.identity import TaskKey
-from a2a_serverless_tools.operate.finding import Noted, NotedTasks, tasks_in_trouble, waiting_tasks
+from a2a_serverless_tools.operate.finding import Look, Named, tasks_in_trouble, waiting_tasks
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.lists import MOST_NOTED
-from a2a_serverless_tools.operate.queues import QUEUES, WORKING, Queue, oldest_of, queues_of
-from a2a_serverless_tools.operate.wording import duration
+from a2a_serverless_tools.operate.queues import QUEUES, WORKING, Queue, queues_of
+from a2a_serverless_tools.operate.tables import NUMBER, Cell, Table
+from a2a_serverless_tools.operate.wording import (
+    ATTENTION,
+    NO_REASON,
+    UNCOUNTED,
+    age,
+    duration,
+)
 from a2a_serverless_tools.operate.words import Asked
 
 SEEN_MS: Final = 180_000
 """A process that has told of itself since then works: it tells each minute, and clocks differ."""
-TAIL: Final = 10
+WELL: Final = "Nothing needs a person, as far as these numbers say."
+_TAIL: Final = 10
 """What has happened last."""
-TOP: Final = 5
+_TOP: Final = 5
 """The most callers and reasons that are named: those of the most failures of a day."""
+_PROCESSES: Final = 50
+"""The most workers that are named."""
+_SPANS: Final = ("hour", "day")
+_BOTH: Final = {"in the last": "", "hour": NUMBER, "24 hours": NUMBER}
+_ENDS: Final = ("completed", "failed", "canceled", "rejected")
+_ENDS_NOTE: Final = (
+    "The process that tells webhooks counts them, by whole hours (UTC), with the hour that has"
+    " begun."
+)
+_QUEUES_NOTE: Final = (
+    "Messages, with the copies that the sweeper has sent: one turn may have several. One that was"
+    " received is worked on, waits for its next try, or was with a worker that has died."
+)
+_PERCENTILES: Final = {
+    "first_attempt_p50": "first attempt, half within",
+    "first_attempt_p95": "first attempt, 95 % within",
+    "end_p50": "end, half within",
+    "end_p95": "end, 95 % within",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """A caller with tasks that have failed."""
-
-    scope: str
-    name: str
-    """Empty: it is not known."""
-    tenant: str
-    tasks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Troubles:
+class _Troubles:
     """What has gone wrong since a time."""
 
     since: int
@@ -48,60 +65,17 @@ class Troubles:
     """Webhooks of which the last notification that was given up was given up since then."""
     reasons: Mapping[str, int]
     """The tasks that failed, by the most frequent reasons of a day; empty: the agent said so."""
-    callers: tuple[Caller, ...]
-    """The callers of the most failures of a day."""
+    callers: Mapping[str, int]
+    """The tasks that failed, by the scopes of the callers with the most failures of a day."""
     is_all: bool
     """False: there are more than these."""
 
-    def of(self, scope: str) -> int:
-        """Return how many tasks of a caller have failed, if it is named here."""
-        return next((one.tasks for one in self.callers if one.scope == scope), 0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """How the tasks of some hours ended, and how long that took, in milliseconds.
-
-    A percentile is up to 26 % more than was measured; None: none ended.
-    """
-
-    ended: Mapping[str, int]
-    first_attempt_p50: int | None
-    first_attempt_p95: int | None
-    end_p50: int | None
-    end_p95: int | None
-
-    @classmethod
-    def of(cls, hours: Hours) -> Times:
-        """Return what the counts of hours say."""
-        return cls(
-            ended=dict(hours.states),
-            first_attempt_p50=percentile(hours.waited, 0.5),
-            first_attempt_p95=percentile(hours.waited, 0.95),
-            end_p50=percentile(hours.took, 0.5),
-            end_p95=percentile(hours.took, 0.95),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happened:
-    """A task that failed or was rejected, or a webhook of which a notification was given up."""
-
-    at: int
-    what: str
-    scope: str
-    task_id: str
-    config_id: str
-    reason: str
-    caller: str
-    first_line: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class _Waiting:
     """Open turns that wait, or were sent again."""
 
-    kinds: Mapping[str, int]
+    kinds: Mapping[Trouble | Wait, int]
     """By what they wait for."""
     retries: Mapping[str, int]
     """Those that wait for their next try, by the reason."""
@@ -120,13 +94,100 @@ class Status:
     processes: tuple[Process, ...]
     working: int
     """How many of them have told of themselves within three minutes."""
-    waiting: Waiting
-    hour: Troubles
-    day: Troubles
-    last_hour: Times
-    """Of the hour that has begun and the one before it."""
-    last_day: Times
-    tail: tuple[Happened, ...] = field(default=())
+    waiting: _Waiting
+    hour: _Troubles
+    day: _Troubles
+    names: Mapping[str, str]
+    """The callers of the most failures by their scopes, as far as they are known."""
+    last_hour: Mapping[str, Any]
+    """How many tasks ended so, by their states, and how long that took, in milliseconds: a
+    percentile is up to 26 % more than was measured; None: none ended."""
+    last_day: Mapping[str, Any]
+    tail: tuple[Mapping[str, Any], ...]
+    """The newest tasks that failed or were rejected, and webhooks that were given up."""
+
+    def tables(self) -> Iterator[Table]:
+        """Yield the numbers as tables; a number leads to the tasks that it counts."""
+        yield self._failures()
+        yield self._waits()
+        yield depths(self.queues, self.at)
+        yield self._ends()
+        yield self._workers()
+        yield self._last()
+
+    def _failures(self) -> Table:
+        rows: list[list[Cell]] = []
+
+        def add(name: Cell, kind: str, numbers: tuple[int, int], **chosen: str) -> None:
+            cells = [name]
+            for number, since, of in zip(numbers, _SPANS, (self.hour, self.day), strict=True):
+                link = {"attention": kind, "since": since, **chosen}
+                cells.append(Cell(_counted(number, is_all=of.is_all), chosen=link))
+            rows.append(cells)
+
+        hour, day = self.hour, self.day
+        add(Cell(ATTENTION["failed"]), "failed", (hour.failed, day.failed))
+        for reason, number in day.reasons.items():
+            name = Cell(reason or "said by the agent", "sub")
+            add(name, "failed", (hour.reasons[reason], number), reason=reason or NO_REASON)
+        for scope, number in day.callers.items():
+            name = Cell(f"of {self.names.get(scope) or scope}", "sub")
+            add(name, "failed", (hour.callers[scope], number), scope=scope)
+        add(Cell(ATTENTION["rejected"]), "rejected", (hour.rejected, day.rejected))
+        add(Cell(ATTENTION["untold"]), "untold", (hour.untold, day.untold))
+        return Table("Failures", _BOTH, rows, note=f"Webhooks given up: {UNCOUNTED}.")
+
+    def _waits(self) -> Table:
+        rows = []
+        for kind, number in self.waiting.kinds.items():
+            text = _counted(number, is_all=self.waiting.is_all)
+            rows.append((Cell(ATTENTION[kind]), Cell(text, chosen={"attention": kind})))
+            for reason, of in self.waiting.retries.items() if kind == "retry" else ():
+                chosen = {"attention": kind, "reason": reason or NO_REASON}
+                rows.append((Cell(reason, "sub"), Cell(f"{of:,}", chosen=chosen)))
+        none = "None waits for more than a worker, and none was sent again."
+        return Table("Open turns that wait", {"for": "", "turns": NUMBER}, rows, none)
+
+    def _ends(self) -> Table:
+        both, rows = (self.last_hour, self.last_day), []
+        for state in _ENDS:
+            numbers = (
+                Cell(f"{of['ended'].get(state, 0):,}", chosen={"state": state, "since": since})
+                for of, since in zip(both, _SPANS, strict=True)
+            )
+            rows.append((Cell(state, f"state {state}"), *numbers))
+        for name, text in _PERCENTILES.items():
+            took = (Cell("none" if of[name] is None else f"≤ {duration(of[name])}") for of in both)
+            rows.append((Cell(text), *took))
+        return Table("Tasks that ended", _BOTH, rows, note=_ENDS_NOTE)
+
+    def _workers(self) -> Table:
+        rows = [
+            (Cell(one.name, "worker"), Cell(one.release), Cell(f"{one.turns:,}"), Cell(at=one.at))
+            for one in self.processes[:_PROCESSES]
+        ]
+        columns = {"process": "", "release": "", "turns": NUMBER, "seen": ""}
+        note = (
+            f"{self.working:,} of {len(self.processes):,} have told of themselves within"
+            f" {duration(SEEN_MS)}. A worker tells once a minute while it works."
+        )
+        none = (
+            "None has told of itself within the hour. On Lambda that is so while nothing is sent."
+        )
+        return Table("Workers", columns, rows, none, note if rows else "")
+
+    def _last(self) -> Table:
+        rows = []
+        for one in self.tail:
+            hook = f"webhook {one['config_id']}" if one["config_id"] else ""
+            asked = ": ".join(filter(None, (one["caller"], one["first_line"])))
+            task = Cell(
+                one["task_id"], "", ((asked, "asked"),), task=(one["scope"], one["task_id"])
+            )
+            what = Cell(ATTENTION[one["what"]], "", ((hook, "why"), (one["reason"], "why")))
+            rows.append((task, what, Cell(at=one["at"])))
+        columns = {"task": "main-cell", "what": "", "when": ""}
+        return Table("The last that went wrong", columns, rows, "Nothing within 24 hours.")
 
 
 async def status_of(inspector: Inspector) -> Status:
@@ -144,121 +205,111 @@ async def status_of(inspector: Inspector) -> Status:
         tasks_in_trouble(storage, since_ms=now - 24 * HOUR_MS, limit=MOST_NOTED),
         waiting_tasks(storage, limit=MOST_NOTED),
         activity(storage.table, now),
-        _queues(inspector, now),
+        queues_of(QUEUES, inspector.settings, inspector.backends, now_ms=now),
     )
-    top = _Top.of(trouble.found)
-    shown = [*trouble.found[:TAIL], *top.callers.values()]
-    asked = await inspector.lists.asked.of(shown)
-    hour, day = (_troubles(trouble, now - hours * HOUR_MS, top, asked) for hours in (1, 24))
+    failed = [one for one in trouble.found if _kind(one) == "failed"]
+    hour, day = (_troubles(trouble, now - hours * HOUR_MS, failed) for hours in (1, 24))
+    one_of = {one.scope: one for one in failed if one.scope in day.callers}
+    asked = await inspector.lists.asked([*trouble.found[:_TAIL], *one_of.values()])
     working = sum(now - one.at < SEEN_MS for one in active.processes)
     return Status(
         place=inspector.place,
         at=now,
         wrong=tuple(_wrong(queues, hour, waits, working)),
-        queues=tuple(queues),
+        queues=tuple(one for one in queues if one.waiting is not None or one.fault),
         processes=active.processes,
         working=working,
         waiting=_waiting(waits),
         hour=hour,
         day=day,
-        last_hour=Times.of(active.last_hour),
-        last_day=Times.of(active.last_day),
-        tail=tuple(_happened(one, asked) for one in trouble.found[:TAIL]),
+        names={scope: known.by for (scope, _), known in asked.items() if known.by},
+        last_hour=_times(active.last_hour),
+        last_day=_times(active.last_day),
+        tail=tuple(_happened(one, asked) for one in trouble.found[:_TAIL]),
     )
 
 
-async def _queues(inspector: Inspector, now_ms: int) -> list[Queue]:
-    """Return how full the queues are that are named here."""
-    found = await queues_of(QUEUES, inspector.settings, inspector.backends)
-    known = [queue for queue in found if queue.waiting is not None or queue.fault]
-    named = {
-        one.name: str(getattr(inspector.settings, one.name))
-        for one in known
-        if one.waiting and one.oldest_at is None
-    }
-    oldest = await oldest_of(named.values(), now_ms)
-    return [
-        replace(one, oldest_at=oldest.get(named.get(one.name, ""), one.oldest_at)) for one in known
-    ]
+def _kind(one: Named) -> str:
+    return one.why.kind if one.why else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Top:
-    """The reasons and callers of the most failures."""
-
-    reasons: Sequence[str]
-    callers: Mapping[str, Noted]
-    """By their scopes, with a task of each that has failed."""
-
-    @classmethod
-    def of(cls, found: Sequence[Noted]) -> _Top:
-        failed = [one for one in found if one.why.kind == "failed"]
-        of_callers = {one.scope: one for one in failed}
-        first = Counter(one.scope for one in failed).most_common(TOP)
-        return cls(
-            reasons=[name for name, _ in Counter(o.why.reason for o in failed).most_common(TOP)],
-            callers={scope: of_callers[scope] for scope, _ in first},
-        )
+def _reason(one: Named) -> str:
+    return one.why.reason if one.why else ""
 
 
-def _troubles(
-    trouble: NotedTasks,
-    since: int,
-    top: _Top,
-    asked: Mapping[TaskKey, Asked],
-) -> Troubles:
-    found = [one for one in trouble.found if one.why.at >= since]
-    kinds = Counter(one.why.kind for one in found)
-    failed = [one for one in found if one.why.kind == "failed"]
-    said = [(scope, known) for (scope, _), known in asked.items()]
-    names = dict(sorted(said, key=lambda one: bool(one[1].caller)))  # a name wins over none
-    reasons, callers = (Counter(one.why.reason for one in failed), Counter(o.scope for o in failed))
-    is_cut = not trouble.is_all and len(found) == len(trouble.found)
-    return Troubles(
+def _troubles(trouble: Look, since: int, failed: Sequence[Named]) -> _Troubles:
+    """Count what has happened since a time; the reasons and callers are those of all failures."""
+    found = [one for one in trouble.found if one.at >= since]
+    own = [one for one in failed if one.at >= since]
+    kinds = Counter(map(_kind, found))
+
+    def top(of: Callable[[Named], str]) -> dict[str, int]:
+        counts = Counter(map(of, own))
+        return {name: counts[name] for name, _ in Counter(map(of, failed)).most_common(_TOP)}
+
+    return _Troubles(
         since=since,
         failed=kinds["failed"],
         rejected=kinds["rejected"],
         untold=kinds["untold"],
-        reasons={reason: reasons[reason] for reason in top.reasons},
-        callers=tuple(
-            Caller(
-                scope=scope,
-                name=names[scope].caller,
-                tenant=names[scope].tenant,
-                tasks=callers[scope],
-            )
-            for scope in top.callers
-        ),
-        is_all=not is_cut,
+        reasons=top(_reason),
+        callers=top(lambda one: one.scope),
+        is_all=not trouble.after or len(found) < len(trouble.found),
     )
 
 
-def _waiting(waits: NotedTasks) -> Waiting:
-    retries = Counter(one.why.reason for one in waits.found if one.why.kind == "retry")
-    return Waiting(
-        kinds=dict(Counter(one.why.kind for one in waits.found).most_common()),
-        retries=dict(retries.most_common(TOP)),
-        is_all=waits.is_all,
+def _waiting(waits: Look) -> _Waiting:
+    retries = Counter(_reason(one) for one in waits.found if _kind(one) == "retry")
+    return _Waiting(
+        kinds=dict(Counter(one.why.kind for one in waits.found if one.why).most_common()),
+        retries=dict(retries.most_common(_TOP)),
+        is_all=not waits.after,
     )
 
 
-def _happened(one: Noted, asked: Mapping[TaskKey, Asked]) -> Happened:
+def _times(hours: Hours) -> Mapping[str, Any]:
+    both = {"first_attempt": hours.waited, "end": hours.took}
+    shares = {"p50": 0.5, "p95": 0.95}
+    return {"ended": dict(hours.states)} | {
+        f"{what}_{name}": percentile(counts, share)
+        for what, counts in both.items()
+        for name, share in shares.items()
+    }
+
+
+def _happened(one: Named, asked: Mapping[TaskKey, Asked]) -> Mapping[str, Any]:
     said = asked[one.scope, one.task_id]
-    return Happened(
-        at=one.why.at,
-        what=one.why.kind,
-        scope=one.scope,
-        task_id=one.task_id,
-        config_id=one.config_id,
-        reason=one.why.reason,
-        caller=said.caller,
-        first_line=said.line,
-    )
+    return {
+        "at": one.at,
+        "what": _kind(one),
+        "scope": one.scope,
+        "task_id": one.task_id,
+        "config_id": one.config_id,
+        "reason": _reason(one),
+        "caller": said.caller,
+        "first_line": said.line,
+    }
 
 
-def _wrong(
-    queues: Iterable[Queue], hour: Troubles, waits: NotedTasks, working: int
-) -> Iterable[str]:
+def depths(queues: Iterable[Queue], now_ms: int) -> Table:
+    """Return how full queues are as a table."""
+    rows = []
+    for one in queues:
+        oldest = "unknown" if one.waiting else ""
+        if one.oldest_at is not None:
+            oldest = age(max(0, now_ms - one.oldest_at))
+        numbers = ["unknown" if n is None else f"{n:,}" for n in (one.waiting, one.received)]
+        name = Cell(one.what, "", ((one.fault, "why"),))
+        rows.append((name, *map(Cell, (*numbers, oldest))))
+    columns = {"queue": "", "wait": NUMBER, "received": NUMBER, "oldest": NUMBER}
+    return Table("Queues", columns, rows, "No queue is named here.", _QUEUES_NOTE)
+
+
+def _counted(number: int, *, is_all: bool) -> str:
+    return f"{number:,}{'' if is_all else '+'}"
+
+
+def _wrong(queues: Iterable[Queue], hour: _Troubles, waits: Look, working: int) -> Iterator[str]:
     """Yield a sentence for each number that needs a person."""
     turns = sum(
         one.waiting or 0 for one in queues if one.name in WORKING and one.name != "push_queue"
@@ -268,7 +319,7 @@ def _wrong(
             f"{_count(turns, 'message waits', 'messages wait')} for a worker, and none has told of"
             f" itself for {duration(SEEN_MS)}: look whether workers run."
         )
-    again = sum(one.why.kind == "again" for one in waits.found)
+    again = sum(_kind(one) == "again" for one in waits.found)
     if again:
         yield (
             f"{_count(again, 'open turn was', 'open turns were')} sent again, as no worker had"

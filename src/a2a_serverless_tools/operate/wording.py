@@ -269,7 +269,7 @@ def what_holds(shown: Timeline) -> str:
 def in_line(waits: InLine) -> str:
     """Return what a turn stands in line for, and how many are before it, if that is known."""
     if waits.reason == "share":
-        before = "" if waits.before is None else f": {_number(waits.before, 'turn')}"
+        before = "" if waits.before is None else f": {number(waits.before, 'turn')}"
         return IN_LINE["share"] + (before and f"{before} of this caller before it")
     if waits.place == 1:
         return "the first of its conversation: about to be woken"
@@ -285,9 +285,9 @@ def starts(shown: Timeline) -> str:
     spared = shown.spared
     said = [f"attempts {UNREADABLE if shown.attempts is None else shown.attempts}"]
     if shown.records:
-        said[0] += f" since its last record, {_number(shown.records, 'record')} in all"
+        said[0] += f" since its last record, {number(shown.records, 'record')} in all"
     if spared.faults:
-        said.append(f"{_number(spared.faults, 'start')} met a fault that passes")
+        said.append(f"{number(spared.faults, 'start')} met a fault that passes")
     if spared.interruptions:
         said.append(f"interrupted {times(spared.interruptions)}")
     return ", ".join(said)
@@ -403,8 +403,8 @@ def act_ended(outcome: str) -> str:
 def amounts(tasks: int, contexts: int, webhooks: int, uploads: int) -> str:
     """Return how much data a caller has: `1 task, 2 contexts with a state, no webhooks and ...`."""
     return (
-        f"{_number(tasks, 'task')}, {_number(contexts, 'context')} with a state,"
-        f" {_number(webhooks, 'webhook')} and {_number(uploads, 'upload')}"
+        f"{number(tasks, 'task')}, {number(contexts, 'context')} with a state,"
+        f" {number(webhooks, 'webhook')} and {number(uploads, 'upload')}"
     )
 
 
@@ -413,8 +413,9 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _number(number: int, of: str) -> str:
-    return f"{number:,} {of}" if number == 1 else f"{format(number, ',') if number else 'no'} {of}s"
+def number(count: int, of: str) -> str:
+    """Return a number of things: `1 task`, `2 tasks`, `no tasks`."""
+    return f"1 {of}" if count == 1 else f"{format(count, ',') if count else 'no'} {of}s"
 
 
 def _ranges(versions: Sequence[int]) -> str:

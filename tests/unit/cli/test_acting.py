@@ -79,7 +79,7 @@ def test_a_crowd_is_counted_before_it_is_acted_on(
     said = run(*chosen, *ago, "--dry-run", "--limit", "2")
     assert re.match(
         r"user ann, state failed, since 2024-\S+: looked at 2\. Tasks to delete for good: 2\.\n"
-        "  t-2  failed  ",
+        "t-2  failed  ",
         said.out,
     )
     rest = re.findall(r"There may be more: go on with (.*)\n", said.out)[0].split()

@@ -76,7 +76,7 @@ def refused(url: str, run: Run) -> str:
 
 
 def test_a_notification_that_was_given_up(running: Dev, run: Run) -> None:
-    """It is listed, shown and deleted; the task's logs tell of its delivery."""
+    """It is listed and shown; the task's logs tell of its delivery."""
     task_id = refused(running[0].url, run)
     letters = [json.loads(line) for line in run("notifications", "--json")[1].splitlines()]
     (letter,) = [one for one in letters if task_id in one["body"]]
@@ -104,13 +104,6 @@ def test_a_notification_that_was_given_up(running: Dev, run: Run) -> None:
     assert [line["action"] for line in own["logs"]] == ["attempt", "turn_ended"]
     assert "logs" not in json.loads(run("task", task_id, "--json")[1])
 
-    assert run("notifications", "delete", letter["message_id"])[0] == 2
-    deleted = run("notifications", "delete", letter["message_id"], "--yes")
-    assert deleted[:2] == (0, f"Deleted {letter['message_id']}.\n")
-    assert task_id not in run("notifications", "--json")[1]
-    code, _, err = run("notifications", "delete", letter["message_id"], "--yes")
-    assert (code, "There is no message" in err) == (2, True)
-
 
 async def undecodable(console: Console) -> None:
     backends = console._inspector.backends
@@ -118,40 +111,22 @@ async def undecodable(console: Console) -> None:
     await backends.operations.keep_undecodable("<b>poison</b>", reason="no JSON")
 
 
+def test_undecodable_messages_are_listed(run: Run) -> None:
+    """Without any, a sentence says so, which is no line of the list."""
+    assert run("undecodable") == (0, "", "There are no messages that cannot be read.\n")
+
+
 async def test_a_message_that_cannot_be_read(running: Dev) -> None:
-    """The page of queues shows it escaped, and deletes it once that was confirmed."""
+    """The page of queues shows it escaped, with the reason."""
     stack, console = running
     await undecodable(console)
-    own = {"Origin": stack.url}
     async with httpx.AsyncClient(trust_env=False, base_url=stack.url) as person:
         await person.get(console.open_url())
         shown = (await person.get("/_console/queues")).text
         assert "&lt;b&gt;poison&lt;/b&gt;" in shown
         assert "no JSON" in shown
-        (message_id,) = re.findall('name="message" value="([^"]*)"', shown)
-        path = "/_console/queues/undecodable_queue/delete"
-        for form, said in (
-            ({}, "it was not confirmed"),
-            ({"confirmed": "yes"}, "The message is deleted."),
-            ({"confirmed": "yes"}, "gone already"),
-        ):
-            posted = {"message": message_id, **form}
-            answer = await person.post(path, data=posted, headers=own, follow_redirects=True)
-            assert said in answer.text
-        assert "poison" not in (await person.get("/_console/queues")).text
-        for name in ("dead_letter_queue", "queue", "table"):
-            answer = await person.post(
-                f"/_console/queues/{name}/delete",
-                data={"message": "1", "confirmed": "yes"},
-                headers=own,
-                follow_redirects=True,
-            )
-            assert "gone already" in answer.text
-
-
-def test_undecodable_messages_are_listed(run: Run) -> None:
-    """Without any, a sentence says so, which is no line of the list."""
-    assert run("undecodable") == (0, "", "There are no messages that cannot be read.\n")
+        answer = await person.post("/_console/queues/undecodable_queue/delete")
+        assert answer.status_code == 404
 
 
 # -- what is kept of the logs --------------------------------------------------------------------

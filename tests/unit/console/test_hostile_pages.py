@@ -21,7 +21,7 @@ from a2a_serverless_tools.console.parts import MOST_TEXT, _html_of
 from a2a_serverless_tools.console.rendering import visible
 from a2a_serverless_tools.console.trying import Exchange
 from a2a_serverless_tools.operate.inspector import Inspector
-from a2a_serverless_tools.operate.rows import PAGE
+from a2a_serverless_tools.operate.lists import PAGE
 from tests.support.databases import moto_database
 from tests.support.messages import request
 from tests.unit.console.conftest import ANN, OWN, URL, Person, visited

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from a2a_serverless_tools.console import app
 from a2a_serverless_tools.console.app import STATIC
 from a2a_serverless_tools.local.stack import Stack
-from a2a_serverless_tools.operate import lists
+from a2a_serverless_tools.operate import waiting
 from tests.support.observed import logged
 from tests.unit.console.conftest import Dev, developing
 
@@ -165,7 +165,7 @@ def test_who_may_look_acts_by_no_route(running: Dev) -> None:
             assert 'method="post"' not in answer.text or path.startswith("/try"), path
             looking += 1
         assert 'href="/_console/try"' not in reader.get("/_console/tasks").text
-    assert (acting, looking) == (10, 14)
+    assert (acting, looking) == (9, 14)
     now = asyncio.run(storage.head("looked-at"))
     assert now == head
 
@@ -204,7 +204,12 @@ def test_what_is_not_there(person: httpx.Client, path: str) -> None:
 
 def test_a_page_token_that_is_damaged_is_refused(person: httpx.Client) -> None:
     """With a sentence: of one caller's list, as of that of all."""
-    for asked in ("scope=AAAAAAAAAAAAAAAAAAAAAA&page=x", "page=x", "page=1/x", "page=99999999/"):
+    for asked in (
+        "scope=AAAAAAAAAAAAAAAAAAAAAA&after=x",
+        "after=x",
+        "after=1/x",
+        f"after={'9' * 15}/",
+    ):
         answer = person.get(f"/_console/tasks?{asked}")
         assert answer.status_code == 400
         assert "This cannot be shown" in answer.text
@@ -247,7 +252,7 @@ def test_an_error_of_aws_is_a_sentence(
 ) -> None:
     """Such as credentials that have expired while the console runs."""
     fault = ClientError({"Error": {"Code": "ExpiredToken", "Message": "expired"}}, "Query")
-    monkeypatch.setattr(lists, "due_tasks", AsyncMock(side_effect=fault))
+    monkeypatch.setattr(waiting, "due_tasks", AsyncMock(side_effect=fault))
     answer = person.get("/_console/queues")
     assert (answer.status_code, "ExpiredToken" in answer.text) == (502, True)
     assert "This cannot be shown" in answer.text

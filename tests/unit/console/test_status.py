@@ -33,8 +33,8 @@ from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import Presence
 from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
-from a2a_serverless_tools.operate.rows import TaskQuery
 from a2a_serverless_tools.operate.status import Status, status_of
 from a2a_serverless_tools.operate.wording import UNCOUNTED
 from tests.support.clocks import ManualClock
@@ -102,12 +102,10 @@ async def test_failures_are_counted_by_reason_and_caller(
         {"KeyError": 3, "ValueError": 1},
         {"KeyError": 0, "ValueError": 1},
     )
-    assert [(one.name, one.tenant, one.tasks) for one in day.callers] == [
-        ("ann", "acme", 3),
-        ("bob", "acme", 1),
-    ]
-    assert (hour.of(ANN.digest), hour.of(BOB.digest)) == (0, 1)
-    assert [(one.what, one.task_id) for one in found.tail[:3]] == [
+    assert found.names == {ANN.digest: "ann (acme)", BOB.digest: "bob (acme)"}
+    assert day.callers == {ANN.digest: 3, BOB.digest: 1}
+    assert hour.callers == {ANN.digest: 0, BOB.digest: 1}
+    assert [(one["what"], one["task_id"]) for one in found.tail[:3]] == [
         ("untold", "no"),
         ("rejected", "no"),
         ("failed", "late"),
@@ -278,7 +276,7 @@ async def test_clocks_that_differ_hide_nothing(
     )
     clock.advance(-120)
     found = await status_of(inspector)
-    assert (found.hour.failed, found.working, found.last_hour.ended) == (1, 1, {"failed": 1})
+    assert (found.hour.failed, found.working, found.last_hour["ended"]) == (1, 1, {"failed": 1})
     for path in ("status", "tasks", "tasks?attention=failed&since=hour", "tasks?state=failed"):
         text = (await person.get(f"/_console/{path}")).text
         assert ("ahead" in text, bool(re.search(r"[>\s]-\d+ (s|min|h)\b", text))) == (
@@ -329,8 +327,8 @@ async def test_a_correlation_id_is_found_however_long_ago(
     """It is looked for in the index of what failed, and not only among the newest tasks."""
     await failed(storage, await asked(storage, "old"))
     clock.advance(20 * 86_400)
-    page = await inspector.lists.tasks(TaskQuery(text=REFERENCE))
-    assert [row.task_id for row in page.rows] == ["old"]
+    page = await inspector.lists.page(TaskFilter(text=REFERENCE))
+    assert [row.head.task_id for row in page.rows] == ["old"]
 
 
 async def test_an_owner_is_found_by_the_digest(storage: DurableStorage, person: Person) -> None:
@@ -349,14 +347,14 @@ async def test_a_list_says_who_has_a_turn_and_for_how_long(
         claim = Commit(entries=(WORKING,), token=token, claims=True, worker=worker)
         head = await storage.commit(head, claim)
     clock.advance(60)
-    page = await inspector.lists.tasks(TaskQuery())
+    page = await inspector.lists.page(TaskFilter())
     (row,) = await inspector.lists.described(page)
-    assert (row.holder, row.caller, row.tenant) == ("vm 2", "ann", "acme")
-    assert (row.first_line, row.took_ms(clock.now_ms())) == ("Book a table", 60_000)
+    assert (row.holder, row.asked.caller, row.asked.tenant) == ("vm 2", "ann", "acme")
+    assert (row.asked.line, row.took_ms(clock.now_ms())) == ("Book a table", 60_000)
     done = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
     await storage.commit(head, Commit(entries=(done,), token="b"))
     clock.advance(60)
-    (row,) = await inspector.lists.described(await inspector.lists.tasks(TaskQuery()))
+    (row,) = await inspector.lists.described(await inspector.lists.page(TaskFilter()))
     assert (row.holder, row.took_ms(clock.now_ms())) == ("", 60_000)
 
 
@@ -366,12 +364,12 @@ async def test_a_webhook_leaves_the_list_with_its_deletion(
     """The list of webhooks that were given up has a task while it has such a webhook."""
     await asked(storage, "t")
     await untold(storage, "t", clock.now_ms())
-    query = TaskQuery(attention="untold")
-    (row,) = (await inspector.lists.tasks(query)).rows
-    assert (row.task_id, row.reason) == ("t", "status 503")
+    query = TaskFilter(attention="untold")
+    (row,) = (await inspector.lists.page(query)).rows
+    assert (row.head.task_id, row.reason) == ("t", "status 503")
     head = await storage.head("t")
     assert head is not None
     key = Key(task_partition(ANN.digest, "t"), push_sort(head.incarnation, "crm"))
     assert await storage.table.get(key) is not None
     await storage.webhooks.delete("t", "crm")
-    assert (await inspector.lists.tasks(query)).rows == ()
+    assert (await inspector.lists.page(query)).rows == ()

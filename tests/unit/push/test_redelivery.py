@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from a2a_serverless_tools.operate.acts import Acts
+from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
-from a2a_serverless_tools.operate.rows import TaskQuery
 from a2a_serverless_tools.operate.webhooks import Webhook
 from tests.unit.push.receivers import OK, Receiver, Request, status
 from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World, config
@@ -82,14 +82,14 @@ async def test_what_is_refused_again_is_given_up_again(desk: Desk, receiver: Rec
     receiver.script = lambda _: status(404)
     head = await world.open(receiver.url(), states=[WORKING, COMPLETED])
     await world.pump()
-    query = TaskQuery(attention="untold")
+    query = TaskFilter(attention="untold")
     for code in (410, 403):
         receiver.script = partial(_refused, code)
         await desk.acts.on_one("redeliver", head.task_id, head.scope)
-        assert (await desk.inspector.lists.tasks(query)).rows == ()
+        assert (await desk.inspector.lists.page(query)).rows == ()
         await world.run(seconds=7200, step=600)  # the host may be called again by then
         assert await desk.numbers(head.task_id) == (0, 2, 0)
-        (row,) = (await desk.inspector.lists.tasks(query)).rows
+        (row,) = (await desk.inspector.lists.page(query)).rows
         assert row.reason == f"status {code}"
     receiver.script = lambda _: OK
     await desk.acts.on_one("redeliver", head.task_id, head.scope)

@@ -200,7 +200,7 @@ class World:
             "waiting",
             "claimed",
         }
-        assert len((await created_in(self.storage, self.clock.now_ms())).heads) == len(PLACES)
+        assert len((await created_in(self.storage, self.clock.now_ms())).found) == len(PLACES)
 
     async def _read(self, head: Head) -> None:
         place = head.task_id

@@ -370,14 +370,6 @@ class TableQueue(FifoQueue[M]):
             sent += [one.sent_at for one in group.messages[is_hidden:]]
         return total - hidden, hidden, min(sent, default=None)
 
-    async def forget(self, message_id: str) -> bool:
-        """Remove one of `waiting`; return False if it is not among them."""
-        name, _, number = message_id.rpartition(".")
-        if not name or not number.isdecimal():
-            return False
-        now = self._clock.now_ms()
-        return await self._change(self._key(name), _Group.remove, int(number), now) is not None
-
     # -- the table -----------------------------------------------------------------------------
 
     async def _next(self, limit: int, wait_s: float) -> list[EventRecord]:
