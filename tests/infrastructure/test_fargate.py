@@ -92,27 +92,6 @@ def test_a_worker_reaches_what_the_function_reaches(
     assert ("${Blobs}" in str(own["Resource"])) is ("BlobBucket" in str(its))
 
 
-def test_a_worker_may_ask_ecs_what_it_asks(fargate: Json) -> None:
-    """It protects tasks of its cluster, reads its services, lists its tasks, and nothing more.
-
-    The ECS agent asks UpdateTaskProtection with the worker's role.
-    """
-    policy = fargate["Resources"]["ProtectionPolicy"]["Properties"]
-    assert policy["Roles"] == [{"Ref": "TaskRole"}]
-    arn = "arn:${AWS::Partition}:ecs:${AWS::Region}:${AWS::AccountId}:"
-    cluster = {"ArnEquals": {"ecs:cluster": {"Fn::GetAtt": ["Cluster", "Arn"]}}}
-    granted = [
-        (s["Effect"], s["Action"], s["Resource"], s.get("Condition"))
-        for s in policy["PolicyDocument"]["Statement"]
-    ]
-    assert granted == [
-        ("Allow", "ecs:UpdateTaskProtection", {"Fn::Sub": arn + "task/${Cluster}/*"}, None),
-        ("Allow", "ecs:DescribeServices", {"Fn::Sub": arn + "service/${Cluster}/*"}, None),
-        ("Allow", "ecs:ListTasks", "*", cluster),
-    ]
-    assert fargate["Resources"]["Service"]["DependsOn"] == "ProtectionPolicy"
-
-
 def test_a_worker_runs_without_spot_capacity(fargate: Json) -> None:
     """The first workers are on demand; the others, by the default, spot."""
     parameters = fargate["Parameters"]

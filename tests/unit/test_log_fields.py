@@ -281,7 +281,6 @@ ABOUT_NO_TASK = {
     *("card_kept", "card_reloaded", "damaged_group", "dead_letter_undecodable"),
     *("ends_not_counted", "exit_in_callback", "give_back_failed", "jwk_skipped", "keeper"),
     *("loop_stopped", "metrics_not_sent", "metrics_not_written", "otel_missing", "otel_not_used"),
-    *("protection_failed", "protection_refused", "replaced", "service_not_read"),
     *("presence_failed", "pull_failed", "pump_failed", "push_undecodable", "receive_failed"),
     *("refresh_failed", "refused", "restart_needed", "set_aside_failed", "shares_failed"),
     *("signing_key_refused", "spans_dropped", "started_anew", "state_left", "stream_read"),

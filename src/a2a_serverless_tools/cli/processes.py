@@ -111,9 +111,8 @@ def _worker(options: Namespace) -> int:
     from a2a_serverless import observability
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import INDEXES_OF_WORKER, open_backends
-    from a2a_serverless.worker.adapter import PULL_LIMIT_S, WorkerAdapter
+    from a2a_serverless.worker.adapter import WorkerAdapter
     from a2a_serverless.worker.agents import pulling_agent, take_environment
-    from a2a_serverless_tools.cli import scale_in
     from a2a_serverless_tools.cli.serving import check, serve
     from a2a_serverless_tools.local.dotenv import Dotenv
 
@@ -129,15 +128,9 @@ def _worker(options: Namespace) -> int:
     adapter = WorkerAdapter(backends, agent, settings)
     place = settings.queue or settings.table
     say(f"{spec} works on {place}, {options.concurrency} turns at a time")
-    kept = scale_in.protection(
-        os.environ,
-        limit_s=min(settings.turn_limit_s or PULL_LIMIT_S, PULL_LIMIT_S),
-        clock=adapter.clock,
-        let_go=backends.operations.shutdown,
-    )
     return serve(
         backends,
-        scale_in.serving(adapter, options.concurrency, kept),
+        adapter.serve(concurrency=options.concurrency),
         drain_s=DRAIN_S if options.drain is None else options.drain,
         health_port=options.health_port,
     )

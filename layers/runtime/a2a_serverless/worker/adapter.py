@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import (
-    AbstractAsyncContextManager,
     AbstractContextManager,
     asynccontextmanager,
     contextmanager,
-    nullcontext,
 )
 from dataclasses import replace
 from functools import partial
@@ -285,16 +283,11 @@ class WorkerAdapter:
             await self._remove(handle)
         return is_done
 
-    async def serve(
-        self,
-        *,
-        concurrency: int,
-        over: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
-    ) -> None:
+    async def serve(self, *, concurrency: int) -> None:
         """Pull operations, `concurrency` at a time, until the queue is shut down.
 
-        One poll at a time asks for as many as find a place, and each runs in a context
-        that `over` makes. Cancelled after the queue's shutdown, it gives back what it works on.
+        One poll at a time asks for as many as find a place. Cancelled after the queue's shutdown,
+        it gives back what it works on.
 
         Raises:
             ConfigurationError: there is no such queue any more; the turns that ran have ended.
@@ -317,18 +310,15 @@ class WorkerAdapter:
                 if not handles:
                     await self.presence.tell()
                 for handle in handles:
-                    task = deliveries.create_task(self._work(handle, over()))
+                    task = deliveries.create_task(self._work(handle))
                     running.add(task)
                     task.add_done_callback(running.discard)
         if missing is not None:
             raise missing
 
-    async def _work(
-        self, handle: Handle[Operation], over: AbstractAsyncContextManager[None]
-    ) -> None:
+    async def _work(self, handle: Handle[Operation]) -> None:
         try:
-            async with over:
-                await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
+            await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
         finally:
             metrics.flush()
 
