@@ -10,13 +10,17 @@ import asyncio
 import logging
 import math
 import random
+import secrets
 import statistics
 import sys
+import uuid
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
+from unittest import mock
 
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
@@ -166,7 +170,8 @@ class House:
         loop = JumpingLoop()
         loop.now = 1_000_000.0
         try:
-            loop.run_until_complete(self._run(play))
+            with _seeded(self.seed):
+                loop.run_until_complete(self._run(play))
         finally:
             loop.close()
         return self
@@ -278,6 +283,23 @@ class House:
             if caller in (None, whose)
         ]
         return sum(spans) / ((until - since) * self.places)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Draw ids and pauses from a seed: a task's id decides its shard, and who is before it."""
+    chance, state = random.Random(seed), random.getstate()  # noqa: S311 - ids of a test
+    random.seed(seed)
+    with (
+        mock.patch.object(uuid, "uuid4", partial(_drawn, chance)),
+        mock.patch.object(secrets, "token_urlsafe", lambda size: chance.randbytes(size).hex()),
+    ):
+        yield
+    random.setstate(state)
+
+
+def _drawn(chance: random.Random) -> uuid.UUID:
+    return uuid.UUID(int=chance.getrandbits(128), version=4)
 
 
 def p95(values: Sequence[float]) -> float:
