@@ -118,7 +118,7 @@ def test_a_crowd_is_canceled_step_by_step(visit: Visit, site: Site) -> None:
     visit.go(f"/tasks?context={context}")
     visit.page.click("text=Act on these…")
     visit.page.click(".on-these a:text-is('Cancel')")
-    expect(visit.page.locator(".big")).to_contain_text("12 tasks, of 12 that were looked at")
+    expect(visit.page.locator("#run")).to_contain_text("looked at 12. Tasks to cancel: 12.")
     visit.page.click("text=Yes, cancel all")
     expect(visit.page.locator("#run .calm")).to_have_text("Done: 12 of 12.", timeout=60_000)
     visit.page.click("text=See it in the journal")

@@ -34,8 +34,7 @@ from a2a_serverless.tasks.entries import Caller, StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, plain_state
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import OBSERVER, Backends
-from a2a_serverless_tools.operate.acting import ACTS, Act, retry_id
-from a2a_serverless_tools.operate.acts import Acts, Done
+from a2a_serverless_tools.operate.acts import ACTS, Act, Acts, Plan, retry_id
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import KEPT_S, Entry, about, newest
@@ -169,6 +168,13 @@ async def test_an_act_twice_is_harmless(desk: Desk, act: Act) -> None:
     assert {(one.act, one.task_id, one.by, one.outcome) for one in entries} == {
         (act, "t", "pat", first)
     }
+
+
+async def carried_out(acts: Acts, plan: Plan) -> None:
+    """Do all of a plan."""
+    await acts.step(plan)
+    while not plan.is_over:
+        await acts.step(plan)
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -314,9 +320,9 @@ async def test_a_retry_without_its_file_is_refused(
     )
     blobs._contents.clear()
     desk.storage.table.blobs = None if is_elsewhere else blobs
-    done, plan = Done(), await desk.acts.plan("retry", desk.owner)
-    await desk.acts.run(plan, plan.rows, done)
-    assert (done.done, len(done.failed)) == (0, 1)
+    plan = await desk.acts.plan("retry", desk.owner)
+    await carried_out(desk.acts, plan)
+    assert (plan.done, len(plan.failed)) == (0, 1)
     assert await desk.ids() == {"t"}
     (entry,) = await desk.journal()
     assert entry.outcome.startswith("not done: ")
@@ -392,7 +398,7 @@ async def test_a_cancel_of_many_leaves_those_that_end_meanwhile(
     """
     for task_id in ("before", "during", "open"):
         await desk.open(task_id)
-    plan, done = await desk.canceling.plan("cancel", desk.owner), Done()
+    plan = await desk.canceling.plan("cancel", desk.owner)
     assert len(plan.rows) == 3
     send = desk.queue.send
 
@@ -409,8 +415,8 @@ async def test_a_cancel_of_many_leaves_those_that_end_meanwhile(
 
     await completed("before")
     monkeypatch.setattr(desk.queue, "send", ending)
-    await desk.canceling.run(plan, plan.rows, done)
-    assert (done.done, dict(done.skipped), done.failed.total()) == (
+    await carried_out(desk.canceling, plan)
+    assert (plan.done, dict(plan.skipped), plan.failed.total()) == (
         2,
         {"It has ended: nothing is left to cancel.": 1},
         0,
@@ -430,13 +436,13 @@ async def test_two_operators_who_do_the_same_do_it_once(desk: Desk, act: Act) ->
     heads = [await desk.for_act(act, f"t-{number}") for number in range(6)]
     acts = desk.canceling if act == "cancel" else desk.acts
     other = Acts(acts._inspector, by="kim")
-    plans = [(one, await one.plan(act, desk.owner), Done()) for one in (acts, other)]
-    assert all(len(plan.rows) == len(heads) for _, plan, _ in plans)
-    await asyncio.gather(*(one.run(plan, plan.rows, done) for one, plan, done in plans))
-    for _, _, done in plans:
-        assert done.failed.total() == 0
-        assert done.done + done.skipped.total() == len(heads)
-    assert sum(done.done for *_, done in plans) >= len(heads)
+    plans = [(one, await one.plan(act, desk.owner)) for one in (acts, other)]
+    assert all(len(plan.rows) == len(heads) for _, plan in plans)
+    await asyncio.gather(*(carried_out(one, plan) for one, plan in plans))
+    for _, plan in plans:
+        assert plan.failed.total() == 0
+        assert plan.done + plan.skipped.total() == len(heads)
+    assert sum(plan.done for _, plan in plans) >= len(heads)
     if act == "retry":
         assert await desk.ids() == {name for h in heads for name in (h.task_id, retry_id(h))}
     elif act != "cancel":
@@ -465,11 +471,11 @@ async def test_a_turn_in_line_is_canceled_and_not_sent(desk: Desk) -> None:
 async def test_a_deleted_webhook_is_not_redelivered_to(desk: Desk) -> None:
     """Also one that goes between the preview and the act."""
     await desk.failed("t")
-    plan, done = await desk.acts.plan("redeliver", desk.owner), Done()
+    plan = await desk.acts.plan("redeliver", desk.owner)
     assert [row.head.task_id for row in plan.rows] == ["t"]
     await desk.storage.webhooks.delete("t", "hook")
-    await desk.acts.run(plan, plan.rows, done)
-    assert (done.done, done.skipped.total()) == (0, 1)
+    await carried_out(desk.acts, plan)
+    assert (plan.done, plan.skipped.total()) == (0, 1)
     with pytest.raises(UnsupportedOperationError, match="nothing to redeliver"):
         await desk.acts.on_one("redeliver", "t", desk.storage.scope.digest, config_id="hook")
 
@@ -510,15 +516,15 @@ async def test_a_preview_counts_what_is_done(desk: Desk) -> None:
         desk.clock.advance(1)
     await desk.open("running")
     which = replace(desk.owner, reason="TimeoutError", since="1h")
-    plan, done = await desk.acts.plan("retry", which), Done()
+    plan = await desk.acts.plan("retry", which)
     assert {row.head.task_id for row in plan.rows} == {f"t-{number}" for number in range(1, 12, 2)}
     assert plan.after == ""
     before = await desk.ids()
     await desk.do("retry", "t-1")
     await desk.do("delete", "t-3")
-    await desk.acts.run(plan, plan.rows, done)
-    assert (done.done, done.failed.total()) == (4, 0)
-    assert sorted(done.skipped.values()) == [1, 1]
+    await carried_out(desk.acts, plan)
+    assert (plan.done, plan.failed.total()) == (4, 0)
+    assert sorted(plan.skipped.values()) == [1, 1]
     assert len(await desk.ids() - before) == 5
     assert (await desk.acts.plan("retry", which)).rows == ()
     assert len((await desk.acts.plan("retry", desk.owner)).rows) == 6
@@ -536,7 +542,7 @@ async def test_a_run_finishes_the_deletions_that_were_cut_off(
             await desk.do("delete", "t")
     plan = await desk.acts.plan("delete", desk.owner)
     assert plan.rows == ()
-    await desk.acts.run(plan, plan.rows, Done())
+    await carried_out(desk.acts, plan)
     await desk.effect("delete", head)
     (entry,) = await desk.journal()
     assert entry.outcome == "It was cut off, and finished later."
@@ -558,11 +564,11 @@ async def test_what_a_removed_head_has_left_is_deleted(desk: Desk) -> None:
 async def test_a_task_that_is_made_anew_is_another(desk: Desk) -> None:
     """Its client has given it the same id: what was chosen is gone."""
     await desk.failed("t")
-    plan, done = await desk.acts.plan("delete", desk.owner), Done()
+    plan = await desk.acts.plan("delete", desk.owner)
     await desk.do("delete", "t")
     await desk.failed("t")
-    await desk.acts.run(plan, plan.rows, done)
-    assert (done.done, dict(done.skipped)) == (0, {"It has gone meanwhile.": 1})
+    await carried_out(desk.acts, plan)
+    assert (plan.done, dict(plan.skipped)) == (0, {"It has gone meanwhile.": 1})
     assert await desk.ids() == {"t"}
 
 
@@ -593,9 +599,8 @@ async def test_a_bounded_run_goes_on_where_it_stopped(
     after = ""
     while True:
         plan = await desk.acts.plan("retry", which, most=3, after=after)
-        done = Done()
-        await desk.acts.run(plan, plan.rows, done)
-        assert done.done == len(plan.rows) <= 3
+        await carried_out(desk.acts, plan)
+        assert plan.done == len(plan.rows) <= 3
         seen += [row.head.task_id for row in plan.rows]
         after = plan.after
         if not after:
@@ -626,26 +631,26 @@ async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
     for task_id in ("one", "two"):
         await desk.failed(task_id)
     chosen = replace(desk.owner, attention="untold", reason="status 503")
-    plan, done = await desk.acts.plan("redeliver", chosen), Done()
+    plan = await desk.acts.plan("redeliver", chosen)
     assert {row.head.task_id for row in plan.rows} == {"one", "two"}
     assert (await desk.acts.plan("redeliver", replace(chosen, reason="status 5"))).rows == ()
     await desk.do("redeliver", "one")
-    await desk.acts.run(plan, plan.rows, done)
-    assert (done.done, list(done.skipped)) == (
+    await carried_out(desk.acts, plan)
+    assert (plan.done, list(plan.skipped)) == (
         1,
         ["It is failed, and none of those that were chosen."],
     )
     assert (await desk.inspector.lists.page(chosen)).rows == ()
     sent = await desk.open("sent")
     assert await desk.storage.postpone(sent, due_at=desk.clock.now_ms(), sends=1)
-    plan, done = await desk.acts.plan("resend", replace(desk.owner, attention="again")), Done()
+    plan = await desk.acts.plan("resend", replace(desk.owner, attention="again"))
     assert [row.head.task_id for row in plan.rows] == ["sent"]
     now = await desk.storage.head("sent")
     assert now is not None
     finished = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
     await desk.storage.commit(now, Commit(entries=(finished,)))
-    await desk.acts.run(plan, plan.rows, done)
-    assert (done.done, done.skipped.total()) == (0, 1)
+    await carried_out(desk.acts, plan)
+    assert (plan.done, plan.skipped.total()) == (0, 1)
 
 
 @pytest.mark.parametrize("act", ACTS)
@@ -664,10 +669,10 @@ async def test_what_cannot_be_acted_on_hides_nothing(
     await desk.storage.table.write(Update(key=key, values=values))
     before = await desk.storage.table.get(key)
     acts = desk.canceling if act == "cancel" else desk.acts
-    plan, done = await acts.plan(act, desk.owner), Done()
-    await acts.run(plan, plan.rows, done)
-    assert (done.done, done.skipped.total()) == (1, 0)
-    assert done.failed.total() == len(plan.rows) - done.done
+    plan = await acts.plan(act, desk.owner)
+    await carried_out(acts, plan)
+    assert (plan.done, plan.skipped.total()) == (1, 0)
+    assert plan.failed.total() == len(plan.rows) - plan.done
     if "needs" in values:
         said = r"A newer release wrote it, .* format 2, .*: act with the newest release"
         with pytest.raises(UnsupportedOperationError, match=said):
@@ -688,9 +693,9 @@ async def test_an_operators_clock_may_differ(desk: Desk, ahead_s: int) -> None:
         await desk.failed(f"t-{number}")
     desk.clock.advance(ahead_s)
     for act in ("retry", "redeliver"):
-        plan, done = await desk.acts.plan(act, desk.owner), Done()
-        await desk.acts.run(plan, plan.rows, done)
-        assert (done.done, done.skipped.total(), done.failed.total()) == (3, 0, 0)
+        plan = await desk.acts.plan(act, desk.owner)
+        await carried_out(desk.acts, plan)
+        assert (plan.done, plan.skipped.total(), plan.failed.total()) == (3, 0, 0)
         desk.clock.advance(1)
     entries = await desk.journal()
     assert [one.act for one in entries] == ["retry"] * 3 + ["redeliver"] * 3

@@ -25,8 +25,7 @@ from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import open_backends
-from a2a_serverless_tools.operate.acting import ACTS, Act, retry_id
-from a2a_serverless_tools.operate.acts import AT_ONCE
+from a2a_serverless_tools.operate.acts import ACTS, AT_ONCE, Act, retry_id
 from a2a_serverless_tools.operate.journal import Entry, newest
 from tests.faults import processes
 from tests.faults.harness import AGENT, IS_LONG, SETTLE_S, SHORT, Emulators, until

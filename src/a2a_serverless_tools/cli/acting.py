@@ -12,14 +12,14 @@ from a2a_serverless_tools.cli.task import fault_of, not_found
 from a2a_serverless_tools.cli.text import agreed, counting, draw, printable, refuse, say
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.operate.acting import Act
-    from a2a_serverless_tools.operate.acts import Acts, Done, Plan
+    from a2a_serverless_tools.operate.acts import Act, Acts
     from a2a_serverless_tools.operate.filters import TaskFilter
     from a2a_serverless_tools.operate.inspector import Inspector
     from a2a_serverless_tools.operate.journal import Entry
 
 _MOST: Final = 1_000
 """Tasks of one run, unless the caller asks for another number."""
+_NOTHING_DONE: Final = "Nothing was done: answer y, or say --yes."
 _SHOWN: Final = 10
 """Tasks that a preview names."""
 _METAVARS: Final = {
@@ -144,103 +144,81 @@ async def _act(options: Namespace, act: Act) -> int:
     acts = Acts(inspector)
     if is_one:
         return await _on_one(acts, inspector, options, act)
-    return await _on_many(acts, options, act, which)
+    return await _on_many(acts, options, act, which, inspector.storage.clock.now_ms())
 
 
 async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act) -> int:
-    from a2a_serverless.errors import (
-        ConcurrencyError,
-        InvalidArgumentError,
-        TaskNotCancelableError,
-        TaskNotFoundError,
-        UnsupportedOperationError,
-    )
-    from a2a_serverless_tools.operate.acting import ACTS
+    from a2a_serverless import errors
+    from a2a_serverless.tasks.head import plain_state
+    from a2a_serverless.tasks.identity import Scope
+    from a2a_serverless_tools.operate.acts import ACTS
+    from a2a_serverless_tools.operate.finding import find_tasks
 
-    found = await inspector.timelines(options.id, options.scope)
-    scopes = [one.scope for one in found] or [options.scope]
+    missing, storage = not_found(options.id, options.scope, inspector), inspector.storage
+    found = [owner for owner, _ in await find_tasks(storage, options.id)]
+    scopes = [options.scope] if options.scope else found
+    if len(scopes) > 1:
+        return refuse(
+            f"{len(scopes)} owners have a task {options.id}: --scope {', '.join(scopes)}."
+        )
+    head = await storage.for_scope(Scope(scopes[0])).head(options.id) if scopes else None
     has_rest = act == "delete" and options.scope is not None  # also where HEAD is gone
-    if not found and not has_rest:
-        return refuse(not_found(options.id, options.scope, inspector))
-    if len(found) > 1:
-        return refuse(f"{len(found)} owners have a task {options.id}: --scope {', '.join(scopes)}.")
-    state = found[0].state if found else "not found, with all that is left of it"
+    if head is None and not has_rest:
+        return refuse(missing)
+    state = plain_state(head.state) if head else "not found, with all that is left of it"
     question = f"{ACTS[act].capitalize()} {options.id}, which is {state}?"
     if not options.dry_run and not agreed(question, options):
-        return refuse("Nothing was done: answer y, or say --yes.")
-    hook = getattr(options, "webhook", None) or ""
+        return refuse(_NOTHING_DONE)
+    do = acts.preview if options.dry_run else acts.on_one
     try:
-        if options.dry_run:
-            said = await acts.preview(act, options.id, scopes[0], config_id=hook)
-        else:
-            said = await acts.on_one(act, options.id, scopes[0], config_id=hook)
-        print(printable(f"{options.id}: {said}"))
-    except TaskNotFoundError:
-        return refuse(not_found(options.id, options.scope, inspector))
+        said = await do(
+            act, options.id, scopes[0], config_id=getattr(options, "webhook", None) or ""
+        )
+    except errors.TaskNotFoundError:
+        return refuse(missing)
     except (
-        UnsupportedOperationError,
-        TaskNotCancelableError,
-        ConcurrencyError,
-        InvalidArgumentError,
+        errors.UnsupportedOperationError,
+        errors.TaskNotCancelableError,
+        errors.ConcurrencyError,
+        errors.InvalidArgumentError,
     ) as error:
         return refuse(f"{options.id}: {error}")
+    print(printable(f"{options.id}: {said}"))
     return 0
 
 
-async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter) -> int:
+async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter, now_ms: int) -> int:
     from a2a_serverless.errors import PageTokenError
-    from a2a_serverless_tools.operate.acting import ACTS
-    from a2a_serverless_tools.operate.acts import AT_ONCE, Done
+    from a2a_serverless_tools.operate.acts import ACTS
 
     try:
         plan = await acts.plan(act, which, most=options.limit, after=options.after)
     except PageTokenError:
         return refuse("--after is no place of these tasks: give the other options as printed, too.")
-    _print_plan(plan)
-    if options.dry_run:
-        return 0
-    if not plan.rows:
-        await acts.run(plan, (), Done())  # finishes deletions that were cut off
-        return 0
-    if not agreed(f"{ACTS[act].capitalize()} {len(plan.rows):,} tasks?", options):
-        return refuse("Nothing was done: answer y, or say --yes.")
-    done, rows = Done(), plan.rows
-    try:
-        with counting(act, total=len(rows), prints_lines=False) as so_far:
-            for start in range(0, len(rows), AT_ONCE):
-                await acts.run(plan, rows[start : start + AT_ONCE], done)
-                so_far(start + AT_ONCE)
-    finally:
-        _print_done(done, len(rows))
-    return 2 if done.failed else 0
-
-
-def _print_plan(plan: Plan) -> None:
-    from a2a_serverless_tools.operate.acting import ACTS
-
-    print(
-        printable(
-            f"{plan.which.sentence()}: looked at {plan.looked:,}."
-            f" Tasks to {ACTS[plan.act]}: {len(plan.rows):,}."
-        )
-    )
-    draw(plan.table(_SHOWN), has_titles=False)
-    if len(plan.rows) > _SHOWN:
-        print(f"  and {len(plan.rows) - _SHOWN:,} more")
+    print(printable(plan.preview()))
+    table = plan.table(_SHOWN, now_ms)
+    draw(table, has_titles=False)
+    if table.note:
+        print(table.note)
     if plan.after:
         times = {"after": plan.after, "since": plan.which.since, "until": plan.which.until}
         rest = " ".join(f"--{name} {value}" for name, value in times.items() if value)
         print(f"There may be more: go on with {rest}")
-
-
-def _print_done(done: Done, of: int) -> None:
-    print(f"Done: {done.done:,} of {of:,}.")
-    for what, counted in (("Skipped", done.skipped), ("Failed", done.failed)):
-        for sentence, number in counted.most_common():
-            print(printable(f"{what}: {number:,}. {sentence}"))
-    left = of - done.done - done.skipped.total() - done.failed.total()
-    if left:
-        say(f"{left:,} were not reached: run it again for the rest.")
+    if options.dry_run:
+        return 0
+    question = f"{ACTS[act].capitalize()} {len(plan.rows):,} tasks?"
+    if plan.rows and not agreed(question, options):
+        return refuse(_NOTHING_DONE)
+    try:
+        with counting(act, total=len(plan.rows), prints_lines=False) as so_far:
+            await acts.step(plan)  # without tasks it finishes deletions that were cut off
+            while not plan.is_over:
+                so_far(plan.at)
+                await acts.step(plan)
+    finally:
+        if plan.rows:
+            print("\n".join(map(printable, plan.outcome())))
+    return 2 if plan.failed else 0
 
 
 # -- the journal -----------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
 
@@ -13,8 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
-from a2a_serverless_tools.operate.acting import ACTS, Act
-from a2a_serverless_tools.operate.acts import AT_ONCE, Acts, Done, Plan
+from a2a_serverless_tools.operate.acts import ACTS, Act, Acts, Plan
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import newest
@@ -23,16 +21,9 @@ from a2a_serverless_tools.operate.lists import PAGE
 _MOST: Final = 200
 """Tasks of one run: what a person waits for in front of a page."""
 _PLANS: Final = 20
-"""Plans and runs that are remembered."""
-
-
-@dataclass(slots=True)
-class _Run:
-    """A plan that a person has seen, and how far it is carried out."""
-
-    plan: Plan
-    at: int = 0
-    done: Done = field(default_factory=Done)
+"""Plans that are remembered, with what was done of them."""
+_SHOWN: Final = 20
+"""Tasks that a preview names."""
 
 
 class ActPages:
@@ -48,7 +39,7 @@ class ActPages:
         self._inspector = inspector
         self._acts = acts
         self._notes = notes
-        self._runs: dict[str, _Run] = {}
+        self._plans: dict[str, Plan] = {}
 
     def routes(self) -> Iterator[Route]:
         """Yield method, path and answer of each page."""
@@ -82,36 +73,28 @@ class ActPages:
             )
         plan = await self._acts.plan(act, which, most=_MOST, after=asked.get("after", ""))
         key = secrets.token_urlsafe(12)
-        self._runs[key] = run = _Run(plan)
-        for old in list(self._runs)[:-_PLANS]:
-            del self._runs[old]
-        return self._page(key, run)
+        self._plans[key] = plan
+        for old in list(self._plans)[:-_PLANS]:
+            del self._plans[old]
+        return self._page(key, plan)
 
     async def _step(self, request: Request) -> Response:
         """Act on the next tasks of a plan that was shown; the page asks for the next step."""
         form = await form_of(request)
         key = form.get("plan", "")
-        run = self._runs.get(key)
-        if run is None:
+        plan = self._plans.get(key)
+        if plan is None:
             raise InvalidArgumentError("The preview is not known any more: look at it again.")
-        if form.get("confirmed") != "yes" and run.at == 0:
-            return self._page(key, run, said="Nothing was done: it was not confirmed.")
-        rows = run.plan.rows[run.at : run.at + AT_ONCE]
-        run.at += len(rows)  # before: a page that is loaded twice takes no task twice
-        await self._acts.run(run.plan, rows, run.done)
-        return self._page(key, run, has_begun=True)
+        if form.get("confirmed") != "yes" and plan.at == 0:
+            return self._page(key, plan, said="Nothing was done: it was not confirmed.")
+        await self._acts.step(plan)
+        return self._page(key, plan)
 
-    def _page(self, key: str, run: _Run, *, said: str = "", has_begun: bool = False) -> Response:
+    def _page(self, key: str, plan: Plan, *, said: str = "") -> Response:
+        now = self._inspector.storage.clock.now_ms()
+        shown = plan.table(_SHOWN, now)
         return page(
-            "act.html",
-            key=key,
-            run=run,
-            plan=run.plan,
-            what=ACTS[run.plan.act],
-            has_begun=has_begun,
-            is_over=run.at >= len(run.plan.rows),
-            said=said,
-            now=self._inspector.storage.clock.now_ms(),
+            "act.html", key=key, plan=plan, what=ACTS[plan.act], shown=shown, said=said, now=now
         )
 
     async def _journal(self, request: Request) -> Response:

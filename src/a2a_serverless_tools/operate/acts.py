@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
-from a2a.types import TaskState
+from a2a.types import SendMessageRequest, TaskState
 
 from a2a_serverless.errors import (
     A2AServerlessError,
@@ -29,29 +29,34 @@ from a2a_serverless.errors import (
 from a2a_serverless.http.intake import Intake, Wait, cancel
 from a2a_serverless.storage.deletion import delete_remains, delete_task, has_remains
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import TurnOpened
-from a2a_serverless.tasks.head import Head, plain_state
-from a2a_serverless.tasks.identity import Scope, TaskKey
+from a2a_serverless.tasks.entries import TurnOpened, copied
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import ASLEEP, FORMAT, Head, plain_state
+from a2a_serverless.tasks.identity import Scope, TaskKey, digest, keyed_task_id
 from a2a_serverless.tasks.push import Push, pushed
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.operate.acting import (
-    Act,
-    opening_of,
-    refused,
-    retried,
-    retry_id,
-    retry_key,
-    undelivered,
-)
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector, in_line_of
 from a2a_serverless_tools.operate.journal import Journal, newest, person
 from a2a_serverless_tools.operate.lists import PAGE, TaskRow, listed
 from a2a_serverless_tools.operate.tables import Table
+from a2a_serverless_tools.operate.timeline import InLine
+from a2a_serverless_tools.operate.wording import in_line, iso, left_at_record
+
+Act: TypeAlias = Literal["cancel", "resend", "retry", "redeliver", "delete"]
+
+ACTS: Final[Mapping[Act, str]] = {
+    "cancel": "cancel",
+    "resend": "send again the turn of",
+    "retry": "try again",
+    "redeliver": "redeliver the notifications of",
+    "delete": "delete for good",
+}
+"""What each does with a task, for sentences and questions."""
 
 MOST: Final = 1_000
 """Tasks that one run acts on at most."""
-MOST_PAGES: Final = 200
+_MOST_PAGES: Final = 200
 """Pages of a list in which one run looks for its tasks."""
 AT_ONCE: Final = 8
 """Tasks that a run acts on at the same time."""
@@ -61,9 +66,9 @@ NEED_QUEUE: Final[Collection[Act]] = ("cancel", "retry")
 """The acts that send to the queue of turns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Plan:
-    """What a run is going to do: an act, and the tasks that allowed it when they were looked at."""
+    """What an act does with those tasks of a filter that allowed it, and how far it is done."""
 
     act: Act
     which: TaskFilter
@@ -71,22 +76,41 @@ class Plan:
     looked: int
     """Tasks that were looked at."""
     after: str
-    """The place behind which the next run goes on; empty: there are no more tasks."""
-
-    def table(self, most: int) -> Table:
-        """Return the first tasks."""
-        return listed("", self.rows[:most], ("task", "state", "changed", "owner"), 0)
-
-
-@dataclass(slots=True)
-class Done:
-    """What a run has done so far."""
-
+    """The place behind which the next plan goes on; empty: there are no more tasks."""
+    at: int = 0
+    """How many of the tasks were taken so far."""
     done: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     """Why tasks were left as they are, since they have changed: sentences with their numbers."""
     failed: Counter[str] = field(default_factory=Counter)
     """What has kept it from acting on tasks, with their numbers."""
+
+    @property
+    def is_over(self) -> bool:
+        """Return True if each task was taken."""
+        return self.at >= len(self.rows)
+
+    def preview(self) -> str:
+        """Return what would be done, as a sentence."""
+        return (
+            f"{self.which.sentence()}: looked at {self.looked:,}. Tasks to {ACTS[self.act]}:"
+            f" {len(self.rows):,}."
+        )
+
+    def table(self, most: int, now_ms: int) -> Table:
+        """Return the first tasks."""
+        names, more = ("task", "state", "changed", "owner"), len(self.rows) - most
+        table = listed("", self.rows[:most], names, now_ms)
+        return replace(table, note=f"And {more:,} more." if more > 0 else "")
+
+    def outcome(self) -> list[str]:
+        """Return what was done so far, and why not more, as sentences."""
+        so_far = "" if self.is_over else " so far"
+        return [f"Done{so_far}: {self.done:,} of {len(self.rows):,}."] + [
+            f"{what}: {count:,}. {sentence}"
+            for what, counted in (("Skipped", self.skipped), ("Failed", self.failed))
+            for sentence, count in counted.most_common()
+        ]
 
 
 class Acts:
@@ -195,12 +219,12 @@ class Acts:
         if which is not None and not await self._inspector.lists.has(which.at(now_ms), head):
             return f"It is {plain_state(head.state)}, and none of those that were chosen."
         waits = await in_line_of(storage, head) if act == "resend" else None
-        if why := refused(act, head, now_ms=now_ms, waits=waits):
+        if why := _refused(act, head, now_ms=now_ms, waits=waits):
             return why
         if act == "retry" and (new_id := await retried_as(storage, head)):
             return f"It was tried again before: as {new_id}."
         hooks = await storage.webhooks.all(head.task_id) if act == "redeliver" else []
-        if act == "redeliver" and not undelivered(hooks, config_id):
+        if act == "redeliver" and not _undelivered(hooks, config_id):
             return _NOTHING_GIVEN_UP
         return ""
 
@@ -240,16 +264,16 @@ class Acts:
         log = await storage.read(head.task_id, incarnation=head.incarnation)
         if log is None:
             raise TaskNotFoundError
-        opening = opening_of(log.records)
+        opening = _opening_of(log.records)
         if opening is None:
             raise UnsupportedOperationError("Its first message cannot be read.")
         try:
             opened = await Intake(self._backends("retry"), None).create(
                 storage,
-                retried(head, opening),
+                _retried(head, opening),
                 head.context_id,
                 caller=opening.caller,
-                idempotency_key=retry_key(head),
+                idempotency_key=_retry_key(head),
                 ttl_s=(head.expires_at - head.created_at) / 1000,
             )
         except InvalidArgumentError as error:
@@ -270,7 +294,7 @@ class Acts:
         which = self._inspector.settings.push_events
         events = [place for place, _ in pushed("", "", log.records, which)]
         told = 0
-        for push in undelivered(await storage.webhooks.all(head.task_id), config_id):
+        for push in _undelivered(await storage.webhooks.all(head.task_id), config_id):
             told += await self._put_back(storage, push, events)
         if not told:
             raise UnsupportedOperationError(_NOTHING_GIVEN_UP)  # others were faster
@@ -307,7 +331,7 @@ class Acts:
     async def plan(self, act: Act, which: TaskFilter, *, most: int = MOST, after: str = "") -> Plan:
         """Return what an act would do with up to `most` of the tasks of a filter; change nothing.
 
-        Looks at `MOST_PAGES` pages of their list; `after` is the place where a plan has ended.
+        Looks at `_MOST_PAGES` pages of their list; `after` is the place where a plan has ended.
         """
         if act in NEED_QUEUE:
             self._backends(act)
@@ -315,7 +339,7 @@ class Acts:
         looked = 0
         which = which.at(self._storage.clock.now_ms())
         listed = replace(which, text="")  # `_fits` looks for it, without an end
-        for _ in range(MOST_PAGES):
+        for _ in range(_MOST_PAGES):
             limit = min(PAGE, most - len(found))
             page = await self._inspector.lists.page(listed, after=after, limit=limit)
             looked += len(page.rows)
@@ -332,18 +356,18 @@ class Acts:
         head = await storage.head(row.head.task_id)
         return head is not None and not await self._why_not(act, storage, head, which)
 
-    async def run(self, plan: Plan, rows: Sequence[TaskRow], done: Done) -> None:
-        """Act on some of the tasks of a plan, and add to `done` what came of it.
+    async def step(self, plan: Plan) -> None:
+        """Act on the next `AT_ONCE` tasks of a plan, and note in it what came of it.
 
         A task that has changed since, so that it is none of them any more, is skipped. The errors
         of the class end the run.
         """
         journal = await self.journal()  # once, and not in each of what follows
-        if plan.act == "delete" and done == Done():
+        if plan.act == "delete" and not plan.at:
             await self._finish(journal)
-        for start in range(0, len(rows), AT_ONCE):
-            some = rows[start : start + AT_ONCE]
-            await asyncio.gather(*(self._run_one(plan, row, done) for row in some))
+        some = plan.rows[plan.at : plan.at + AT_ONCE]
+        plan.at += len(some)  # before: a page that is loaded twice takes no task twice
+        await asyncio.gather(*(self._on_row(plan, row) for row in some))
 
     async def _finish(self, journal: Journal) -> None:
         """Finish the deletions that were cut off, which no list finds any more."""
@@ -354,23 +378,23 @@ class Acts:
                     await delete_remains(storage, entry.task_id)
                     await journal.end(entry, "It was cut off, and finished later.")
 
-    async def _run_one(self, plan: Plan, row: TaskRow, done: Done) -> None:
+    async def _on_row(self, plan: Plan, row: TaskRow) -> None:
         try:
             scope, task_id = row.key
             head = await self._storage.for_scope(Scope(scope)).head(task_id)
             if head is None or head.incarnation != row.head.incarnation:
-                done.skipped["It has gone meanwhile."] += 1
+                plan.skipped["It has gone meanwhile."] += 1
                 return
             await self.on_one(plan.act, task_id, scope, which=plan.which)
-            done.done += 1
+            plan.done += 1
         except TaskNotFoundError:
-            done.skipped["It has gone meanwhile."] += 1
+            plan.skipped["It has gone meanwhile."] += 1
         except (TaskNotCancelableError, UnsupportedOperationError) as error:
-            done.skipped[str(error)] += 1
+            plan.skipped[str(error)] += 1
         except (ConfigurationError, UnavailableError):
             raise  # the next task meets it, too
         except A2AServerlessError as error:
-            done.failed[str(error)] += 1
+            plan.failed[str(error)] += 1
 
 
 async def _finish(storage: DurableStorage, task_id: str) -> str:
@@ -395,3 +419,83 @@ _FILES_ELSEWHERE: Final = (
     "Its message cannot be sent again from here: {} If its files are stored beside the table, set"
     " A2A_BLOBS as its workers have it, or name the stack."
 )
+
+
+# -- what HEAD allows, and the message of a task that is tried again ---------------------------
+
+
+def _refused(act: Act, head: Head, *, now_ms: int, waits: InLine | None = None) -> str:
+    """Return why HEAD does not allow an act, as a sentence; empty: it does.
+
+    `waits` is the place of the open turn in a line; None: it stands in none.
+    """
+    if head.needs_newer:
+        return (
+            f"A newer release wrote it, and it needs more than format {FORMAT}, which this release"
+            " knows: act with the newest release that has run here."
+        )
+    if act == "cancel" and head.is_terminal:
+        return "It has ended: nothing is left to cancel."
+    if act == "retry" and head.state != TaskState.TASK_STATE_FAILED:
+        return f"It is {plain_state(head.state)}: only what has failed is tried again."
+    return _not_sent(head, now_ms, waits) if act == "resend" else ""
+
+
+def _not_sent(head: Head, now_ms: int, waits: InLine | None) -> str:
+    if not head.turn_is_open:
+        return "It has no open turn: there is nothing to send."
+    if waits is not None and waits.place != 1:
+        return (
+            "The turn has no message to send: it stands in line, and starts when its place"
+            f" comes ({in_line(waits)})."
+        )
+    released = head.released
+    if released is None or released.until <= now_ms:
+        return ""
+    if head.left == ASLEEP:
+        return f"The turn is {left_at_record(ASLEEP, released.until)}, and goes on then."
+    if head.was_released:
+        return (
+            f"The turn waits until {iso(released.until)} for {released.reason}: its message is"
+            " in the queue, and starts it then."
+        )
+    return ""
+
+
+def _retry_key(head: Head) -> str:
+    """Return the idempotency key of the new task of a failed one; a client's never equals it.
+
+    It follows from the failed task alone, so that a repeated retry finds the first one's task.
+    """
+    return digest("retry-key", head.scope, head.task_id, head.incarnation)
+
+
+def retry_id(head: Head) -> str:
+    """Return the id of the task in which a failed one is tried again."""
+    return keyed_task_id(Scope(head.scope), head.context_id, _retry_key(head))
+
+
+def _retried(head: Head, opening: TurnOpened) -> SendMessageRequest:
+    """Return the request that opens the new task of a failed one.
+
+    It is the failed task's first one, with an id of its own, in the same context, and names the
+    failed task in `referenceTaskIds`. It has no push configuration: none is stored with a message.
+    """
+    request = copied(opening.request)
+    message = request.message
+    message.message_id = f"retry-{_retry_key(head)}"
+    message.task_id, message.context_id = "", head.context_id
+    if head.task_id not in message.reference_task_ids:
+        message.reference_task_ids.append(head.task_id)
+    return request
+
+
+def _opening_of(records: Iterable[Record]) -> TurnOpened | None:
+    """Return the first message of a task; None if it cannot be read."""
+    entries = (entry for record in records for entry in record.entries)
+    return next((entry for entry in entries if isinstance(entry, TurnOpened)), None)
+
+
+def _undelivered(pushes: Iterable[Push], config_id: str = "") -> list[Push]:
+    """Return the webhooks that can be told again: all, or the one with this id."""
+    return [p for p in pushes if p.may_redeliver and config_id in ("", p.config.id)]

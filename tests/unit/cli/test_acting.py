@@ -17,8 +17,7 @@ from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.operate.acting import ACTS
-from a2a_serverless_tools.operate.acts import AT_ONCE
+from a2a_serverless_tools.operate.acts import ACTS, AT_ONCE
 from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.support.recorded_calls import needed
@@ -191,7 +190,7 @@ def test_a_table_that_may_only_be_read(
         assert code == 2
         assert "The table tasks cannot be used: " in err.splitlines()[-1]
         assert f"{WHO} is not authorized to perform: dynamodb:{refused}" in err
-        assert ("Done: 0 of 20." in out) is (arguments == many)
+        assert ("Done so far: 0 of 20." in out) is (arguments == many)
     assert len(asked) <= 2 * (1 + AT_ONCE)
     assert [wait(storage.head(head.task_id)) for head in heads] == heads
     assert ("its end was not noted" in run("journal").out) is is_noted

@@ -19,8 +19,8 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless_tools.console import act_pages
 from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.operate import acts
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import Journal
 from tests.support.clocks import ManualClock
@@ -84,7 +84,7 @@ async def test_an_act_on_many_is_counted_and_confirmed(
     backends: Backends, person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The preview changes nothing; then a step at a time; what changed since is told."""
-    monkeypatch.setattr(act_pages, "AT_ONCE", 2)
+    monkeypatch.setattr(acts, "AT_ONCE", 2)
     for number in range(5):
         await failed(backends, f"t-{number}")
     storage = backends.storage.for_scope(ANN)
@@ -96,7 +96,7 @@ async def test_an_act_on_many_is_counted_and_confirmed(
         **parse_qs(view),
     }
     preview = (await person.get(link.replace("&amp;", "&"))).text
-    assert "<b>5</b> tasks, of 5 that were looked at" in preview
+    assert "looked at 5. Tasks to delete for good: 5." in preview
     assert await storage.head("t-0") is not None
     plan = {"plan": field(preview, "plan")}
     answer = await person.post("/_console/act", headers=OWN, data=plan)
@@ -107,7 +107,7 @@ async def test_an_act_on_many_is_counted_and_confirmed(
     for _ in range(2):
         answer = await person.post("/_console/act", headers=OWN, data=plan)
     assert "Done: 4 of 5." in answer.text
-    assert "<li>Skipped: 1. It has gone meanwhile.</li>" in answer.text
+    assert "<p>Skipped: 1. It has gone meanwhile.</p>" in answer.text
     again = await person.post("/_console/act", headers=OWN, data=plan)
     assert "Done: 4 of 5." in again.text
 

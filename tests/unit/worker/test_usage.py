@@ -29,8 +29,7 @@ from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError, Budgets, Meter
 from a2a_serverless_tools.cli.author_lines import _AuthorLines
 from a2a_serverless_tools.local.stack import Options, Stack
-from a2a_serverless_tools.operate.acting import retry_id
-from a2a_serverless_tools.operate.acts import Acts
+from a2a_serverless_tools.operate.acts import Acts, retry_id
 from a2a_serverless_tools.operate.inspector import Inspector
 from tests.support.observed import recorded
 from tests.support.workers import S, artifact_texts
