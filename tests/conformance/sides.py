@@ -44,7 +44,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import state_name
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless.worker.guard import Looks
+from a2a_serverless.worker.lease import HeadPoller
 from tests.conformance.request_variables import CARRIED, RequestVariables
 
 CARD = AgentCard(
@@ -90,7 +90,7 @@ async def durable(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
     )
     backends = memory_backends(settings)
     worker = WorkerAdapter(backends, executor, settings, has_heartbeat=False)
-    worker.looks = Looks(backends.storage, worker.clock, interval_s=0.05)
+    worker.poller = HeadPoller(backends.storage, worker.clock, interval_s=0.05)
     serving = asyncio.create_task(worker.serve(concurrency=2))
     try:
         yield create_app(settings, backends, CARD, entrypoint="stream")

@@ -52,8 +52,8 @@ from a2a_serverless.tasks.pace import PART_BYTES, commit_units
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import Presence
-from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import MOST_OF_ERROR, MOST_PLACE
+from a2a_serverless.worker.turn import ActiveTurn
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.finding import created_in, find_tasks
@@ -183,8 +183,8 @@ async def test_a_quick_turn_costs_a_worker_two_requests(bench: Bench) -> None:
 
 async def remembered(context: RequestContext, queue: EventQueue) -> None:
     """An agent that loads and stores the state of its conversation."""
-    assert isinstance(queue, TurnQueue)
-    await queue.records.store_state([*(await queue.records.load_state() or []), "said"])
+    assert isinstance(queue, ActiveTurn)
+    await queue.store_state([*(await queue.load_state() or []), "said"])
     await complete(context, queue)
 
 

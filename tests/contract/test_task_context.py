@@ -21,7 +21,7 @@ from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
-from a2a_serverless.worker.guard import FLUSH_BYTES
+from a2a_serverless.worker.outbox import FLUSH_BYTES
 from a2a_serverless_tools.contract import Storage
 from tests.contract.queues import fauxqs_queues
 from tests.support.databases import Database, new_scope

@@ -34,7 +34,7 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.sweeper import Sweeper
-from a2a_serverless_tools.testing.process import _InlineKeeper
+from a2a_serverless_tools.testing.process import _InlineHeartbeat
 from tests.support.a2a_calls import Agent as Remote
 from tests.support.alarms import CloudWatch, alarms_of, rung
 from tests.support.databases import LONG
@@ -108,7 +108,7 @@ class Account:
                 self._backends,
                 Agent(self._work),
                 settings,
-                keeper=_InlineKeeper(),
+                heartbeat=_InlineHeartbeat(),
             )
             for _ in range(WORKERS)
         ]

@@ -27,8 +27,8 @@ import signal
 import time
 
 from a2a_serverless.worker import Retry, TaskContext, Worker
-from a2a_serverless.worker.context import queue_of
-from a2a_serverless.worker.steps import LeftError
+from a2a_serverless.worker.context import active_turn
+from a2a_serverless.worker.steps import ParkedError
 from tests.faults.ledger import Ledger
 
 ARTIFACT = "out"
@@ -47,7 +47,7 @@ class Faulty(Worker):
         try:
             await getattr(self, kind)(ctx, *(float(number) for number in numbers))
         except asyncio.CancelledError:
-            has_left = isinstance(queue_of(ctx)._guard.reason, LeftError)
+            has_left = isinstance(active_turn(ctx).lease.reason, ParkedError)
             self._ledger.note("left" if has_left else "cancelled", ctx.task_id)
             raise
         self._ledger.note("returned", ctx.task_id)

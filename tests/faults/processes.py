@@ -24,7 +24,7 @@ from a2a_serverless.push import waiting
 from a2a_serverless.queues import sqs  # noqa: F401 - as above
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
 from a2a_serverless.tasks import push as tasks_push
-from a2a_serverless.worker import context, records
+from a2a_serverless.worker import context, turn
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.cli import processes as worker_command
 from a2a_serverless_tools.local import sweeping
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
     if drain_s := variables.get(DRAIN):
         worker_command.DRAIN_S = float(drain_s)
     if park_s := variables.get(PARK):
-        for module in (context, records):
+        for module in (context, turn):
             vars(module)["PARK_S"] = float(park_s)
     if wait_s := variables.get(PUSH_WAIT):
         for module, name in ((tasks_push, "LEFT_MS"), (waiting, "_WOKEN_MS")):

@@ -25,7 +25,7 @@ from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless.worker.guard import Looks
+from a2a_serverless.worker.lease import HeadPoller
 from tests.faults.harness import IS_LONG, Emulators, check_log, until
 from tests.support.databases import dynamo_storage
 from tests.support.messages import request
@@ -148,7 +148,7 @@ async def _working(backends: Backends) -> AsyncIterator[None]:
         await complete(context, queue)
 
     adapter = WorkerAdapter(backends, Agent(execute), Settings(), has_heartbeat=False)
-    adapter.looks = Looks(backends.storage, SystemClock(), interval_s=0.01)
+    adapter.poller = HeadPoller(backends.storage, SystemClock(), interval_s=0.01)
     serving = asyncio.create_task(adapter.serve(concurrency=AT_ONCE))
     try:
         yield

@@ -15,7 +15,7 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
 from a2a_serverless.worker import TaskContext
-from a2a_serverless.worker.executor import TurnQueue
+from a2a_serverless.worker.turn import ActiveTurn
 from tests.faults.ledger import Ledger
 from tests.support.workers import chunk, status
 
@@ -28,7 +28,7 @@ class Waiting(AgentExecutor):
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         task_id, said = context.task_id or "", context.get_user_input()
-        conversation = TaskContext(context, cast("TurnQueue", event_queue))
+        conversation = TaskContext(context, cast("ActiveTurn", event_queue))
         count = await conversation.load_context() or 0
         self._ledger.note(f"started on {said}, {count}", task_id)
         await conversation.update_context(count + 1)

@@ -13,7 +13,7 @@ import signal
 import sys
 from typing import Any
 
-from a2a_serverless.worker.records import TurnRecords
+from a2a_serverless.worker.turn import ActiveTurn
 from a2a_serverless_tools import cli
 
 VARIABLE = "FAULTS_DIES_AT_STATE"
@@ -21,16 +21,16 @@ VARIABLE = "FAULTS_DIES_AT_STATE"
 
 def arm(passage: int) -> None:
     """Let this process die at that passage."""
-    records: Any = TurnRecords
+    records: Any = ActiveTurn
     store = records.store_state
     left = passage
 
-    async def dying(each: TurnRecords, *given: Any) -> None:
+    async def dying(each: ActiveTurn, *given: Any) -> None:
         nonlocal left
         left -= 1
         await store(each, *given)
         if left == 0:
-            await each._writer.drain()
+            await each.outbox.drain()
             os.kill(os.getpid(), signal.SIGKILL)
 
     records.store_state = dying

@@ -249,7 +249,7 @@ async def test_turns_of_five_hours_ring_nothing(watched: Watched) -> None:
     agent = Agent(slow)
     bench = Bench(agent, clock=clock, visibility_s=600)
     bench.adapter.has_heartbeat = True
-    bench.adapter.looks._interval_s = HOUR_S
+    bench.adapter.poller._interval_s = HOUR_S
     with watched.seen.emitted():
         async with asyncio.TaskGroup() as processes:
             work = [

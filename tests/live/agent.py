@@ -19,7 +19,7 @@ from a2a.types import Message, Role, TaskState, TaskStatus, TaskStatusUpdateEven
 from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.worker import FinalError, TaskContext, Worker
-from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.context import active_turn
 
 if os.environ.get("LIVE_BROKEN"):
     raise ImportError("the agent of a bad version")
@@ -140,7 +140,7 @@ class LiveAgent(Worker):
         said = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_AGENT, parts=parts)
         status = TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=said)
         end = TaskStatusUpdateEvent(task_id=ctx.task_id, context_id=ctx.context_id, status=status)
-        await queue_of(ctx).enqueue_event(end)
+        await active_turn(ctx).enqueue_event(end)
 
     async def outlive(self, ctx: TaskContext, until_ms: int, blocked_s: float) -> None:
         """Block the process if this attempt begins before `until_ms`, else end the turn."""

@@ -128,7 +128,7 @@ GUARDS: tuple[Guard, ...] = (
         without=replace(ON, advance=unguarded.claims_its_own_turn_again),
         scenario="an agent that blocks its loop",
         breaks="a chunk is missing",
-        shows=("BLOCKS its loop", "'s keeper: claims the turn"),
+        shows=("BLOCKS its loop", "'s heartbeat: claims the turn"),
     ),
     Guard(
         name="lease-owner",
@@ -136,7 +136,7 @@ GUARDS: tuple[Guard, ...] = (
         without=replace(ON, renewing=unguarded.renews_whatever_it_finds),
         scenario="an agent that blocks its loop",
         breaks="a finished turn stays in the due index",
-        shows=("its lease gets short", "commits completed", "'s keeper: renews the lease"),
+        shows=("its lease gets short", "commits completed", "'s heartbeat: renews the lease"),
     ),
     Guard(
         name="checkpoint",

@@ -15,7 +15,7 @@ from a2a_serverless.storage.codec import Commits
 from a2a_serverless.tasks import attempts, rules
 from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head, OperationParams
-from a2a_serverless.worker.executor import TurnView
+from a2a_serverless.worker.projection import Projection
 
 
 def is_same_task(current: Head, seen: Head) -> bool:
@@ -45,7 +45,7 @@ class Rules:
     on_return: Callable[..., attempts.Returned] = attempts.on_return
     retry_policy: type[attempts.RetryPolicy] = attempts.RetryPolicy
     attempts_started: Callable[..., int] = attempts.attempts_started
-    view: type[TurnView] = TurnView
+    view: type[Projection] = Projection
 
     # how HEAD is changed
     replaces: Callable[[Head, Head], bool] = operator.eq

@@ -95,7 +95,7 @@ class Worker(NamedTuple):
     """What follows a claim: `run` or `cancel`."""
     unsure: Plan | None = None
     """A commit whose answer did not come."""
-    keeper: Seen | None = None
+    heartbeat: Seen | None = None
     """The HEAD on which the thread beside the agent's loop is about to claim the turn."""
     renews: Seen | None = None
     """The HEAD whose lease that thread has found short, and is about to renew."""

@@ -38,7 +38,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Step
-from a2a_serverless.worker.executor import TurnView
+from a2a_serverless.worker.projection import Projection
 
 # -- rules.advance ---------------------------------------------------------------------------
 
@@ -451,7 +451,7 @@ def takes_what_is_beyond_head(
     return tuple(records) if is_whole else None
 
 
-class AppendsFirstChunks(TurnView):
+class AppendsFirstChunks(Projection):
     """The first chunk of an artifact is appended if the agent says so."""
 
     def entries_of(self, event: object) -> tuple[Entry, ...]:

@@ -417,33 +417,33 @@ class Attempts:
     def _beside(self, state: State, index: int, worker: Worker) -> Iterator[Move]:
         """Yield the thread's claims of a blocked agent's turn, and its renewals of a lease."""
         budget, name = state.budget, f"worker {'ABC'[index]}"
-        if worker.keeper is not None:
-            yield self._claim_beside(state, index, worker, f"{name}'s keeper: claims the turn")
+        if worker.heartbeat is not None:
+            yield self._claim_beside(state, index, worker, f"{name}'s heartbeat: claims the turn")
         elif budget.blocks and worker.phase == "run" and not worker.claimed:
             spent = state._replace(budget=budget._replace(blocks=budget.blocks - 1))
-            after = with_worker(spent, index, self._with_keeper(state, worker))
+            after = with_worker(spent, index, self._with_heartbeat(state, worker))
             yield Move(f"{name}: its agent BLOCKS its loop", after, is_fair=False)
         if worker.renews is not None:
-            yield Move(f"{name}'s keeper: renews the lease", self._renewed(state, index, worker))
+            yield Move(f"{name}'s heartbeat: renews the lease", self._renewed(state, index, worker))
         elif budget.renewals and worker.phase == "run" and self._is_short(worker):
             spent = state._replace(budget=budget._replace(renewals=budget.renewals - 1))
             after = with_worker(spent, index, worker._replace(renews=worker.seen))
             yield Move(f"{name}: its lease gets short", after, is_fair=False)
 
-    def _with_keeper(self, state: State, worker: Worker) -> Worker:
-        """The keeper claims on HEAD as it is now, if its attempt may still write."""
+    def _with_heartbeat(self, state: State, worker: Worker) -> Worker:
+        """The heartbeat claims on HEAD as it is now, if its attempt may still write."""
         why = self._title(worker, state.head, "run")
-        return worker._replace(keeper=state.head if why is Refused.REBASE else None)
+        return worker._replace(heartbeat=state.head if why is Refused.REBASE else None)
 
     def _claim_beside(self, state: State, index: int, worker: Worker, label: str) -> Move:
-        """The keeper does not know what its attempt has committed meanwhile, and claims anyway."""
-        assert worker.keeper is not None
+        """The heartbeat does not know what its attempt has committed, and claims anyway."""
+        assert worker.heartbeat is not None
         write = Write((), worker.token, claims=True)
-        made = commit(self._world, state, worker.keeper, write, "keeper", runs=True)
+        made = commit(self._world, state, worker.heartbeat, write, "heartbeat", runs=True)
         if not isinstance(made, Refusal):
-            done = with_worker(made.state, index, worker._replace(keeper=None))
+            done = with_worker(made.state, index, worker._replace(heartbeat=None))
             return Move(label, done)
-        again = self._with_keeper(state, worker)
+        again = self._with_heartbeat(state, worker)
         return Move(f"{label}, REFUSED: {made.value}", with_worker(state, index, again))
 
     @staticmethod

@@ -12,18 +12,18 @@ from collections.abc import Generator
 import pytest
 
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.worker.adapter import _Delivery
+from a2a_serverless.worker.delivery import Delivery
 
 MOST_READS = 8
 
-_read = _Delivery._read
+_read = Delivery._read
 _spinning: list[str] = []
 
 
-async def _counted(delivery: _Delivery) -> Log | None:
+async def _counted(delivery: Delivery) -> Log | None:
     reads = vars(delivery)["_reads"] = vars(delivery).get("_reads", 0) + 1
     if reads > MOST_READS:
-        ids = delivery.handle.message.ids
+        ids = delivery._handle.message.ids
         _spinning.append(f"{ids} has read its task {reads} times")
         raise RuntimeError(_spinning[-1])
     return await _read(delivery)
@@ -31,7 +31,7 @@ async def _counted(delivery: _Delivery) -> Log | None:
 
 def pytest_configure() -> None:
     """Count the reads of all deliveries."""
-    _Delivery._read = _counted  # type: ignore[method-assign, assignment]
+    Delivery._read = _counted  # type: ignore[method-assign, assignment]
 
 
 @pytest.hookimpl(wrapper=True)

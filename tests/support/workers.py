@@ -30,10 +30,10 @@ from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents
-from a2a_serverless.worker.guard import Guard, Looks
-from a2a_serverless.worker.loops import Keeper
+from a2a_serverless.worker.heartbeat import Heartbeat
+from a2a_serverless.worker.lease import HeadPoller, Lease
 from a2a_serverless_tools.testing.clock import PacedClock, idle
-from a2a_serverless_tools.testing.process import _Engine, _InlineKeeper
+from a2a_serverless_tools.testing.process import _Engine, _InlineHeartbeat
 from tests.support.messages import request
 
 __all__ = [
@@ -42,12 +42,12 @@ __all__ = [
     "Execute",
     "PacedClock",
     "S",
-    "_InlineKeeper",
+    "_InlineHeartbeat",
     "artifact_texts",
     "chunk",
     "complete",
-    "guard_of",
     "idle",
+    "lease_of",
     "params_of",
     "status",
     "status_text",
@@ -122,7 +122,7 @@ class Bench(_Engine):
             self.backends,
             agent,
             self.settings,
-            keeper=None if has_heartbeat else _InlineKeeper(),
+            heartbeat=None if has_heartbeat else _InlineHeartbeat(),
             has_heartbeat=has_heartbeat,
         )
         super().__init__(self.backends, adapter)
@@ -166,19 +166,19 @@ def params_of(head: Head, *, turn: int | None = None, copy_number: int = 0) -> O
     )
 
 
-def guard_of(
+def lease_of(
     log: DurableStorage, head: Head, *, token: str | None = "own", **options: Any
-) -> Guard:
-    """A guard of the turn of `head`, with a keeper of its own."""
+) -> Lease:
+    """A lease of the turn of `head`, with a heartbeat of its own."""
     clock = options.pop("clock", log.clock)
-    return Guard(
-        log=log,
+    return Lease(
+        storage=log,
         params=params_of(head),
         head=head,
         token=token,
         clock=clock,
-        keeper=Keeper(),
-        looks=Looks(log, clock),
+        heartbeat=Heartbeat(),
+        poller=HeadPoller(log, clock),
         **options,
     )
 

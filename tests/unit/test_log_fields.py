@@ -279,7 +279,7 @@ async def test_a_line_of_the_agent_names_its_task(backends: Backends) -> None:
 ABOUT_NO_TASK = {
     *("admitted", "agent_kept", "agent_not_loaded", "agent_reloaded", "agent_shared"),
     *("card_kept", "card_reloaded", "damaged_group", "dead_letter_undecodable"),
-    *("ends_not_counted", "exit_in_callback", "give_back_failed", "jwk_skipped", "keeper"),
+    *("ends_not_counted", "exit_in_callback", "give_back_failed", "jwk_skipped", "heartbeat"),
     *("loop_stopped", "metrics_not_sent", "metrics_not_written", "otel_missing", "otel_not_used"),
     *("presence_failed", "pull_failed", "pump_failed", "push_undecodable", "receive_failed"),
     *("refresh_failed", "refused", "restart_needed", "set_aside_failed", "shares_failed"),

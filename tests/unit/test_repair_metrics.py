@@ -25,7 +25,6 @@ from a2a_serverless.tasks.head import FailedBy, Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless.worker.failing import failed_by
 from a2a_serverless.worker.failures import (
     DeadlineError,
     FinalError,
@@ -34,6 +33,7 @@ from a2a_serverless.worker.failures import (
     WrongCallError,
 )
 from a2a_serverless.worker.meter import BudgetError
+from a2a_serverless.worker.settlement import failed_by
 from a2a_serverless.worker.steps import DivergedError
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from a2a_serverless_tools.contract import Storage

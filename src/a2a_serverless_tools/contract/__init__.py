@@ -50,7 +50,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import KNOWN, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, TaskKey, check_context_id
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.guard import POLL_S, Looks
+from a2a_serverless.worker.lease import POLL_S, HeadPoller
 
 _BLIND_PAUSE_S = 0.005
 
@@ -329,11 +329,11 @@ class CancelScope:
     event loop that made it.
     """
 
-    def __init__(self, looks: Looks, key: TaskKey) -> None:
+    def __init__(self, poller: HeadPoller, key: TaskKey) -> None:
         self.key = key
         self._requested = asyncio.Event()
         self._stop = asyncio.Event()
-        self._watching = asyncio.create_task(looks.over(self, self._stop), context=Context())
+        self._watching = asyncio.create_task(poller.over(self, self._stop), context=Context())
 
     async def wait(self) -> None:
         """Return when a cancel is seen."""
@@ -354,17 +354,17 @@ class CancelScope:
     async def __aexit__(self, *error: object) -> None:
         await self.release()
 
-    async def on_look(self, head: Head | None) -> None:
-        """Take a look at the task."""
+    async def on_head(self, head: Head | None) -> None:
+        """Take HEAD of the task."""
         if head is not None and head.is_being_canceled:
             self._requested.set()
 
 
 @dataclass(slots=True)
 class _Shared:
-    """The looks of each event loop, which keep its scopes alive; the same for all views."""
+    """The poller of each event loop, which keep its scopes alive; the same for all views."""
 
-    looks: WeakKeyDictionary[asyncio.AbstractEventLoop, Looks] = field(
+    pollers: WeakKeyDictionary[asyncio.AbstractEventLoop, HeadPoller] = field(
         default_factory=WeakKeyDictionary
     )
     scopes: WeakSet[CancelScope] = field(default_factory=WeakSet)
@@ -404,7 +404,7 @@ class CancelRegistry:
 
         A failure of the backend does not set it: then the cancel's deadline ends the task.
         """
-        scope = CancelScope(self._looks(), self._key(task_id))
+        scope = CancelScope(self._poller(), self._key(task_id))
         self._shared.scopes.add(scope)
         return scope
 
@@ -414,10 +414,10 @@ class CancelRegistry:
             if scope.key == self._key(task_id):
                 await scope.release()
 
-    def _looks(self) -> Looks:
+    def _poller(self) -> HeadPoller:
         loop = asyncio.get_running_loop()
-        looks = Looks(self._storage, self._storage.clock, interval_s=self._poll_s)
-        return self._shared.looks.setdefault(loop, looks)
+        poller = HeadPoller(self._storage, self._storage.clock, interval_s=self._poll_s)
+        return self._shared.pollers.setdefault(loop, poller)
 
     def _key(self, task_id: str) -> TaskKey:
         return (self._storage.scope.digest, task_id)

@@ -25,7 +25,7 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, check_backends, table_backends
 from a2a_serverless.worker.adapter import LONG_POLL_S, Presence, Watch, WorkerAdapter
 from a2a_serverless.worker.agents import TurnAgents, keeps_conversation, load_agent
-from a2a_serverless.worker.loops import Keeper
+from a2a_serverless.worker.heartbeat import Heartbeat
 from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.cards import card_of, file_of
 from a2a_serverless_tools.local.dotenv import Dotenv
@@ -90,10 +90,10 @@ def _workers(
     with ExitStack() as running:
         made: list[_Worker] = []
         for number in range(1, count + 1):
-            keeper = Keeper()
-            thread = running.enter_context(Background(f"worker-{number}", keeper.stay))
+            heartbeat = Heartbeat()
+            thread = running.enter_context(Background(f"worker-{number}", heartbeat.stay))
             adapter = WorkerAdapter(
-                backends, agent(), settings, keeper=keeper, watch=watch, presence=presence
+                backends, agent(), settings, heartbeat=heartbeat, watch=watch, presence=presence
             )
             made.append((adapter, thread))
         for _, thread in made:

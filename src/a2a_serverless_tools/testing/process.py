@@ -26,28 +26,29 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import is_library, place
-from a2a_serverless.worker.guard import POLL_S
-from a2a_serverless.worker.loops import Duty, Keeper, OnBlocked, run_to_end
+from a2a_serverless.worker.heartbeat import Heartbeat, Job, OnBlocked
+from a2a_serverless.worker.lease import POLL_S
+from a2a_serverless.worker.loops import run_to_end
 from a2a_serverless.worker.steps import SLEEP, ids_in
+from a2a_serverless.worker.turn import ActiveTurn
 from a2a_serverless_tools.testing.clock import PacedClock, idle
 from a2a_serverless_tools.testing.run import When
 
 T = TypeVar("T")
 
 
-class _InlineKeeper(Keeper):
-    """A keeper without a thread: its duties follow the clock of the test's own loop."""
+class _InlineHeartbeat(Heartbeat):
+    """A heartbeat without a thread: its jobs follow the clock of the test's own loop."""
 
     @asynccontextmanager
     async def over(
         self,
-        *duties: Duty,
+        *jobs: Job,
         on_blocked: OnBlocked | None = None,  # noqa: ARG002 - without a thread nothing is noticed
     ) -> AsyncIterator[None]:
         stop = asyncio.Event()
-        running = [asyncio.create_task(duty(stop)) for duty in duties]
+        running = [asyncio.create_task(job(stop)) for job in jobs]
         try:
             yield
         finally:
@@ -142,7 +143,7 @@ class Points:
     """True if the cancel was asked for."""
     is_late: bool = False
     """True if the point at which to cancel has ended the turn, or put it to sleep: ask then."""
-    queue: TurnQueue | None = None
+    queue: ActiveTurn | None = None
     """The queue of the running attempt."""
     attempts: int = 0
     errors: list[BaseException] = field(default_factory=list)
@@ -167,11 +168,7 @@ class Points:
 
     def _waits(self) -> str:
         """Return where the agent is: its line, and its steps that are under way."""
-        steps = (
-            []
-            if self.queue is None
-            else [each.id.name for each in self.queue.records.journal.running]
-        )
+        steps = [] if self.queue is None else [each.id.name for each in self.queue.journal.running]
         within = f", in step {', '.join(map(repr, steps))}" if steps else ""
         return f"waits at {_line_of(self.running) or 'no line of the agent'}{within}"
 
@@ -251,7 +248,7 @@ class _StoppedAgent(AgentExecutor):
                 await _canceled(points, queue)
 
         queue.on_taken = taken
-        queue.writer.on_stored = stored
+        queue.outbox.on_stored = stored
         if points.dies_at_start():
             await self._die()
         points.running = agent.execute(context, queue)
@@ -260,7 +257,7 @@ class _StoppedAgent(AgentExecutor):
         except BaseException as error:
             task, is_end = asyncio.current_task(), isinstance(error, asyncio.CancelledError)
             was_ended = is_end and task is not None and task.cancelling()
-            was_ended = was_ended or queue.left is not None or isinstance(error, GeneratorExit)
+            was_ended = was_ended or queue.parking is not None or isinstance(error, GeneratorExit)
             if not (was_ended or queue.exit):
                 points.errors.append(error)
             raise
@@ -271,8 +268,8 @@ class _StoppedAgent(AgentExecutor):
         agent, _, queue = self._of_turn(event_queue)
         await agent.cancel(context, queue)
 
-    def _of_turn(self, queue: EventQueue) -> tuple[AgentExecutor, Points, TurnQueue]:
-        if self.agent is None or self.points is None or not isinstance(queue, TurnQueue):
+    def _of_turn(self, queue: EventQueue) -> tuple[AgentExecutor, Points, ActiveTurn]:
+        if self.agent is None or self.points is None or not isinstance(queue, ActiveTurn):
             raise RuntimeError("An agent of the testing kit runs in its bench only.")
         self.points.queue = queue
         return self.agent, self.points, queue
@@ -282,9 +279,9 @@ class _StoppedAgent(AgentExecutor):
         await asyncio.get_running_loop().create_future()  # waits for ever: the loop stops here
 
 
-async def _canceled(points: Points, queue: TurnQueue) -> None:
+async def _canceled(points: Points, queue: ActiveTurn) -> None:
     """Ask for the cancel; CancelledError is raised in the agent before this returns."""
-    if queue.has_ended or queue.left is not None:
+    if queue.has_ended or queue.parking is not None:
         points.is_late = True
         return
     await points.ask_to_cancel()
@@ -334,7 +331,7 @@ class Process:
         self._loop.set_default_executor(self._threads)
         self._is_waiting = False
         self._asides: set[asyncio.Task[None]] = set()
-        adapter = WorkerAdapter(backends, self._agent, settings, keeper=_TellingKeeper())
+        adapter = WorkerAdapter(backends, self._agent, settings, heartbeat=_TellingHeartbeat())
         self.engine = _Engine(backends, adapter)
 
     def turn(self, agent: AgentExecutor, points: Points) -> None:
@@ -467,14 +464,14 @@ class _Threads(ThreadPoolExecutor):
         return call
 
 
-class _TellingKeeper(_InlineKeeper):
-    """An inline keeper that also notices, in a thread, that the agent blocks its loop."""
+class _TellingHeartbeat(_InlineHeartbeat):
+    """An inline heartbeat that also notices, in a thread, that the agent blocks its loop."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._noticing = Keeper()
+        self._noticing = Heartbeat()
 
     @asynccontextmanager
-    async def over(self, *duties: Duty, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
-        async with super().over(*duties), self._noticing.over(on_blocked=on_blocked):
+    async def over(self, *jobs: Job, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
+        async with super().over(*jobs), self._noticing.over(on_blocked=on_blocked):
             yield

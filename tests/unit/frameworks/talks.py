@@ -21,8 +21,8 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.failures import DeadlineError
-from a2a_serverless.worker.records import TurnRecords
 from a2a_serverless.worker.steps import STATE
+from a2a_serverless.worker.turn import ActiveTurn
 from tests.support.messages import request
 from tests.support.queues import is_empty
 from tests.support.workers import Bench, PacedClock, S, status_text
@@ -102,13 +102,13 @@ def ends_at(record: int, end: End) -> Iterator[list[str]]:
     It dies before that is stored or right after, or its turn is handed over with it. Yields the
     names of the steps that are recorded.
     """
-    records: Any = TurnRecords
+    records: Any = ActiveTurn
     store = records._record
     recorded: list[str] = []
 
     async def die(each: Any) -> None:
         _deaths.append(each)
-        each._guard.stop(DeadlineError())
+        each.lease.stop(DeadlineError())
         await asyncio.get_running_loop().create_future()
 
     async def dying(each: Any, running: Any, entry: Any) -> None:

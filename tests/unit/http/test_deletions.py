@@ -25,8 +25,8 @@ from a2a_serverless.storage.layout import FENCE, INDEXES, context_key
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, table_backends
-from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.turn import ActiveTurn
 from tests.support.clocks import ManualClock
 from tests.support.lagging import LaggingTable
 from tests.support.messages import storyteller
@@ -43,9 +43,9 @@ ALICE = Owner(Scope.of("", "alice").person)
 
 async def remembered(context: RequestContext, queue: EventQueue) -> None:
     """An agent that keeps what it is told, and says it again."""
-    assert isinstance(queue, TurnQueue)
+    assert isinstance(queue, ActiveTurn)
     text = context.get_user_input()
-    await queue.records.store_state([*(await queue.records.load_state() or []), text])
+    await queue.store_state([*(await queue.load_state() or []), text])
     await queue.enqueue_event(chunk(context, text, append=False))
     await complete(context, queue)
 

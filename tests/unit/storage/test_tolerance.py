@@ -109,8 +109,8 @@ class Receiver:
 class World:
     """Four tasks on a table of their own, each in another stage, and all that reads them.
 
-    A worker gets a clock that stands still: its watch and keeper would write beside its attempt, in
-    threads, which moto does not take.
+    A worker gets a clock that stands still: its watch and heartbeat would write beside its
+    attempt, in threads, which moto does not take.
     """
 
     database: Stored

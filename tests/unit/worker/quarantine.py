@@ -28,7 +28,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.function import WorkerFunction
-from a2a_serverless_tools.testing.process import _Engine, _InlineKeeper
+from a2a_serverless_tools.testing.process import _Engine, _InlineHeartbeat
 from tests.infrastructure.test_address import refused
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, records
@@ -250,7 +250,7 @@ class Stage:
             self.backends,
             self.agent,
             self.settings,
-            keeper=_InlineKeeper(),
+            heartbeat=_InlineHeartbeat(),
         )
         return function
 

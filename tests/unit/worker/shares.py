@@ -40,7 +40,7 @@ from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.failures import RetryLater
 from a2a_serverless.worker.shares import Shares
 from a2a_serverless.worker.sweeper import BUDGET_S, Sweeper, SweepReport
-from a2a_serverless_tools.testing.process import _InlineKeeper
+from a2a_serverless_tools.testing.process import _InlineHeartbeat
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, left
 from tests.support.workers import Agent, complete
@@ -193,7 +193,7 @@ class House:
         )
         backends = replace(backends, storage=self.storage, operations=self.queue)
         self.adapters = [
-            WorkerAdapter(backends, Agent(self._work), settings, keeper=_InlineKeeper())
+            WorkerAdapter(backends, Agent(self._work), settings, heartbeat=_InlineHeartbeat())
             for _ in range(self.places // self.turns)
         ]
         for adapter in self.adapters:

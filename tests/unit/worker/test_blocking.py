@@ -21,13 +21,14 @@ from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, Timing
-from a2a_serverless.worker import loops
-from a2a_serverless.worker.executor import TurnQueue
-from a2a_serverless.worker.guard import CLAIM_AFTER_S, TurnWriter
-from a2a_serverless.worker.loops import Keeper
+from a2a_serverless.worker import heartbeat as heartbeats
+from a2a_serverless.worker.heartbeat import Heartbeat
+from a2a_serverless.worker.lease import CLAIM_AFTER_S
+from a2a_serverless.worker.outbox import Outbox
+from a2a_serverless.worker.turn import ActiveTurn
 from tests.support.memory import items_of
 from tests.support.queues import is_empty
-from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, guard_of
+from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, lease_of
 
 WAIT_S = 60
 
@@ -55,10 +56,10 @@ def others(monkeypatch: pytest.MonkeyPatch) -> None:
 _before: set[threading.Thread] = set()
 
 
-def keepers_alive() -> list[threading.Thread]:
+def heartbeats_alive() -> list[threading.Thread]:
     """The keepers that this test has started."""
     alive = set(threading.enumerate()) - _before
-    return [thread for thread in alive if thread.name == "keeper"]
+    return [thread for thread in alive if thread.name == "heartbeat"]
 
 
 async def test_a_blocking_agent_is_shown_working() -> None:
@@ -119,7 +120,7 @@ async def test_a_blocking_agent_that_asks_hears_of_a_cancel() -> None:
             target=lambda: asyncio.run(bench.storage.request_cancel(task.task_id))
         )
         requesting.start()
-        block(lambda: cast("TurnQueue", queue).is_cancelled)
+        block(lambda: cast("ActiveTurn", queue).is_cancelled)
         heard.append(True)
         requesting.join()
 
@@ -139,7 +140,7 @@ async def test_a_blockage_is_logged_once_with_its_place(caplog: pytest.LogCaptur
 
     async def blocking(context: RequestContext, queue: EventQueue) -> None:
         for _ in range(2):
-            time.sleep(loops.BLOCKED_S + 3 * loops.LOOK_S)  # noqa: ASYNC251 - what agents do
+            time.sleep(heartbeats.BLOCKED_S + 3 * heartbeats.LOOK_S)  # noqa: ASYNC251 - what agents do
             async with asyncio.timeout(WAIT_S):
                 while not warnings():  # noqa: ASYNC110 - it is logged in another thread
                     await asyncio.sleep(0.01)
@@ -160,8 +161,8 @@ async def test_a_blockage_at_the_end_of_a_turn_is_logged(caplog: pytest.LogCaptu
     """An agent that blocks and then ends at once leaves the watch no time for another look."""
 
     async def blocking(context: RequestContext, queue: EventQueue) -> None:
-        await asyncio.sleep(2 * loops.LOOK_S)  # the watch looks
-        time.sleep(loops.BLOCKED_S + 4 * loops.LOOK_S)  # noqa: ASYNC251 - what agents do
+        await asyncio.sleep(2 * heartbeats.LOOK_S)  # the watch looks
+        time.sleep(heartbeats.BLOCKED_S + 4 * heartbeats.LOOK_S)  # noqa: ASYNC251 - what agents do
         await complete(context, queue)
 
     bench = Bench(Agent(blocking), has_heartbeat=True)
@@ -175,27 +176,27 @@ async def test_a_blockage_that_does_not_end_is_reported_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A process that is killed in the middle of the blockage has said where it stood."""
-    monkeypatch.setattr(loops, "REPORT_AFTER_S", 1.5)
+    monkeypatch.setattr(heartbeats, "REPORT_AFTER_S", 1.5)
     reported = threading.Event()
-    async with Keeper().over(on_blocked=lambda _, __: reported.set()):
+    async with Heartbeat().over(on_blocked=lambda _, __: reported.set()):
         assert reported.wait(WAIT_S)  # blocks this event loop
 
 
 async def test_a_blockage_is_told_to_no_later_turn() -> None:
     """A process that goes on between its turns keeps one thread, which tells each turn its own."""
-    keeper, heard = Keeper(), list[str]()
-    staying = asyncio.create_task(keeper.stay())
-    async with keeper.over(on_blocked=lambda _, place: heard.append(place)):
-        await asyncio.sleep(2 * loops.LOOK_S)  # the watch looks
-        time.sleep(loops.BLOCKED_S + 4 * loops.LOOK_S)  # noqa: ASYNC251 - what agents do
+    heartbeat, heard = Heartbeat(), list[str]()
+    staying = asyncio.create_task(heartbeat.stay())
+    async with heartbeat.over(on_blocked=lambda _, place: heard.append(place)):
+        await asyncio.sleep(2 * heartbeats.LOOK_S)  # the watch looks
+        time.sleep(heartbeats.BLOCKED_S + 4 * heartbeats.LOOK_S)  # noqa: ASYNC251 - what agents do
     (place,) = heard
-    async with keeper.over(on_blocked=lambda _, place: heard.append(place)):
-        await asyncio.sleep(3 * loops.LOOK_S)
+    async with heartbeat.over(on_blocked=lambda _, place: heard.append(place)):
+        await asyncio.sleep(3 * heartbeats.LOOK_S)
     assert heard.count(place) == 1
-    assert len(keepers_alive()) == 1
+    assert len(heartbeats_alive()) == 1
     staying.cancel()
     await asyncio.gather(staying, return_exceptions=True)
-    assert keepers_alive() == []
+    assert heartbeats_alive() == []
 
 
 async def test_threads_of_the_agent_do_not_hold_up_its_end() -> None:
@@ -216,17 +217,17 @@ async def test_threads_of_the_agent_do_not_hold_up_its_end() -> None:
         assert is_empty(bench.operations)
     finally:
         release.set()
-    assert keepers_alive() == []
+    assert heartbeats_alive() == []
 
 
 async def test_no_thread_is_left_between_turns() -> None:
-    """One keeper's thread serves all turns that run, and ends with the last turn."""
+    """One heartbeat's thread serves all turns that run, and ends with the last turn."""
     together = asyncio.Barrier(3)
     threads: list[int] = []
 
     async def met(context: RequestContext, queue: EventQueue) -> None:
         await together.wait()
-        threads.append(len(keepers_alive()))
+        threads.append(len(heartbeats_alive()))
         await complete(context, queue)
 
     bench = Bench(Agent(met), has_heartbeat=True)
@@ -234,11 +235,11 @@ async def test_no_thread_is_left_between_turns() -> None:
         await bench.send()
     assert await asyncio.gather(*(bench.work() for _ in range(3))) == [True] * 3
     assert threads == [1, 1, 1]
-    assert keepers_alive() == []
+    assert heartbeats_alive() == []
 
 
-def test_a_keeper_ends_with_the_loop_of_its_turns() -> None:
-    """When the agents' loop has died, the keeper ends, and no heartbeat renews deliveries."""
+def test_a_heartbeat_ends_with_the_loop_of_its_turns() -> None:
+    """When the agents' loop has died, the heartbeat ends, and no heartbeat renews deliveries."""
     stopped = threading.Event()
 
     async def duty(stop: asyncio.Event) -> None:
@@ -246,7 +247,7 @@ def test_a_keeper_ends_with_the_loop_of_its_turns() -> None:
         stopped.set()
 
     async def dies() -> None:
-        async with Keeper().over(duty):
+        async with Heartbeat().over(duty):
             asyncio.get_running_loop().call_soon(raising, SystemExit())
             await asyncio.Event().wait()
 
@@ -255,9 +256,9 @@ def test_a_keeper_ends_with_the_loop_of_its_turns() -> None:
     with pytest.raises(SystemExit):
         loop.run_until_complete(main)
     assert stopped.wait(WAIT_S)
-    for thread in keepers_alive():
+    for thread in heartbeats_alive():
         thread.join(WAIT_S)
-    assert keepers_alive() == []
+    assert heartbeats_alive() == []
     main.cancel()
     loop.run_until_complete(asyncio.gather(main, return_exceptions=True))
     loop.close()
@@ -341,7 +342,7 @@ async def test_a_claim_beside_the_writer_takes_no_turn_from_others() -> None:
     task = await bench.send()
     other = await bench.storage.commit(task, Commit(token="other", claims=True))
     with pytest.raises(Exception, match="Another attempt owns the turn"):
-        await guard_of(bench.storage, task).commit()
+        await lease_of(bench.storage, task).commit()
     assert await bench.head(task) == other
 
 
@@ -350,10 +351,10 @@ async def test_a_claim_that_the_writer_has_made_is_not_made_again() -> None:
     bench = Bench(Agent(complete))
     task = await bench.send()
     first = await bench.storage.commit(task, Commit(token="own", claims=True))
-    guard = guard_of(bench.storage, task)
-    await guard.commit()
-    assert guard.head == first
-    assert guard.claimed
+    lease = lease_of(bench.storage, task)
+    await lease.commit()
+    assert lease.head == first
+    assert not lease.must_claim
     assert first.attempts == 1
 
 
@@ -400,14 +401,14 @@ async def test_a_claim_beside_a_commit_with_state_fails_nothing(
     """HEAD moves under the attempt's first commit by its own claim: the state is not stale."""
     bench = Bench(Agent(complete))
     task = await bench.send()
-    guard = guard_of(bench.storage, task)
-    async with TurnWriter(guard=guard) as writer:
+    lease = lease_of(bench.storage, task)
+    async with Outbox(lease=lease) as writer:
         commit = type(bench.storage).commit
         claims = [Commit(token="own", claims=True)]
 
         async def claimed_beside(storage: Any, head: Head, wanted: Commit) -> Head:
             if claims:
-                await guard.on_look(await commit(storage, task, claims.pop()))
+                await lease.on_head(await commit(storage, task, claims.pop()))
             return await commit(storage, head, wanted)
 
         monkeypatch.setattr(type(bench.storage), "commit", claimed_beside)
@@ -419,28 +420,28 @@ async def test_a_claim_beside_a_commit_with_state_fails_nothing(
     assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
 
 
-async def test_a_keeper_whose_thread_has_failed_is_replaced(
+async def test_a_heartbeat_whose_thread_has_failed_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The delivery counts as lost, and the next turn gets another thread."""
     bench = Bench(Agent(complete))
     task = await bench.send()
-    guard = guard_of(bench.storage, task, handle=await bench.deliver(), visibility_s=60)
-    keeper = guard.keeper
+    lease = lease_of(bench.storage, task, handle=await bench.deliver(), visibility_s=60)
+    heartbeat = lease.heartbeat
 
     def broken(_: object) -> None:
         raise ValueError
 
     with monkeypatch.context() as patched:
-        patched.setattr(loops._Lag, "look", broken)
-        async with guard.keeping_delivery(), asyncio.timeout(WAIT_S):
-            await guard.stopped.wait()
-    assert guard.is_lost
+        patched.setattr(heartbeats._Lag, "look", broken)
+        async with lease.keeping_delivery(), asyncio.timeout(WAIT_S):
+            await lease.stopped.wait()
+    assert lease.is_lost
     ran = threading.Event()
 
     async def duty(stop: asyncio.Event) -> None:
         ran.set()
         await stop.wait()
 
-    async with keeper.over(duty):
+    async with heartbeat.over(duty):
         assert ran.wait(WAIT_S)

@@ -19,7 +19,7 @@ from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
-from a2a_serverless.worker.guard import FLUSH_BYTES
+from a2a_serverless.worker.outbox import FLUSH_BYTES
 from a2a_serverless_tools.contract import Storage
 from tests.support.workers import (
     Agent,

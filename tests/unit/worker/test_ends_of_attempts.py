@@ -19,9 +19,9 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker import TaskContext, Worker, failing
-from a2a_serverless.worker.adapter import RELEASE_S
+from a2a_serverless.worker import TaskContext, Worker, settlement
 from a2a_serverless.worker.agents import executor_of
+from a2a_serverless.worker.delivery import RELEASE_S
 from a2a_serverless.worker.failures import (
     MOST_OF_ERROR,
     MOST_PLACE,
@@ -272,7 +272,7 @@ async def test_a_text_is_stored_by_the_setting_alone(*, keeps: bool) -> None:
 
 
 async def test_an_attempt_is_released_by_its_own_token() -> None:
-    """An attempt whose turn the keeper has claimed is released by its own token."""
+    """An attempt whose turn the heartbeat has claimed is released by its own token."""
     clock = PacedClock()
 
     async def fail_late(context: RequestContext, queue: EventQueue) -> None:
@@ -280,7 +280,7 @@ async def test_an_attempt_is_released_by_its_own_token() -> None:
         raise ValueError
 
     bench = Bench(Agent(fail_late), clock=clock, max_attempts=2, retry_base_s=0)
-    bench.adapter.looks._interval_s = 3600
+    bench.adapter.poller._interval_s = 3600
     task = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(4)
@@ -323,7 +323,7 @@ async def test_an_error_that_nothing_foresees_counts(monkeypatch: pytest.MonkeyP
 
     bench = Bench(Agent(raising), max_attempts=3, retry_base_s=0)
     task = await bench.send()
-    monkeypatch.setattr(failing.FailedAttempt, "_release", broken)
+    monkeypatch.setattr(settlement.Settlement, "_release", broken)
     for _ in range(3):
         await bench.work()
     head = await bench.head(task)
@@ -466,7 +466,7 @@ async def test_an_unforeseen_error_releases_the_turn(
     async def broken(*_: object) -> None:
         raise LookupError("no such thing")
 
-    monkeypatch.setattr(failing.FailedAttempt, "_release", broken)
+    monkeypatch.setattr(settlement.Settlement, "_release", broken)
     handle = await bench.deliver()
     give_back = handle.nack
 
@@ -513,7 +513,7 @@ async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(
 
 
 async def test_a_cancel_that_the_keeper_has_read_is_told() -> None:
-    """The agent is told of a cancel that the keeper's claim has read, though no commit fails."""
+    """The agent is told of a cancel that the heartbeat's claim has read, though no commit fails."""
     clock = PacedClock()
 
     async def wait(context: RequestContext, queue: EventQueue) -> None:
@@ -521,7 +521,7 @@ async def test_a_cancel_that_the_keeper_has_read_is_told() -> None:
 
     agent = Agent(wait)
     bench = Bench(agent, clock=clock)
-    bench.adapter.looks._interval_s = 3600
+    bench.adapter.poller._interval_s = 3600
     task = await bench.send()
     working = asyncio.create_task(bench.work())
     await idle()

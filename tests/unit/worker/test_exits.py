@@ -20,7 +20,7 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.failures import AgentFailedError, log_exceptions
 from a2a_serverless.worker.function import WorkerFunction
-from a2a_serverless.worker.loops import contained, run_to_end, survive_exits
+from a2a_serverless.worker.loops import contained, prepare_loop, run_to_end
 from tests.support.messages import request
 from tests.support.queues import take
 from tests.support.workers import Agent, Bench, PacedClock, S, complete, params_of
@@ -227,8 +227,8 @@ async def test_tasks_of_the_runtime_are_not_wrapped() -> None:
 
     loop.set_task_factory(noting)
     try:
-        survive_exits(loop)
-        survive_exits(loop)
+        prepare_loop(loop)
+        prepare_loop(loop)
         own = asyncio.sleep(0)
         await asyncio.create_task(own)
         assert made == [own]
@@ -241,7 +241,7 @@ async def test_tasks_of_the_runtime_are_not_wrapped() -> None:
 
 async def test_a_contained_task_that_never_starts_leaves_no_warning() -> None:
     """A task that is cancelled before its first step closes its coroutine."""
-    survive_exits(asyncio.get_running_loop())
+    prepare_loop(asyncio.get_running_loop())
 
     async def agent() -> None:
         child = asyncio.create_task(exits())

@@ -19,7 +19,7 @@ from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.guard import LOST_AFTER, RENEW_AFTER, RETRY_AFTER, Guard
+from a2a_serverless.worker.lease import LOST_AFTER, RENEW_AFTER, RETRY_AFTER, Lease
 from tests.support.queues import is_empty
 from tests.support.workers import (
     Agent,
@@ -28,7 +28,7 @@ from tests.support.workers import (
     S,
     chunk,
     complete,
-    guard_of,
+    lease_of,
     params_of,
     status,
 )
@@ -73,26 +73,26 @@ class Delivery(Handle[Operation]):
 @asynccontextmanager
 async def kept(
     handle: Delivery, *, visibility_s: float = BEAT_S, **options: Any
-) -> AsyncIterator[Guard]:
+) -> AsyncIterator[Lease]:
     """Keep a delivery during the block."""
     storage = memory_backends(Settings()).storage
-    guard = guard_of(storage, opened(), handle=handle, visibility_s=visibility_s, **options)
-    async with guard.keeping_delivery():
-        yield guard
+    lease = lease_of(storage, opened(), handle=handle, visibility_s=visibility_s, **options)
+    async with lease.keeping_delivery():
+        yield lease
 
 
 def beating() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name == "keeper"]
+    return [t for t in threading.enumerate() if t.name == "heartbeat"]
 
 
 async def test_a_blocked_event_loop_keeps_its_delivery() -> None:
     """The delivery is renewed while the agent blocks the loop; nothing of it is left behind."""
     handle = Delivery()
-    async with kept(handle) as guard:
+    async with kept(handle) as lease:
         assert handle.thrice.wait(WAIT_S)  # blocks this event loop
-    assert not guard.is_lost
+    assert not lease.is_lost
     assert handle.extended[:3] == [BEAT_S] * 3
-    assert "keeper" in handle.threads
+    assert "heartbeat" in handle.threads
     assert beating() == []
 
 
@@ -105,25 +105,25 @@ async def test_a_delivery_that_its_receive_keeps_is_not_kept_again(
     """A receive that has just hidden it for the visibility counts as a renewal."""
     handle = Delivery()
     handle.hidden_until = SystemClock().now_ms() + int(share * 60_000)
-    async with kept(handle, visibility_s=60) as guard:
+    async with kept(handle, visibility_s=60) as lease:
         assert len(handle.extended) == at_once
-        assert guard._counts_until <= time.monotonic() + LOST_AFTER * 60
+        assert lease._counts_until <= time.monotonic() + LOST_AFTER * 60
 
 
 async def test_a_delivery_that_its_receive_keeps_is_renewed_later() -> None:
     """The renewals of such a delivery follow as those of any other."""
     handle = Delivery()
     handle.hidden_until = SystemClock().now_ms() + int(BEAT_S * 1000)
-    async with kept(handle) as guard:
+    async with kept(handle) as lease:
         assert handle.thrice.wait(WAIT_S)
-    assert not guard.is_lost
+    assert not lease.is_lost
 
 
 async def test_an_expired_delivery_is_lost() -> None:
     """A delivery whose renewal the queue refuses counts as lost."""
-    async with kept(Delivery(None, ConcurrencyError())) as guard, asyncio.timeout(WAIT_S):
-        await guard.stopped.wait()
-        assert guard.is_lost
+    async with kept(Delivery(None, ConcurrencyError())) as lease, asyncio.timeout(WAIT_S):
+        await lease.stopped.wait()
+        assert lease.is_lost
 
 
 async def test_an_expired_delivery_is_lost_at_once() -> None:
@@ -136,8 +136,8 @@ async def test_an_expired_delivery_is_lost_at_once() -> None:
             await super().sleep(seconds)
 
     handle = Delivery(None, ConcurrencyError())
-    async with kept(handle, clock=Noting()) as guard, asyncio.timeout(WAIT_S):
-        await guard.stopped.wait()
+    async with kept(handle, clock=Noting()) as lease, asyncio.timeout(WAIT_S):
+        await lease.stopped.wait()
     assert BEAT_S * RETRY_AFTER not in slept
 
 
@@ -151,8 +151,8 @@ async def test_a_delivery_counts_from_when_it_was_asked_for() -> None:
             await asyncio.sleep(0.1)
             await super().extend(lease_s)
 
-    async with kept(Late(), visibility_s=60) as guard:
-        assert guard._counts_until <= asked_at[0] + 0.75 * 60
+    async with kept(Late(), visibility_s=60) as lease:
+        assert lease._counts_until <= asked_at[0] + 0.75 * 60
 
 
 @pytest.mark.parametrize(
@@ -163,26 +163,26 @@ async def test_a_delivery_counts_from_when_it_was_asked_for() -> None:
 async def test_a_delivery_without_renewals_is_lost_before_it_expires(handle: Delivery) -> None:
     """Three quarters of the visibility without a renewal is where an attempt has to stop."""
     began = time.monotonic()
-    async with kept(handle) as guard, asyncio.timeout(WAIT_S):
-        await guard.stopped.wait()
-        assert guard.is_lost
+    async with kept(handle) as lease, asyncio.timeout(WAIT_S):
+        await lease.stopped.wait()
+        assert lease.is_lost
         assert time.monotonic() - began >= 0.75 * BEAT_S
 
 
 async def test_a_failed_renewal_is_tried_again() -> None:
     """After one failed renewal the next one succeeds, and the delivery is not lost."""
     handle = Delivery(None, UnavailableError())
-    async with kept(handle) as guard:
+    async with kept(handle) as lease:
         assert handle.thrice.wait(WAIT_S)
-    assert not guard.is_lost
+    assert not lease.is_lost
 
 
 async def test_a_delivery_is_not_renewed_beyond_its_limit() -> None:
     """A delivery is lost at its limit and not renewed after it, even if the loop is blocked."""
     handle, clock = Delivery(), SystemClock()
     until = clock.monotonic() + 1.5 * BEAT_S
-    async with kept(handle, until=until) as guard:
-        while not guard.is_lost:
+    async with kept(handle, until=until) as lease:
+        while not lease.is_lost:
             time.sleep(0.01)  # noqa: ASYNC251 - the loop is blocked
         assert clock.monotonic() >= until
         renewals = len(handle.extended)

@@ -22,8 +22,8 @@ from pydantic import BaseModel
 from a2a_serverless import observability
 from a2a_serverless.worker import TaskContext, Worker, loops
 from a2a_serverless.worker.context import WorkerExecutor
-from a2a_serverless.worker.executor import MANY_EVENTS
 from a2a_serverless.worker.failures import WrongCallError, where
+from a2a_serverless.worker.turn import MANY_EVENTS
 from tests.support.observed import root_logger
 from tests.support.workers import Agent, Bench, S, artifact_texts, chunk, complete, status_text
 

@@ -94,7 +94,7 @@ async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
     agent = Agent(slow)
     bench = Bench(agent, clock=clock, visibility_s=600)
     bench.adapter.has_heartbeat = True
-    bench.adapter.looks._interval_s = HOUR_S
+    bench.adapter.poller._interval_s = HOUR_S
     task = await bench.send()
     sweeper = Sweeper(bench.storage, bench.operations)
     serving = asyncio.create_task(bench.adapter.serve(concurrency=1))

@@ -31,7 +31,7 @@ from a2a_serverless.tasks.entries import Recorded, StepId
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.rules import Commit, renewing
 from a2a_serverless.worker import FinalError, Retry, StepError, TaskContext, Worker
-from a2a_serverless.worker.context import WorkerExecutor, queue_of
+from a2a_serverless.worker.context import WorkerExecutor, active_turn
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.steps import MAX_APART_BYTES
 from a2a_serverless.worker.sweeper import Sweeper
@@ -323,13 +323,13 @@ async def test_a_step_in_a_thread_ends_with_its_attempt() -> None:
     over = threading.Event()
 
     async def handle(ctx: TaskContext) -> None:
-        guard = queue_of(ctx)._guard
+        lease = active_turn(ctx).lease
         began = asyncio.Event()
         home = asyncio.get_running_loop()
 
         async def fails() -> None:
             home.call_soon_threadsafe(began.set)
-            stopped = asyncio.run_coroutine_threadsafe(guard.stopped.wait(), home)
+            stopped = asyncio.run_coroutine_threadsafe(lease.stopped.wait(), home)
             await asyncio.wrap_future(stopped)
             raise ValueError
 
@@ -847,7 +847,7 @@ async def test_a_sleep_that_runs_out_of_time_is_not_recorded() -> None:
     """A time-out around it, while a function beside it lets no turn leave."""
 
     async def handle(ctx: TaskContext) -> None:
-        with ctx._queue.busy():
+        with ctx._turn.busy():
             napping = asyncio.create_task(ctx.sleep(3600))
             await asyncio.sleep(0)
             napping.cancel()

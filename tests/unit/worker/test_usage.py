@@ -24,7 +24,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.usage import Budget, Prices, Usage, total
 from a2a_serverless.worker import TaskContext
-from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError, Budgets, Meter
 from a2a_serverless_tools.cli.author_lines import _AuthorLines
@@ -151,7 +151,7 @@ async def test_a_commit_that_is_stored_counts_once(monkeypatch: pytest.MonkeyPat
     async def handle(ctx: TaskContext) -> None:
         ctx.usage("m", input_tokens=7)
         await ctx.emit_text_artifact("partial")
-        await queue_of(ctx).drain()
+        await active_turn(ctx).drain()
         await ctx.complete()
 
     monkeypatch.setattr(Spending, "add", damaged)
@@ -169,9 +169,9 @@ async def test_a_commit_whose_reader_raises_counts_once() -> None:
     async def handle(ctx: TaskContext) -> None:
         ctx.usage("m", input_tokens=7)
         if stand.script.starts == 1:
-            queue_of(ctx).writer.on_stored = raising
+            active_turn(ctx).outbox.on_stored = raising
             await ctx.emit_text_artifact("partial")
-            await queue_of(ctx).drain()
+            await active_turn(ctx).drain()
         await ctx.complete()
 
     stand = Stand(handle)
@@ -199,7 +199,7 @@ async def test_a_commit_without_an_answer_counts_once(
     async def handle(ctx: TaskContext) -> None:
         ctx.usage("m", input_tokens=7)
         await ctx.emit_text_artifact("partial")
-        await queue_of(ctx).drain()
+        await active_turn(ctx).drain()
         await ctx.complete()
 
     monkeypatch.setattr(DurableStorage, "commit", lossy)

@@ -18,8 +18,8 @@ from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.guard import Looks
-from tests.support.workers import Agent, Bench, PacedClock, _InlineKeeper, complete, guard_of
+from a2a_serverless.worker.lease import HeadPoller
+from tests.support.workers import Agent, Bench, PacedClock, _InlineHeartbeat, complete, lease_of
 from tests.unit.tasks.heads import asked, opened
 
 SHOWN = opened()
@@ -43,7 +43,7 @@ class Task:
     """A task that is looked at."""
 
     task_id: str
-    on_look: Callable[[Head | None], Awaitable[None]]
+    on_head: Callable[[Head | None], Awaitable[None]]
 
     @property
     def key(self) -> TaskKey:
@@ -54,12 +54,12 @@ async def test_a_failed_look_does_not_end_the_looks() -> None:
     """A look that raises does not end them: the next look sees the cancel."""
     clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
 
-    async def on_look(head: Head | None) -> None:
+    async def on_head(head: Head | None) -> None:
         assert head is SHOWN
         heard.set()
 
-    looks = Looks(cast("Any", moody), clock)
-    async with _InlineKeeper().over(partial(looks.over, Task("t", on_look))):
+    looks = HeadPoller(cast("Any", moody), clock)
+    async with _InlineHeartbeat().over(partial(looks.over, Task("t", on_head))):
         await clock.pass_time(1)
         assert not heard.is_set()
         await clock.pass_time(1)
@@ -74,11 +74,11 @@ async def test_what_fails_beside_the_looks_does_not_end_them() -> None:
     async def beside() -> None:
         raise RuntimeError("can't start new thread")
 
-    async def on_look(_head: Head | None) -> None:
+    async def on_head(_head: Head | None) -> None:
         heard.set()
 
-    looks = Looks(cast("Any", moody), clock, beside=beside)
-    async with _InlineKeeper().over(partial(looks.over, Task("t", on_look))):
+    looks = HeadPoller(cast("Any", moody), clock, beside=beside)
+    async with _InlineHeartbeat().over(partial(looks.over, Task("t", on_head))):
         await clock.pass_time(1)
         assert heard.is_set()
 
@@ -86,11 +86,11 @@ async def test_what_fails_beside_the_looks_does_not_end_them() -> None:
 async def test_one_look_serves_a_hundred_turns() -> None:
     """220 turns, and one of them twice, cost three requests a second, whenever they began."""
     clock, moody = PacedClock(), Moody()
-    looks = Looks(cast("Any", moody), clock)
+    looks = HeadPoller(cast("Any", moody), clock)
     turns = [partial(looks.over, Task(f"t{n % 220}", _ignore)) for n in range(221)]
-    async with _InlineKeeper().over(*turns[:100]):
+    async with _InlineHeartbeat().over(*turns[:100]):
         await clock.pass_time(0.4)
-        async with _InlineKeeper().over(*turns[100:]):
+        async with _InlineHeartbeat().over(*turns[100:]):
             await clock.pass_time(0.6)
             assert sorted(moody.looks, reverse=True) == [LOOK_AT_ONCE, LOOK_AT_ONCE, 20]
     await clock.pass_time(5)
@@ -107,9 +107,9 @@ async def test_no_look_begins_while_another_is_under_way() -> None:
             await release.wait()
             return dict.fromkeys(tasks, SHOWN)
 
-    shared = Looks(cast("Any", Slow()), clock)
+    shared = HeadPoller(cast("Any", Slow()), clock)
     turns = [partial(shared.over, Task(f"t{n}", _ignore)) for n in range(3)]
-    async with _InlineKeeper().over(*turns):
+    async with _InlineHeartbeat().over(*turns):
         await clock.pass_time(5.5)
         assert looks == [1]
         release.set()
@@ -128,9 +128,9 @@ async def test_a_turn_that_raises_does_not_blind_the_others() -> None:
     async def hears(_head: Head | None) -> None:
         heard.set()
 
-    looks = Looks(cast("Any", moody), clock)
+    looks = HeadPoller(cast("Any", moody), clock)
     turns = [partial(looks.over, Task("bad", fails)), partial(looks.over, Task("good", hears))]
-    async with _InlineKeeper().over(*turns):
+    async with _InlineHeartbeat().over(*turns):
         await clock.pass_time(1)
         assert heard.is_set()
 
@@ -157,7 +157,7 @@ async def test_a_late_look_stops_no_turn(shown: Head | None) -> None:
         await complete(context, queue)
 
     bench = Bench(Agent(execute), clock=clock)
-    bench.adapter.looks = Looks(cast("Any", late), clock)
+    bench.adapter.poller = HeadPoller(cast("Any", late), clock)
     head = await bench.send()
     working = asyncio.create_task(bench.work())
     await clock.pass_time(3)
@@ -219,12 +219,12 @@ async def test_a_look_from_before_a_cancel_takes_nothing_back() -> None:
     """A look that is older than what is known, though of the same version, changes nothing."""
     bench = Bench(Agent(complete))
     task = await bench.send()
-    guard = guard_of(bench.storage, task)
+    lease = lease_of(bench.storage, task)
     await bench.storage.request_cancel(task.task_id)
     canceled = await bench.head(task)
     for look in (canceled, task):
-        await guard.on_look(look)
-        assert guard.head == canceled
+        await lease.on_head(look)
+        assert lease.head == canceled
 
 
 async def _ignore(_head: Head | None) -> None:

@@ -14,7 +14,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.guard import PAUSE_ROUNDS
+from a2a_serverless.worker.outbox import PAUSE_ROUNDS
 from tests.support.workers import Agent, Bench, PacedClock, artifact_texts, chunk, complete
 
 Emit = Callable[[str], Awaitable[None]]

@@ -13,7 +13,7 @@ from a2a_serverless.frameworks.conversation import Conversation
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import KINDS, Kind, PartRefusedError, Takes, tell
 from a2a_serverless.worker import FinalError, TaskContext, Worker
-from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.versions import unknown_version
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class Adapter:
 
     def _warn_if_empty(self, ctx: TaskContext) -> None:
         """Log a warning if the task has completed and a client has got nothing."""
-        if queue_of(ctx).view.completes_empty:
+        if active_turn(ctx).projection.completes_empty:
             extra = {"action": "empty_answer", "task_id": ctx.task_id}
             text = "The task has completed without an answer: %s"
             logger.warning(text, self.way_out, extra=extra)

@@ -54,9 +54,9 @@ from a2a_serverless.tasks.entries import whole
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.identity import digest, unicode_of, without_half
 from a2a_serverless.worker import TaskContext
-from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import WrongCallError, json_instead
 from a2a_serverless.worker.steps import RANDOM, current_step
+from a2a_serverless.worker.turn import ActiveTurn
 
 __all__ = ["AdkExecutor"]
 
@@ -132,7 +132,7 @@ class AdkExecutor(Adapter, AgentExecutor):
         self._executor_options = executor_options or {}
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        if not isinstance(event_queue, TurnQueue):
+        if not isinstance(event_queue, ActiveTurn):
             raise TypeError("An AdkExecutor runs in the WorkerAdapter of this package only.")
         ctx = TaskContext(context, event_queue)
         try:
@@ -331,7 +331,7 @@ class _KeepingQueue(EventQueue):
 
     def __init__(
         self,
-        queue: TurnQueue,
+        queue: ActiveTurn,
         sessions: _ConversationSessions,
         runner: _TellingRunner,
         ids: _Ids | None,

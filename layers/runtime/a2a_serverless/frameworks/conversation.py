@@ -16,7 +16,7 @@ from a2a_serverless.errors import StateTooLargeError
 from a2a_serverless.frameworks.parts import check_answer
 from a2a_serverless.tasks.identity import unicode_of
 from a2a_serverless.worker import FinalError, TaskContext
-from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.context import active_turn
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Conversation:
         # What a waiting task kept may be the whole conversation, and then replaces what has ended.
         ended = max(state["ended"], waiting, key=lambda kept: len(json.dumps(kept)))
         kept = {**state, "waiting": others, "ended": ended}
-        size, limit = queue_of(ctx).records.size_of_state(kept)
+        size, limit = active_turn(ctx).size_of_state(kept)
         size += int(len(said) * growth)
         if waiting is None:
             size = max(size, refused)
@@ -202,7 +202,9 @@ class Answer:
     async def add(self, text: str, message: object) -> None:
         """Send the next chunk; `message` is equal for the chunks of one message."""
         # Steps that are recorded may have begun the artifact.
-        self._has_begun = self._has_begun or queue_of(self._ctx).view.has_artifact(ARTIFACT)
+        self._has_begun = self._has_begun or active_turn(self._ctx).projection.has_artifact(
+            ARTIFACT
+        )
         is_next = self._has_begun and message != self._message
         self._sent = text if message != self._message else self._sent + text
         self._has_begun, self._message = True, message
@@ -221,7 +223,7 @@ class Answer:
 
 def is_sent(ctx: TaskContext, text: str) -> bool:
     """Return True if a text is the last message that `Answer` has sent."""
-    sent = queue_of(ctx).view.text_of(ARTIFACT)
+    sent = active_turn(ctx).projection.text_of(ARTIFACT)
     return not text or f"{_BETWEEN}{sent}".endswith(f"{_BETWEEN}{unicode_of(text)}")
 
 

@@ -63,7 +63,7 @@ from a2a_serverless.frameworks.steps import (
 )
 from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.worker import FinalError, TaskContext
-from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.steps import outside
 
 __all__ = ["LangGraphWorker"]
@@ -692,7 +692,7 @@ class _Nodes(BaseCache[Any]):
         where = config.get("configurable", {}).get("checkpoint_ns", "")
         if not where or _task_of(where) in self._plain:
             return False
-        self._tell(where, partial(queue_of(self._ctx).enqueue_event, event))
+        self._tell(where, partial(active_turn(self._ctx).enqueue_event, event))
         return True
 
     def _count(self, where: str, counted: Callable[[], None]) -> None:

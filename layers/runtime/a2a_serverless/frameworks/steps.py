@@ -16,7 +16,7 @@ from a2a_serverless.frameworks.adapter import RECORD_TOO_LARGE, final_errors
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.worker import TaskContext
-from a2a_serverless.worker.context import queue_of
+from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError
 from a2a_serverless.worker.steps import ENDINGS, MAX_NAME, StepError, current_step
@@ -128,7 +128,7 @@ class Steps:
 
     async def recorded(self, name: str, key: str) -> bytes | None:
         """Return the bytes that an earlier attempt has recorded for a step; None: it has not."""
-        record = await queue_of(self.ctx).records.recorded(StepId(name, key, 1))
+        record = await active_turn(self.ctx).recorded(StepId(name, key, 1))
         return None if record is None else record.value
 
     async def record(self, name: str, call: Callable[..., Any], *given: Any, key: str) -> Any:
@@ -147,7 +147,7 @@ class Steps:
             DivergedError: always.
         """
         told = ", or turn the adapter's steps off (`steps=False`)"
-        queue_of(self.ctx).records.diverge(what, told)
+        active_turn(self.ctx).diverge(what, told)
 
     async def run(
         self,

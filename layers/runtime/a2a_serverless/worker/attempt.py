@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from a2a.auth.user import User
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.context import ServerCallContext
-from a2a.types import SendMessageRequest, Task, TaskState
+from a2a.types import SendMessageRequest, Task
 
 from a2a_serverless import faults
 from a2a_serverless.clock import end_tasks, error_of, first_of, with_timeout
@@ -27,6 +27,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import InlineLimits
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import canceled
+from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import RetryPolicy, Returned, on_return
 from a2a_serverless.tasks.blobs import raw_bytes
 from a2a_serverless.tasks.entries import Caller, contents_of, copied
@@ -35,8 +36,6 @@ from a2a_serverless.tasks.head import AttemptEnd, is_terminal, state_name
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.context import enter_turn
-from a2a_serverless.worker.executor import TurnQueue, TurnView
-from a2a_serverless.worker.failing import FailedAttempt
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     AgentNotLoadedError,
@@ -47,10 +46,14 @@ from a2a_serverless.worker.failures import (
     place_of_function,
 )
 from a2a_serverless.worker.files import AGENTS
-from a2a_serverless.worker.guard import Guard, TurnWriter
+from a2a_serverless.worker.lease import Lease
 from a2a_serverless.worker.loops import StartedTasks, called, contained
 from a2a_serverless.worker.meter import Meter
-from a2a_serverless.worker.steps import HAND_OVER_S, MAX_HAND_OVER_SHARE, LeftError
+from a2a_serverless.worker.outbox import Outbox
+from a2a_serverless.worker.projection import Projection
+from a2a_serverless.worker.settlement import Settlement
+from a2a_serverless.worker.steps import HAND_OVER_S, MAX_HAND_OVER_SHARE, ParkedError
+from a2a_serverless.worker.turn import ActiveTurn
 
 logger = logging.getLogger(__name__)
 
@@ -73,11 +76,11 @@ class TurnInput:
 
     context: RequestContext
     """For `execute()`, or for a cancel's `cancel()`."""
-    view: TurnView
+    projection: Projection
     log: Log
     state: Mapping[str, str]
     """For the headers of the call contexts."""
-    kept: Sequence[Record] = ()
+    replayed: Sequence[Record] = ()
     """The commits of earlier attempts that the next claim does not take back."""
     inline: InlineLimits = AGENTS
     """What the agent is shown of files in itself."""
@@ -92,15 +95,21 @@ class TurnInput:
         `inline` is what clients are shown: a task with more files than an agent gets in itself
         shows them to the agent in the same way.
         """
-        await _show_given(storage, self.context, inline)
-        return replace(self, inline=replace(AGENTS, link_s=inline.link_s, base_url=inline.base_url))
+        agents = replace(AGENTS, link_s=inline.link_s, base_url=inline.base_url)
+        if self.context.message is not None:
+            await storage.show(self.context.message, agents)
+        task = self.context.current_task
+        if task is not None:
+            files = sum(raw_bytes(*content.parts) for content in contents_of(task))
+            await storage.show(task, agents if files <= AGENTS.all_bytes else inline)
+        return replace(self, inline=agents)
 
 
 def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     """Return the current turn of a log that was read from its beginning.
 
-    The agent gets the turn as it began. The view has what the next claim keeps of earlier attempts,
-    as `kept` does. `state` becomes the headers of the call context.
+    The agent gets the turn as it began. The projection has what the next claim keeps of earlier
+    attempts, as `replayed` has. `state` becomes the headers of the call context.
     """
     head = log.head
     fold = log.fold(head.turn - 1)
@@ -108,13 +117,15 @@ def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     extend(fold, log.between(head.turn - 1, head.turn_base))
     request, caller = fold.opening(head.turn)
     context = _request_context(fold, caller, request=request, given=given, state=state)
-    kept = log.kept()
+    replayed = log.kept()
     return TurnInput(
         context=context,
-        view=TurnView(log.restarted() if kept else fold, None if given is None else copied(given)),
+        projection=Projection(
+            log.restarted() if replayed else fold, None if given is None else copied(given)
+        ),
         log=log,
         state=state,
-        kept=kept,
+        replayed=replayed,
     )
 
 
@@ -122,20 +133,8 @@ def canceled_turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     """Return the current turn of a log for `cancel()` alone: with all that the log has."""
     context = _cancel_context(log, state)
     given = context.current_task
-    view = TurnView(log.fold(), None if given is None else copied(given))
-    return TurnInput(context=context, view=view, log=log, state=state)
-
-
-async def _show_given(
-    storage: DurableStorage, context: RequestContext, inline: InlineLimits
-) -> None:
-    agents = replace(AGENTS, link_s=inline.link_s, base_url=inline.base_url)
-    if context.message is not None:
-        await storage.show(context.message, agents)
-    task = context.current_task
-    if task is not None:
-        files = sum(raw_bytes(*content.parts) for content in contents_of(task))
-        await storage.show(task, agents if files <= AGENTS.all_bytes else inline)
+    projection = Projection(log.fold(), None if given is None else copied(given))
+    return TurnInput(context=context, projection=projection, log=log, state=state)
 
 
 def _cancel_context(log: Log, state: Mapping[str, str]) -> RequestContext:
@@ -144,11 +143,11 @@ def _cancel_context(log: Log, state: Mapping[str, str]) -> RequestContext:
     return _request_context(now, caller, request=None, given=now.task(), state=state)
 
 
+@dataclass(frozen=True)
 class _CallerUser(User):
     """The sender of the turn's message, as the API has authenticated it."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    _name: str
 
     @property
     def is_authenticated(self) -> bool:
@@ -206,13 +205,8 @@ def _request_context(
     )
 
 
-def _described(state: TaskState | None) -> str:
-    """Return the name of a state for a sentence to the client."""
-    return "none" if state is None else state_name(state)
-
-
 @dataclass(kw_only=True, eq=False)
-class Attempt:
+class AgentRun:
     """Runs `execute()` once and commits its result; or calls `cancel()` alone and ends the task.
 
     Nothing runs on afterwards, except an agent that refuses to stop: tasks that the agent has
@@ -220,87 +214,94 @@ class Attempt:
     """
 
     agent: AgentExecutor
-    turn: TurnInput
-    guard: Guard
+    given: TurnInput
+    lease: Lease
     settings: Settings
     retry: RetryPolicy
     stop_at: float = math.inf
     meter: Meter = field(default_factory=Meter)
     drains: Callable[[], bool] = lambda: False
     """Returns True once the process is to end: the turn leaves it at its next record."""
+    found: Mapping[str, Item] | None = None
+    """What is stored of the conversation; None: it was not read."""
     failure: AttemptEnd | None = field(default=None, init=False)
     """How the attempt, which is over, has failed; its agent may have failed the task without."""
+    parked: AttemptEnd | None = field(default=None, init=False)
+    """How the attempt, which is over, has parked its turn at a record; None: it has not. If it does
+    not sleep, the caller sends the copy with which it goes on."""
     _was_blocked: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
-        self._clock = self.guard.clock
+        self._clock = self.lease.clock
         self._started = StartedTasks(self._exited)
-        self._writer = TurnWriter(
-            guard=self.guard,
-            flush_after_s=self.settings.flush_ms / 1000,
-            meter=self.meter,
+        self.outbox = Outbox(
+            lease=self.lease, flush_after_s=self.settings.flush_ms / 1000, meter=self.meter
         )
         left_s = self.stop_at - self._clock.monotonic()
-        margin_s = min(HAND_OVER_S, MAX_HAND_OVER_SHARE * left_s)
-        self._hand_over_at = self.stop_at - margin_s
-        self._queue = TurnQueue(
-            self._writer,
-            self.turn.view,
-            self.turn.kept,
+        self._hand_over_at = self.stop_at - min(HAND_OVER_S, MAX_HAND_OVER_SHARE * left_s)
+        self.turn = ActiveTurn(
+            self.lease,
+            self.outbox,
+            self.given.projection,
+            self.given.replayed,
             hands_over=self._hands_over,
-            inline=self.turn.inline,
+            inline=self.given.inline,
+            found=self.found,
         )
 
     def _hands_over(self, next_s: float) -> bool:
         """Return True if the turn leaves its process now, before a step that may take `next_s`."""
         now = self._clock.monotonic()
         is_due = now >= self._hand_over_at or now + next_s > self.stop_at or self.drains()
-        return is_due and not self.guard.is_canceling
-
-    @property
-    def left(self) -> AttemptEnd | None:
-        """Return how the attempt, which is over, has left its turn at a record; None: it has not.
-
-        If it does not sleep, the caller sends the copy with which it goes on.
-        """
-        return self._queue.left if self.guard.has_given_back else None
-
-    @property
-    def has_failed_task(self) -> bool:
-        """Return True if this attempt, which is over, has failed its task."""
-        return self.guard.head.state == TaskState.TASK_STATE_FAILED
+        return is_due and not self.lease.is_canceling
 
     async def run(self) -> Verdict:
-        """Run the agent until it ends or is stopped.
+        """Run the agent until it ends or is stopped, and settle the turn.
 
         Raises:
             FencedError: another worker has the turn or its delivery; nothing more was written.
             TurnFinishedError: the turn was ended elsewhere.
             UnavailableError: the end of the attempt could not be stored.
         """
-        head = self.guard.head
+        lease, head = self.lease, self.lease.head
         if not head.has_records:  # else the turn, which has come back, may have shown something
-            self._writer.accepted_at = self.turn.log.at(head.turn).at
-        kept = self.guard.keeping_turn(
-            is_writing=lambda: not self._writer.is_idle, on_blocked=self._blocked
-        )
+            self.outbox.accepted_at = self.given.log.at(head.turn).at
+        keeping = lease.keeping_turn(is_writing=self.outbox.is_writing, on_blocked=self._blocked)
         try:
-            async with self._writer, kept:
-                verdict = await self._verdict()
-            if self.left is not None:
-                self.guard.logged(
-                    logger,
-                    logging.INFO,
-                    "turn_left",
-                    "Turn left at a record",
-                    reason=self.left.reason,
-                    until=self.left.until,
-                    records=len(self._queue.records.journal),
-                )
-            return verdict
+            async with self.outbox, keeping:
+                try:
+                    await self._supervise()
+                except ParkedError as parked:
+                    self._note_parked(parked.end)
+                except (FencedError, TurnFinishedError):
+                    raise
+                except A2AServerlessError as error:
+                    self.turn.shut()  # from here on the log is the runtime's
+                    settlement = Settlement(
+                        error=error,
+                        turn=self.turn,
+                        log=self.given.log,
+                        retry=self.retry,
+                        keeps_texts=self.settings.keep_error_texts,
+                    )
+                    self.failure = settlement.end
+                    return await settlement.settle()
+            return DONE
         finally:
-            self._queue.shut()
-            self._queue.stop_waiting()
+            self.turn.shut()
+            self.turn.stopping.set()
+
+    def _note_parked(self, end: AttemptEnd) -> None:
+        self.parked = end
+        self.lease.logged(
+            logger,
+            logging.INFO,
+            "turn_left",
+            "Turn left at a record",
+            reason=end.reason,
+            until=end.until,
+            records=len(self.turn.journal),
+        )
 
     async def cancel(self) -> None:
         """Call `cancel()` while no agent works on the turn, and end the task.
@@ -313,74 +314,59 @@ class Attempt:
             TurnFinishedError: the task was ended elsewhere.
             UnavailableError: the end could not be stored.
         """
-        queue, writer = self._queue, self._writer
-        self.guard.canceling.set()
-        async with writer:
-            asking = self._asked_to_cancel(self.turn.context)
+        turn, outbox = self.turn, self.outbox
+        self.lease.canceling.set()
+        async with outbox:
+            asking = self._asked_to_cancel(self.given.context)
             try:
                 timeout_s = self.settings.cancel_timeout_s
                 error = await with_timeout(asking, clock=self._clock, seconds=timeout_s)
             finally:
-                await self._started.end(clock=self._clock, fields=self.guard.ids())
+                await self._started.end(clock=self._clock, fields=self.lease.ids)
             if error is not None:
                 self._log_raised(error)
-            queue.shut()
-            await writer.drain()  # the agent's own end may not be committed yet
-            has_ended = queue.state is not None and is_terminal(queue.state) and queue.fault is None
-            if isinstance(writer.failure, StaleStateError):  # so the agent's own end is not stored
-                writer.discard()
+            turn.shut()
+            await outbox.drain()  # the agent's own end may not be committed yet
+            state = turn.projection.state
+            has_ended = turn.has_ended and state is not None and is_terminal(state)
+            if isinstance(outbox.failure, StaleStateError):  # so the agent's own end is not stored
+                outbox.discard()
                 has_ended = False
             if not has_ended:
-                writer.put(*canceled(self.guard.head).entries)
-            await writer.flush()
-
-    async def _verdict(self) -> Verdict:
-        try:
-            await self._supervise()
-        except (FencedError, TurnFinishedError):
-            raise
-        except LeftError:
-            return DONE
-        except A2AServerlessError as error:
-            self._queue.shut()  # from here on the log is the runtime's
-            failed = FailedAttempt(
-                error=error,
-                writer=self._writer,
-                journal=self._queue.records.journal,
-                log=self.turn.log,
-                retry=self.retry,
-                keeps_texts=self.settings.keep_error_texts,
-            )
-            self.failure = failed.end
-            return await failed.settled()
-        return DONE
+                outbox.put(*canceled(self.lease.head).entries)
+            await outbox.flush()
 
     async def _supervise(self) -> None:
-        guard = self.guard
-        if guard.reason is not None:  # the delivery was lost while its turn was claimed
-            raise guard.reason
+        """Run the agent, stop it when its turn has to end, and commit the end of the turn.
+
+        Raises:
+            Exception: why it cannot end here; after it the agent has stopped.
+        """
+        lease = self.lease
+        if lease.reason is not None:  # the delivery was lost while its turn was claimed
+            raise lease.reason
         execution = asyncio.create_task(contained(self._execute(), self._started))
         deadline = asyncio.create_task(self._keep_deadline())
         try:
-            await first_of(guard.stopped.wait(), guard.canceling.wait(), tasks=[execution])
-            if self._queue.left is not None:
+            await first_of(lease.stopped.wait(), lease.canceling.wait(), tasks=[execution])
+            if self.turn.parking is not None:
                 await self._leave(execution)
             # A cancel also counts if the agent noticed it itself and returned without an ending.
-            is_cancelled = guard.is_canceling and not self._queue.has_ended
-            if is_cancelled and not guard.stopped.is_set():
+            is_cancelled = lease.is_canceling and not self.turn.has_ended
+            if is_cancelled and not lease.stopped.is_set():
                 await self._cancel(execution)
             await self._settle(execution, is_cancelled=is_cancelled)
         finally:
-            # Before the verdict: the agent stops before another attempt can begin.
+            # Before the turn is settled: the agent stops before another attempt can begin.
             await self._end(execution, deadline)
-            await self._started.end(clock=self._clock, fields=self.guard.ids())
+            await self._started.end(clock=self._clock, fields=lease.ids)
 
     async def _leave(self, execution: asyncio.Task[None]) -> None:
         """Let the agent end by TurnLeft, if that comes first: its cleanup hears of no cancel."""
-        await self._queue.confirm_left()
-        if self.left is None or self.guard.is_canceling:
+        await self.turn.confirm_parked()
+        if not self.turn.state.is_parked or self.lease.is_canceling:
             return
-        await self._queue.tell_left()
+        await self.turn.tell_gone()
         ending = asyncio.gather(execution, *self._started.running(), return_exceptions=True)
         if not ending.done():
             await first_of(self._clock.sleep(CANCEL_HEARD_S), tasks=[ending])
@@ -388,76 +374,73 @@ class Attempt:
     async def _execute(self) -> None:
         if self.meter.budgets.is_set:
             await self.meter.begin()
-            if not self.guard.head.has_records:  # what was paid for may be all that is missing
+            if not self.lease.head.has_records:  # what was paid for may be all that is missing
                 self.meter.check()
-        enter_turn(self.turn.context, self._queue)
-        await called(self.agent.execute, self.turn.context, self._queue)
+        enter_turn(self.given.context, self.turn)
+        await called(self.agent.execute, self.given.context, self.turn)
 
     async def _settle(self, execution: asyncio.Task[None], *, is_cancelled: bool) -> None:
         """Commit the end of the turn, or raise the reason why it cannot end."""
-        queue, writer = self._queue, self._writer
+        turn, lease = self.turn, self.lease
         error = error_of(execution)
-        if queue.has_ended:
+        if turn.has_ended:
             # The agent's own end comes first: it also counts in an attempt that is being stopped.
             await self._store_end()
             if error is not None and not is_cancelled:
-                self.guard.logged(
-                    logger,
-                    logging.WARNING,
-                    "error_after_end",
-                    "Agent raised at its end",
-                    cause=error,
-                )
+                text = "Agent raised at its end"
+                lease.logged(logger, logging.WARNING, "error_after_end", text, cause=error)
             return
-        if self.guard.reason is not None:
-            raise self.guard.reason
+        if lease.reason is not None:
+            raise lease.reason
         if is_cancelled:
-            await self._commit(canceled(self.guard.head))
+            await self._commit(canceled(lease.head))
             return
-        if queue.fault is not None:
-            raise queue.fault
+        if turn.fault is not None:
+            raise turn.fault
         if isinstance(error, AgentNotLoadedError | WrongMethodError | StateTooLargeError):
             raise error  # the runtime's own sentence, which the client may read
         if error is None or comes_of_forgetting(error):
-            queue.refuse_forgotten()
+            turn.refuse_forgotten()
         if isinstance(error, AgentFailedError):  # the agent itself wanted to end the process
             raise error
         if error is not None:
             raise AgentFailedError from error
-        queue.keep_pause()
-        queue.shut()  # nothing comes behind the end of the turn
-        if on_return(queue.state) is Returned.AT_FAULT:
+        turn.keep_pause()
+        turn.shut()  # nothing comes behind the end of the turn
+        state = turn.projection.state
+        if on_return(state) is Returned.AT_FAULT:
             place = place_of_function(handler_of(self.agent))
-            raise InvalidAgentEventError(NO_ENDING.format(_described(queue.state)), place=place)
+            last = "none" if state is None else state_name(state)
+            raise InvalidAgentEventError(NO_ENDING.format(last), place=place)
         # The kept pause and the end of the turn are one commit: no crash comes between them.
-        await writer.flush(ends_turn=True)
+        await self.outbox.flush(ends_turn=True)
 
     async def _store_end(self) -> None:
         """Commit the agent's own end; or, if its state is stale and a cancel came, the cancel."""
         try:
-            await self._writer.flush()
+            await self.outbox.flush()
         except StaleStateError:
-            if not self.guard.is_canceling:
+            if not self.lease.is_canceling:
                 raise
-            self._writer.discard()  # first: after a failure the writer drops what is put
-            await self._commit(canceled(self.guard.head))
+            self.outbox.discard()  # first: after a failure the outbox drops what is put
+            await self._commit(canceled(self.lease.head))
 
     async def _commit(self, end: Commit) -> None:
-        self._queue.shut()  # nothing comes behind the end, not even in its own commit
-        self._writer.put(*end.entries, wanted=end)
-        await self._writer.flush()
+        self.turn.shut()  # nothing comes behind the end, not even in its own commit
+        self.outbox.put(*end.entries, wanted=end)
+        await self.outbox.flush()
 
     async def _cancel(self, execution: asyncio.Task[None]) -> None:
         """Cancel `execute()`, call `cancel()`, and wait for both as long as a cancel may take."""
-        self.guard.logged(logger, logging.INFO, "canceling", "Canceling the agent")
+        self.lease.logged(logger, logging.INFO, "canceling", "Canceling the agent")
         execution.cancel()
-        self._queue.stop_waiting()
+        self.turn.stopping.set()
         faults.point("canceling")
         asking = asyncio.create_task(self._ask_to_cancel(execution))
         try:
             both = asyncio.gather(execution, asking, return_exceptions=True)
             timeout = self._clock.sleep(self.settings.cancel_timeout_s)
-            await first_of(timeout, self.guard.stopped.wait(), tasks=[both])
+            await first_of(timeout, self.lease.stopped.wait(), tasks=[both])
         finally:
             # Before the end is committed: until here `cancel()` may give the task another end.
             await self._end(asking)
@@ -468,30 +451,25 @@ class Attempt:
     async def _ask_to_cancel(self, execution: asyncio.Task[None]) -> None:
         # `execute()` comes first: `cancel()` runs at the same time only if it does not end in time.
         await first_of(self._clock.sleep(CANCEL_HEARD_S), tasks=[execution])
-        await self._asked_to_cancel(self.turn.cancel_context())
+        await self._asked_to_cancel(self.given.cancel_context())
 
     async def _asked_to_cancel(self, context: RequestContext) -> None:
-        await contained(called(self.agent.cancel, context, self._queue), self._started)
+        await contained(called(self.agent.cancel, context, self.turn), self._started)
 
     def _log_raised(self, error: BaseException) -> None:
-        self.guard.logged(
-            logger, logging.WARNING, "cancel_raised", "Agent's cancel() raised", cause=error
-        )
+        text = "Agent's cancel() raised"
+        self.lease.logged(logger, logging.WARNING, "cancel_raised", text, cause=error)
 
     async def _keep_deadline(self) -> None:
         if self.stop_at < math.inf:
             await self._clock.sleep(max(0, self.stop_at - self._clock.monotonic()))
-            running = [step.id.name for step in self._queue.records.journal.running]
-            self.guard.stop(DeadlineError(*running[:1]))
+            running = [step.id.name for step in self.turn.journal.running]
+            self.lease.stop(DeadlineError(*running[:1]))
 
     async def _end(self, *tasks: asyncio.Task[None]) -> None:
         for _ in await end_tasks(*tasks, clock=self._clock):
-            self.guard.logged(
-                logger,
-                logging.ERROR,
-                "agent_left_behind",
-                "Agent does not stop; its queue is closed",
-            )
+            text = "Agent does not stop; its queue is closed"
+            self.lease.logged(logger, logging.ERROR, "agent_left_behind", text)
         for task in tasks:
             error_of(task)  # retrieved, so that asyncio does not report it as lost
 
@@ -501,11 +479,11 @@ class Attempt:
         asyncio would end the process, even if the agent did not look at the task's end. A cancel
         goes on, and so does an end that the agent has given.
         """
-        if not (self.guard.is_canceling or self._queue.has_ended):
-            self._queue.stop(failure)
+        if not (self.lease.is_canceling or self.turn.has_ended):
+            self.turn.stop(failure)
 
     def _blocked(self, seconds: float, place: str) -> None:
         """Log, once a turn, that it has blocked its loop, and so the other turns of the process."""
         if not self._was_blocked:
             self._was_blocked = True
-            self.guard.logged(logger, logging.WARNING, "loop_blocked", BLOCKED, seconds, place)
+            self.lease.logged(logger, logging.WARNING, "loop_blocked", BLOCKED, seconds, place)

@@ -9,7 +9,7 @@ import logging
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,7 +39,6 @@ from a2a_serverless.tasks.entries import StepId, data_of, json_of
 from a2a_serverless.tasks.identity import unicode_of, without_half
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.usage import Usage
-from a2a_serverless.worker.executor import TurnQueue
 from a2a_serverless.worker.failures import (
     WrongCallError,
     refuse_function,
@@ -51,19 +50,20 @@ from a2a_serverless.worker.failures import (
     refused_text,
 )
 from a2a_serverless.worker.files import FileInfo, files_of
-from a2a_serverless.worker.loops import called, noted, notes_calls
+from a2a_serverless.worker.loops import called, notes_calls
 from a2a_serverless.worker.steps import (
     ONCE,
     PARK_S,
     SLEEP,
+    ActiveStep,
     Form,
     Retry,
-    Running,
     current_step,
     key_of,
     seconds_of,
     seconds_until,
 )
+from a2a_serverless.worker.turn import ActiveTurn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 
 FINAL_ANSWER = "final-answer"
 
-_turn: ContextVar[tuple[RequestContext, TurnQueue] | None] = ContextVar("turn", default=None)
+_turn: ContextVar[tuple[RequestContext, ActiveTurn] | None] = ContextVar("turn", default=None)
 
 
 def current_context() -> TaskContext:
@@ -92,10 +92,10 @@ def current_context() -> TaskContext:
     return TaskContext(*found)
 
 
-def enter_turn(request: RequestContext, queue: TurnQueue) -> None:
+def enter_turn(request: RequestContext, turn: ActiveTurn) -> None:
     """Make a turn the one that runs in the calling task, and in the tasks that it starts."""
-    _turn.set((request, queue))
-    queue.main = asyncio.current_task()
+    _turn.set((request, turn))
+    turn.main = asyncio.current_task()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,22 +266,24 @@ class TaskContext(UserTurn):
     it are.
     """
 
-    def __init__(self, request: RequestContext, queue: TurnQueue) -> None:
+    def __init__(self, request: RequestContext, turn: EventQueue) -> None:
         super().__init__(request)
-        self._queue = queue
-        self._calls = queue.calls
+        if not isinstance(turn, ActiveTurn):
+            raise TypeError("A Worker runs in the WorkerAdapter of this package only.")
+        self._turn = turn
+        self._calls = turn.calls
         self._has_ended = False
         self._told: tuple[int, str | None] | None = None
 
     @property
     def is_cancelled(self) -> bool:
         """Return True if the client has asked to cancel; the next `await` raises CancelledError."""
-        return self._queue.is_cancelled
+        return self._turn.is_cancelled
 
     @property
     def turn_ended(self) -> bool:
         """Return True if an ending was called on this turn."""
-        return self._has_ended or self._queue.has_ended
+        return self._has_ended or self._turn.has_ended
 
     # -- endings -------------------------------------------------------------------------------
 
@@ -318,7 +320,7 @@ class TaskContext(UserTurn):
         """
         message = self._message_of([_text_part(text)])
         await self._end()
-        await self._queue.reply(message)
+        await self._turn.emit(message, ends_turn=True)
 
     async def fail(self, reason: str) -> None:
         """End the task as failed; the client reads `reason`.
@@ -348,10 +350,9 @@ class TaskContext(UserTurn):
         parts = [_text_part(question)]
         if data is not None:
             parts.append(_data_part(data))
-        message = self._message_of(parts)
-        status = self._status_of(TaskState.TASK_STATE_INPUT_REQUIRED, message)
+        status = self._said(TaskState.TASK_STATE_INPUT_REQUIRED, None, *parts)
         await self._end()
-        await self._queue.enqueue_event(status)
+        await self._turn.emit(status)
 
     async def request_auth(
         self,
@@ -375,11 +376,11 @@ class TaskContext(UserTurn):
         parts = [_text_part(details)] if details else []
         if hints:
             parts.append(_data_part(hints))
-        message = self._message_of(parts or [Part(text="Authentication required.")])
-        status = self._status_of(TaskState.TASK_STATE_AUTH_REQUIRED, message)
+        parts = parts or [Part(text="Authentication required.")]
+        status = self._said(TaskState.TASK_STATE_AUTH_REQUIRED, None, *parts)
         await self._end()
         # For an executor this state alone does not end the turn: it may stay and wait.
-        await self._queue.end_with(status)
+        await self._turn.emit(status, ends_turn=True)
 
     # -- progress ------------------------------------------------------------------------------
 
@@ -397,7 +398,7 @@ class TaskContext(UserTurn):
             status = self._said(TaskState.TASK_STATE_WORKING, message)
             if metadata:
                 status.metadata.CopyFrom(_struct(metadata))
-            await self._queue.enqueue_event(status)
+            await self._turn.emit(status)
 
     async def progress(self, done: float, total: float, text: str | None = None) -> None:
         """Tell subscribers that `done` of `total` is done: command line and console show a bar.
@@ -419,7 +420,7 @@ class TaskContext(UserTurn):
         self._told = told
         status = self._said(TaskState.TASK_STATE_WORKING, text)
         status.metadata.CopyFrom(progress.metadata())
-        await self._queue.enqueue_event(status)
+        await self._turn.emit(status)
 
     async def emit_text_artifact(
         self,
@@ -536,8 +537,8 @@ class TaskContext(UserTurn):
         if not self._is_open("emit_file"):
             return
         named = filename or (Path(source).name if isinstance(source, str | os.PathLike) else "")
-        put = self._queue.files.put(source, _text(media_type), _text(named))
-        part = await self._queue.at_home(put)
+        put = self._turn.files.put(source, _text(media_type), _text(named))
+        part = await self._turn.at_home(put)
         artifact = Artifact(artifact_id=_text(artifact_id), name=_text(name), parts=[part])
         await self._publish_artifact(artifact, append=append, last_chunk=last_chunk)
 
@@ -552,7 +553,7 @@ class TaskContext(UserTurn):
             WrongCallError: it has a client's own URL, which the agent may fetch itself; or it is
                 not stored any more.
         """
-        return b"".join([chunk async for chunk in self._queue.file_chunks(file)])
+        return b"".join([chunk async for chunk in self._turn.file_chunks(file)])
 
     async def save_file(self, file: FileInfo, path: str | os.PathLike[str]) -> None:
         """Write the content of a file to a path; the whole file is never in memory.
@@ -565,7 +566,7 @@ class TaskContext(UserTurn):
             OSError: the path cannot be written.
         """
         with await asyncio.to_thread(Path(path).open, "wb") as target:
-            async for chunk in self._queue.file_chunks(file):
+            async for chunk in self._turn.file_chunks(file):
                 await asyncio.to_thread(target.write, chunk)
 
     async def link_to(self, file: FileInfo) -> str:
@@ -576,7 +577,7 @@ class TaskContext(UserTurn):
         Raises:
             WrongCallError: as `read_file`.
         """
-        return await self._queue.at_home(self._queue.files.link(file))
+        return await self._turn.at_home(self._turn.files.link(file))
 
     # -- long work -----------------------------------------------------------------------------
 
@@ -601,7 +602,7 @@ class TaskContext(UserTurn):
         """
         seconds, step_id = seconds_of(seconds), None
         if current_step() is None and not self.is_cancelled:
-            journal, in_main = self._queue.records.journal, self._queue.is_main_task
+            journal, in_main = self._turn.journal, self._turn.is_main_task
             step_id = journal.sleep_id(key, in_main=in_main, seconds=seconds)
         await self._sleep(step_id, seconds)
 
@@ -615,7 +616,7 @@ class TaskContext(UserTurn):
             TurnLeft: the turn goes on in another process.
             WrongCallError: `when` is no such time, or the task expires before.
         """
-        seconds = seconds_until(when, self._queue.now_ms)
+        seconds = seconds_until(when, self._turn.lease.clock.now_ms())
         is_plain = current_step() is not None or self.is_cancelled
         # The time is all that tells it from other sleeps: two until the same time are one.
         await self._sleep(None if is_plain else StepId(SLEEP, when.isoformat(), 1), seconds)
@@ -623,12 +624,11 @@ class TaskContext(UserTurn):
     async def _sleep(self, step_id: StepId | None, seconds: float) -> None:
         """Sleep in this process; or, known by an identity, as far as the records of the turn go."""
         if step_id is None or (seconds < PARK_S and self.turn_ended):
-            await self._queue.sleep(seconds)
+            await self._turn.wait_here(seconds)
         elif self._is_open("sleep"):
-            await self._queue.records.sleep(step_id, seconds)
+            await self._turn.sleep(step_id, seconds)
 
-    @noted("ctx")
-    def step(
+    async def step(
         self,
         name: str,
         func: Callable[..., Any],
@@ -637,7 +637,7 @@ class TaskContext(UserTurn):
         type: Any = None,  # noqa: A002 - as pydantic names it
         retry: Retry = ONCE,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Any:
         """Call a function once in this turn, and record what it returns.
 
         When the turn goes on in another attempt, its code runs again from the beginning, and the
@@ -671,9 +671,9 @@ class TaskContext(UserTurn):
         work = partial(self._stepped, func, *args, **kwargs)
         is_plain = current_step() is not None or self.is_cancelled
         if is_plain or not self._is_open("step"):
-            return work()
-        step_id = self._queue.records.journal.id_of(name, key)
-        return self._queue.records.step(step_id, work, Form.of(type), retry)
+            return await work()
+        step_id = self._turn.journal.id_of(name, key)
+        return await self._turn.step(step_id, work, Form.of(type), retry)
 
     def usage(
         self,
@@ -698,7 +698,7 @@ class TaskContext(UserTurn):
         """
         counts = Usage(model, calls, input_tokens, output_tokens, cached_tokens)
         if self._is_open("usage"):  # after the end no commit follows that could store it
-            self._queue.writer.meter.count(counts)
+            self._turn.outbox.meter.count(counts)
 
     def check_budget(self) -> None:
         """Return if the next call of a model may be made; adapters of frameworks ask by themselves.
@@ -708,7 +708,7 @@ class TaskContext(UserTurn):
         Raises:
             BudgetError: a budget is used up; the turn fails with a sentence.
         """
-        self._queue.writer.meter.check()
+        self._turn.outbox.meter.check()
 
     @property
     def step_id(self) -> str:
@@ -724,7 +724,7 @@ class TaskContext(UserTurn):
             raise RuntimeError(
                 "ctx.step_id is the id of a step: read it in a function of ctx.step."
             )
-        return key_of(*self._queue.key, running.id)
+        return key_of(*self._turn.key, running.id)
 
     async def _stepped(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         step = current_step()
@@ -736,8 +736,8 @@ class TaskContext(UserTurn):
                 made = await made if inspect.isawaitable(made) else made
             await self._send_halves([step])  # what the step says is kept with its record
         finally:  # of a try that has failed nothing is kept
-            for key in [each for each in self._queue.halves if step and each[0] is step]:
-                del self._queue.halves[key]
+            for key in [each for each in self._turn.halves if step and each[0] is step]:
+                del self._turn.halves[key]
         return made
 
     async def gather(self, *work: Awaitable[T]) -> list[T]:
@@ -785,7 +785,7 @@ class TaskContext(UserTurn):
         running = asyncio.get_running_loop().run_in_executor(
             None, lambda: context.run(func, *args, **kwargs)
         )
-        with self._queue.busy():
+        with self._turn.busy():
             try:
                 return await asyncio.shield(running)
             except asyncio.CancelledError:
@@ -802,7 +802,7 @@ class TaskContext(UserTurn):
 
         >>> state = await ctx.load_context() or {"visits": 0}
         """
-        return await self._queue.records.load_state()
+        return await self._turn.load_state()
 
     async def update_context(
         self, value: Any, *, merge: Callable[[Any, Any], Any] | None = None
@@ -833,7 +833,7 @@ class TaskContext(UserTurn):
         if merge is not None:
             refuse_merge(merge)
         if self._is_open("update_context"):
-            await self._queue.records.store_state(value, merge)
+            await self._turn.store_state(value, merge)
 
     # ------------------------------------------------------------------------------------------
 
@@ -842,8 +842,8 @@ class TaskContext(UserTurn):
         if self.turn_ended:
             raise RuntimeError("The turn has ended already: end it exactly once.")
         self._has_ended = True
-        if self._queue.halves:
-            await self._send_halves([step for step, _ in self._queue.halves])
+        if self._turn.halves:
+            await self._send_halves([step for step, _ in self._turn.halves])
 
     def _joined(self, artifact_id: str, text: str, *, append: bool, last_chunk: bool) -> str:
         """Return the text of a chunk with the half of a character before it.
@@ -851,18 +851,18 @@ class TaskContext(UserTurn):
         Models stream halves of surrogate pairs. One at the end is kept for the next chunk.
         """
         key = current_step(), artifact_id
-        before = self._queue.halves.pop(key, "")
+        before = self._turn.halves.pop(key, "")
         text = before + text if append else text
         whole, half = without_half(text)
         if last_chunk or not half:
             return text
-        self._queue.halves[key] = half
+        self._turn.halves[key] = half
         return whole
 
-    async def _send_halves(self, steps: Sequence[Running | None]) -> None:
+    async def _send_halves(self, steps: Sequence[ActiveStep | None]) -> None:
         """Send the halves of characters for which no next chunk comes, of what the steps said."""
-        for key in [each for each in self._queue.halves if each[0] in steps]:
-            parts = [_text_part(self._queue.halves.pop(key))]
+        for key in [each for each in self._turn.halves if each[0] in steps]:
+            parts = [_text_part(self._turn.halves.pop(key))]
             artifact = Artifact(artifact_id=key[1], parts=parts)
             await self._publish_artifact(artifact, append=True, last_chunk=False)
 
@@ -878,27 +878,28 @@ class TaskContext(UserTurn):
         await self._end()
         if parts:
             await self._publish_artifact(artifact, append=False, last_chunk=True)
-        await self._queue.enqueue_event(self._said(TaskState.TASK_STATE_COMPLETED))
+        await self._turn.emit(self._said(TaskState.TASK_STATE_COMPLETED))
 
     async def _end_in(self, state: TaskState, text: str | None) -> None:
         status = self._said(state, text)
         await self._end()
-        await self._queue.enqueue_event(status)
+        await self._turn.emit(status)
 
-    def _said(self, state: TaskState, text: str | None = None) -> TaskStatusUpdateEvent:
-        message = None if text is None else self._message_of([_text_part(text)])
-        return self._status_of(state, message)
-
-    def _status_of(self, state: TaskState, message: Message | None) -> TaskStatusUpdateEvent:
-        status = TaskStatus(state=state, message=message)
+    def _said(
+        self, state: TaskState, text: str | None = None, *parts: Part
+    ) -> TaskStatusUpdateEvent:
+        """Return a status whose message has a text and these parts; it has none without both."""
+        if text is not None:
+            parts = (Part(text=_text(text)), *parts)
+        status = TaskStatus(state=state, message=self._message_of(parts) if parts else None)
         return TaskStatusUpdateEvent(
-            task_id=self.task_id, context_id=self.context_id, status=status
+            task_id=self._request.task_id, context_id=self._request.context_id, status=status
         )
 
     async def _publish_artifact(
         self, artifact: Artifact, *, append: bool, last_chunk: bool
     ) -> None:
-        await self._queue.enqueue_event(
+        await self._turn.emit(
             TaskArtifactUpdateEvent(
                 task_id=self.task_id,
                 context_id=self.context_id,
@@ -908,19 +909,19 @@ class TaskContext(UserTurn):
             )
         )
 
-    def _message_of(self, parts: list[Part]) -> Message:
+    def _message_of(self, parts: Sequence[Part]) -> Message:
         return Message(
             message_id=str(uuid.uuid4()),
             role=Role.ROLE_AGENT,
-            task_id=self.task_id,
-            context_id=self.context_id,
+            task_id=self._request.task_id,
+            context_id=self._request.context_id,
             parts=parts,
         )
 
 
-def queue_of(ctx: TaskContext) -> TurnQueue:
-    """Return the queue of a turn, for what in this package goes deeper than an agent does."""
-    return ctx._queue  # noqa: SLF001 - of this module, and not part of an agent's `ctx`
+def active_turn(ctx: TaskContext) -> ActiveTurn:
+    """Return the turn itself, for what in this package goes deeper than an agent does."""
+    return ctx._turn  # noqa: SLF001 - of this module, and not part of an agent's `ctx`
 
 
 class Worker(ABC):
@@ -963,10 +964,10 @@ class WorkerExecutor(AgentExecutor):
         self.keeps_conversation = worker.keeps_conversation
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await called(self._worker.handle, TaskContext(context, _own(event_queue)))
+        await called(self._worker.handle, TaskContext(context, event_queue))
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await called(self._worker.cancel, TaskContext(context, _own(event_queue)))
+        await called(self._worker.cancel, TaskContext(context, event_queue))
 
 
 def _leave(running: asyncio.Future[T]) -> None:
@@ -975,12 +976,6 @@ def _leave(running: asyncio.Future[T]) -> None:
     if not running.done():
         text = "A function of ctx.run_sync runs on in its thread after the turn was canceled"
         logger.warning(text, extra={"action": "thread_left_behind"})
-
-
-def _own(queue: EventQueue) -> TurnQueue:
-    if not isinstance(queue, TurnQueue):
-        raise TypeError("A Worker runs in the WorkerAdapter of this package only.")
-    return queue
 
 
 def _parts(

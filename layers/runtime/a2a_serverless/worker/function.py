@@ -223,7 +223,7 @@ class WorkerFunction(EventFunction):
             turns=self._settings.worker_turns,
             turn_limit_s=self._settings.turn_limit_s,
             deadline=deadline,
-            lag_s=lambda: self._adapter.keeper.lag_s,
+            lag_s=lambda: self._adapter.heartbeat.lag_s,
         )
 
     def _deadline(self, context: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""The event loop that an agent shares with the runtime, and the one that goes on beside it.
+"""The event loop that an agent shares with the runtime, and what an agent may do to it.
 
 An agent starts tasks of its own, forgets to await calls, exits, and blocks its loop.
 
@@ -16,9 +16,7 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
@@ -27,19 +25,17 @@ from collections.abc import (
     Mapping,
 )
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from a2a_serverless.clock import STOP_GRACE_S, Clock, call_in, end_tasks
-from a2a_serverless.errors import UnavailableError
+from a2a_serverless.clock import STOP_GRACE_S, Clock, end_tasks
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     WrongMethodError,
-    log_exceptions,
-    own_frame,
     place,
     place_of_function,
 )
@@ -66,18 +62,6 @@ _STOPPED: Final = "Event loop stopped before Future completed."
 ENDING_ROUNDS: Final = 10
 """How many times tasks are ended that earlier tasks have started while they ended."""
 
-LOOK_S: Final = 0.25
-BLOCKED_S: Final = 1.0
-REPORT_AFTER_S: Final = 10.0
-"""Seconds between two questions to the agents' loop; without an answer until the loop counts as
-blocked; and until a blockage that has not ended is reported."""
-
-Duty = Callable[[asyncio.Event], Coroutine[Any, Any, None]]
-"""Runs in the keeper's loop until the event is set, and returns soon after."""
-
-OnBlocked = Callable[[float, str], None]
-"""Takes the seconds for which the loop was blocked, and the place in the code as FILE:LINE."""
-
 
 def in_agent() -> bool:
     """Return True in an agent's call, and in the tasks that it has started there."""
@@ -103,6 +87,7 @@ def runtimes_own() -> Iterator[None]:
 # -- an agent's own tasks --------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class StartedTasks:
     """The asyncio tasks that an agent has started on one attempt, and those that they have started.
 
@@ -111,12 +96,13 @@ class StartedTasks:
     process, whether the agent looks at its end or not.
     """
 
-    def __init__(self, on_exit: Callable[[AgentFailedError], object] = lambda _: None) -> None:
-        self._tasks: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
-        """Their numbers, in the order in which they were started."""
-        self._count = 0
-        self._runtimes: WeakSet[asyncio.Task[Any]] = WeakSet()
-        self.on_exit = on_exit
+    on_exit: Callable[[AgentFailedError], object] = lambda _: None
+    _tasks: WeakKeyDictionary[asyncio.Task[Any], int] = field(
+        default_factory=WeakKeyDictionary, init=False
+    )
+    """Their numbers, in the order in which they were started."""
+    _count: int = field(default=0, init=False)
+    _runtimes: WeakSet[asyncio.Task[Any]] = field(default_factory=WeakSet, init=False)
 
     def add(self, task: asyncio.Future[Any]) -> None:
         if isinstance(task, asyncio.Task):
@@ -207,14 +193,14 @@ class AgentCall(NamedTuple):
         return place(self.file, self.line)
 
 
+@dataclass(eq=False)
 class AgentCalls:
     """The calls of one attempt's agent that were made and not awaited yet, with their lines."""
 
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-        self._made: dict[Coroutine[Any, Any, Any], AgentCall] = {}
-        self._most = FEW_CALLS
-        self._last: AgentCall | None = None
+    _thread: int = field(default_factory=threading.get_ident)
+    _made: dict[Coroutine[Any, Any, Any], AgentCall] = field(default_factory=dict)
+    _most: int = FEW_CALLS
+    _last: AgentCall | None = None
 
     @property
     def last_place(self) -> str:
@@ -282,25 +268,36 @@ def notes_calls(kind: type[T]) -> type[T]:
     """
     for name, method in tuple(vars(kind).items()):
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):
-            setattr(kind, name, noted("ctx")(_unless_left(method)))
+            setattr(kind, name, _noted_unless_left(f"ctx.{name}(…)", method))
     return kind
 
 
-def _unless_left(
-    method: Callable[P, Coroutine[Any, Any, T]],
+def _noted_unless_left(
+    name: str, method: Callable[P, Coroutine[Any, Any, T]]
 ) -> Callable[P, Coroutine[Any, Any, T]]:
     @functools.wraps(method)
-    async def call(*args: P.args, **options: P.kwargs) -> T:
+    def call(*args: P.args, **options: P.kwargs) -> Coroutine[Any, Any, T]:
         owner: Any = args[0]
-        try:
-            await owner._queue.unless_left()  # noqa: SLF001 - as of `noted`
-        except TurnLeft:
-            for given in filter(inspect.iscoroutine, args):  # Python would warn of it
-                given.close()
-            raise
-        return await method(*args, **options)
+        if owner._turn.parking is None:  # noqa: SLF001 - as of `noted`
+            made = method(*args, **options)
+        else:
+            made = _unless_left(owner._turn, functools.partial(method, *args, **options), args)  # noqa: SLF001
+        owner._calls.note(name, made)  # noqa: SLF001
+        return made
 
-    return call
+    return _marked(call)
+
+
+async def _unless_left(
+    turn: Any, call: Callable[[], Coroutine[Any, Any, T]], args: tuple[object, ...]
+) -> T:
+    try:
+        await turn.unless_left()
+    except TurnLeft:
+        for given in filter(inspect.iscoroutine, args):  # Python would warn of it
+            given.close()
+        raise
+    return await call()
 
 
 def _marked(function: Callable[P, T]) -> Callable[P, T]:
@@ -329,15 +326,6 @@ class _Threads(ThreadPoolExecutor):
         return super().submit(copy_context().run, functools.partial(fn, *args, **kwargs))
 
 
-def name_origins() -> None:
-    """Make Python's warning about a coroutine that was never awaited name the line of its call.
-
-    This applies to the calling thread. Idempotent.
-    """
-    if not sys.get_coroutine_origin_tracking_depth():
-        sys.set_coroutine_origin_tracking_depth(1)
-
-
 # -- exits -----------------------------------------------------------------------------------
 
 
@@ -345,7 +333,7 @@ async def contained(call: Awaitable[None], started: StartedTasks | None = None) 
     """Await a call of the agent; if the agent exits the process, end only its attempt.
 
     To be run in a task of its own. Tasks that the agent creates are contained as well if
-    `survive_exits` was called on the loop; they are added to `started`.
+    `prepare_loop` was called on the loop; they are added to `started`.
 
     Raises:
         AgentFailedError: the agent, or one of its libraries, wanted to end the process.
@@ -355,11 +343,16 @@ async def contained(call: Awaitable[None], started: StartedTasks | None = None) 
         await call
 
 
-def survive_exits(loop: asyncio.AbstractEventLoop) -> None:
+def prepare_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Make an exit in a task that an agent creates on `loop` a failure of that task. Idempotent.
+
+    In the calling thread Python's warning about a coroutine that was never awaited names the line
+    of its call.
 
     asyncio reports exceptions that nobody has awaited; TurnLeft is none of these.
     """
+    if not sys.get_coroutine_origin_tracking_depth():
+        sys.set_coroutine_origin_tracking_depth(1)
     before = loop.get_task_factory()
     if isinstance(before, _Factory):
         return
@@ -420,22 +413,15 @@ class _Factory:
     ) -> asyncio.Future[Any]:
         context: Context | None = options.get("context")
         started = _in_agent.get() if context is None else context.get(_in_agent)
-        if started is None:
-            return self._make(loop, coro, **options)
-        made = _Contained(coro, started) if isinstance(coro, Coroutine) else coro
-        task = self._make(loop, made, **options)
-        started.add(task)
+        if started is not None and isinstance(coro, Coroutine):
+            coro = _Contained(coro, started)
+        if self._before is None:
+            task: asyncio.Future[Any] = asyncio.Task(coro, loop=loop, **options)
+        else:
+            task = self._before(loop, coro, **options)
+        if started is not None:
+            started.add(task)
         return task
-
-    def _make(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        coro: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
-        **options: Any,
-    ) -> asyncio.Future[Any]:
-        if self._before is not None:
-            return self._before(loop, coro, **options)
-        return asyncio.Task(coro, loop=loop, **options)
 
 
 class _Contained(Coroutine[Any, Any, Any]):
@@ -487,253 +473,3 @@ def _exits_as_failures(started: StartedTasks | None = None) -> Iterator[None]:
         if started is not None:
             started.on_exit(failure)
         raise failure from error
-
-
-# -- the loop beside it ---------------------------------------------------------------------
-
-
-class Keeper:
-    """Runs the duties of a process's turns in one thread, as long as there are any.
-
-    So the delivery and the lease of a turn are renewed, and the turn is claimed, even if its agent
-    blocks the event loop. Between two invocations of a Lambda no thread is left; a process that
-    goes on between its turns keeps the thread. One keeper belongs to one event loop, that of the
-    agents.
-
-    >>> async def run(keeper: Keeper, renew: Duty) -> None:
-    ...     async with keeper.over(renew):
-    ...         time.sleep(600)  # the renewals go on
-    """
-
-    def __init__(self) -> None:
-        self._side: _Side | None = None
-
-    @property
-    def lag_s(self) -> float:
-        """Return how many seconds late the agents' loop last answered; 0 while no turn runs."""
-        return 0.0 if self._side is None else self._side.lag.seconds
-
-    async def stay(self) -> None:
-        """Keep the thread, with or without duties, until cancelled."""
-        async with self.over():
-            await asyncio.get_running_loop().create_future()
-
-    @asynccontextmanager
-    async def over(self, *duties: Duty, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
-        """Run duties while the block runs; they have ended when the block is left.
-
-        `on_blocked` is called for each blockage of the loop that runs the block: in the keeper's
-        thread, or when the block is left after one that the keeper has not reported yet.
-
-        Raises:
-            UnavailableError: no thread could be started.
-        """
-        if self._side is None or self._side.has_left:
-            self._side = _Side()
-        side = self._side
-        side.users += 1
-        listener = side.listen(on_blocked) if on_blocked else None
-        try:
-            running = [side.start(duty) for duty in duties]
-            try:
-                yield
-            finally:
-                await _ended(running)
-        finally:
-            side.users -= 1
-            if listener is not None:
-                side.forget(listener)
-            if not side.users:
-                if self._side is side:
-                    self._side = None
-                await side.end()
-
-
-class _OnDuty:
-    """One duty in the keeper's loop."""
-
-    def __init__(self, duty: Duty, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._stop = asyncio.Event()
-        self.done = asyncio.run_coroutine_threadsafe(duty(self._stop), loop)
-
-    def stop(self) -> None:
-        """Ask the duty to return; harmless when its loop has ended."""
-        call_in(self._loop, self._stop.set)
-
-
-async def _ended(running: list[_OnDuty]) -> None:
-    """Stop duties and return when they have ended; log their exceptions."""
-    for duty in running:
-        duty.stop()
-    ends = [asyncio.wrap_future(duty.done) for duty in running]
-    for error in await asyncio.gather(*ends, return_exceptions=True):
-        if error is not None:
-            logger.error("A keeper's duty failed", extra={"action": "keeper"}, exc_info=error)
-
-
-class _Side:
-    """The thread, its loop, and its watch on the agents' loop, the home loop."""
-
-    def __init__(self) -> None:
-        """Start the thread; raise UnavailableError if the system has none."""
-        self.users = 0
-        self.has_left = False
-        self._listeners: set[OnBlocked] = set()
-        self._home = asyncio.get_running_loop()
-        self._home_thread = threading.get_ident()
-        self.lag = _Lag(self._home, self._home_thread)
-        self._has_ended = self._home.create_future()
-        self._duties: list[_OnDuty] = []
-        self._ready = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError as error:
-            raise _no_thread() from error
-        self._ready.wait()
-
-    def start(self, duty: Duty) -> _OnDuty:
-        """Begin a duty in the context of the caller, so that its log lines name the turn."""
-        if self._loop is None:
-            raise _no_thread()
-        running = _OnDuty(duty, self._loop)
-        self._duties.append(running)
-        running.done.add_done_callback(lambda _: self._duties.remove(running))
-        return running
-
-    def listen(self, on_blocked: OnBlocked) -> OnBlocked:
-        """Call `on_blocked` for blockages, in the caller's context; return the added listener."""
-        context = copy_context()
-
-        def listener(seconds: float, place: str) -> None:
-            # A copy: the agents' thread may call it at the end of a turn while the keeper's does.
-            context.copy().run(on_blocked, seconds, place)
-
-        self._listeners.add(listener)
-        return listener
-
-    def forget(self, listener: OnBlocked) -> None:
-        """Stop calling `listener`; tell it of a blockage that has ended just now."""
-        self._listeners.discard(listener)
-        blocked = self.lag.unreported()
-        if blocked is not None:
-            _tell(listener, *blocked)
-        if not self._listeners:
-            self.lag = _Lag(self._home, self._home_thread)  # no later turn hears of this blockage
-
-    async def end(self) -> None:
-        """Return when the thread has ended."""
-        if self._loop is not None:
-            call_in(self._loop, self._stop.set)
-        await self._has_ended
-        self._thread.join()  # immediate: the future is set by its last statement
-
-    def _run(self) -> None:
-        try:
-            with asyncio.Runner() as runner:
-                runner.run(self._stay())
-        except Exception:
-            # The thread's edge: deliveries count as lost, and the next turn gets another thread.
-            logger.exception("The keeper's thread has failed", extra={"action": "keeper"})
-        finally:
-            self.has_left = True
-            self._ready.set()  # also if no loop could be made
-            call_in(self._home, self._resolve)
-
-    def _resolve(self) -> None:
-        if not self._has_ended.done():
-            self._has_ended.set_result(None)
-
-    async def _stay(self) -> None:
-        """Look at the home loop until the end, or until that loop has died with its turns."""
-        self._stop = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._ready.set()
-        absent = 0
-        while not self._stop.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._stop.wait()
-            # The home loop may stand still for a moment between two of its runs.
-            absent = 0 if self._home.is_running() else absent + 1
-            if absent > 1:
-                break
-            if not (self._duties or self._listeners):
-                continue
-            blocked = self.lag.look()
-            if blocked is not None:
-                for listener in tuple(self._listeners):
-                    _tell(listener, *blocked)
-        self.has_left = True
-        for duty in tuple(self._duties):
-            duty.stop()
-        await asyncio.gather(
-            *(asyncio.wrap_future(duty.done) for duty in tuple(self._duties)),
-            return_exceptions=True,
-        )
-
-
-def _tell(listener: OnBlocked, seconds: float, place: str) -> None:
-    # A warning that cannot be written must not end the heartbeats.
-    with log_exceptions(logger, logging.ERROR, "A blockage was not reported", action="keeper"):
-        listener(seconds, place)
-
-
-class _Lag:
-    """Notices that a loop does not answer, and which place in the code its thread is at."""
-
-    def __init__(self, home: asyncio.AbstractEventLoop, thread_id: int) -> None:
-        self._home = home
-        self._thread_id = thread_id
-        self._asked_at = 0.0
-        self._answered_after_s = 0.0
-        self._is_waiting = False
-        self._place = ""
-        self._is_reported = False
-
-    @property
-    def seconds(self) -> float:
-        """Return the seconds that the last answer took, or that the next one has taken so far."""
-        waited_s = time.monotonic() - self._asked_at if self._is_waiting else 0.0
-        return max(self._answered_after_s, waited_s)
-
-    def unreported(self) -> tuple[float, str] | None:
-        """Return seconds and place of a blockage that no look has reported yet; None if none is."""
-        return None if self._is_reported or not self._place else (self.seconds, self._place)
-
-    def look(self) -> tuple[float, str] | None:
-        """Return seconds and place of a blockage to report now; None if there is none."""
-        lag_s = time.monotonic() - self._asked_at
-        if not self._is_waiting:
-            return self._ask()
-        if lag_s >= BLOCKED_S and not self._place:
-            self._place = _place_of(self._thread_id)
-        if lag_s >= REPORT_AFTER_S and not self._is_reported:
-            self._is_reported = True
-            return lag_s, self._place
-        return None
-
-    def _ask(self) -> tuple[float, str] | None:
-        """Ask the loop for an answer; return the blockage that has ended with the last one."""
-        ended = (self._answered_after_s, self._place) if self._place else None
-        was_reported, self._is_reported, self._place = self._is_reported, False, ""
-        self._asked_at, self._is_waiting = time.monotonic(), True
-        call_in(self._home, self._answer)  # if the loop is closed, `_Side` sees that
-        return None if was_reported else ended
-
-    def _answer(self) -> None:
-        self._answered_after_s = time.monotonic() - self._asked_at
-        self._is_waiting = False
-
-
-def _place_of(thread_id: int) -> str:
-    """Return FILE:LINE of the author's innermost frame, of the innermost one if there is none."""
-    innermost = sys._current_frames().get(thread_id)  # noqa: SLF001 - the one way to it
-    frame = own_frame(innermost) or innermost
-    return "unknown" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def _no_thread() -> UnavailableError:
-    return UnavailableError("No thread could be started to keep the delivery.")

@@ -35,6 +35,7 @@ from a2a_serverless.tasks.entries import (
     copied,
 )
 from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.worker.failures import RetryLater, WrongCallError, is_final, json_instead
 
@@ -116,8 +117,12 @@ class StepError(Exception):
         return Recorded(step_id, "error", json.dumps([self.kind, self.text]).encode())
 
 
-class LeftError(Exception):
-    """The attempt has left its turn at a record; the turn goes on in another one."""
+class ParkedError(Exception):
+    """The attempt has parked its turn at a record; the turn goes on in another one."""
+
+    def __init__(self, end: AttemptEnd) -> None:
+        super().__init__(end.reason)
+        self.end = end
 
 
 class DivergedError(A2AServerlessError):
@@ -179,7 +184,7 @@ ONCE: Final = Retry()
 
 
 @dataclass(eq=False, slots=True)
-class Running:
+class ActiveStep:
     """A step that is under way."""
 
     id: StepId
@@ -192,10 +197,10 @@ class Running:
     """The steps that had failed before the agent began it: it has gone on after them."""
 
 
-_current: ContextVar[Running | None] = ContextVar("step", default=None)
+_current: ContextVar[ActiveStep | None] = ContextVar("step", default=None)
 
 
-def current_step() -> Running | None:
+def current_step() -> ActiveStep | None:
     """Return the step in which the calling code runs; None outside of steps."""
     running = _current.get()
     return None if running is None or running.over.is_set() else running
@@ -208,9 +213,9 @@ outside: ContextVar[Callable[[Any], bool] | None] = ContextVar("outside", defaul
 @contextmanager
 def running_step(
     journal: Journal, step_id: StepId, *, at_home: Callable[[Callable[[], None]], None]
-) -> Iterator[Running]:
-    """Run the block as a step; `at_home` makes a call in the loop of the attempt's queue."""
-    running = Running(step_id, caught=journal.failures())
+) -> Iterator[ActiveStep]:
+    """Run the block as a step; `at_home` makes a call in the loop of the turn."""
+    running = ActiveStep(step_id, caught=journal.failures())
     journal.running.add(running)
     token = _current.set(running)
 
@@ -364,15 +369,13 @@ class Journal:
         for record in kept:
             for entry in record.entries:
                 self._keep(entry)
-        self.kept = len(self._kept)
-        """The records with which the attempt began."""
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._strands: dict[tuple[str, str], tuple[_Task, frozenset[_Task]]] = {}
         """The task that has used a name and key last, and those that were there beside it."""
         self._last: dict[_Task, StepId] = {}
         """The last step of each asyncio task."""
         self._waiting: dict[StepId, Recorded] = {}
-        self.running: set[Running] = set()
+        self.running: set[ActiveStep] = set()
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -41,10 +41,10 @@ from a2a_serverless.worker.failures import (
     text_of,
     where,
 )
-from a2a_serverless.worker.guard import TurnWriter
 from a2a_serverless.worker.meter import BudgetError
 from a2a_serverless.worker.services import Meaning, Passing, Refusal, meaning_of, no_longer, waits
-from a2a_serverless.worker.steps import DivergedError, Journal
+from a2a_serverless.worker.steps import DivergedError
+from a2a_serverless.worker.turn import ActiveTurn, TurnState
 
 logger = logging.getLogger(__name__)
 
@@ -83,21 +83,21 @@ def failed_by(error: Exception, meaning: Meaning) -> FailedBy:
 
 
 @dataclass(kw_only=True, eq=False)
-class FailedAttempt:
-    """An attempt that an error has ended: its agent has stopped, and emits nothing more.
+class Settlement:
+    """Settles an attempt that an error has ended: its agent has stopped, and emits nothing more.
+
+    What the agent has emitted and nothing has committed is dropped.
 
     Args:
         error: why it could not end its turn.
-        writer: has what the agent has emitted and nothing has committed: it is dropped.
-        journal: the attempt's steps.
+        turn: of the attempt.
         log: the task's log before the attempt, read from its beginning.
         retry: how often an agent is started, and when.
         keeps_texts: True: the text of the error is stored.
     """
 
     error: Exception
-    writer: TurnWriter
-    journal: Journal
+    turn: ActiveTurn
     log: Log
     retry: RetryPolicy
     keeps_texts: bool
@@ -105,10 +105,10 @@ class FailedAttempt:
     """The end of the attempt, with the error's name and place."""
 
     def __post_init__(self) -> None:
-        error, guard = self.error, self.writer.guard
-        if error is self.writer.failure:
-            self.writer.discard()
-        self._guard, self._clock = guard, guard.clock
+        error, lease = self.error, self.turn.lease
+        self._lease, self._outbox, self._clock = lease, self.turn.outbox, lease.clock
+        if error is self._outbox.failure:
+            self._outbox.discard()
         has_raised = isinstance(error, AgentFailedError) and not is_final(error.__cause__)
         now_ms = self._clock.now_ms()
         self._meaning = meaning_of(error.__cause__, now_ms) if has_raised else None
@@ -116,22 +116,22 @@ class FailedAttempt:
         place = raised_at(error)
         left = MOST_OF_ERROR - len(place.encode())
         said = text_of(error, left) if self.keeps_texts else ""
-        self.end = guard.ended(reason_of(error), place=place, message=said)
+        self.end = lease.ended(reason_of(error), place=place, message=said)
 
     def _counted(self) -> tuple[int, Spared | None]:
         """Return the attempts used up so far, and the starts that use up none.
 
         The second is None unless this start is one of those.
         """
-        head = self._guard.head
-        attempts = attempts_started(head, is_claimed=not self._guard.must_claim)
+        head = self._lease.head
+        attempts = attempts_started(head, is_claimed=not self._lease.must_claim)
         if isinstance(self.error, StaleStateError):  # no agent has failed: another turn came first
             return after_interruption(replace(head, attempts=attempts - 1))
         if isinstance(self.error, DivergedError):
             return attempts_that_differ(self.log, attempts), None
         return attempts, None
 
-    async def settled(self) -> Verdict:
+    async def settle(self) -> Verdict:
         """End the task, or give its turn back for another attempt.
 
         Raises:
@@ -140,7 +140,7 @@ class FailedAttempt:
         """
         error, retry, meaning, why = self.error, self.retry, self._meaning, self._why()
         if isinstance(meaning, Passing) and retry.window_s:
-            before = self._guard.head.spared
+            before = self._lease.head.spared
             passed = after_passing(before, retry, asked_s=meaning.asked_s)
             if passed is not None:
                 return await self._wait(meaning, passed)
@@ -154,14 +154,14 @@ class FailedAttempt:
         if wanted is Failed.AGAIN:
             return await self._give_back()
         last = self._at_fault() if wanted is Failed.AT_FAULT else self._gave_up(why)
-        self.writer.put(*last.entries, wanted=replace(last, failed=self.end))
-        await self.writer.flush()
+        self._outbox.put(*last.entries, wanted=replace(last, failed=self.end))
+        await self._outbox.flush()
         return DONE
 
     def _why(self) -> str:
         """Return what clients are told of an error beside its reference; empty: nothing."""
         error, is_last = self.error, self.retry.is_exhausted(self._attempts)
-        if isinstance(error, StaleStateError) and self.journal.keeps_state:
+        if isinstance(error, StaleStateError) and self.turn.journal.keeps_state:
             return STALE
         if isinstance(error, DeadlineError) and error.step:
             self._log(logging.WARNING, "step_too_long", TOO_LONG, error.step)
@@ -187,7 +187,7 @@ class FailedAttempt:
             where(error),
             **self._fields(),
         )
-        last = ending(self._guard.head, TaskState.TASK_STATE_FAILED, str(error))
+        last = ending(self._lease.head, TaskState.TASK_STATE_FAILED, str(error))
         return replace(last, failed_by=FailedBy.AT_FAULT)
 
     def _gave_up(self, why: str) -> Commit:
@@ -196,7 +196,7 @@ class FailedAttempt:
         fields = self._fields(reason=reason)
         text = "Task failed, %s"
         self._log(logging.ERROR, "gave_up", text, reference, cause=self.error, **fields)
-        return gave_up(self._guard.head, reference, why, failed_by=by)
+        return gave_up(self._lease.head, reference, why, failed_by=by)
 
     # -- another attempt ---------------------------------------------------------------------
 
@@ -205,15 +205,15 @@ class FailedAttempt:
 
         The wait that a service has asked for counts up to the longest back-off.
         """
-        self.writer.discard()
-        if self._guard.must_claim:
-            self.writer.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
+        self._outbox.discard()
+        if self._lease.must_claim:
+            self._outbox.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
             # Claimed before the delivery goes back: otherwise this attempt would not be counted.
-            await self.writer.flush()
-        elif self.writer.meter.pending or self.writer.meter.unsure:
+            await self._outbox.flush()
+        elif self._outbox.meter.pending or self._outbox.meter.unsure:
             # What failed has cost its tokens all the same, and no commit follows by itself.
-            self.writer.put()
-            await self.writer.flush()
+            self._outbox.put()
+            await self._outbox.flush()
         metrics.count("Retries")
         at_once = isinstance(self.error, DeadlineError)
         starts = self._attempts if self._spared is None else self._spared.interruptions
@@ -237,8 +237,8 @@ class FailedAttempt:
         The status that says what the turn waits for is in the same commit, so that the next attempt
         takes it back.
         """
-        self.writer.discard()
-        head, reason = self._guard.head, self.end.reason
+        self._outbox.discard()
+        head, reason = self._lease.head, self.end.reason
         delay_s = (spared.waited - head.spared.waited) / 1000
         until = self._clock.now_ms() + int(delay_s * 1000)
         reason = f"{reason}: {passing.what}" if passing.what else reason
@@ -246,9 +246,9 @@ class FailedAttempt:
         text = waits(passing, until)
         status = stated(head, TaskState.TASK_STATE_WORKING, text)
         wanted = Commit(waits=Waits(end=end, spared=spared))
-        self.writer.put(StatusChanged(status), wanted=wanted)
-        await self.writer.flush()
-        self._guard.has_given_back = True
+        self._outbox.put(StatusChanged(status), wanted=wanted)
+        await self._outbox.flush()
+        self.turn.state = TurnState.GIVEN_BACK
         metrics.count("Retries")
         self._log(
             logging.WARNING,
@@ -270,9 +270,9 @@ class FailedAttempt:
         the sweeper need not send a copy.
         """
         due_at, again_ms = None, self._clock.now_ms() + int(delay_s * 1000)
-        log = self._guard.log
-        if delay_s > log.timing.renew_before_s:
-            due_at = lease_end(again_ms, log.timing)
+        storage = self._lease.storage
+        if delay_s > storage.timing.renew_before_s:
+            due_at = lease_end(again_ms, storage.timing)
         try:
             releases = partial(
                 releasing,
@@ -282,8 +282,8 @@ class FailedAttempt:
                 spared=self._spared,
                 starts_over=isinstance(self.error, DivergedError),
             )
-            await log.change(self._guard.head, releases)
-            self._guard.has_given_back = True
+            await storage.change(self._lease.head, releases)
+            self.turn.state = TurnState.GIVEN_BACK
         except UnavailableError as failure:  # at worst the sweeper sends a copy
             self._log(logging.WARNING, "release_failed", "Turn not released: %s", failure)
 
@@ -306,4 +306,4 @@ class FailedAttempt:
         cause: BaseException | None = None,
         **fields: object,
     ) -> None:
-        self._guard.logged(logger, level, action, text, *args, cause=cause, **fields)
+        self._lease.logged(logger, level, action, text, *args, cause=cause, **fields)

@@ -1,0 +1,252 @@
+"""The thread beside the agents' event loop: what goes on even while an agent blocks that loop.
+
+In it deliveries and leases are renewed, silent turns are claimed, and HEAD is looked at. It also
+notices that the loop is blocked, and by which line of the agent's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context, copy_context
+from typing import Final
+
+from a2a_serverless.clock import call_in
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.worker.failures import log_exceptions, own_frame
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.25
+BLOCKED_S: Final = 1.0
+REPORT_AFTER_S: Final = 10.0
+"""Seconds between two questions to the agents' loop; without an answer until the loop counts as
+blocked; and until a blockage that has not ended is reported."""
+
+Job = Callable[[asyncio.Event], Coroutine[object, object, None]]
+"""Runs in the thread's loop until the event is set, and returns soon after."""
+
+OnBlocked = Callable[[float, str], None]
+"""Takes the seconds for which the loop was blocked, and the place in the code as FILE:LINE."""
+
+
+class Heartbeat:
+    """Runs jobs of a process's turns in one thread, as long as there are any.
+
+    So the delivery and the lease of a turn are renewed, and the turn is claimed, even if its agent
+    blocks the event loop. Between two invocations of a Lambda no thread is left; a process that
+    goes on between its turns keeps the thread. One heartbeat belongs to one event loop, that of the
+    agents.
+
+    >>> async def run(heartbeat: Heartbeat, renew: Job) -> None:
+    ...     async with heartbeat.over(renew):
+    ...         time.sleep(600)  # the renewals go on
+    """
+
+    def __init__(self) -> None:
+        self._thread: _Thread | None = None
+
+    @property
+    def lag_s(self) -> float:
+        """Return how many seconds late the agents' loop last answered; 0 while no turn runs."""
+        return 0.0 if self._thread is None else self._thread.lag.seconds
+
+    async def stay(self) -> None:
+        """Keep the thread, with or without jobs, until cancelled."""
+        async with self.over():
+            await asyncio.get_running_loop().create_future()
+
+    @asynccontextmanager
+    async def over(self, *jobs: Job, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
+        """Run jobs while the block runs; they have ended when the block is left.
+
+        `on_blocked` is called for each blockage of the loop that runs the block: in the thread, or
+        when the block is left after a blockage that was not reported yet.
+
+        Raises:
+            UnavailableError: no thread could be started.
+        """
+        if self._thread is None or self._thread.has_ended:
+            self._thread = _Thread()
+        thread = self._thread
+        thread.users += 1
+        if on_blocked:
+            thread.listeners[on_blocked] = copy_context()
+        try:
+            running = [thread.start(job) for job in jobs]
+            try:
+                yield
+            finally:
+                for _, stop in running:
+                    call_in(thread.loop, stop.set)
+                ends = [asyncio.wrap_future(done) for done, _ in running]
+                for error in await asyncio.gather(*ends, return_exceptions=True):
+                    if error is not None:
+                        extra = {"action": "heartbeat"}
+                        logger.error("A job of the heartbeat failed", extra=extra, exc_info=error)
+        finally:
+            thread.users -= 1
+            if on_blocked:
+                thread.forget(on_blocked)
+            if not thread.users:
+                if self._thread is thread:
+                    self._thread = None
+                await thread.end()
+
+
+class _Thread:
+    """The thread, its loop, and its watch on the agents' loop, the home loop."""
+
+    def __init__(self) -> None:
+        """Start the thread; raise UnavailableError if the system has none."""
+        self.users = 0
+        self.has_ended = False
+        self.listeners: dict[OnBlocked, Context] = {}
+        """Who hears of a blockage, each in its own context, so that its line names the turn."""
+        self.loop = asyncio.new_event_loop()
+        self._home = asyncio.get_running_loop()
+        self._home_thread = threading.get_ident()
+        self.lag = _Lag(self._home, self._home_thread)
+        self._jobs: dict[Future[None], asyncio.Event] = {}
+        self._stop = asyncio.Event()
+        self._over = self._home.create_future()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.loop.close()
+            raise _no_thread() from error
+
+    def start(self, job: Job) -> tuple[Future[None], asyncio.Event]:
+        """Begin a job in the context of the caller, so that its log lines name the turn.
+
+        Return its end, and what asks for it.
+        """
+        if self.has_ended:
+            raise _no_thread()
+        stop = asyncio.Event()
+        done = asyncio.run_coroutine_threadsafe(job(stop), self.loop)
+        self._jobs[done] = stop
+        done.add_done_callback(self._jobs.pop)
+        return done, stop
+
+    def forget(self, listener: OnBlocked) -> None:
+        """Stop calling `listener`; tell it of a blockage that has ended just now."""
+        context, lag = self.listeners.pop(listener), self.lag
+        if lag.place and not lag.is_reported:
+            _report(listener, context, lag.seconds, lag.place)
+        if lag.place and not self.listeners:  # no later turn hears of this blockage
+            self.lag = _Lag(self._home, self._home_thread)
+
+    async def end(self) -> None:
+        """Return when the thread has ended."""
+        call_in(self.loop, self._stop.set)
+        await self._over
+        self._thread.join()  # immediate: the future is set by its last statement
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+                runner.run(self._stay())
+        except Exception:
+            # The thread's edge: deliveries count as lost, and the next turn gets another thread.
+            logger.exception("The heartbeat's thread has failed", extra={"action": "heartbeat"})
+        finally:
+            self.has_ended = True
+            call_in(self._home, self._resolve)
+
+    def _resolve(self) -> None:
+        if not self._over.done():
+            self._over.set_result(None)
+
+    async def _stay(self) -> None:
+        """Look at the home loop until the end, or until that loop has died with its turns."""
+        absent = 0
+        while not self._stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._stop.wait()
+            # The home loop may stand still for a moment between two of its runs.
+            absent = 0 if self._home.is_running() else absent + 1
+            if absent > 1:
+                break
+            if not (self._jobs or self.listeners):
+                continue
+            blocked = self.lag.look()
+            if blocked is not None:
+                for listener, context in tuple(self.listeners.items()):
+                    _report(listener, context, *blocked)
+        self.has_ended = True
+        running = dict(self._jobs)
+        for stop in running.values():
+            stop.set()
+        ends = [asyncio.wrap_future(done) for done in running]
+        await asyncio.gather(*ends, return_exceptions=True)
+
+
+def _report(listener: OnBlocked, context: Context, seconds: float, place: str) -> None:
+    # A warning that cannot be written must not end the heartbeats. The context is copied, since the
+    # agents' thread may report at the end of a turn while this one does.
+    with log_exceptions(logger, logging.ERROR, "A blockage was not reported", action="heartbeat"):
+        context.copy().run(listener, seconds, place)
+
+
+class _Lag:
+    """Notices that a loop does not answer, and which place in the code its thread is at."""
+
+    def __init__(self, home: asyncio.AbstractEventLoop, thread_id: int) -> None:
+        self._home = home
+        self._thread_id = thread_id
+        self._asked_at = 0.0
+        self._answered_after_s = 0.0
+        self._is_waiting = False
+        self.place = ""
+        """The place of the last blockage; empty without one."""
+        self.is_reported = False
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds that the last answer took, or that the next one has taken so far."""
+        waited_s = time.monotonic() - self._asked_at if self._is_waiting else 0.0
+        return max(self._answered_after_s, waited_s)
+
+    def look(self) -> tuple[float, str] | None:
+        """Return seconds and place of a blockage to report now; None if there is none."""
+        lag_s = time.monotonic() - self._asked_at
+        if not self._is_waiting:
+            return self._ask()
+        if lag_s >= BLOCKED_S and not self.place:
+            self.place = _place_of(self._thread_id)
+        if lag_s >= REPORT_AFTER_S and not self.is_reported:
+            self.is_reported = True
+            return lag_s, self.place
+        return None
+
+    def _ask(self) -> tuple[float, str] | None:
+        """Ask the loop for an answer; return the blockage that has ended with the last one."""
+        ended = (self._answered_after_s, self.place) if self.place else None
+        was_reported, self.is_reported, self.place = self.is_reported, False, ""
+        self._asked_at, self._is_waiting = time.monotonic(), True
+        call_in(self._home, self._answer)  # if the loop is closed, `_Thread` sees that
+        return None if was_reported else ended
+
+    def _answer(self) -> None:
+        self._answered_after_s = time.monotonic() - self._asked_at
+        self._is_waiting = False
+
+
+def _place_of(thread_id: int) -> str:
+    """Return FILE:LINE of the author's innermost frame, of the innermost one if there is none."""
+    innermost = sys._current_frames().get(thread_id)  # noqa: SLF001 - the one way to it
+    frame = own_frame(innermost) or innermost
+    return "unknown" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _no_thread() -> UnavailableError:
+    return UnavailableError("No thread could be started for the heartbeat.")

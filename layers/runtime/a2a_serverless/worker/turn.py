@@ -1,0 +1,1002 @@
+"""The turn that runs: how it stands, what its agent emits, and the steps that it records.
+
+The official SDK gives it to an executor as the event queue. An event becomes entries of the log by
+the projection; a step's result is an entry, too. Both go out through the outbox, in one order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import replace
+from enum import Enum
+from functools import partial
+from operator import itemgetter
+from typing import Any, Final, NoReturn, Self, TypeVar
+
+from a2a.server.events import EventQueue
+from a2a.types import (
+    Message,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatusUpdateEvent,
+)
+from google.protobuf.message import Message as ProtobufMessage
+
+from a2a_serverless import faults
+from a2a_serverless.clock import first_of
+from a2a_serverless.errors import InvalidAgentEventError
+from a2a_serverless.observability import spans
+from a2a_serverless.observability.spans import Span
+from a2a_serverless.storage.blobs import InlineLimits
+from a2a_serverless.storage.contexts import State, fits_item, value_in
+from a2a_serverless.storage.layout import CONTEXT
+from a2a_serverless.storage.table import Item
+from a2a_serverless.tasks.attempts import Returned, on_return
+from a2a_serverless.tasks.entries import (
+    ArtifactWritten,
+    Entry,
+    Recorded,
+    StatusChanged,
+    StepId,
+    copied,
+    is_plain,
+)
+from a2a_serverless.tasks.fold import Event, Record
+from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd, is_terminal
+from a2a_serverless.tasks.rules import Commit, ContextWrite
+from a2a_serverless.worker.failures import (
+    AgentFailedError,
+    FinalError,
+    RetryLater,
+    WrongCallError,
+    is_final,
+)
+from a2a_serverless.worker.files import AGENTS, FileInfo, Files
+from a2a_serverless.worker.lease import Lease
+from a2a_serverless.worker.loops import AgentCall, AgentCalls, noted, runtimes_own, task_number
+from a2a_serverless.worker.outbox import PAUSE_ROUNDS, Outbox
+from a2a_serverless.worker.projection import Projection
+from a2a_serverless.worker.steps import (
+    CANCELLED,
+    ENDINGS,
+    MAX_APART_BYTES,
+    MAX_RESULT_BYTES,
+    PARK_S,
+    STATE,
+    ActiveStep,
+    DivergedError,
+    Form,
+    Journal,
+    ParkedError,
+    Retry,
+    StepError,
+    TurnLeft,
+    current_step,
+    outside,
+    running_step,
+    until_time,
+    wait_in,
+)
+
+E = TypeVar("E", bound=Event)
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+MANY_EVENTS: Final = 10_000
+"""Events of one attempt after which the log asks whether the agent comes to an end."""
+BUSY_S: Final = 0.1
+"""Seconds from one look at what is under way beside a sleep to the next."""
+ROOM_FOR_RECORDS: Final = 1024
+"""Bytes that a record may need beyond its value."""
+CANCELLED_WITHIN_S: Final = 10.0
+"""How many seconds later than before the agent may cancel a step that it has cancelled once."""
+
+
+class TurnState(Enum):
+    """How a turn stands in this attempt; whose it is, HEAD and its token say."""
+
+    OPEN = "open"
+    """It takes what the agent emits and records."""
+    ENDED = "ended"
+    """The agent has ended it: its end is in the outbox, or stored. Nothing more is taken."""
+    PARKING = "parking"
+    """The record with which it leaves this process is in the outbox. Nothing more is taken."""
+    PARKED = "parked"
+    """That is stored: the turn sleeps, or goes on in another attempt."""
+    GONE = "gone"
+    """And the agent knows it: all its calls raise TurnLeft."""
+    CLOSED = "closed"
+    """The runtime takes nothing more; the lease may have the reason."""
+    GIVEN_BACK = "given back"
+    """HEAD says how this attempt has ended, and when the next one begins."""
+
+    @property
+    def is_parked(self) -> bool:
+        """Return True if HEAD says that the turn has left this process."""
+        return self in (TurnState.PARKED, TurnState.GONE)
+
+    @property
+    def is_released(self) -> bool:
+        """Return True if HEAD says how this attempt has given its turn back."""
+        return self.is_parked or self is TurnState.GIVEN_BACK
+
+
+class ActiveTurn(EventQueue):
+    """One attempt's turn: what its agent emits and records becomes the task's log.
+
+    Events are taken in the order in which they come. One that ends the turn is committed when
+    `enqueue_event` returns; others are committed when the agent pauses, within `FlushMs`. After the
+    end of the turn and after `close` events are dropped, and logged. Calls from another event loop,
+    for instance in an agent's thread, run in the turn's own loop: an agent that blocks that loop
+    until its thread has emitted an event waits for ever.
+
+    Args:
+        lease: of the turn.
+        outbox: stores what is emitted and recorded.
+        projection: the task as the attempt sees it.
+        replayed: the commits of earlier attempts that were not taken back.
+        hands_over: returns True if the turn is to leave its process before a step that may take so
+            many seconds.
+        inline: what the agent is shown of files in itself.
+        found: what is stored of the conversation, if the turn has it; None: it was not read.
+    """
+
+    def __init__(
+        self,
+        lease: Lease,
+        outbox: Outbox,
+        projection: Projection,
+        replayed: Sequence[Record] = (),
+        *,
+        hands_over: Callable[[float], bool] = lambda _: False,
+        inline: InlineLimits = AGENTS,
+        found: Mapping[str, Item] | None = None,
+    ) -> None:
+        self.lease = lease
+        self.outbox = outbox
+        self.projection = projection
+        self.state = TurnState.OPEN
+        self.parking: AttemptEnd | None = None
+        """The end of the attempt that parks its turn at a record; None: it does not."""
+        self.fault: InvalidAgentEventError | None = None
+        """The first event that no task can hold: it fails the task, even if the agent goes on."""
+        self.calls = self._calls = AgentCalls()
+        """The agent's calls of this turn, and of the `ctx` before it."""
+        self.main: asyncio.Task[Any] | None = None
+        """The task in which the agent is called; it may start others."""
+        self.under_way = 0
+        """Short sleeps and blocking functions under way: a sleep beside them would cut them off."""
+        self.halves: dict[tuple[ActiveStep | None, str], str] = {}
+        """The half of a surrogate pair with which a chunk ended, by its step and artifact."""
+        self.on_taken: Callable[[Event], Awaitable[None]] | None = None
+        """Awaited after each event that was taken; the testing kit can stop the agent there."""
+        self._clock = lease.clock
+        self._home = asyncio.get_running_loop()
+        self._hands_over = hands_over
+        self._inline = inline
+        self._found = found
+        self._taking = asyncio.Lock()
+        self._taken = 0
+        self.stopping = asyncio.Event()
+        """Set at the end of the attempt: the agent's waits in other event loops end. In this one
+        CancelledError ends them."""
+        self._leaving = asyncio.Event()
+        """Set when the turn leaves its process: all waits of the agent end."""
+        self._leavers: list[tuple[int, asyncio.Future[None]]] = []
+        """The calls that wait until then, with the numbers of their tasks."""
+        self._journal = Journal(replayed) if replayed else None
+        self._longest_s = 0.0
+        """Of the steps that this attempt has run: the next one may take as long."""
+        self._unrecorded_s = 0.0
+        """What sleeps have taken that are not recorded yet."""
+        self._sleeping: dict[StepId, int] = {}
+        self._kept_state: ContextWrite | None = None
+        """The conversation's state, to be stored with the agent's end of the turn."""
+        self._loaded: State | None = None
+        """The one that the turn has loaded."""
+
+    # -- how it stands -----------------------------------------------------------------------------
+
+    @property
+    def journal(self) -> Journal:
+        """Return the steps of the attempt; most agents have none."""
+        if self._journal is None:
+            self._journal = Journal()
+        return self._journal
+
+    @property
+    def is_home(self) -> bool:
+        """Return True in the turn's own loop."""
+        return asyncio.get_running_loop() is self._home
+
+    @property
+    def is_main_task(self) -> bool:
+        """Return True in the task in which the agent is called."""
+        return self.is_home and asyncio.current_task() is self.main
+
+    @property
+    def exit(self) -> BaseException | None:
+        """Return the exit that has stopped the attempt, of a task that the agent has started."""
+        reason = self.lease.reason
+        return reason.__cause__ if isinstance(reason, AgentFailedError) else None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Return True if the client has asked to cancel; also true while the loop is blocked."""
+        return self.lease.is_canceling
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if the agent has emitted an event that ends the turn."""
+        return self.state is TurnState.ENDED
+
+    @property
+    def files(self) -> Files:
+        """Return the files of the turn's task; what it does is awaited `at_home`."""
+        return Files(self.lease.storage, self.lease.head, self._inline)
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Return the names of the turn: its scope, task and number."""
+        return *self.lease.key, self.lease.params.turn
+
+    def stop(self, error: Exception) -> None:
+        """Take nothing more, and stop the attempt for a reason."""
+        self._close()
+        self.lease.stop(error)
+
+    def shut(self) -> None:
+        """Take no more events; log the calls that the agent did not await."""
+        self._close()
+        if forgotten := self.calls.take_forgotten():
+            self._log_forgotten(forgotten)
+
+    def _close(self) -> None:
+        # The agent's end stays: it also counts in an attempt that is being stopped.
+        if self.state is TurnState.OPEN:
+            self.state = TurnState.CLOSED
+
+    def is_closed(self) -> bool:
+        return self.state is not TurnState.OPEN
+
+    async def close(self, immediate: bool = False) -> None:  # noqa: FBT001, FBT002 - the SDK's
+        """Take no more events; unless `immediate`, return when those taken are committed."""
+        self.shut()
+        if not immediate:
+            await self.drain()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def at_home(self, call: Coroutine[Any, Any, T]) -> T:
+        """Await a call in the turn's own loop, whichever loop the caller runs in."""
+        if self.is_home:
+            return await call
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._home))
+
+    def call_at_home(self, call: Callable[[], None]) -> None:
+        """Make a call in the turn's own loop."""
+        if self.is_home:
+            call()
+        else:
+            self._home.call_soon_threadsafe(call)
+
+    async def drain(self) -> None:
+        """Return when all events that were taken are committed or, after a failure, dropped."""
+        await self.at_home(self.outbox.drain())
+
+    # -- what the agent emits ----------------------------------------------------------------------
+
+    @noted("event_queue")
+    async def enqueue_event(self, event: Event) -> None:
+        """Log an event.
+
+        Raises:
+            InvalidAgentEventError: no A2A task can hold it; the turn fails.
+        """
+        await self.emit(event)
+
+    async def emit(self, event: Event, *, ends_turn: bool = False) -> None:
+        """Log an event; `ends_turn`: it ends the turn, even if its state alone would not.
+
+        A message that ends the turn is its answer, also after task events.
+
+        Raises:
+            InvalidAgentEventError: as `enqueue_event`.
+            TurnLeft: the turn leaves this process.
+        """
+        await self.unless_left()
+        takes_over = None if ends_turn or _ends(event) else outside.get()
+        if takes_over is not None and current_step() is None and takes_over(event):
+            await asyncio.sleep(0)
+        elif self.is_home:
+            await self._take(event, ends_turn=ends_turn)
+        elif self.state is not TurnState.OPEN:  # after the turn its own loop may be gone
+            self._drop(event)
+        else:
+            await self.at_home(self._take(event, ends_turn=ends_turn))
+
+    async def _take(self, event: Event, *, ends_turn: bool) -> None:
+        # The agent yields here. So an agent that emits all the time can still be cancelled, and
+        # calls that it has made tasks of have begun before an ending looks for forgotten ones.
+        await asyncio.sleep(0)
+        given: object = event  # it may be anything
+        size = given.ByteSize() if isinstance(given, ProtobufMessage) else 0
+        async with self._in_turn(size):
+            if self.state is not TurnState.OPEN:
+                self._drop(event)
+                return
+            is_large = False
+            if isinstance(given, ProtobufMessage):
+                event, is_large = await self._as_stored(event)
+            journal = self._journal
+            if journal is not None and self._is_replayed(event, journal, ends_turn=ends_turn):
+                return
+            self._put_event(event, ends_turn=ends_turn, is_large=is_large)
+        if self.has_ended or self.outbox.is_full:
+            # If the commit fails, the attempt is told, and stops the agent.
+            await self.outbox.drain(ends_turn=ends_turn)
+        if self.on_taken is not None:
+            await self.on_taken(event)
+        await self.unless_left()
+
+    def _put_event(self, event: Event, *, ends_turn: bool, is_large: bool) -> None:
+        """Put the entries of an event into the log's next commit.
+
+        Raises:
+            InvalidAgentEventError: no task can hold it, or its end would cut off a call that the
+                agent has not awaited; the turn fails.
+        """
+        try:
+            if ends_turn and isinstance(event, Message):
+                entries = self.projection.replied(event)
+            else:
+                entries = self.projection.entries_of(event)
+        except InvalidAgentEventError as fault:
+            self.fault = self.fault or fault
+            self._close()
+            raise
+        in_step = self._journal is not None and current_step() is not None
+        is_end = ends_turn or _ends(event)
+        if isinstance(event, TaskArtifactUpdateEvent | TaskStatusUpdateEvent) and not (
+            in_step or is_end
+        ):
+            # Said again by the next attempt, it is not logged twice. A Task needs no such mark: it
+            # adds nothing that the log has.
+            entries = tuple([_told(entry) for entry in entries])
+        ends = ends_turn or on_return(self.projection.state) is Returned.ENDED
+        if ends:  # before the commit that ends the turn
+            self.refuse_forgotten()
+        self._put(entries, ends=ends, fills=is_large)
+        self._taken += 1
+        if self._taken == MANY_EVENTS:
+            self._warn_of_many()
+
+    def _put(self, entries: tuple[Entry, ...], *, ends: bool = False, fills: bool = False) -> None:
+        """Put entries into the log's next commit; with the agent's end goes what it keeps.
+
+        A failure or a cancel leaves the conversation's state as it was. So does a pause of a task
+        that is being canceled, because the cancel ends that task.
+        """
+        wanted = None
+        if ends:
+            self.state = TurnState.ENDED
+            state = self.projection.state
+            is_final = state is not None and is_terminal(state)
+            if self._kept_state is not None and (is_final or not self.is_cancelled):
+                wanted = Commit(context_write=self._kept_state)
+        self.outbox.put(*entries, wanted=wanted, fills=fills)
+
+    def keep_pause(self) -> None:
+        """Put the pause into the log's next commit if the agent has kept it, see `Projection`."""
+        if entries := self.projection.pause():
+            self._put(entries, ends=on_return(self.projection.state) is Returned.ENDED)
+
+    def _drop(self, event: object) -> None:
+        if self.parking is None:  # else it says it again when it goes on
+            kind = type(event).__name__
+            extra = {"action": "event_dropped", "task_id": self.lease.head.task_id, "event": kind}
+            logger.warning("Event after the end of the turn", extra=extra)
+
+    async def _as_stored(self, event: E) -> tuple[E, bool]:
+        """Return an event with the ids and references that the log has, and whether it is large.
+
+        Its large contents are stored then; the agent keeps its own event.
+        """
+        if self._journal is not None:
+            event = self._named(event, self._journal)
+        if is_plain(event):  # what its artifact has before it does not matter
+            return event, False
+        behind = self.projection.raw_bytes_before(event)
+        faults.point("before-blob")
+        stored = await self.lease.storage.set_apart(self.lease.head, event, behind=behind)
+        if stored is not event:
+            faults.point("blob-stored")
+        return stored, stored is not event
+
+    @asynccontextmanager
+    async def _in_turn(self, size: int) -> AsyncIterator[None]:
+        """Wait until the events before this one are taken, and until there is room for its bytes.
+
+        The lock is fair: events keep the order in which they came, even if several tasks emit at
+        once and a full batch makes all of them wait.
+        """
+        if self._kept_state is not None and fits_item(self._kept_state):
+            size += len(self._kept_state.value)
+        async with self._taking:
+            await self.outbox.make_room(size)
+            yield
+
+    def refuse_forgotten(self) -> None:
+        """Check that the agent has awaited its calls.
+
+        Raises:
+            InvalidAgentEventError: it has not, and what it wanted to say would be lost: the turn
+                fails.
+        """
+        if forgotten := self.calls.take_forgotten():
+            call, *others = forgotten
+            self._log_forgotten(others)
+            msg = f"The agent has not awaited {call.name}: write `await {call.name}`."
+            self.fault = self.fault or InvalidAgentEventError(msg, place=call.place)
+            self._close()
+            raise self.fault
+
+    def _log_forgotten(self, calls: list[AgentCall]) -> None:
+        for call in calls:
+            extra = {"action": "never_awaited", "task_id": self.lease.head.task_id}
+            logger.warning("%s was never awaited (%s)", call.name, call.place, extra=extra)
+
+    def _warn_of_many(self) -> None:
+        """Warn of an agent that may emit without end."""
+        extra = {"action": "many_events", "task_id": self.lease.head.task_id}
+        text = (
+            "The turn has emitted %d events, the last one at %s: does its loop end? If it does, put"
+            " more into one call"
+        )
+        logger.warning(text, MANY_EVENTS, self.calls.last_place, extra=extra)
+
+    async def file_chunks(self, file: FileInfo) -> AsyncIterator[bytes]:
+        """Yield the content of a file, see `Files.chunks`."""
+        chunks = self.files.chunks(file)
+        while (chunk := await self.at_home(_next(chunks))) is not None:
+            yield chunk
+
+    # -- waiting, and leaving this process ---------------------------------------------------------
+
+    async def wait_here(self, seconds: float) -> None:
+        """Wait by the worker's clock, in this process.
+
+        Raises:
+            TurnLeft: the turn has left this process meanwhile.
+            CancelledError: the client has canceled; raised here in a loop other than the worker's.
+        """
+        with self.busy():
+            await self._wait(self._clock.sleep(seconds))
+
+    async def _wait(self, wait: Coroutine[Any, Any, None]) -> None:
+        """Await `wait` for the agent; a cancel of the client ends it at once.
+
+        Raises:
+            TurnLeft: the turn has left this process meanwhile.
+            CancelledError: the client has canceled; raised here in a loop other than the worker's.
+        """
+        stopping = () if self.is_home else (self.stopping.wait(),)
+        with runtimes_own():
+            await self.at_home(first_of(wait, self._leaving.wait(), *stopping))
+        await self.unless_left()
+        if stopping and self.stopping.is_set():
+            raise asyncio.CancelledError
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Let no sleep of a minute or more park the turn during the block."""
+        self.under_way += 1
+        try:
+            yield
+        finally:
+            self.under_way -= 1
+
+    async def unless_left(self) -> None:
+        """Return unless the turn leaves this process.
+
+        Raises:
+            TurnLeft: it has left.
+        """
+        if self.parking is None:
+            return
+        if self.state is TurnState.GONE:  # in another loop: the turn's own may not run any more
+            await asyncio.sleep(0)
+            raise TurnLeft
+        if not self.is_cancelled:
+            await self.at_home(self._stored())
+
+    async def _stored(self) -> None:
+        """Return when all that was put is stored; do not return if the attempt is over by then.
+
+        To be awaited in the turn's own loop.
+
+        Raises:
+            TurnLeft: the turn has left this process with that.
+        """
+        await self.confirm_parked()
+        if self.state.is_parked and not self.is_cancelled:
+            if self.state is TurnState.PARKED:  # all leave at once, see `tell_gone`
+                leaver = self._home.create_future()
+                self._leavers.append((task_number(), leaver))
+                await leaver
+            raise TurnLeft
+        if self.outbox.failure is not None or self.state not in (TurnState.OPEN, TurnState.ENDED):
+            await self._home.create_future()  # until the attempt is cancelled
+
+    async def confirm_parked(self) -> None:
+        """Stop the attempt if it parks its turn, once the commit with that is stored."""
+        await self.outbox.drain()
+        if self.state is TurnState.PARKING:
+            if self.outbox.failure is not None or self.parking is None:
+                self.state = TurnState.CLOSED
+            else:
+                self.state = TurnState.PARKED
+                self.lease.stop(ParkedError(self.parking))
+
+    async def tell_gone(self) -> None:
+        """Let all calls of the agent raise TurnLeft; return when they have.
+
+        They do so in one round of the loop, and tasks before those that have started them: a
+        TaskGroup of them finds none to cancel.
+        """
+        self._leaving.set()
+        await _rounds()
+        self.state = TurnState.GONE
+        for _, leaver in sorted(self._leavers, key=itemgetter(0), reverse=True):
+            if not leaver.done():  # its call was cancelled
+                leaver.set_result(None)
+        await _rounds()
+
+    async def _park(
+        self,
+        step_id: StepId,
+        until: int,
+        caught: frozenset[StepId],
+        *,
+        own: ActiveStep | None = None,
+        tried: int = 0,
+    ) -> None:
+        """Park the turn until a time, once nothing but `own` is under way.
+
+        It returns only if that time comes first, as in a function of `ctx.run_sync`. `caught` are
+        the steps that had failed before.
+
+        Raises:
+            WrongCallError: the task expires before.
+        """
+        if until >= self.lease.head.expires_at:
+            raise WrongCallError(
+                f"{step_id.name}: the task expires before the end of its wait. Wait for less, or"
+                " keep the tasks of this deployment for longer (TtlDays)."
+            )
+        if own is not None or self.journal.found(step_id) is None:
+            self.journal.delay(until_time(step_id, until, tried))
+        self._sleeping[step_id] = until
+        try:
+            if not await self._nothing_beside(own, until):
+                return
+            async with self._in_turn(ROOM_FOR_RECORDS):
+                await self._set_delayed_apart()
+                if self.state is TurnState.OPEN:
+                    end = self._end(ASLEEP, until=min(self._sleeping.values()))
+                    self._put_records(self.journal.waiting(caught), end)
+            await self._stored()
+        finally:  # the agent itself has cancelled it: the turn is not parked, or is without it
+            del self._sleeping[step_id]
+            self.journal.take_back(step_id)
+
+    async def _nothing_beside(self, own: ActiveStep | None, until: int) -> bool:
+        """Return True when nothing but `own` is under way, or False at `until`.
+
+        A function of `ctx.run_sync` is under way while it waits itself.
+        """
+        calm = 0  # rounds of the loop: what was begun beside it may want to sleep, too
+        while calm < PAUSE_ROUNDS:
+            others = [one for one in self.journal.running if one is not own]
+            if others:
+                await others[0].over.wait()
+            elif self.under_way:
+                if (left_ms := until - self._clock.now_ms()) <= 0:
+                    return False
+                await self._clock.sleep(min(BUSY_S, left_ms / 1000))
+            await asyncio.sleep(0)
+            calm = 0 if others or self.under_way else calm + 1
+        return True
+
+    def _end(self, reason: str, *, until: int = 0) -> AttemptEnd:
+        token, now_ms = self.lease.token or "", self._clock.now_ms()
+        return AttemptEnd(token=token, reason=reason, at=now_ms, until=until)
+
+    def _put_records(self, records: tuple[Recorded, ...], parks: AttemptEnd | None) -> None:
+        """Put records into the log's next commit; `parks`: the turn leaves this process with it."""
+        self._unrecorded_s = 0.0
+        self.outbox.put(*records, wanted=Commit(leaves=parks))
+        if parks is not None:  # in this commit, so that nothing comes behind it
+            self.parking, self.state = parks, TurnState.PARKING
+
+    # -- steps and sleeps --------------------------------------------------------------------------
+
+    async def step(
+        self, step_id: StepId, work: Callable[[], Awaitable[Any]], form: Form, retry: Retry
+    ) -> Any:
+        """Return the recorded result of a step; or run it, and return when its record is stored.
+
+        Raises:
+            StepError: it has failed, and is not tried again.
+            WrongCallError: its result cannot be recorded.
+        """
+        await self.unless_left()
+        found = await self.recorded(step_id)
+        if found is not None and found.form == CANCELLED:
+            await self._cancelled_again(found)
+        if found is not None and found.form != "until":
+            return form.decoded(found)
+        until, tried = wait_in(found)
+        if until > self._clock.now_ms():
+            await self._wait(self._park(step_id, until, self.journal.failures()))
+        with running_step(self.journal, step_id, at_home=self.call_at_home) as running:
+            while True:
+                await self._unless_stopped()
+                began = self._clock.monotonic()
+                try:
+                    with _step_span(step_id, tried):
+                        result = await work()
+                    self._longest_s = max(self._longest_s, self._clock.monotonic() - began)
+                    break
+                except asyncio.CancelledError:
+                    self._note_cancel(running, self._clock.monotonic() - began)
+                    raise
+                except ENDINGS:  # of the attempt, or of its process: the step has not failed
+                    raise
+                except BaseException as error:
+                    await self._unless_stopped()
+                    tried += 1
+                    # Clients have seen a part of one that has streamed: it is not said twice.
+                    wait_s = None if running.has_streamed else retry.wait_s(tried, error)
+                    if wait_s is None:
+                        failure = self._failed(step_id, error)
+                        if failure is error:
+                            raise  # not `from` itself, which would cut off its causes
+                        raise failure from error
+                    running.held.clear()
+                    await self._wait(self._wait_for_try(running, tried, wait_s))
+            has_blobs = self.lease.storage.table.blobs is not None
+            most = MAX_APART_BYTES if has_blobs else MAX_RESULT_BYTES
+            entry = form.encoded(step_id, result, most)
+            await self.at_home(self._record(running, entry))
+        return form.decoded(entry)
+
+    async def recorded(self, step_id: StepId) -> Recorded | None:
+        """Return the record of a step with its value; None if it has none.
+
+        Raises:
+            FinalError: its value is not stored any more.
+        """
+        found = self.journal.found(step_id)
+        if found is None or not found.is_apart:
+            return found
+        whole = await self.at_home(self.lease.storage.whole_record(self.lease.head, found))
+        if whole is None:
+            place = found.value.decode(errors="replace")
+            raise FinalError(
+                f"The record of step {step_id.name!r} cannot be read, as its blob {place} is not"
+                " stored any more: restore it, and send the message again in a new task.",
+                client_text="What the task has done so far cannot be read any more: send the"
+                " message again in a new task.",
+            )
+        return whole
+
+    async def sleep(self, step_id: StepId, seconds: float) -> None:
+        """Sleep for so long, or until the time that the sleep's record has.
+
+        From a minute on no process waits, nor where a turn with records would have to leave its
+        process before the next step: then the code runs again. A shorter sleep is recorded when it
+        is over, as the agent may cancel it: with the next record, or once such sleeps have taken a
+        minute. So no attempt waits again for longer.
+
+        Raises:
+            WrongCallError: the task expires before.
+        """
+        found, now_ms = self.journal.found(step_id), self._clock.now_ms()
+        caught = self.journal.failures()
+        until = now_ms + int(seconds * 1000) if found is None else wait_in(found)[0]
+        left_s = seconds if found is None else max(0.0, (until - now_ms) / 1000)
+        if found is not None and not left_s:
+            return
+        has_to_leave = len(self.journal) > 0 and self._hands_over(left_s + self._longest_s)
+        if left_s >= PARK_S or has_to_leave:
+            await self._wait(self._park(step_id, until, caught))
+        else:
+            await self.wait_here(left_s)
+        if found is None:
+            await self.at_home(self._slept(step_id, until, seconds, caught))
+
+    async def _slept(
+        self, step_id: StepId, until: int, seconds: float, caught: frozenset[StepId]
+    ) -> None:
+        """Take the record of a sleep that is over; store it if those that wait are a minute."""
+        self.journal.end_sleep(step_id, until)
+        self._unrecorded_s += seconds
+        if self._unrecorded_s < PARK_S:
+            return
+        async with self._in_turn(ROOM_FOR_RECORDS):
+            await self._set_delayed_apart()
+            # A step whose chunks clients have seen has to be recorded first, and takes it along.
+            is_free = not any(one.has_streamed for one in self.journal.running)
+            if is_free and self.state is TurnState.OPEN and self._unrecorded_s >= PARK_S:
+                self._put_records(self.journal.waiting(caught), None)
+        if not self.has_ended:
+            await self._stored()
+
+    async def _wait_for_try(self, running: ActiveStep, tried: int, seconds: float) -> None:
+        """Wait for the next try of a step: here, or, if it takes long, asleep."""
+        if seconds < PARK_S and not self._hands_over(seconds):
+            await self._clock.sleep(seconds)
+            return
+        until = self._clock.now_ms() + int(seconds * 1000)
+        await self._park(running.id, until, running.caught, own=running, tried=tried)
+
+    async def _record(self, running: ActiveStep, entry: Recorded) -> None:
+        """Store a step's record, with what was held for it; leave the process if it is time.
+
+        Nothing is recorded any more once the agent has ended the turn.
+        """
+        entry = await self._apart(entry)
+        # A step whose chunks clients have seen is recorded first: a record keeps all before it.
+        while ahead := [one for one in self.journal.running - {running} if one.has_streamed]:
+            await ahead[0].over.wait()
+        async with self._in_turn(len(entry.value) + ROOM_FOR_RECORDS):
+            if self.has_ended:
+                return
+            await self._set_delayed_apart()
+            if self.state is TurnState.OPEN:
+                self._put_held(running)
+                leaves = self.journal.running == {running} and self._hands_over(self._longest_s)
+                records = self.journal.record(entry, running.caught)
+                self._put_records(records, self._end(HANDOVER) if leaves else None)
+        await self._stored()
+
+    async def _apart(self, entry: Recorded) -> Recorded:
+        stored = await self.lease.storage.record_apart(self.lease.head, entry)
+        if stored is not entry:
+            faults.point("blob-stored")
+        return stored
+
+    async def _set_delayed_apart(self) -> None:
+        """Store what delayed records have that is large: the conversation's state.
+
+        They are taken for a commit under the lock that the caller has, so that none is meanwhile.
+        """
+        for entry in self.journal.delayed:
+            stored = await self._apart(entry)
+            if stored is not entry:
+                self.journal.delay(stored)
+
+    def _put_held(self, step: ActiveStep) -> None:
+        """Put what was held of a step while others ran beside it."""
+        for held in step.held:
+            self._put(self.projection.entries_of(held))
+        step.held.clear()
+
+    def _failed(self, step_id: StepId, error: BaseException) -> BaseException:
+        """Return what the agent gets of a step's exception; its record waits for what follows.
+
+        What the runtime acts on itself goes through as it is.
+        """
+        own = (RetryLater, WrongCallError, InvalidAgentEventError, StepError)
+        if isinstance(error, own) or is_final(error):
+            return error
+        failure = StepError.of(step_id, error)
+        self.journal.delay(failure.record(step_id))
+        return failure
+
+    def diverge(self, what: str, otherwise: str = "") -> NoReturn:
+        """Stop the attempt: the agent has done something else than its records tell.
+
+        Raises:
+            DivergedError: always; the turn starts over.
+        """
+        error = DivergedError(what, otherwise)
+        self.call_at_home(partial(self.stop, error))
+        raise error
+
+    async def _unless_stopped(self) -> None:
+        """Return while the attempt goes on; else wait until its end cancels the caller.
+
+        An attempt that has been stopped runs nothing more, and what its steps raise does not count.
+
+        Raises:
+            TurnLeft: the turn has left this process.
+            CancelledError: at once, in a loop other than the worker's.
+        """
+        await self.unless_left()
+        if self.lease.stopped.is_set():
+            if not self.is_home:
+                raise asyncio.CancelledError
+            await self._home.create_future()
+
+    def _note_cancel(self, running: ActiveStep, after_s: float) -> None:
+        """Note that the agent has cancelled a step of which clients have seen a part.
+
+        If the agent goes on, that part stays: run again, the step would say it twice.
+        """
+        is_agents = not (self.lease.stopped.is_set() or self.is_cancelled)
+        if is_agents and running.has_streamed:
+            self.journal.delay(Recorded(running.id, CANCELLED, json.dumps(after_s).encode()))
+
+    async def _cancelled_again(self, found: Recorded) -> NoReturn:
+        """Wait to be cancelled, as in the attempt in which the step has run.
+
+        Raises:
+            DivergedError: it is not cancelled this time.
+        """
+        await self.wait_here(json.loads(found.value) + CANCELLED_WITHIN_S)
+        self.diverge(f"not cancelled the step {found.id.name!r}, as it had before")
+
+    # -- events that an earlier attempt has emitted ------------------------------------------------
+
+    def _is_replayed(self, event: Event, journal: Journal, *, ends_turn: bool) -> bool:
+        """Return True if an event goes no further: the log has it, or its step holds it.
+
+        Raises:
+            DivergedError: the log has something else; the attempt is stopped.
+        """
+        step = current_step()
+        if step is not None:
+            return isinstance(event, TaskArtifactUpdateEvent) and self._is_held(event, step)
+        is_replayed = False
+        try:
+            if ends_turn or _ends(event):
+                journal.check_all_told()
+            elif isinstance(event, TaskArtifactUpdateEvent):
+                is_replayed = journal.is_told(event.artifact)
+            elif isinstance(event, TaskStatusUpdateEvent):
+                is_replayed = journal.is_told(None)
+        except DivergedError as error:
+            self.stop(error)
+            raise
+        if is_replayed:
+            self.projection.replay(event)
+        return is_replayed
+
+    def _is_held(self, event: TaskArtifactUpdateEvent, step: ActiveStep) -> bool:
+        """Return True if a step's artifact waits for its record, as other steps run beside it."""
+        if len(self.journal.running) > 1 and not step.has_streamed:
+            step.held.append(copied(event))
+            return True
+        self._put_held(step)
+        step.has_streamed = True
+        return False
+
+    def _named(self, event: E, journal: Journal) -> E:
+        """Return an event; that of an artifact has the id that the log has for it."""
+        if not isinstance(event, TaskArtifactUpdateEvent):
+            return event
+        given_id = event.artifact.artifact_id
+        is_new = current_step() is None and not self.projection.has_artifact(given_id)
+        kept_id = journal.kept_id(event.artifact, is_new=is_new)
+        if kept_id == given_id:
+            return event
+        event = copied(event)
+        event.artifact.artifact_id = kept_id
+        return event
+
+    # -- the conversation's state ------------------------------------------------------------------
+
+    async def load_state(self) -> Any | None:
+        """Return the conversation's state, as this turn has stored it if it has; None if unset."""
+        return await self.at_home(self._load_state())
+
+    async def store_state(self, value: Any, merge: Callable[[Any, Any], Any] | None = None) -> None:
+        """Store the conversation's state with the agent's end of the turn, and with no other end.
+
+        Without an earlier `load_state`, the version to replace is read here. If two tasks write at
+        the same time, one of them is refused, so that no update is overwritten unseen; or it
+        stores what its `merge` makes of the other's state and its own.
+        """
+        await self.at_home(self._store_state(value, merge))
+
+    def size_of_state(self, value: Any) -> tuple[int, int]:
+        """Return the bytes that count of a state, and the most of them that can be kept."""
+        return self.lease.storage.contexts.size_of(value)
+
+    async def _load_state(self) -> Any | None:
+        if self._kept_state is not None:
+            return await value_in(self._kept_state.value)
+        step_id = StepId(STATE, "", 1)
+        found = await self.recorded(step_id)
+        if found is not None:
+            self._loaded = State(*json.loads(found.value))
+            return self._loaded.value
+        self._loaded = state = await self._stored_state()
+        loaded = [*state] if state.place else [state.value, state.version]
+        self.journal.delay(Recorded(step_id, "json", json.dumps(loaded).encode()))
+        return state.value
+
+    async def _stored_state(self, *, anew: bool = False) -> State:
+        """Return the conversation's state; `anew`: as it is stored now.
+
+        Raises:
+            UnreadableTaskError: it is damaged.
+        """
+        context_id, contexts = self.lease.head.context_id, self.lease.storage.contexts
+        if anew or self._found is None:
+            return await contexts.find(context_id)
+        return await contexts.read(context_id, self._found.get(CONTEXT))
+
+    async def _store_state(self, value: Any, merge: Callable[[Any, Any], Any] | None) -> None:
+        if self._loaded is None:
+            await self._load_state()
+        contexts = self.lease.storage.contexts
+        own = self._kept_state = await contexts.write_of(value, self._loaded or State())
+        self.outbox.merged = None if merge is None else partial(self._merged, merge, own)
+
+    async def _merged(self, merge: Callable[[Any, Any], Any], own: ContextWrite) -> ContextWrite:
+        stored = await self._stored_state(anew=True)
+        own_value = await value_in(own.value)
+        try:
+            value = merge(stored.value, own_value)
+        except Exception as error:
+            raise AgentFailedError from error
+        return await self.lease.storage.contexts.write_of(value, stored)
+
+
+async def _rounds() -> None:
+    """Let the loop make so many rounds that each wait that has ended is over."""
+    for _ in range(2 * PAUSE_ROUNDS):
+        await asyncio.sleep(0)
+
+
+async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(chunks, None)
+
+
+def _told(entry: Entry) -> Entry:
+    """Return an entry with the mark of what the agent says outside of steps."""
+    if isinstance(entry, ArtifactWritten | StatusChanged):
+        return replace(entry, told=True)
+    return entry
+
+
+def _ends(event: Event) -> bool:
+    """Return True if an event ends the turn by itself."""
+    if isinstance(event, Message):
+        return True
+    if not isinstance(event, Task | TaskStatusUpdateEvent):
+        return False
+    state = event.status.state
+    return is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED
+
+
+def _step_span(step_id: StepId, tried: int) -> AbstractContextManager[Span]:
+    """Return the span of one try of a step; the value of a record, read again, has none."""
+    about = {
+        "a2a.step.name": step_id.name,
+        "a2a.step.key": step_id.key or None,
+        "a2a.step.number": step_id.number,
+        "a2a.step.retries": tried or None,
+    }
+    return spans.span(f"step {step_id.name}", attributes=about)
