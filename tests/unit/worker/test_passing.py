@@ -218,7 +218,7 @@ def test_a_wrong_wait_fails_the_task_with_the_right_call(wrong: Any) -> None:
     with AgentBench(Wrong()) as bench:
         run = bench.send("go")
     assert (run.state, run.attempts) == ("failed", 1)
-    assert "give the seconds to wait, a number from 0 to 10,000,000,000," in str(run.errors[0])
+    assert "takes the seconds to wait, a number from 0 to 10,000,000,000," in str(run.errors[0])
 
 
 async def test_a_long_reason_is_cut() -> None:

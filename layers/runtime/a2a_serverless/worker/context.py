@@ -40,14 +40,11 @@ from a2a_serverless.tasks.identity import unicode_of, without_half
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.worker.failures import (
-    WrongCallError,
-    refuse_function,
-    refuse_merge,
-    refuse_step,
+    expect,
+    expect_text,
+    is_plain_function,
     refuse_work,
-    refused_bytes,
     refused_data,
-    refused_text,
 )
 from a2a_serverless.worker.files import FileInfo, files_of
 from a2a_serverless.worker.loops import called, notes_calls
@@ -664,10 +661,12 @@ class TaskContext(UserTurn):
             WrongCallError: the name, the order or the result cannot be recorded; the message has
                 the right call.
         """
-        refuse_step(name, func)
-        given: Any = retry
-        if not isinstance(given, Retry):
-            raise WrongCallError(f"ctx.step takes as `retry` a Retry(tries=…), and got {given!r}.")
+        takes = "ctx.step takes a name that does not begin with 'ctx.', as the runtime's own do"
+        expect(name, lambda it: not str(it).startswith("ctx."), takes, "`'search'`")
+        way = "`await ctx.step('search', search, 'Lisbon')`, not `search('Lisbon')` in its place"
+        expect(func, callable, "ctx.step takes a name, a function and its arguments", way)
+        takes = "ctx.step takes as `retry` a Retry(tries=…)"
+        expect(retry, Retry, takes, "`retry=Retry(tries=3)`")
         work = partial(self._stepped, func, *args, **kwargs)
         is_plain = current_step() is not None or self.is_cancelled
         if is_plain or not self._is_open("step"):
@@ -780,7 +779,13 @@ class TaskContext(UserTurn):
         Raises:
             WrongCallError: `func` is an async function, or none.
         """
-        refuse_function(func)
+        expect(
+            func,
+            is_plain_function,
+            "ctx.run_sync takes a blocking function and its arguments",
+            "`await ctx.run_sync(func, 1)`, not `func(1)` in its place; an async one is awaited"
+            " as it is, `await func(1)`",
+        )
         context = contextvars.copy_context()
         running = asyncio.get_running_loop().run_in_executor(
             None, lambda: context.run(func, *args, **kwargs)
@@ -831,7 +836,12 @@ class TaskContext(UserTurn):
                 catch the error, the task fails at once, with a sentence for the client.
         """
         if merge is not None:
-            refuse_merge(merge)
+            expect(
+                merge,
+                is_plain_function,
+                "ctx.update_context takes as `merge` a function of two states that is not async",
+                "`merge=lambda stored, own: {**(stored or {}), **own}`",
+            )
         if self._is_open("update_context"):
             await self._turn.store_state(value, merge)
 
@@ -987,8 +997,8 @@ def _parts(
     if data is not None:
         parts.append(_data_part(data))
     if file_bytes is not None:
-        if not isinstance(file_bytes, bytes):
-            raise refused_bytes(file_bytes)
+        way = "`file_bytes=path.read_bytes()`, `text.encode()` or `bytes(…)`"
+        expect(file_bytes, bytes, "ctx.emit_artifact takes bytes as file_bytes", way)
         parts.append(Part(raw=file_bytes))
     if file_url is not None:
         parts.append(Part(url=_text(file_url)))
@@ -1017,8 +1027,7 @@ def _checked(value: str) -> str:
     Raises:
         WrongCallError: `value` is not a text; the message spells out the right call.
     """
-    if not isinstance(value, str):
-        raise refused_text(value)
+    expect_text(value)
     return value
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import logging
+import math
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path, PurePath
 from types import FrameType, MappingProxyType
 from typing import Any, Final
@@ -215,14 +217,10 @@ class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
     """
 
     def __init__(self, after_s: float, reason: str = "") -> None:
-        given: Any = after_s
-        is_number = isinstance(given, int | float) and not isinstance(given, bool)
-        if not (is_number and 0 <= given <= MOST_WAIT_S) or not isinstance(reason, str):
-            raise WrongCallError(
-                f"RetryLater({_short(after_s)}, {_short(reason)}): give the seconds to wait, a"
-                f" number from 0 to {MOST_WAIT_S:,.0f}, and the reason as text:"
-                " RetryLater(30, 'the index is built')."
-            )
+        most, way = f"{MOST_WAIT_S:,.0f}", "`RetryLater(30, 'the index is built')`"
+        takes = f"RetryLater takes the seconds to wait, a number from 0 to {most}"
+        expect(after_s, lambda it: is_seconds(it) and it <= MOST_WAIT_S, takes, way)
+        expect(reason, str, "RetryLater takes its reason as a text", way)
         self.after_s = float(after_s)
         self.reason = sayable(" ".join(reason.split()), MOST_REASON)
         super().__init__(f"again in {self.after_s:g} s: {self.reason or 'no reason given'}")
@@ -352,17 +350,51 @@ _DECORATOR = f"{__name__.rpartition('.')[0]}.loops"
 _BY_VALUE = "await ctx.emit_artifact(…, file_bytes=…, media_type=…)"
 
 
-def refused_text(value: object) -> WrongCallError:
-    """Return the error for a value that should be a text; call it from within a TaskContext."""
-    method = _method()
-    return _refused(method, "a text", value, _text_instead(method, value))
+def expect(value: object, kind: type | Callable[[Any], bool], takes: str, way: str) -> None:
+    """Raise WrongCallError if the agent has called something with a value that it does not take.
+
+    >>> expect(30, is_seconds, "ctx.sleep takes seconds, a number from 0 on", "`ctx.sleep(3600)`")
+
+    Args:
+        value: what the agent has passed.
+        kind: the type that it has to have, or a function that is true of it.
+        takes: the beginning of the sentence: the call, and what it takes.
+        way: how to write it, with an example.
+    """
+    if isinstance(value, kind) if isinstance(kind, type) else kind(value):
+        return
+    if inspect.iscoroutine(value):
+        value.close()  # else it would be named as one whose await was forgotten
+    raise WrongCallError(f"{takes}, and got {_named(value)}: {way}.")
 
 
-def refused_bytes(value: object) -> WrongCallError:
-    """Return the error for a `file_bytes` of `emit_artifact` that is not of type bytes."""
-    way = "text.encode()" if isinstance(value, str) else "bytes(…)"
-    way = "path.read_bytes()" if isinstance(value, PurePath) else way
-    return _refused("emit_artifact", "bytes as file_bytes", value, f"write `file_bytes={way}`")
+def is_seconds(value: object) -> bool:
+    """Return True for a finite number from 0 on."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value < math.inf  # type: ignore[operator]
+
+
+def is_plain_function(value: object) -> bool:
+    """Return True for what can be called, and is not async."""
+    return callable(value) and not inspect.iscoroutinefunction(value)
+
+
+def _named(value: object) -> str:
+    """Return a value as a sentence says it: a short one as it is, another one by its type."""
+    if inspect.iscoroutinefunction(value):
+        return f"{getattr(value, '__name__', 'a function')}, which is async"
+    if value is None or isinstance(value, str | int | float | datetime):
+        return _short(value)
+    return f"a {type(value).__name__}"
+
+
+def expect_text(value: object) -> None:
+    """Raise WrongCallError unless a value is a text; call it from within a TaskContext."""
+    if not isinstance(value, str):
+        method = _method()
+        kind = "None" if value is None else f"a {type(value).__name__}"
+        way = _text_instead(method, value)
+        raise WrongCallError(f"ctx.{method} takes a text, and got {kind}: {way}.")
 
 
 def refused_data(value: object, error: Exception, wanted: str = "a JSON value") -> WrongCallError:
@@ -379,46 +411,6 @@ def refused_data(value: object, error: Exception, wanted: str = "a JSON value") 
         where, wrong = found
         said = f"{where} is a {type(wrong).__name__}: {json_instead(wrong)}."
     return WrongCallError(f"ctx.{_method()} takes {wanted}, and {said}")
-
-
-def refuse_function(func: object) -> None:
-    """Raise WrongCallError unless `func` is a blocking function."""
-    if inspect.iscoroutinefunction(func):
-        name = getattr(func, "__name__", "it")
-        msg = f"ctx.run_sync takes a blocking function, and {name} is async: `await {name}(…)`."
-        raise WrongCallError(msg)
-    if not callable(func):
-        kind = type(func).__name__
-        raise WrongCallError(
-            f"ctx.run_sync takes a function and its arguments, and got a {kind}: write"
-            " `await ctx.run_sync(func, …)`, not `ctx.run_sync(func(…))`."
-        )
-
-
-def refuse_merge(merge: object) -> None:
-    """Raise WrongCallError unless `merge` is a function that is not async."""
-    if inspect.iscoroutinefunction(merge) or not callable(merge):
-        raise WrongCallError(
-            "ctx.update_context takes as `merge` a function of two states that is not async, and"
-            f" got {_short(merge)}: `merge=lambda stored, own: {{**(stored or {{}}), **own}}`."
-        )
-
-
-def refuse_step(name: object, func: object) -> None:
-    """Raise WrongCallError unless a name and a function can be a step; a coroutine is closed."""
-    if isinstance(name, str) and name.startswith("ctx."):
-        raise WrongCallError(
-            f"ctx.step: {_short(name)} is kept for the runtime's own records: begin without 'ctx.'."
-        )
-    if callable(func):
-        return
-    if inspect.iscoroutine(func):
-        func.close()  # else it would be named as one whose await was forgotten
-    kind = type(func).__name__
-    raise WrongCallError(
-        f"ctx.step takes a name, a function and its arguments, and got a {kind}: write"
-        f" `await ctx.step({_short(name)}, func, …)`, not `ctx.step({_short(name)}, func(…))`."
-    )
 
 
 def refuse_work(work: Sequence[object]) -> None:
@@ -469,11 +461,6 @@ def json_instead(value: object) -> str:
     if isinstance(value, tuple | AbstractSet):
         return "write `list(…)`"
     return "write `str(…)`, or make it of dict, list, str, int, float, bool and None"
-
-
-def _refused(method: str, wanted: str, value: object, way: str) -> WrongCallError:
-    kind = "None" if value is None else f"a {type(value).__name__}"
-    return WrongCallError(f"ctx.{method} takes {wanted}, and got {kind}: {way}.")
 
 
 def _text_instead(method: str, value: object) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.observability import metrics
@@ -26,7 +26,7 @@ from a2a_serverless.tasks.usage import (
     summed,
     total,
 )
-from a2a_serverless.worker.failures import FinalError, WrongCallError, sayable
+from a2a_serverless.worker.failures import FinalError, WrongCallError, expect, sayable
 
 logger = logging.getLogger(__name__)
 
@@ -207,19 +207,22 @@ def _log_exceptions() -> Iterator[None]:
 
 
 def _check(usage: Usage) -> None:
-    model: object = usage.model
-    if not (isinstance(model, str) and model):
-        raise WrongCallError('ctx.usage needs the model\'s name: ctx.usage("gpt-5", …).')
+    way = '`ctx.usage("gpt-5", input_tokens=1200, output_tokens=300)`'
+    expect(
+        usage.model,
+        lambda it: isinstance(it, str) and it != "",
+        "ctx.usage takes the model's name",
+        way,
+    )
     for name in ("calls", "input_tokens", "output_tokens", "cached_tokens"):
-        number = getattr(usage, name)
-        is_number = isinstance(number, int) and not isinstance(number, bool)
-        if not is_number or not 0 <= number <= MOST_TOKENS:
-            raise WrongCallError(
-                f"ctx.usage takes {name} as a whole number from 0 to {MOST_TOKENS:,}, and got"
-                f" {number!r}."
-            )
+        takes = f"ctx.usage takes {name} as a whole number from 0 to {MOST_TOKENS:,}"
+        expect(getattr(usage, name), _is_count, takes, way)
     if usage.cached_tokens > usage.input_tokens:
         raise WrongCallError(
             f"ctx.usage: {usage.cached_tokens} cached_tokens are a part of input_tokens, of which"
             f" there are {usage.input_tokens}."
         )
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= MOST_TOKENS

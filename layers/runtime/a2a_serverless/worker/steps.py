@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import math
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +36,14 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.identity import digest, unicode_of
-from a2a_serverless.worker.failures import RetryLater, WrongCallError, is_final, json_instead
+from a2a_serverless.worker.failures import (
+    RetryLater,
+    WrongCallError,
+    expect,
+    is_final,
+    is_seconds,
+    json_instead,
+)
 
 MAX_RESULT_BYTES: Final = 1_000_000
 """The longest result of a step without a store of blobs; a commit takes 4 MB."""
@@ -142,11 +148,6 @@ class DivergedError(A2AServerlessError):
         self.otherwise = otherwise
 
 
-def _is_seconds(given: object) -> bool:
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    return is_number and 0 <= given < math.inf  # type: ignore[operator]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """How often a step is tried, and the waits between two tries, in seconds.
@@ -164,13 +165,15 @@ class Retry:
     cap_s: float = 300
 
     def __post_init__(self) -> None:
-        tries: Any = self.tries
-        is_count = isinstance(tries, int) and tries >= 1
-        if not (is_count and all(map(_is_seconds, (self.base_s, self.cap_s)))):
-            raise WrongCallError(
-                f"Retry takes tries from 1 on, and seconds from 0 on, and got {self}:"
-                " `Retry(tries=5, base_s=2, cap_s=300)`."
-            )
+        way = "`Retry(tries=5, base_s=2, cap_s=300)`"
+        expect(
+            self.tries,
+            lambda it: isinstance(it, int) and it >= 1,
+            "Retry takes tries from 1 on",
+            way,
+        )
+        for seconds in (self.base_s, self.cap_s):
+            expect(seconds, is_seconds, "Retry takes seconds from 0 on", way)
 
     def wait_s(self, tried: int, error: BaseException) -> float | None:
         """Return the seconds until the next try after `tried` of them; None: there is none."""
@@ -398,14 +401,12 @@ class Journal:
             WrongCallError: a name or key is none, or two asyncio tasks use the same ones, so that
                 their order may be another one in the next attempt.
         """
-        given: Any
+        way = "`await ctx.step('search', func, …, key='page 3')`"
         for what, given, least in (("name", name, 1), ("key", key, 0)):
-            if not isinstance(given, str) or not least <= len(given) <= MAX_NAME:
-                raise WrongCallError(
-                    f"ctx.step takes a text as its {what}, of {least} to {MAX_NAME} characters, and"
-                    f" got {repr(given)[:MAX_NAME]}:"
-                    " `await ctx.step('search', func, …, key='page 3')`."
-                )
+            takes = f"ctx.step takes a text as its {what}, of {least} to {MAX_NAME} characters"
+            expect(given, str, takes, way)
+            if not least <= len(given) <= MAX_NAME:
+                raise WrongCallError(f"{takes}, and got {len(given):,}: {way}.")
         if not self._keeps_order(name, key):
             raise WrongCallError(
                 f"Two asyncio tasks of the agent run {name!r}, and their order may be another one"
@@ -568,11 +569,8 @@ def seconds_of(seconds: float) -> float:
     Raises:
         WrongCallError: they are no number from 0 on.
     """
-    if not _is_seconds(seconds):
-        raise WrongCallError(
-            f"ctx.sleep takes seconds, a number from 0 on, and got {repr(seconds)[:MAX_NAME]}:"
-            " `await ctx.sleep(3600)`."
-        )
+    takes = "ctx.sleep takes seconds, a number from 0 on"
+    expect(seconds, is_seconds, takes, "`await ctx.sleep(3600)`")
     return float(seconds)
 
 
@@ -582,10 +580,10 @@ def seconds_until(when: datetime, now_ms: int) -> float:
     Raises:
         WrongCallError: it is no time with a time zone.
     """
-    given: Any = when
-    if not isinstance(given, datetime) or given.tzinfo is None:
-        raise WrongCallError(
-            f"ctx.sleep_until takes a datetime with a time zone, and got {repr(when)[:MAX_NAME]}:"
-            " `datetime.now(UTC) + timedelta(hours=2)`."
-        )
-    return max(0.0, given.timestamp() - now_ms / 1000)
+    expect(
+        when,
+        lambda it: isinstance(it, datetime) and it.tzinfo is not None,
+        "ctx.sleep_until takes a datetime with a time zone",
+        "`datetime.now(UTC) + timedelta(hours=2)`",
+    )
+    return max(0.0, when.timestamp() - now_ms / 1000)
