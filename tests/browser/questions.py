@@ -182,7 +182,7 @@ QUESTIONS = (
             ),
             Step("Type the name, and confirm.", _delete),
         ),
-        ("3 tasks were deleted. Nothing is left.",),
+        ("Deleted 3 tasks, ", "and no uploads: nothing is left."),
     ),
 )
 

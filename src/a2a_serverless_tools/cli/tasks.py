@@ -141,6 +141,8 @@ async def _purge(options: Namespace) -> int:
     """Count, ask and delete; return 2 if nothing may or can be deleted, 3 if there is nothing."""
     from a2a_serverless_tools.cli.places import inspector_of
     from a2a_serverless_tools.operate.acts import Acts
+    from a2a_serverless_tools.operate.purge import Purge
+    from a2a_serverless_tools.operate.wording import amounts
 
     if (fault := fault_of_owner(options, "purge deletes")) is not None:
         return refuse(fault)
@@ -158,28 +160,30 @@ async def _purge(options: Namespace) -> int:
     if counted.is_nothing:
         await storage.table.scrub()  # a purge before may have been kept from it
         return nothing_of(options, f"{whose} has nothing {where}, and nothing was deleted")
-    has = _amounts(counted)
     rest = f"; of {counted.remains} more there are remains" if counted.remains else ""
     several = f", in {tenants} tenants" if tenants > 1 else ""
-    print(printable(f"{whose} has {has} {where}{several}{rest}."))
+    print(printable(f"{whose} has {amounts(counted)} {where}{several}{rest}."))
     if not options.yes and typed(f"Type {name} to delete it for good: ") != name:
         return refuse(f"Nothing was deleted: type {name}, or say --yes.")
     journal = await Acts(inspector).journal()
-    # The entry names no caller: what names this one is being deleted.
-    entry = await journal.begin("purge", which=f"all that a caller has: {has}")
-    deleted = await _deleted(storage, owner, options, counted)
-    gone = _amounts(deleted)
-    await journal.end(entry, f"Deleted {gone}.")
-    if not deleted.is_done:
-        return refuse(
-            printable(
-                f"Deleted {gone}, which is {_MORE:,} tasks more than there were: something goes on"
-                " creating them without a look at the fence, such as an API of an older release."
-                " Take the caller's key away, and run it again."
-            )
-        )
-    print(printable(f"Deleted {gone}: nothing is left."))
-    return 0
+    purge, most = Purge(storage, owner, lag_s=options.settle), counted.tasks + _MORE
+    try:
+        with counting("deleting tasks", total=counted.tasks, prints_lines=False) as gone:
+            while not purge.deleted.is_done and purge.deleted.tasks <= most:
+                await purge.step(journal)
+                gone(purge.deleted.tasks)
+    except BaseException:
+        say(f"{purge.sentence()}: run it again for the rest.")
+        raise
+    if purge.deleted.is_done:
+        print(printable(f"{purge.sentence()}."))
+        return 0
+    await purge.end(journal)
+    return refuse(
+        f"{purge.sentence()}, which is {_MORE:,} tasks more than there were: something goes on"
+        " creating them without a look at the fence, such as an API of an older release. Take the"
+        " caller's key away, and run it again."
+    )
 
 
 def owner_of(options: Namespace) -> Owner:
@@ -215,50 +219,10 @@ def nothing_of(options: Namespace, sentence: str) -> int:
 
 
 async def _counted(storage: DurableStorage, owner: Owner) -> tuple[Amounts, int]:
-    """Return what an owner has, and in how many tenants."""
-    from a2a_serverless.storage.deletion import Amounts, count_data
+    from a2a_serverless_tools.operate.purge import count_all
 
-    counted, scopes = Amounts(), await owner.scopes(storage)
-    with counting("counting tasks", prints_lines=False) as found:
-        for own in map(storage.for_scope, scopes):
-            step = await count_data(own, owner.context_id)
-            counted += step
-            while step.after:
-                found(counted.tasks)
-                step = await count_data(own, owner.context_id, after=step.after)
-                counted += step
-    return counted, len(scopes)
-
-
-async def _deleted(
-    storage: DurableStorage, owner: Owner, options: Namespace, counted: Amounts
-) -> Amounts:
-    """Delete step by step; if a step fails, print how much is gone, and raise its error.
-
-    It gives up, and is not done, after `_MORE` tasks more than were counted.
-    """
-    from a2a_serverless.storage.deletion import Amounts, Erasure
-
-    erasure = Erasure(storage, owner, lag_s=options.settle)
-    deleted, most = Amounts(after=""), counted.tasks + _MORE
-    try:
-        with counting("deleting tasks", total=counted.tasks, prints_lines=False) as gone:
-            while not deleted.is_done and deleted.tasks <= most:
-                deleted += await erasure.step()
-                gone(deleted.tasks)
-                if erasure.is_empty:
-                    await storage.clock.sleep(erasure.pause_s)
-    except BaseException:
-        so_far = _amounts(deleted)
-        print(f"Deleted {so_far} so far: run it again for the rest.", file=sys.stderr)
-        raise
-    return deleted
-
-
-def _amounts(of: Amounts) -> str:
-    from a2a_serverless_tools.operate.wording import amounts
-
-    return amounts(of.tasks, of.contexts, of.webhooks, of.uploads)
+    with counting("counting tasks", prints_lines=False) as so_far:
+        return await count_all(storage, owner, so_far)
 
 
 def fault_of_owner(options: Namespace, does: str) -> str | None:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError, UnreadableTaskError
-from a2a_serverless.storage.deletion import Erasure, Owner, count_data
+from a2a_serverless.storage.deletion import Owner
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.table import Table
@@ -34,8 +34,9 @@ from a2a_serverless_tools.operate.acts import Acts, retried_as
 from a2a_serverless_tools.operate.cost import dollars
 from a2a_serverless_tools.operate.filters import ATTENTIONS, STATES, TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector, Seen
-from a2a_serverless_tools.operate.journal import Entry, about
+from a2a_serverless_tools.operate.journal import about
 from a2a_serverless_tools.operate.lists import COLUMNS, LATE_MS, PAGE, Looked
+from a2a_serverless_tools.operate.purge import Purge, count_all
 from a2a_serverless_tools.operate.status import WELL, status_of
 from a2a_serverless_tools.operate.timeline import Timeline, with_logs
 
@@ -70,7 +71,7 @@ class Pages:
         self._trying = Trying(inspector, endpoint, card)
         self._notes = Notes()
         self._acts = Acts(inspector)
-        self._erasures: dict[str, tuple[Erasure, Entry]] = {}
+        self._purges: dict[str, Purge] = {}
 
     def routes(self) -> Iterator[Route]:
         """Yield method, path and answer of each page."""
@@ -287,31 +288,16 @@ class Pages:
             return await self._purge_page(
                 whose, f"Nothing was deleted: {whose.name} was not typed."
             )
-        storage = self._inspector.storage
-        journal = await self._acts.journal()
-        if whose.owner not in self._erasures:
-            # The entry names no caller: what names this one is being deleted.
-            entry = await journal.begin("purge", which="all that a caller has in a tenant")
-            self._erasures[whose.owner] = Erasure(storage, Owner(whose.owner)), entry
-        erasure, entry = self._erasures[whose.owner]
-        await storage.clock.sleep(min(erasure.pause_s, _WAIT_S) if erasure.is_empty else 0)
-        deleted = await erasure.step()
-        before = form.get("gone", "")
-        gone = (int(before) if before.isdecimal() else 0) + deleted.tasks
-        if deleted.is_done:
-            self._erasures.pop(whose.owner, None)
-            await journal.end(entry, f"{gone:,} tasks are deleted, and nothing is left.")
-        is_done = deleted.is_done
-        return page("purge.html", whose=whose, gone=gone, of=erasure, is_done=is_done, is_step=True)
+        new = Purge(self._inspector.storage, Owner(whose.owner))
+        purge = self._purges.setdefault(whose.owner, new)
+        await purge.step(await self._acts.journal(), longest_s=_WAIT_S)
+        if purge.deleted.is_done:
+            del self._purges[whose.owner]
+        return page("purge.html", whose=whose, purge=purge)
 
     async def _purge_page(self, whose: TaskFilter, said: str = "") -> Response:
         """Count what a caller has."""
-        storage = self._inspector.storage.for_scope(Scope(whose.owner))
-        counted = await count_data(storage)
-        for _ in range(_COUNTS - 1):
-            if not counted.after:
-                break
-            counted += await count_data(storage, after=counted.after)
+        counted, _ = await count_all(self._inspector.storage, Owner(whose.owner), most=_COUNTS)
         return page("purge.html", whose=whose, counted=counted, said=said)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from a2a_serverless.storage.deletion import Amounts
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, LOST, NOT_STARTED, AttemptEnd, Trouble
 from a2a_serverless.tasks.head import Wait as Reason
@@ -400,11 +401,11 @@ def act_ended(outcome: str) -> str:
     return outcome or "its end was not noted: look at the task"
 
 
-def amounts(tasks: int, contexts: int, webhooks: int, uploads: int) -> str:
+def amounts(of: Amounts) -> str:
     """Return how much data a caller has: `1 task, 2 contexts with a state, no webhooks and ...`."""
     return (
-        f"{number(tasks, 'task')}, {number(contexts, 'context')} with a state,"
-        f" {number(webhooks, 'webhook')} and {number(uploads, 'upload')}"
+        f"{number(of.tasks, 'task')}, {number(of.contexts, 'context')} with a state,"
+        f" {number(of.webhooks, 'webhook')} and {number(of.uploads, 'upload')}"
     )
 
 

@@ -21,7 +21,7 @@ from a2a.types import TaskPushNotificationConfig
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import deletion, sqlite
-from a2a_serverless.storage.deletion import delete_data
+from a2a_serverless.storage.deletion import Amounts, delete_data
 from a2a_serverless.storage.durable import DurableStorage, Fences
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
@@ -284,10 +284,12 @@ def test_a_bar_shows_how_far_it_is(
 
 def test_amounts() -> None:
     """Amounts read as words: a singular, a plural, and "no"."""
-    assert amounts(1, 2, 0, 3) == "1 task, 2 contexts with a state, no webhooks and 3 uploads"
-    assert (
-        amounts(12_345, 1, 1, 0) == "12,345 tasks, 1 context with a state, 1 webhook and no uploads"
+    few, many = (
+        Amounts(tasks=1, contexts=2, uploads=3),
+        Amounts(tasks=12_345, contexts=1, webhooks=1),
     )
+    assert amounts(few) == "1 task, 2 contexts with a state, no webhooks and 3 uploads"
+    assert amounts(many) == "12,345 tasks, 1 context with a state, 1 webhook and no uploads"
 
 
 # -- dev ---------------------------------------------------------------------------------------
