@@ -24,8 +24,9 @@ import httpx
 
 from a2a_serverless import aws
 from a2a_serverless.settings import load_settings
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.provision import Names, provision
+from a2a_serverless_tools.local.sockets import bind
 from benchmarks.cost_prices import billed_requests
 from benchmarks.meter import Meter, Usage, item_bytes
 from tests.support.emulators import dynamodb_local, fauxqs

@@ -30,7 +30,7 @@ from fastapi import FastAPI
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from a2a_serverless_tools.local.http_server import bind
+from a2a_serverless_tools.local.sockets import bind
 from benchmarks.stream_agent import Ticker
 from benchmarks.stream_probe import Notes
 

@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.rules import Timing
-from a2a_serverless_tools.cli import dev
-from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.cli import served
+from a2a_serverless_tools.console.app import Console, Sessions
 from a2a_serverless_tools.local.stack import Options, Stack
 from a2a_serverless_tools.operate.logs import kept_lines
 from tests.browser.seeds import Scribe
@@ -87,7 +87,7 @@ def site_of(
         stack_options = Options(
             agent=f"{agent}:agent",
             card=CARD,
-            beside=partial(dev._beside, consoles, lines),
+            beside=partial(served.beside, consoles, lines, Sessions()),
             push=push,
         )
         with Stack(settings, stack_options) as stack:

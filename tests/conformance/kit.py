@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from tests.conformance.key_proxy import key_proxy
 from tests.conformance.kit_0_3 import Report, is_ours, reports, table
 from tests.e2e.commands import environment, running_with

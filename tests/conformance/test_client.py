@@ -44,7 +44,7 @@ from a2a.utils.errors import (
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless_tools.local.http_server import bind
+from a2a_serverless_tools.local.sockets import bind
 from tests.conformance.conftest import FUNCTIONS
 from tests.support.gateway import deployed
 from tests.support.messages import storyteller

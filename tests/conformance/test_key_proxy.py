@@ -12,7 +12,8 @@ import httpx
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from tests.conformance.key_proxy import key_proxy
 from tests.conformance.kit import merged, summary
 from tests.conformance.kit_0_3 import is_ours, reports, table

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.e2e.commands import Running, environment, running
 from tests.support.a2a_calls import Caller
@@ -18,6 +20,31 @@ class Dev(Caller):
         super().__init__(command.wait_for(r"A2A at (\S+),"))
         self.command = command
         self.folder = folder
+
+    def send(self, text: str = "hi", *, waits: bool = True) -> dict[str, Any]:
+        """The same, however long it takes: on a busy machine a process starts slowly."""
+        task = super().send(text, waits=waits)
+        is_open = task["status"]["state"] in {"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"}
+        return self.until("COMPLETED|FAILED|CANCELED", task["id"]) if waits and is_open else task
+
+    def children(self) -> list[int]:
+        """Its processes: those that serve or are about to leave, and at the end a spare."""
+        pid = self.command.process.pid
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+    def until_spare(self) -> None:
+        """Wait until a spare has imported the runtime: until it does nothing any more."""
+        before: tuple[int, str] | None = None
+        deadline = time.monotonic() + 100
+        while True:
+            assert time.monotonic() < deadline
+            spare = self.children()[-1]
+            stat = Path(f"/proc/{spare}/stat").read_text().rpartition(")")[2].split()
+            now = (spare, stat[11])  # its time in user mode
+            if len(self.children()) > 1 and now == before and stat[0] == "S":
+                return
+            before = now
+            time.sleep(0.5)
 
 
 @contextmanager

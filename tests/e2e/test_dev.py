@@ -180,14 +180,19 @@ def test_a_disk_without_room(folder: Path) -> None:
     """A message is refused without details; with room again all tasks are there and go on."""
     with running_dev(folder) as full:
         task = full.send("before")["id"]
-        process = full.command.process.pid
         size = (folder / ".a2a/dev.db-wal").stat().st_size
-        before = resource.prlimit(process, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        limits = {
+            process: resource.prlimit(
+                process, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY)
+            )
+            for process in full.children()
+        }
         message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "x" * 200_000}]}
         refused = full.http.post("/message:send", json={"message": message})
         assert refused.status_code >= 500
         assert "dev.db" not in refused.text
-        resource.prlimit(process, resource.RLIMIT_FSIZE, before)
+        for process, before in limits.items():
+            resource.prlimit(process, resource.RLIMIT_FSIZE, before)
         assert full.task(task)["status"]["state"] == "TASK_STATE_COMPLETED"
         later = full.send("after")["id"]
         assert full.listed() >= {task, later}

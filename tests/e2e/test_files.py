@@ -16,7 +16,8 @@ from a2a.client import A2ACardResolver
 from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.client import upload
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from tests.e2e.commands import Running, environment, running, until
 from tests.support.a2a_calls import Caller
 from tests.support.emulators import CREDENTIALS, free_port

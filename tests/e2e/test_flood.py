@@ -23,7 +23,8 @@ from a2a_serverless import aws
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import aws_backends
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from tests.e2e.flood_report import PROPERTY
 from tests.support.a2a_calls import message
 from tests.support.databases import LONG

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from a2a_serverless_tools.local.http_server import bind
+from a2a_serverless_tools.local.sockets import bind
 from tests.e2e.commands import environment, running
 from tests.live import __main__ as live
 from tests.live import agent, streams

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from tests.conformance.key_proxy import key_proxy
 from tests.e2e.commands import environment, running_with
 from tests.support.foreign_clients import install_javascript

@@ -19,7 +19,8 @@ from starlette.routing import Route
 from a2a_serverless import __version__
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli import main
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from a2a_serverless_tools.scaffold import sizes
 from a2a_serverless_tools.scaffold.dependencies import DEVELOPMENT, DEVELOPMENT_LOCK, Dependencies
 from a2a_serverless_tools.scaffold.source import (

@@ -12,7 +12,8 @@ import pytest
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from tests.support.foreign_clients import install_javascript, told
 from tests.support.gateway import STAGE
 from tests.support.messages import storyteller

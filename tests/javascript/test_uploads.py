@@ -21,7 +21,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import WHOLE
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from tests.support import pages
 from tests.support.messages import storyteller
 from tests.support.required import report_not_run

@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 
 AUDIENCE = "https://agent.example"
 

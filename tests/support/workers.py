@@ -29,7 +29,6 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.heartbeat import Heartbeat
 from a2a_serverless.worker.lease import HeadPoller, Lease
 from a2a_serverless_tools.testing.clock import PacedClock, idle
@@ -109,7 +108,7 @@ class Bench(_Engine):
 
     def __init__(
         self,
-        agent: AgentExecutor | TurnAgents,
+        agent: AgentExecutor,
         *,
         clock: Clock | None = None,
         backends: Backends | None = None,

@@ -277,20 +277,20 @@ async def test_a_line_of_the_agent_names_its_task(backends: Backends) -> None:
 
 
 ABOUT_NO_TASK = {
-    *("admitted", "agent_kept", "agent_not_loaded", "agent_reloaded", "agent_shared"),
-    *("card_kept", "card_reloaded", "damaged_group", "dead_letter_undecodable"),
+    *("admitted", "agent_not_loaded", "agent_reloaded", "agent_shared"),
+    *("damaged_group", "process_died", "dead_letter_undecodable"),
     *("ends_not_counted", "exit_in_callback", "give_back_failed", "jwk_skipped", "heartbeat"),
     *("loop_stopped", "metrics_not_sent", "metrics_not_written", "otel_missing", "otel_not_used"),
     *("presence_failed", "pull_failed", "pump_failed", "push_undecodable", "receive_failed"),
-    *("refresh_failed", "refused", "restart_needed", "set_aside_failed", "shares_failed"),
-    *("signing_key_refused", "spans_dropped", "started_anew", "state_left", "stream_read"),
+    *("refresh_failed", "refused", "set_aside_failed", "shares_failed"),
+    *("signing_key_refused", "spans_dropped", "state_left", "stream_read"),
     *("sweep_failed", "thread_ended", "undecodable", "unreadable_key", "wake_failed"),
     *("[a-z_]+_not_counted", "[a-z_]+_not_given_back"),
 }
 """Actions of lines about processes, queues, keys, requests or many tasks; of `sweep_failed` the
 line of a whole round."""
 NAMED_BY_ITS_WORK = {
-    *("attempt", "kept_in_memory", "not_compared", "pass_on_failed"),
+    *("attempt", "pass_on_failed"),
     *("spending_not_counted", "thread_left_behind"),
 }
 """Actions of lines that are only logged within the delivery of a turn, whose fields they have."""

@@ -79,11 +79,6 @@ def propagated_variables(names: str) -> PropagatedVariables | None:
     return PropagatedVariables(variables) if variables else None
 
 
-def modules_of(names: str) -> set[str]:
-    """Return the modules in such a list, which a process must not import anew."""
-    return {name.partition(":")[0] for name in _given(names)}
-
-
 def _given(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 

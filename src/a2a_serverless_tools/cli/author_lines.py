@@ -29,13 +29,7 @@ from a2a_serverless_tools.operate.wording import duration, left_at_record
 
 _NEWS: Final[Mapping[str, str]] = {
     "agent_reloaded": "green",
-    "card_reloaded": "green",
-    "card_kept": "red",
-    "started_anew": "yellow",
-    "agent_kept": "red",
     "agent_shared": "yellow",
-    "restart_needed": "yellow",
-    "kept_in_memory": "yellow",
     "many_events": "yellow",
     "never_awaited": "yellow",
     "loop_blocked": "yellow",
@@ -43,7 +37,7 @@ _NEWS: Final[Mapping[str, str]] = {
     "call_after_end": "yellow",
 }
 """The actions of log lines for the author, and their colours."""
-_TOLD: Final = ("a2a_serverless_tools.local.reloading", "a2a_serverless.worker.attempt")
+_TOLD: Final = ("a2a_serverless_tools.local.own_code", "a2a_serverless.worker.attempt")
 """The loggers whose news are told although they are no warnings."""
 _ENDS_IN: Final[Mapping[str, str]] = {"completed": "green", "failed": "red"}
 _WORDS: Final = 40

@@ -57,7 +57,8 @@ def _api(options: Namespace) -> int:
     from a2a_serverless.worker.function import FLUSH_EVERY_S
     from a2a_serverless_tools.cli.serving import check, until_signal
     from a2a_serverless_tools.local.cards import card_of, named
-    from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
+    from a2a_serverless_tools.local.http_server import HttpServer, guarded
+    from a2a_serverless_tools.local.sockets import bind
 
     observability.start()
     settings = load_settings()
@@ -114,12 +115,12 @@ def _worker(options: Namespace) -> int:
     from a2a_serverless.worker.adapter import WorkerAdapter
     from a2a_serverless.worker.agents import pulling_agent, take_environment
     from a2a_serverless_tools.cli.serving import check, serve
-    from a2a_serverless_tools.local.dotenv import Dotenv
+    from a2a_serverless_tools.local import dotenv
 
     observability.start()
     spec = agent_spec(options.agent)
     settings = _settings(load_settings(), options).model_copy(update={"agent": spec})
-    if path := Dotenv(Path.cwd()).read():
+    if path := dotenv.read(Path.cwd()):
         say(f"environment of {path}")
     prepare = partial(take_environment, settings)
     agent = pulling_agent(spec, prepare=prepare, is_serial=settings.is_serial)

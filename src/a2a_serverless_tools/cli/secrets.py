@@ -75,9 +75,9 @@ def _wanted(names: list[str]) -> tuple[Path, dict[str, str]]:
         ConfigurationError: there is none, it lacks a name, or a worker would refuse one.
     """
     from a2a_serverless.worker.agents import check
-    from a2a_serverless_tools.local.dotenv import Dotenv
+    from a2a_serverless_tools.local import dotenv
 
-    path, entries = Dotenv(Path.cwd()).entries()
+    path, entries = dotenv.entries(Path.cwd())
     chosen = names or [name for name in entries if not name.startswith(_OF_THIS_MACHINE)]
     lacking = [name for name in chosen if not entries.get(name)]
     if path is None or not chosen or lacking:

@@ -50,7 +50,9 @@ def named_aws_errors() -> Iterator[None]:
 
 
 @contextmanager
-def until_signal() -> Iterator[threading.Event]:
+def until_signal(
+    numbers: Iterable[signal.Signals] = _SIGNALS,
+) -> Iterator[threading.Event]:
     """Yield an event that SIGINT and SIGTERM set; a second signal ends the process at once.
 
     The metrics of a process that is observed are brought out at the end of the block.
@@ -62,7 +64,7 @@ def until_signal() -> Iterator[threading.Event]:
             os._exit(128 + number)
         ended.set()
 
-    before = {number: signal.signal(number, end) for number in _SIGNALS}
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield ended
     finally:

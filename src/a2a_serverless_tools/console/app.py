@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -53,6 +53,7 @@ class Console:
         url: the console's own address, without a `/` at its end; its port is the last part.
         endpoint: the agent's URL, without a `/` at its end; empty: the agent cannot be tried.
         card: the agent's card, if this process serves it.
+        sessions: who may use it; by default nobody yet.
     """
 
     def __init__(
@@ -62,10 +63,13 @@ class Console:
         url: str,
         endpoint: str = "",
         card: AgentCard | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         self._url = url
         self._inspector = inspector
-        self.sessions = _Sessions(int(url.rsplit(":", 1)[1]))
+        self.sessions = sessions or Sessions()
+        self.cookie = f"a2a_console_{url.rsplit(':', 1)[1]}"
+        """Cookies are not bound to a port, so the name has it."""
         self._pages = Pages(inspector, endpoint=endpoint, card=card)
         routes = [
             Route("/", self._root),
@@ -105,12 +109,12 @@ class Console:
         """Exchange the token of the printed URL for a cookie; with a cookie, lead on."""
         token = request.query_params.get("token", "")
         value = self.sessions.exchange(token) if token else None
-        if value is None and self.sessions.is_person(request.cookies):
+        if value is None and self._may_act(request) is not None:
             return _to(f"{BASE}/status")
         if value is None:
             return page("closed.html", status=403, was_used=bool(token))
         answer = _to(f"{BASE}/status")
-        answer.set_cookie(self.sessions.cookie, value, httponly=True, samesite="strict", path=BASE)
+        answer.set_cookie(self.cookie, value, httponly=True, samesite="strict", path=BASE)
         return answer
 
     def _for_people(self, answer: _Endpoint) -> _Endpoint:
@@ -120,10 +124,11 @@ class Console:
         """
 
         async def guarded(request: Request) -> Response:
-            if not self.sessions.is_person(request.cookies):
+            may_act = self._may_act(request)
+            if may_act is None:
                 return page("closed.html", status=403, was_used=False)
             PLACE.set(self._inspector.place)
-            MAY_ACT.set(self.sessions.may_act(request.cookies))  # of this request's task alone
+            MAY_ACT.set(may_act)  # of this request's task alone
             is_write = request.method not in ("GET", "HEAD")
             if is_write and not MAY_ACT.get():
                 return PlainTextResponse("This view of the console is for looking alone.", 403)
@@ -138,6 +143,9 @@ class Console:
                 return page("problem.html", status=status, text=text)
 
         return guarded
+
+    def _may_act(self, request: Request) -> bool | None:
+        return self.sessions.may_act(request.cookies.get(self.cookie, ""))
 
     @property
     def _origins(self) -> tuple[str, ...]:
@@ -187,26 +195,32 @@ class _Safe:
             await self._app(scope, receive, safe)
 
 
-class _Sessions:
+class Sessions:
     """The tokens and cookies of one console: who may use it, those for whom its URL was printed.
 
     The URL has a token that is valid once. It is exchanged for a cookie that scripts cannot read
     and pages of other sites cannot send.
 
     Args:
-        port: the console's port. Cookies are not bound to a port, so the cookie's name has it.
+        one_time, valid: the digests of tokens and of cookies, and whether their person may act.
+        on_change: is called when they have changed.
     """
 
-    def __init__(self, port: int) -> None:
-        self.cookie = f"a2a_console_{port}"
-        self._one_time: dict[bytes, bool] = {}
-        self._valid: dict[bytes, bool] = {}
-        """What is known of each: whether its person may act."""
+    def __init__(
+        self,
+        one_time: dict[bytes, bool] | None = None,
+        valid: dict[bytes, bool] | None = None,
+        on_change: Callable[[dict[bytes, bool], dict[bytes, bool]], None] | None = None,
+    ) -> None:
+        self._one_time = one_time or {}
+        self._valid = valid or {}
+        self._on_change = on_change or (lambda *_: None)
 
     def one_time_token(self, *, may_act: bool) -> str:
         """Return a new token that opens the console once, to act or to look alone."""
         token = secrets.token_urlsafe(24)
         self._one_time[_digest(token)] = may_act
+        self._on_change(self._one_time, self._valid)
         return token
 
     def exchange(self, token: str) -> str | None:
@@ -218,15 +232,12 @@ class _Sessions:
         self._valid[_digest(value)] = may_act
         for old in list(self._valid)[:-_SESSIONS]:
             del self._valid[old]
+        self._on_change(self._one_time, self._valid)
         return value
 
-    def is_person(self, cookies: Mapping[str, str]) -> bool:
-        """Return True if a request has a valid cookie."""
-        return _digest(cookies.get(self.cookie, "")) in self._valid
-
-    def may_act(self, cookies: Mapping[str, str]) -> bool:
-        """Return True if the person with a cookie may also act."""
-        return self._valid.get(_digest(cookies.get(self.cookie, "")), False)
+    def may_act(self, cookie: str) -> bool | None:
+        """Return whether the person with a cookie may also act; None: the cookie is not valid."""
+        return self._valid.get(_digest(cookie))
 
 
 def _digest(token: str) -> bytes:

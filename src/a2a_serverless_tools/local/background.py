@@ -80,6 +80,10 @@ class Background:
         with suppress(RuntimeError):  # the loop is closed: the coroutine has ended by itself
             self._loop.call_soon_threadsafe(self._task.cancel)
 
+    def join(self, within_s: float) -> None:
+        """Wait until the coroutine has ended by itself, for some seconds at most."""
+        self._thread.join(within_s)
+
     def _run(self) -> None:
         with (
             suppress(asyncio.CancelledError),  # the end of the block

@@ -12,64 +12,40 @@ from dotenv.parser import parse_stream
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.worker.agents import check
-from a2a_serverless_tools.local.own_modules import content_of
 from a2a_serverless_tools.scaffold.source import project_around
 
 NAME: Final = ".env"
 
 
-class Dotenv:
-    """`.env` in a folder, or else in the project around it.
+def paths(folder: Path) -> list[Path]:
+    """Return where `.env` may be: in a folder, or else in the project around it."""
+    folders = dict.fromkeys(each for each in (folder, project_around(folder)) if each)
+    return [each / NAME for each in folders]
+
+
+def read(folder: Path, environment: MutableMapping[str, str] = os.environ) -> Path | None:
+    """Set the variables of a folder's `.env`; return its path, None if there is none.
 
     A variable that is set already keeps its value. The names that a deployment refuses are refused
     here too, except AWS_*, such as AWS_PROFILE: on this machine they replace the worker's role.
+
+    Raises:
+        ConfigurationError: a line cannot be read; file and line are named, and no value is shown.
+            Nothing is set then.
     """
+    path, found = entries(folder)
+    environment.update({name: of for name, of in found.items() if name not in environment})
+    return path
 
-    def __init__(self, folder: Path, environment: MutableMapping[str, str] = os.environ) -> None:
-        folders = dict.fromkeys(each for each in (folder, project_around(folder)) if each)
-        self._paths = [each / NAME for each in folders]
-        self._environment = environment
-        self._set: dict[str, str] = {}
-        self._seen: dict[Path, bytes | None] = {}
 
-    def read(self) -> Path | None:
-        """Set the variables as the file has them now; return its path, None if there is none.
+def entries(folder: Path) -> tuple[Path | None, dict[str, str]]:
+    """Return the path of a folder's `.env`, None if there is none, and its variables.
 
-        Those that an earlier call has set, and that the file has no longer, are removed.
-
-        Raises:
-            ConfigurationError: a line cannot be read; file and line are named, and no value is
-                shown. Nothing is set or removed then.
-        """
-        self._seen = self._look()  # first, so that a change while it is read is noticed later
-        path, found = self.entries()
-        own = {name for name, value in self._set.items() if self._environment.get(name) == value}
-        self._set = {
-            name: value
-            for name, value in found.items()
-            if name in own or name not in self._environment
-        }
-        self._environment.update(self._set)
-        for name in own - self._set.keys():
-            del self._environment[name]
-        return path
-
-    def entries(self) -> tuple[Path | None, dict[str, str]]:
-        """Return the path, None if there is no file, and the variables as the file has them now.
-
-        Raises:
-            ConfigurationError: as `read`.
-        """
-        path = next((each for each in self._paths if each.is_file()), None)
-        return path, dict(_entries(path)) if path else {}
-
-    def changed(self) -> list[str]:
-        """Return the files that have changed since they were read."""
-        now = self._look()
-        return [str(path) for path in self._paths if now[path] != self._seen.get(path)]
-
-    def _look(self) -> dict[Path, bytes | None]:
-        return {path: content_of(path) for path in self._paths}
+    Raises:
+        ConfigurationError: as `read`.
+    """
+    path = next((each for each in paths(folder) if each.is_file()), None)
+    return path, dict(_entries(path)) if path else {}
 
 
 def _entries(path: Path) -> Iterator[tuple[str, str]]:

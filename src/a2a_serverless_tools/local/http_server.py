@@ -7,6 +7,7 @@ by that name in `Host`. Programs send no `Origin`, and in `Host` the address tha
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -21,39 +22,22 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.errors import RequestRefusedError, quoted, response_of
 from a2a_serverless.http.middleware import ANY_ORIGIN, origins_of
 from a2a_serverless.settings import Settings
+from a2a_serverless_tools.local.sockets import HOST
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 _uvicorn_logger = logging.getLogger("uvicorn.error")
 
-HOST = "127.0.0.1"
 START_S = 15.0
 DRAIN_S = 1
 """Seconds that open streams may go on when the server stops."""
 KEEP_ALIVE_S = 60
 """Seconds that an idle connection is kept: longer than clients keep one, so that none is closed
 while a request is sent."""
-
-
-def bind(port: int) -> socket.socket:
-    """Return a socket that holds `port` of the loopback; 0 takes a free one.
-
-    Raises:
-        ConfigurationError: the port is taken.
-    """
-    # asyncio sets TCP_NODELAY only on connections of a socket that names its protocol.
-    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((HOST, port))
-        bound.listen()  # otherwise Linux lets a second process bind the port as well
-    except OSError as error:
-        bound.close()
-        way_out = "name another one with --port; 0 takes a free one"
-        msg = f"Port {port} of {HOST} cannot be used ({error.strerror}): {way_out}."
-        raise ConfigurationError(msg) from error
-    return bound
+LINGER_S = 10
+"""The same for a server that leaves its port to another one."""
+_CLOSE = (b"connection", b"close")
 
 
 class HttpServer:
@@ -79,7 +63,23 @@ class HttpServer:
             server_header=False,
         )
         self._server = uvicorn.Server(config)
+        self._join_s: float | None = DRAIN_S + 3
+        self._lingers_until = 0.0
+        self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name=f"http-{self.port}", daemon=True)
+
+    def leave(self) -> None:
+        """Leave the port to another process that listens on it, too, and take the time to end.
+
+        No connection is accepted any more, and answers close theirs. The end of the block waits for
+        answers and streams; an idle connection is closed `LINGER_S` from now.
+        """
+        self._loop.call_soon_threadsafe(self._loop.remove_reader, self._socket.fileno())
+        state, config = self._server.server_state, self._server.config
+        config.encoded_headers.append(_CLOSE)
+        state.default_headers.append(_CLOSE)  # of answers that begin before it is made anew
+        config.timeout_graceful_shutdown = self._join_s = None
+        self._lingers_until = time.monotonic() + LINGER_S
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -91,9 +91,12 @@ class HttpServer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        state = self._server.server_state
+        while state.connections and time.monotonic() < self._lingers_until:
+            time.sleep(0.05)
         self._server.should_exit = True
         _uvicorn_logger.addFilter(self._is_news)
-        self._thread.join(DRAIN_S + 3)
+        self._thread.join(self._join_s)
         _uvicorn_logger.removeFilter(self._is_news)
         self._socket.close()
 
@@ -102,7 +105,11 @@ class HttpServer:
         return record.thread != self._thread.ident
 
     def _run(self) -> None:
-        self._server.run(sockets=[self._socket])
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._server.serve(sockets=[self._socket])
 
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")

@@ -18,7 +18,7 @@ from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.table import Streamed
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.local.background import Background, repeat
+from a2a_serverless_tools.local.background import Background, repeat, surviving
 from a2a_serverless_tools.local.sources import AddedStream, Records, StreamSource, TableStream
 
 DELIVERY_S: Final = 55.0
@@ -58,8 +58,10 @@ def pushing(
     stream: Callable[[], StreamSource],
     *,
     concurrency: int,
-) -> Iterator[None]:
+) -> Iterator[Background]:
     """Run push for a `with` block; slow webhooks do not hold up the stream.
+
+    Yields what ends with the last delivery after a shutdown of the jobs' queue.
 
     Args:
         backends: the backends, including those of push.
@@ -108,8 +110,10 @@ def pushing(
         await repeat(read, pause_s=LONGEST_RETRY_S, failure=failure, action="pump_failed")
 
     async def delivering() -> None:
-        failure = "The queue cannot be read."
-        await repeat(deliver, pause_s=FIRST_RETRY_S, failure=failure, action="pump_failed")
+        while not push.jobs.is_closed:
+            with surviving("The queue cannot be read.", action="pump_failed"):
+                await deliver()
+            await asyncio.sleep(FIRST_RETRY_S)
 
-    with Background("push", delivering), Background("push-stream", reading):
-        yield
+    with Background("push", delivering) as delivery, Background("push-stream", reading):
+        yield delivery

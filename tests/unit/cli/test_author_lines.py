@@ -251,7 +251,7 @@ def test_other_records_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(record("sweep_failed", text="Odd")).endswith(
         f" WARNING a2a_serverless.worker: Odd{ABOUT}\n"
     )
-    kept = record("agent_kept", text=f"{HERE} is broken.")
+    kept = record("agent_shared", text=f"{HERE} is broken.")
     del vars(kept)["task_id"]
     monkeypatch.chdir(HERE.parent)
     assert printed(kept) == "test_author_lines.py is broken.\n"

@@ -27,8 +27,10 @@ from a2a_serverless.worker.adapter import Watch
 from a2a_serverless_tools import cli
 from a2a_serverless_tools.cli import answers, send
 from a2a_serverless_tools.local import own_file
-from a2a_serverless_tools.local.http_server import HttpServer, bind
-from a2a_serverless_tools.local.stack import Options, Running, Stack
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.own_file import held
+from a2a_serverless_tools.local.sockets import bind
+from a2a_serverless_tools.local.stack import Options, Stack
 from tests.support.said_agent import PICTURE, Said
 from tests.unit.cli.conftest import Run
 
@@ -112,7 +114,7 @@ class Cutting:
 @contextmanager
 def ours(
     folder: Path,
-    beside: Callable[[Running], Any] = lambda running: running.app,
+    beside: Callable[[Stack, Any], Any] | None = None,
     watch: Watch | None = None,
     **settings: Any,
 ) -> Iterator[str]:
@@ -122,7 +124,11 @@ def ours(
     options = Options(
         agent=AGENT, card=card, file=folder / ".a2a/dev.db", beside=beside, watch=watch
     )
-    with Stack(Settings(**{"auth": "none", **settings}), options) as stack:
+    with (
+        held(folder / ".a2a/dev.db") as own,
+        Stack(Settings(**{"auth": "none", **settings}), options) as stack,
+    ):
+        own.announce(stack.url)
         yield stack.url
 
 
@@ -359,7 +365,7 @@ def test_a_cut_stream_goes_on(run: Run, tmp_path: Path) -> None:
         apps.append(Cutting(app))
         return apps[-1]
 
-    with ours(tmp_path, beside=lambda running: cutting(running.app)) as url:
+    with ours(tmp_path, beside=lambda _, app: cutting(app)) as url:
         assert run("send", url, "hello")[:2] == (0, "you said: hello\n")
     with serving(lambda url: cutting(stock(url, "JSONRPC"))) as url:
         assert run("send", url, "hello")[:2] == (0, "you said: hello\n")

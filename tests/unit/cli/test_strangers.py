@@ -21,7 +21,8 @@ from starlette.routing import Route
 
 from a2a_serverless.sources import UPLOADS_EXTENSION
 from a2a_serverless_tools.cli import answers, send
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from tests.unit.cli.conftest import Run
 
 ODD = "\x1b]0;t\x07\x9b31m\u202e\x7f\rx"

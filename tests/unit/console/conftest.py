@@ -14,8 +14,8 @@ import pytest
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless_tools.cli import dev
-from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.cli import served
+from a2a_serverless_tools.console.app import Console, Sessions
 from a2a_serverless_tools.local.own_file import log_of
 from a2a_serverless_tools.local.stack import Options, Stack
 from a2a_serverless_tools.operate.logs import kept_lines
@@ -57,7 +57,7 @@ def developing(file: Path, *, push: bool = False, **settings: Any) -> Iterator[D
     """`dev` on a file, with its console."""
     consoles: list[Console] = []
     with kept_lines(log_of(file)) as lines:
-        beside = partial(dev._beside, consoles, lines)
+        beside = partial(served.beside, consoles, lines, Sessions())
         agent, card = f"{ECHO / 'agent.py'}:agent", ECHO / "agent_card.json"
         options = Options(agent=agent, card=card, file=file, beside=beside, push=push)
         with Stack(Settings(auth="none", **settings), options) as stack:

@@ -19,7 +19,8 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import _LambdaHandler, lambda_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from tests.support.a2a_calls import message
 from tests.support.gateway import rest_event
 

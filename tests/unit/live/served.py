@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 from starlette.types import ASGIApp
 
 from a2a_serverless import aws
 from a2a_serverless.settings import Settings
-from a2a_serverless_tools.local.http_server import HttpServer, bind, guarded
-from a2a_serverless_tools.local.stack import Options, Running, Stack
+from a2a_serverless_tools.local.http_server import HttpServer, guarded
+from a2a_serverless_tools.local.sockets import bind
+from a2a_serverless_tools.local.stack import Options, Stack
 from tests.live import agent
 from tests.support.gateway import STAGE
 from tests.support.signed_links import Door
@@ -28,8 +29,8 @@ AGENT = Path(agent.__file__)
 
 def serve() -> None:
     """Print the stack's URL once it answers."""
-    with closing(bind(0)) as unused:
-        port = unused.getsockname()[1]
+    bound = bind(0)
+    port = bound.getsockname()[1]
     url = f"http://127.0.0.1:{port}/{STAGE}"
     with ExitStack() as running:
         running.enter_context(simulated_aws())
@@ -47,14 +48,14 @@ def serve() -> None:
             retry_base_s=0.01,
         )
 
-        def gateway(stack: Running) -> ASGIApp:
+        def gateway(stack: Stack, _: ASGIApp) -> ASGIApp:
             api = front(stack.settings, stack.backends, stack.card, stage=STAGE)
             return guarded(running.enter_context(api), settings, port)
 
         options = Options(
             agent=f"{AGENT}:agent",
             card=AGENT.with_name("agent_card.json"),
-            port=port,
+            bound=bound,
             push=True,
             concurrency=8,
             beside=gateway,

@@ -11,7 +11,8 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
-from a2a_serverless_tools.local.http_server import HttpServer, OwnAddress, bind
+from a2a_serverless_tools.local.http_server import HttpServer, OwnAddress
+from a2a_serverless_tools.local.sockets import bind
 
 PORT = 8000
 OWN = f"127.0.0.1:{PORT}"

@@ -14,7 +14,8 @@ from a2a.types import ListTasksRequest, StreamResponse
 from a2a_serverless.client import ResumingClient, Retries, create_resuming_client
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless_tools.local.http_server import HttpServer, bind
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
 from tests.support.clocks import ManualClock
 from tests.support.messages import request, storyteller
 from tests.support.scripted_worker import ScriptedWorker

@@ -54,38 +54,6 @@ def test_turns_share_a_local_worker() -> None:
             caller.until("COMPLETED", task["id"])
 
 
-EDITED = """
-import asyncio
-from pathlib import Path
-from a2a_serverless.worker import Worker
-
-class Agent(Worker):
-    async def handle(self, ctx):
-        while ctx.user_text == "hold" and not Path("GATE").exists():
-            await asyncio.sleep(0.02)
-        await ctx.complete("first")
-
-agent = Agent
-"""
-
-
-def test_an_edit_reaches_a_turn_beside_one_that_runs(tmp_path: Path) -> None:
-    """Turns that share one worker: each ends with the code that it began with."""
-    source, gate = tmp_path / "agent.py", tmp_path / "gate"
-    source.write_text(EDITED.replace("GATE", str(gate)))
-    settings = Settings(auth="none", worker_turns=5, turn_limit_s=60)
-    options = Options(agent=f"{source}:agent", card=CARD, concurrency=1, loads="changed")
-    with Stack(settings, options) as stack, Caller(stack.url) as caller:
-        held = caller.send("hold", waits=False)["id"]
-        caller.until("WORKING", held)
-        source.write_text(source.read_text().replace("first", "edited"))
-        quick = caller.send("quick")
-        gate.touch()
-        ended = caller.until("COMPLETED", held)
-    answers = [task["artifacts"][0]["parts"][0]["text"] for task in (ended, quick)]
-    assert answers == ["first", "edited"]
-
-
 def test_a_stack_with_turns_that_do_not_fit_does_not_start() -> None:
     """The start says which setting is missing, and not the first task."""
     options = Options(agent=MEETING, card=CARD)

@@ -23,7 +23,7 @@ from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import Settings
 from a2a_serverless.worker.agents import RESERVED, check, take_environment
-from a2a_serverless_tools.local.dotenv import Dotenv
+from a2a_serverless_tools.local import dotenv
 from tests.support import pages
 
 SECRET = "arn:aws:secretsmanager:us-east-1:123456789012:secret:agent"
@@ -240,14 +240,14 @@ def test_variables_of_a_file(tmp_path: Path) -> None:
         "# keys\n\nKEY=a=b \nexport QUOTED=' x # y '\nAWS_PROFILE=me\nSET=file\n"
     )
     environment = {"SET": "shell"}
-    assert Dotenv(tmp_path, environment).read() == tmp_path / ".env"
+    assert dotenv.read(tmp_path, environment) == tmp_path / ".env"
     assert environment == {
         "KEY": "a=b",
         "QUOTED": " x # y ",
         "AWS_PROFILE": "me",
         "SET": "shell",
     }
-    assert Dotenv(tmp_path / "nowhere", environment).read() is None
+    assert dotenv.read(tmp_path / "nowhere", environment) is None
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_values_of_a_file(tmp_path: Path, line: str, value: str, form: str) -> N
     """
     (tmp_path / ".env").write_text(form.format(line), encoding="utf-8", newline="")
     environment: dict[str, str] = {}
-    Dotenv(tmp_path, environment).read()
+    dotenv.read(tmp_path, environment)
     assert environment["KEY"] == value
 
 
@@ -279,31 +279,7 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / ".env").write_text(f"\nKEY='{VALUE}\n'\n\n{line}\n")
     environment: dict[str, str] = {}
     with pytest.raises(ConfigurationError) as refused:
-        Dotenv(tmp_path, environment).read()
+        dotenv.read(tmp_path, environment)
     assert str(refused.value).startswith(f"{tmp_path / '.env'}, line 5: ")
     assert VALUE not in str(refused.value)
     assert environment == {}
-
-
-def test_a_file_that_changes(tmp_path: Path) -> None:
-    """What it has set follows it; what others have set stays, and so does all if it is damaged."""
-    file, environment = tmp_path / ".env", {"SHELL": "mine"}
-    dotenv = Dotenv(tmp_path, environment)
-    assert dotenv.read() is None
-    assert dotenv.changed() == []
-    file.write_text("KEY=one\nGONE=x\nSHELL=file\nTAKEN=file\n")
-    assert dotenv.changed() == [str(file)]
-    dotenv.read()
-    environment["TAKEN"] = "secret"
-    file.write_text("KEY=two\nSHELL=other\nTAKEN=other\nNEW=y\n")
-    dotenv.read()
-    after = {"SHELL": "mine", "TAKEN": "secret", "KEY": "two", "NEW": "y"}
-    assert environment == after
-    file.write_text("KEY=three\nKEY\n")
-    with pytest.raises(ConfigurationError, match="line 2"):
-        dotenv.read()
-    assert (environment, dotenv.changed()) == (after, [])
-    file.unlink()
-    assert dotenv.changed() == [str(file)]
-    assert dotenv.read() is None
-    assert environment == {"SHELL": "mine", "TAKEN": "secret"}

@@ -51,7 +51,7 @@ async def test_one_poll_asks_for_all_free_places() -> None:
     heads = [await bench.send() for _ in range(12)]
     serving = asyncio.create_task(bench.adapter.serve(concurrency=14))
     await clock.pass_time(1)
-    assert len(bench.adapter.agent.started) == 12  # type: ignore[union-attr]
+    assert len(bench.adapter.agent.started) == 12  # type: ignore[attr-defined]
     assert asked == [10, 4, 2]
     assert max(open_polls) == 1
     await clock.pass_time(10)

@@ -21,7 +21,6 @@ from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.wiring import Backends
-from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.delivery import Delivery
 from a2a_serverless.worker.heartbeat import Heartbeat
 from a2a_serverless.worker.lease import HeadPoller
@@ -96,7 +95,7 @@ class WorkerAdapter:
 
     Args:
         backends: storage and queue, seen through any scope.
-        agent: runs all turns, several at a time; or a `TurnAgents`, which gives each turn its own.
+        agent: runs all turns, several at a time.
         settings: retries, visibility and the time a cancel may take.
         deadline_margin_s: how long before its deadline a turn is given back.
         has_heartbeat: False where the queue keeps a delivery for as long as a turn can take.
@@ -112,7 +111,7 @@ class WorkerAdapter:
     def __init__(
         self,
         backends: Backends,
-        agent: AgentExecutor | TurnAgents,
+        agent: AgentExecutor,
         settings: Settings,
         *,
         deadline_margin_s: float = DEADLINE_MARGIN_S,

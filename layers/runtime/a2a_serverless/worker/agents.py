@@ -17,12 +17,10 @@ import re
 import sys
 import threading
 import traceback
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from functools import partial
-from importlib.abc import Loader
 from pathlib import Path
 from threading import current_thread, main_thread
 from types import ModuleType
@@ -169,27 +167,12 @@ _PARALLEL: Final = (
 )
 
 
-class TurnAgents(ABC):
-    """Gives each turn its agent, in a process whose agent may change while it runs."""
-
-    @abstractmethod
-    def for_turn(self) -> AgentExecutor:
-        """Return the agent of a turn, or of a cancel, that begins now; called in any thread."""
-
-
-def load_agent(
-    reference: str,
-    *,
-    folder: Path | None = None,
-    loader: Callable[[str, str], Loader] | None = None,
-) -> AgentExecutor:
+def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
     """Return the agent that `FILE.py:NAME` names.
 
     It is a class or an instance of `AgentExecutor` or `Worker`; a class is called without
     arguments. A relative FILE is looked for in `folder`, by default the
-    working directory. The file's own folder joins the import path. `loader` makes the loader of the
-    file's module, of its name and path; by default Python's. One that has its `source` needs no
-    file.
+    working directory. The file's own folder joins the import path.
 
     Raises:
         ConfigurationError: it cannot be used; one sentence names the file, the name and the reason.
@@ -197,7 +180,7 @@ def load_agent(
     path, separator, name = reference.rpartition(":")
     if not (separator and name and path.endswith(".py")):
         raise ConfigurationError(f"The agent {reference!r} is not of the form FILE.py:NAME.")
-    module = _import((folder or Path()) / path, reference, loader)
+    module = _import((folder or Path()) / path, reference)
     found = getattr(module, name, None)
     if found is None:
         has = [each for each, value in vars(module).items() if _is_agent(value, module)]
@@ -331,14 +314,13 @@ def keeps_conversation(agent: AgentExecutor) -> bool:
     return bool(getattr(agent, "keeps_conversation", False))
 
 
-def _import(path: Path, reference: str, loader: Callable[[str, str], Loader] | None) -> ModuleType:
+def _import(path: Path, reference: str) -> ModuleType:
     named, path = path, path.resolve()
     name = f"a2a_agent_{digest('agent', str(path)).replace('-', '_')}"
-    own = loader(name, str(path)) if loader else None
-    if getattr(own, "source", None) is None and not path.is_file():
+    if not path.is_file():
         msg = f"The agent {reference!r} cannot be used: there is no file {named}."
         raise ConfigurationError(msg)
-    spec = importlib.util.spec_from_file_location(name, path, loader=own)
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         msg = f"The agent {reference!r} cannot be used: {path} is no Python module."
         raise ConfigurationError(msg)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from a2a.server.agent_execution import AgentExecutor
 from a2a.types import TaskState
 
 from a2a_serverless import faults
@@ -69,7 +68,7 @@ from a2a_serverless.tasks.head import SHUTDOWN, FailedBy, Head, Operation, plain
 from a2a_serverless.tasks.identity import Scope, new_token
 from a2a_serverless.tasks.rules import Commit, releasing, wants_snapshot
 from a2a_serverless.tasks.usage import MILLION, total
-from a2a_serverless.worker.agents import PropagatingAgent, TurnAgents
+from a2a_serverless.worker.agents import PropagatingAgent
 from a2a_serverless.worker.attempt import AgentRun, TurnInput, canceled_turn_of, turn_of
 from a2a_serverless.worker.failures import log_exceptions, reason_of
 from a2a_serverless.worker.lease import Lease, StaleReadError
@@ -423,10 +422,7 @@ class Delivery:
             visibility_s=settings.visibility_s,
             until=until,
         )
-        agent: AgentExecutor | TurnAgents = adapter.agent
-        if isinstance(agent, TurnAgents):
-            # In a thread: it may import the agent, which must not hold up the turns beside it.
-            agent = await asyncio.to_thread(agent.for_turn)
+        agent = adapter.agent
         if adapter.propagated is not None:
             agent = PropagatingAgent(agent, adapter.propagated, log.caller.variables)
         spending = None

@@ -25,7 +25,6 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import MOST_AT_ONCE, WorkerAdapter
-from a2a_serverless.worker.agents import TurnAgents
 from a2a_serverless.worker.loops import have_threads, run_to_end
 
 T = TypeVar("T")
@@ -157,9 +156,7 @@ class WorkerFunction(EventFunction):
             quarantine queue.
     """
 
-    def __init__(
-        self, backends: Backends, agent: AgentExecutor | TurnAgents, settings: Settings
-    ) -> None:
+    def __init__(self, backends: Backends, agent: AgentExecutor, settings: Settings) -> None:
         settings.check_sharing()
         self._operations = backends.operations
         shares = settings.worker_turns > 1
