@@ -349,21 +349,17 @@ _GRACE_S: Final = 15.0
 """Seconds of a lease beyond its wait's deadline, in which the answer ends and gives it back."""
 
 
+@dataclass(slots=True)
 class Wait:
-    """The wait of one answer: one of those that its caller, and all callers, may have at a time.
+    """The wait of one answer: one of those that its caller, and all callers, may have at a time."""
 
-    Args:
-        leases: None if waits are not counted.
-        caller: the client's identity; empty where callers are not known.
-    """
-
-    is_refused = False
+    _leases: Leases | None
+    """None: waits are not counted."""
+    _caller: str
+    """The client's identity; empty where callers are not known."""
+    is_refused: bool = False
     """True since a lease was asked for and there was none: the answer goes out as it is."""
-
-    def __init__(self, leases: Leases | None, caller: str) -> None:
-        self._leases = leases
-        self._caller = caller
-        self._lease: Lease | None = None
+    _lease: Lease | None = None
 
     async def begin(self, for_s: float) -> bool:
         """Take a lease for `for_s` seconds and some grace; False if there is none."""

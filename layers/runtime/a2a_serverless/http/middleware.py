@@ -7,6 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
@@ -70,10 +71,6 @@ def add_middleware(
     if settings.cors_origins:
         # A browser's preflight has no credentials, and it must read refusals, too.
         app.add_middleware(CORSMiddleware, **_browser_access(settings.cors_origins))
-
-
-def _headers(beginning: Message) -> MutableHeaders:
-    return MutableHeaders(raw=beginning.setdefault("headers", []))
 
 
 class _Admission:
@@ -233,6 +230,7 @@ class _Rate:
 # -- answers ---------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
 class _Answer:
     """Sends the answer to a request with the media type, extensions and form of its errors.
 
@@ -250,15 +248,14 @@ class _Answer:
     of a body that is too long and of a missing key, too. This loads none of the models of 0.3.
     """
 
-    def __init__(self, request: Request, send: Send, offered: frozenset[str]) -> None:
-        self.is_private = False
-        """True for an answer that no cache may keep."""
-        self.has_begun = False
-        self._request = request
-        self._send = send
-        self._offered = offered
-        self._error: tuple[Message, Callable[[bytes], bytes]] | None = None
-        """An error's beginning, whose length is not known before the body, and the body's form."""
+    _request: Request
+    _send: Send
+    _offered: frozenset[str]
+    is_private: bool = False
+    """True for an answer that no cache may keep."""
+    has_begun: bool = False
+    _error: tuple[Message, Callable[[bytes], bytes]] | None = None
+    """An error's beginning, whose length is not known before the body, and the body's form."""
 
     async def send(self, message: Message) -> None:
         """Send a message of the answer."""
@@ -272,13 +269,13 @@ class _Answer:
         elif self._error is not None:
             start, formed = self._error
             message = {**message, "body": formed(message["body"])}
-            _headers(start)["content-length"] = str(len(message["body"]))
+            MutableHeaders(scope=start)["content-length"] = str(len(message["body"]))
             self._error = None
             await self._send(start)
         await self._send(message)
 
     def _negotiate(self, beginning: Message) -> None:
-        headers = _headers(beginning)
+        headers = MutableHeaders(scope=beginning)
         if self.is_private:
             headers.setdefault("Cache-Control", "no-store")
         if beginning["status"] >= _BAD_REQUEST:

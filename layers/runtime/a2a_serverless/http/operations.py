@@ -492,7 +492,7 @@ class A2AOperation:
     def show(self, result: Any) -> _Json | None:
         """Return the JSON of a result; None: it has none."""
         if self.request is SendMessageRequest:
-            return _by_kind(result)
+            return {_KINDS[type(result)]: json_of(result)}
         if isinstance(result, ListTasksResponse):
             return _shown_page(result)
         return None if result is None else json_of(result)
@@ -500,7 +500,7 @@ class A2AOperation:
 
 def shown_event(item: StreamEvent) -> _Json:
     """Return the JSON of an event in a stream."""
-    return _by_kind(item.event)
+    return {_KINDS[type(item.event)]: json_of(item.event)}
 
 
 def _shown_page(found: ListTasksResponse) -> _Json:
@@ -515,10 +515,6 @@ def _shown_page(found: ListTasksResponse) -> _Json:
         "pageSize": found.page_size,
         "totalSize": found.total_size,
     }
-
-
-def _by_kind(event: Event) -> _Json:
-    return {_KINDS[type(event)]: json_of(event)}
 
 
 def task_of(result: Any) -> str:

@@ -119,6 +119,7 @@ def observed_attempt(log: Log, *, clock: Clock, timing: Timing) -> Iterator[Span
     head = log.head
     number = head.attempts + head.spared.faults + head.spared.interruptions + 1
     metrics.count("Attempts")
+    works_on(log, clock.now_ms())
     if not head.was_claimed and head.state == TaskState.TASK_STATE_SUBMITTED:
         queued_ms = clock.now_ms() - head.status_at
         metrics.time("TimeQueued", queued_ms)

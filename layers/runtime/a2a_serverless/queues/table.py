@@ -409,7 +409,12 @@ class TableQueue(FifoQueue[M]):
                     left_s = (entry["due_at"] - self._clock.now_ms()) / 1000
                     return taken, max(_LEAST_WAIT_S, min(next_s, left_s))
                 try:
-                    group = await self._received(Key(entry["PK"], entry["SK"]), now)
+                    key = Key(entry["PK"], entry["SK"])
+                    group = await self._change(key, _Group.receive, now, self._visibility_s)
+                    # What was received too often is a dead letter: the next one is received.
+                    while self._dead_letters and group and group.receives > self._max_receives:
+                        await self._bury(group, now)
+                        group = await self._change(key, _Group.receive, now, self._visibility_s)
                 except UnavailableError as error:
                     # What was taken lies hidden, and is handed out; a group whose dead letters are
                     # full holds up no other one.
@@ -420,14 +425,6 @@ class TableQueue(FifoQueue[M]):
                 if group is not None:
                     taken.append(self._record(group))
         return taken, next_s
-
-    async def _received(self, key: Key, now: int) -> _Group | None:
-        """Receive the first message of a group that is no dead letter; None if none is visible."""
-        while group := await self._change(key, _Group.receive, now, self._visibility_s):
-            if not self._dead_letters or group.receives <= self._max_receives:
-                break
-            await self._bury(group, now)
-        return group
 
     async def _bury(self, group: _Group, now: int) -> None:
         """Move the first message of a group to the dead letters, in one step."""

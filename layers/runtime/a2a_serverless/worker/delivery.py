@@ -367,7 +367,6 @@ class Delivery:
         claims_first: bool,  # noqa: FBT001 - as `_start` got it
     ) -> Verdict:
         adapter, head = self._adapter, log.head
-        works_on(log, adapter.clock.now_ms())
         timing = self._storage.timing
         with observed_attempt(log, clock=adapter.clock, timing=timing) as span:
             if adapter.watch is not None:
