@@ -356,8 +356,8 @@ async def test_retries_stand_in_the_line_of_their_caller(desk: Desk) -> None:
         assert new is not None
         assert await desk.storage.leave(new, "share")
         desk.clock.advance(1)
-    waiting = await shares.waiting(desk.storage, desk.storage.scope.person, 1)
-    assert len(waiting[desk.storage.scope.person]) == 3
+    waiting = await shares.waiting(desk.storage, desk.storage.scope.principal, 1)
+    assert len(waiting[desk.storage.scope.principal]) == 3
 
 
 @pytest.mark.parametrize("context", ["", CONTEXT], ids=["the caller", "the context"])

@@ -44,15 +44,15 @@ async def left(storage: DurableStorage, reason: Reason = "share", at: int | None
 
 async def in_line(storage: DurableStorage, key: str) -> list[Item]:
     found = await storage.table.all(Range(partition=key, index=layout.BY_LINE))
-    return [item for item in found if layout.person_in(item) == storage.scope.person]
+    return [item for item in found if layout.principal_in(item) == storage.scope.principal]
 
 
 async def waiting(storage: DurableStorage) -> list[Item]:
-    return await in_line(storage, layout.waiting_key(storage.scope.person))
+    return await in_line(storage, layout.waiting_key(storage.scope.principal))
 
 
 async def out(storage: DurableStorage) -> list[Item]:
-    keys = (layout.WOKEN, layout.share_key(storage.scope.person))
+    keys = (layout.WOKEN, layout.share_key(storage.scope.principal))
     return [item for key in keys for item in await in_line(storage, key)]
 
 

@@ -414,7 +414,7 @@ async def test_a_scopes_contexts_are_found_in_its_index(
             IndexName="by-scope",
             KeyConditionExpression="scope_key = :scope AND begins_with(status_key, :context)",
             ExpressionAttributeValues={
-                ":scope": {"S": f"{storage.scope.person}#{shard}"},
+                ":scope": {"S": f"{storage.scope.principal}#{shard}"},
                 ":context": {"S": f"{storage.scope.tenant}#!CONTEXT#"},
             },
         )["Items"]

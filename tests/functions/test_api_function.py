@@ -184,7 +184,7 @@ async def test_a_task_behind_a_fence_is_deleted(
             return await client.post("/message:send", json=body, headers=headers)
 
         first = (await send()).json()["task"]["id"]
-        erasure = Erasure(backends.storage, Owner(Scope.of("", "default").person))
+        erasure = Erasure(backends.storage, Owner(Scope.of("", "default").principal))
         await erasure._put_up(backends.storage.clock.now_ms())
         app = create_app(settings, backends, storyteller(), entrypoint=entrypoint)
         client._transport = httpx.ASGITransport(app)

@@ -136,7 +136,7 @@ def test_what_was_stored_behind_a_fence_is_deleted(
     storage = function.backends.storage
     monkeypatch.setattr(storage, "clock", clock)
     head = open_task(function)
-    run(function, Erasure(storage, Owner(storage.scope.person, "context")).step(limit=1))
+    run(function, Erasure(storage, Owner(storage.scope.principal, "context")).step(limit=1))
     large = request("long " * 20_000)
     late = run(function, storage.open_task("context", large)).head
     assert len(stored_blobs()) == 1

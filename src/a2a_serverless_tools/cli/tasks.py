@@ -195,7 +195,7 @@ def owner_of(options: Namespace) -> Owner:
         return Owner(options.scope, options.context)
     user = options.user or oidc_principal(options.issuer, options.subject)
     scope = Scope.of(options.tenant or "", user)
-    return Owner(scope.person if options.tenant is None else scope.digest, options.context)
+    return Owner(scope.principal if options.tenant is None else scope.digest, options.context)
 
 
 def nothing_of(options: Namespace, sentence: str) -> int:

@@ -99,7 +99,7 @@ def test_all_of_a_caller(purge: Run, database: Database, storage: DurableStorage
     assert wait(list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 0
     again = (
         "a2a-serverless: ann has nothing in the table tasks, and nothing was deleted. Looked in all"
-        f" tenants, of the scopes that begin with {ANN.person}: check the name; a caller with"
+        f" tenants, of the scopes that begin with {ANN.principal}: check the name; a caller with"
         " tokens is named by --subject and --issuer.\n"
     )
     assert purge("--user", "ann", "--yes") == (3, "", again)

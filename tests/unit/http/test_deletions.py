@@ -38,7 +38,7 @@ RECEIVERS = "192.0.2.7"
 """An address: each send with a webhook would look a name up, in real time."""
 KEYS = {"alice": "alice-has-a-key-of-her-own", "bob": "bob-has-a-key-of-his-own-x"}
 TENANTS = ("", "acme", "umbrella")
-ALICE = Owner(Scope.of("", "alice").person)
+ALICE = Owner(Scope.of("", "alice").principal)
 
 
 async def remembered(context: RequestContext, queue: EventQueue) -> None:

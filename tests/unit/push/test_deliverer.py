@@ -993,7 +993,7 @@ async def test_a_given_up_notification_is_counted_by_its_caller(world: World) ->
     with counted() as seen:
         await world.pump()
     assert seen.total("PushGivenUp") == 1
-    number = caller_number(Scope(head.scope).person)
+    number = caller_number(Scope(head.scope).principal)
     assert seen.values("Callers", whose="untold") == [number]
 
 

@@ -228,7 +228,7 @@ async def test_a_dead_worker_keeps_no_share() -> None:
     assert woken is not None
     assert [each.task_id for each in await shares.woken(world.storage)] == [head.task_id]
     await storage.commit(woken, Commit(token="dead", claims=True))
-    person = storage.scope.person
+    person = storage.scope.principal
     assert (await shares.woken(world.storage), await shares.taken(world.storage, person)) == ([], 1)
     world.clock.advance(storage.timing.lease_s + 1)
     assert await shares.taken(world.storage, person) == 0

@@ -206,7 +206,7 @@ async def test_a_commit_without_an_answer_counts_once(
     stand, head = await run(handle, caller_tokens_per_day=1000)
     assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 2)
     assert total(head.usage) == Usage("", 2, 14)
-    person = Scope(head.scope).person
+    person = Scope(head.scope).principal
     spending = Spending(stand.bench.storage.table, person, stand.clock)
     assert (await spending.read()).tokens == 14
 

@@ -58,7 +58,7 @@ from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.blobs import FOREIGN, SCHEME
 from a2a_serverless.tasks.entries import is_plain, json_of
-from a2a_serverless.tasks.fold import Event, bound
+from a2a_serverless.tasks.fold import bound
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import check_context_id
 from a2a_serverless.tasks.rules import key_digest, terminal_error

@@ -92,7 +92,7 @@ class _OpenWebhooks:
         """
         if not self.most:
             return True
-        caller, now_ms = webhooks.scope.person, webhooks.clock.now_ms()
+        caller, now_ms = webhooks.scope.principal, webhooks.clock.now_ms()
         left, until_ms = self._left.get(caller, (0, 0))
         if now_ms >= until_ms:
             free = self.most - await webhooks.count_open()

@@ -233,7 +233,7 @@ class _Job:
         self._clock = deliverer.clock
         self._storage = deliverer.storage.for_scope(Scope(job.scope))
         self._head: Head | None = None
-        self._person = Scope(job.scope).person
+        self._principal = Scope(job.scope).principal
         """The caller behind the task, the same in all its tenants."""
         self._destination = Destination(breakers={}, is_trusted=False)
         self._held: Outcome | None = None
@@ -332,7 +332,9 @@ class _Job:
 
     async def _passes(self, push: Push) -> Verdict | None:
         """Ask the breakers; return None if the event is sent, or given up without a call."""
-        self._destination = await self._deliverer.destinations.find(self._person, push.config.url)
+        self._destination = await self._deliverer.destinations.find(
+            self._principal, push.config.url
+        )
         self._held = await self._asked(push)
         if self._held is not None and self._held.meaning == "again" and not self._is_overdue(push):
             return await self._hold(push, self._held)
@@ -358,7 +360,7 @@ class _Job:
                 await destinations.note(self._destination, outcome, is_consent=True)
                 if outcome.meaning == "delivered":
                     return None
-            self._destination = await destinations.find(self._person, push.config.url)
+            self._destination = await destinations.find(self._principal, push.config.url)
             state, breaker = self._destination.state(self._clock.now_ms())
         if breaker is None:
             return None
@@ -444,7 +446,7 @@ class _Job:
         if places is None:
             return await request()
         return await places.during(
-            request, caller=self._person, has_failed=push.failures > 0, timeout_s=timeout_s
+            request, caller=self._principal, has_failed=push.failures > 0, timeout_s=timeout_s
         )
 
     async def _put_off(self, attempt: _Try, outcome: Outcome) -> Verdict | None:
@@ -495,7 +497,7 @@ class _Job:
         refused = int(is_refused)
         await self._advance(attempt, outcome, failing_since=failing_since, refused=refused)
         metrics.count("PushGivenUp")
-        metrics.number("Callers", caller_number(self._person), whose="untold")
+        metrics.number("Callers", caller_number(self._principal), whose="untold")
         action, text = "push_given_up", "Notification given up"
         if is_refused and attempt.push.url_refusals + 1 == MAX_REFUSALS:
             action = "push_receiver_given_up"

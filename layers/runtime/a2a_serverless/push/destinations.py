@@ -66,7 +66,7 @@ class Destinations:
         self._base_s = base_s
         self._known: dict[Key, tuple[CircuitBreaker, int]] = {}
 
-    async def find(self, person: str, url: str) -> Destination:
+    async def find(self, principal: str, url: str) -> Destination:
         """Return the destination of a caller's URL.
 
         The query does not count: many URLs that differ in it alone are one. A URL that cannot be
@@ -80,7 +80,7 @@ class Destinations:
         place = f"{receiver.origin}{receiver.target.partition('?')[0]}"
         kinds: dict[Key, Kind] = {destination_key("HOST", receiver.host): "host"}
         if not is_trusted:
-            kinds[destination_key("CONSENT", person, place)] = "consent"
+            kinds[destination_key("CONSENT", principal, place)] = "consent"
         return Destination(breakers=await self._read(kinds), is_trusted=is_trusted)
 
     async def claim(self, destination: Destination, *, for_s: float) -> bool:

@@ -179,10 +179,10 @@ def _keys_of(head: Head) -> Item:
     if head.due_at is not None:
         keys["due_key"] = due_key(shard)
     if head.left == "share" or head.woken:
-        person = Scope(head.scope).person
-        has_share = share_key(person) if head.is_claimed else WOKEN
-        keys["line_key"] = has_share if head.woken else waiting_key(person)
-        keys["line_at"] = line_place(person, head.left_at, head.task_id)
+        principal = Scope(head.scope).principal
+        has_share = share_key(principal) if head.is_claimed else WOKEN
+        keys["line_key"] = has_share if head.woken else waiting_key(principal)
+        keys["line_at"] = line_place(principal, head.left_at, head.task_id)
     if (attention := head.attention) is not None:
         keys |= attention_values(head.task_id, attention)
     return keys

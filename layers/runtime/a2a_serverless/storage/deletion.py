@@ -43,7 +43,7 @@ from a2a_serverless.storage.table import (
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import (
-    PERSON_CHARS,
+    PRINCIPAL_CHARS,
     Scope,
     check_context_id,
     first_task_id,
@@ -337,7 +337,7 @@ def _tasks_in(entries: list[Item]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose data is meant: a person's (`Scope.person`) or a scope's, or of them one context's."""
+    """Whose data is meant: that of a `Scope.principal`, of a scope, or of one context of them."""
 
     name: str
     context_id: str | None = None
@@ -350,12 +350,12 @@ class Owner:
         return layout.context_key(self.name, check_context_id(self.context_id))
 
     async def scopes(self, storage: DurableStorage) -> list[Scope]:
-        """Return the scopes of the owner: of a person those with a task, a state or an upload.
+        """Return the scopes of the owner: of a principal those with a task, a state or an upload.
 
         The index shows them by now, or the store of files does.
         """
-        is_person = len(self.name) == PERSON_CHARS
-        return await _scopes_of(storage, self.name) if is_person else [Scope(self.name)]
+        is_principal = len(self.name) == PRINCIPAL_CHARS
+        return await _scopes_of(storage, self.name) if is_principal else [Scope(self.name)]
 
 
 class Erasure:
@@ -446,20 +446,22 @@ async def delete_fenced(storage: DurableStorage, head: Head) -> None:
     await forget_line(storage, head.context_id)
 
 
-async def _scopes_of(storage: DurableStorage, person: str) -> list[Scope]:
-    """Return the scopes in which a person (`Scope.person`) has anything, one a tenant.
+async def _scopes_of(storage: DurableStorage, principal: str) -> list[Scope]:
+    """Return the scopes in which a principal (`Scope.principal`) has anything, one a tenant.
 
     The index lags behind: tasks and states that were written a moment ago may be missing.
     """
     blobs = storage.table.blobs
-    tenants = {scope[PERSON_CHARS:] for scope in await blobs.scopes(person)} if blobs else set()
+    tenants = (
+        {scope[PRINCIPAL_CHARS:] for scope in await blobs.scopes(principal)} if blobs else set()
+    )
     for shard in range(layout.SHARDS):
-        wanted = Range(partition=layout.scope_key(person, shard), index=layout.BY_SCOPE)
+        wanted = Range(partition=layout.scope_key(principal, shard), index=layout.BY_SCOPE)
         while found := await storage.table.first(1, wanted):
             tenant = found[0]["status_key"].partition("#")[0]
             tenants.add(tenant)
-            wanted = replace(wanted, first=layout.whole_scope(person + tenant)[1])
-    return [Scope(person + tenant) for tenant in sorted(tenants)]
+            wanted = replace(wanted, first=layout.whole_scope(principal + tenant)[1])
+    return [Scope(principal + tenant) for tenant in sorted(tenants)]
 
 
 async def _places_in_scope(

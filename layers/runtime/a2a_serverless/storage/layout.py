@@ -155,8 +155,8 @@ def fenced_in(sort: str) -> str:
 
 
 def owners_of(scope: str, context_id: str) -> list[str]:
-    """Return the names of all fences that a task may be behind: of its person, scope or context."""
-    owners = [Scope(scope).person, scope]
+    """Return the names of the fences before a task: those of its principal, scope and context."""
+    owners = [Scope(scope).principal, scope]
     return owners + [context_key(owner, context_id) for owner in owners]
 
 
@@ -210,8 +210,8 @@ def push_sort(incarnation: str, config_id: str) -> str:
 
 
 def scope_key(scope: str, shard: int) -> str:
-    """Return a key of the index by scope: a person's scopes share a partition, tenant by tenant."""
-    return f"{Scope(scope).person}#{shard}"
+    """Return a key of the index by scope: the scopes of a principal share a partition."""
+    return f"{Scope(scope).principal}#{shard}"
 
 
 def scope_keys(scope: str) -> list[str]:
@@ -240,14 +240,14 @@ def whole_scope(scope: str) -> tuple[str, str]:
     return in_scope(scope, ""), f"{Scope(scope).tenant}$"
 
 
-def share_key(person: str) -> str:
+def share_key(principal: str) -> str:
     """Return the `line_key` of the turns of a caller that an attempt has taken out of the line."""
-    return f"SHARE#{person}"
+    return f"SHARE#{principal}"
 
 
-def waiting_key(person: str) -> str:
+def waiting_key(principal: str) -> str:
     """Return the `line_key` of the turns of a caller that wait for a share of the workers."""
-    return waiting_keys()[zlib.crc32(person.encode()) % LINES]
+    return waiting_keys()[zlib.crc32(principal.encode()) % LINES]
 
 
 def waiting_keys() -> list[str]:
@@ -255,12 +255,12 @@ def waiting_keys() -> list[str]:
     return [f"{WAITING}#{shard}" for shard in range(LINES)]
 
 
-def line_place(person: str, at_ms: int, task_id: str) -> str:
+def line_place(principal: str, at_ms: int, task_id: str) -> str:
     """Return the place of a turn in the line: its caller's turns stand together, by time."""
-    return f"{person}#{status_key(at_ms, task_id)}"
+    return f"{principal}#{status_key(at_ms, task_id)}"
 
 
-def person_in(entry: Mapping[str, Any]) -> str:
+def principal_in(entry: Mapping[str, Any]) -> str:
     """Return the caller of an entry of the index by line."""
     line_at: str = entry["line_at"]
     return line_at.partition("#")[0]
@@ -328,7 +328,7 @@ def open_webhook(scope: str, task_id: str, config_id: str) -> dict[str, str]:
 
 def open_webhooks(scope: str) -> str:
     """Return the key of the index by scope of a caller's open webhooks, in all its tenants."""
-    return f"HOOKS#{Scope(scope).person}"
+    return f"HOOKS#{Scope(scope).principal}"
 
 
 def tells_of_push(sort: str, item: Mapping[str, Any]) -> bool:

@@ -43,9 +43,9 @@ async def _waiting_in(
             entries = await storage.table.first(PAGE, _live(storage, key, place, last))
             if not entries:
                 break
-            person = layout.person_in(entries[0])
-            found.setdefault(person, [e for e in entries if layout.person_in(e) == person])
-            place = f"{person}$"
+            principal = layout.principal_in(entries[0])
+            found.setdefault(principal, [e for e in entries if layout.principal_in(e) == principal])
+            place = f"{principal}$"
     return found
 
 
@@ -61,20 +61,20 @@ async def woken(storage: DurableStorage, *, but: str = "") -> list[Head]:
 
 async def ahead(storage: DurableStorage, head: Head, most: int) -> int:
     """Return how many turns of its caller stand in line before a turn: up to `most` are counted."""
-    person = Scope(head.scope).person
-    own = layout.line_place(person, head.left_at, head.task_id)
-    before = _live(storage, layout.waiting_key(person), f"{person}#", own)
+    principal = Scope(head.scope).principal
+    own = layout.line_place(principal, head.left_at, head.task_id)
+    before = _live(storage, layout.waiting_key(principal), f"{principal}#", own)
     found = await storage.table.first(most + 1, before)
     return min(most, len([entry for entry in found if entry["line_at"] < own]))
 
 
-async def taken(storage: DurableStorage, person: str) -> int:
+async def taken(storage: DurableStorage, principal: str) -> int:
     """Return how many turns of a caller have been taken out of the line and have not ended.
 
     A turn whose worker is dead counts as long as its lease lasts.
     """
     in_time = Check("due_at", ">", storage.clock.now_ms())
-    of_caller = Range(partition=layout.share_key(person), index=layout.BY_LINE, when=[in_time])
+    of_caller = Range(partition=layout.share_key(principal), index=layout.BY_LINE, when=[in_time])
     return await storage.table.count(of_caller)
 
 

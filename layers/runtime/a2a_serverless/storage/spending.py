@@ -20,13 +20,13 @@ class Spending:
 
     Args:
         table: where it is.
-        person: the caller in all tenants, as `Scope.person` names it.
+        principal: the caller in all tenants, as `Scope.principal` names it.
         clock: tells the day.
     """
 
-    def __init__(self, table: Table, person: str, clock: Clock) -> None:
+    def __init__(self, table: Table, principal: str, clock: Clock) -> None:
         self._table = table
-        self._person = person
+        self._principal = principal
         self._clock = clock
 
     async def read(self) -> Usage:
@@ -55,4 +55,4 @@ class Spending:
 
     def _key(self) -> Key:
         day = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).date()
-        return Key(f"SPENT#{self._person}", f"DAY#{day}")
+        return Key(f"SPENT#{self._principal}", f"DAY#{day}")

@@ -19,7 +19,7 @@ from a2a_serverless.errors import InvalidArgumentError
 
 MAX_CONTEXT_ID_BYTES = 512
 MAX_KEY_BYTES = 512
-PERSON_CHARS = 16
+PRINCIPAL_CHARS = 16
 """Characters of a scope that name the principal: 96 bits of a digest, as those that name both."""
 TaskKey: TypeAlias = tuple[str, str]
 """The scope's digest and the id of a task."""
@@ -44,7 +44,7 @@ def digest(kind: str, *fields: str) -> str:
 class Scope:
     """The owner of a task: tenant and authenticated principal, known by their digest alone.
 
-    It is 16 characters of the principal and 16 of both: the scopes of one person begin alike.
+    It is 16 characters of the principal and 16 of both: the scopes of one principal begin alike.
     """
 
     digest: str
@@ -52,15 +52,15 @@ class Scope:
     @classmethod
     def of(cls, tenant: str, principal: str) -> Scope:
         both = digest("scope", tenant, principal)
-        return cls(digest("person", principal)[:PERSON_CHARS] + both[:PERSON_CHARS])
+        return cls(digest("person", principal)[:PRINCIPAL_CHARS] + both[:PRINCIPAL_CHARS])
 
     @property
-    def person(self) -> str:
-        return self.digest[:PERSON_CHARS]
+    def principal(self) -> str:
+        return self.digest[:PRINCIPAL_CHARS]
 
     @property
     def tenant(self) -> str:
-        return self.digest[PERSON_CHARS:]
+        return self.digest[PRINCIPAL_CHARS:]
 
 
 def oidc_principal(issuer: str, subject: str) -> str:

@@ -426,8 +426,8 @@ class Delivery:
             agent = PropagatingAgent(agent, adapter.propagated, log.caller.variables)
         spending = None
         if adapter.budgets.is_set and adapter.budgets.caller.is_set:
-            person = Scope(self._params.scope).person
-            spending = Spending(self._storage.table, person, adapter.clock)
+            principal = Scope(self._params.scope).principal
+            spending = Spending(self._storage.table, principal, adapter.clock)
         return AgentRun(
             agent=agent,
             given=await given.shown(self._storage, adapter.inline),

@@ -146,7 +146,7 @@ class Shares:
 
     async def _is_next(self, head: Head, waiting: Mapping[str, list[Item]]) -> bool:
         """Return True if a turn would be woken before those that wait."""
-        own = Scope(head.scope).person
+        own = Scope(head.scope).principal
         people = {*waiting, own}
         at_work = await self._at_work(people)
         place = layout.line_place(own, head.left_at, head.task_id)
@@ -305,13 +305,13 @@ class Shares:
         waiting = await self._waiting()
         at_work = await self._at_work(waiting, woken)
         while waiting and count > 0:
-            person = min(waiting, key=lambda p: (at_work[p], waiting[p][0]["line_at"][16:]))
+            principal = min(waiting, key=lambda p: (at_work[p], waiting[p][0]["line_at"][16:]))
             most = count if len(waiting) == 1 else 1
-            done = await self._wake_first(waiting[person], most)
-            at_work[person] += done
+            done = await self._wake_first(waiting[principal], most)
+            at_work[principal] += done
             count -= done
-            if not waiting[person]:
-                del waiting[person]
+            if not waiting[principal]:
+                del waiting[principal]
 
     async def _waiting(self) -> dict[str, list[Item]]:
         start = digest("line", str(self._chance()))
@@ -326,7 +326,7 @@ class Shares:
         if len(people) <= 1:
             return Counter()
         on_queue = await shares.woken(self._storage) if woken is None else woken
-        found = Counter(Scope(head.scope).person for head in on_queue)
+        found = Counter(Scope(head.scope).principal for head in on_queue)
         taken = await asyncio.gather(*(shares.taken(self._storage, each) for each in people))
         found.update(dict(zip(people, taken, strict=True)))
         return found
