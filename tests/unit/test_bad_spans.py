@@ -117,7 +117,7 @@ async def run(provider: Any) -> str:
         bench = Bench(WorkerExecutor(Traced()))
         with spans.span("request", {}):
             head = await bench.send("hello")
-            given = spans.trace_id(spans.trace_context())
+            given = spans._trace_id(spans.trace_context())
         assert await bench.work()
         spans.flush()
         assert (await bench.head(head)).state == S.TASK_STATE_COMPLETED

@@ -10,12 +10,12 @@ import pytest
 from a2a_serverless.errors import TaskNotFoundError, UnavailableError
 from a2a_serverless.observability import spans
 from a2a_serverless.observability.spans import (
+    _trace_id,
     incoming,
     loaded,
     span,
     stored,
     trace_context,
-    trace_id,
 )
 from tests.support.observed import ids_of, links_of, logged, parent_of, recorded
 
@@ -63,7 +63,7 @@ def test_a_clients_trace_is_read_with_care(parent: str, state: str, read: dict[s
     assert sent.get("tracestate", "").replace(", ", ",") == read.get("tracestate", "").replace(
         ", ", ","
     )
-    assert (trace_id(sent) == TRACE) is bool(read)
+    assert (_trace_id(sent) == TRACE) is bool(read)
     assert len(seen.take()) == 1
 
 
@@ -82,8 +82,8 @@ def test_without_spans_a_trace_is_only_carried() -> None:
             logger.info("of its own")
     assert trace_context() == {}
     assert stored() is None
-    assert trace_id(begun) not in ("", TRACE)
-    assert [line["trace_id"] for line in lines] == [TRACE, trace_id(begun)]
+    assert _trace_id(begun) not in ("", TRACE)
+    assert [line["trace_id"] for line in lines] == [TRACE, _trace_id(begun)]
 
 
 def test_spans_are_chained_in_one_process_and_the_next() -> None:

@@ -203,12 +203,6 @@ def requested_extensions(request: Request) -> frozenset[str]:
     return frozenset(get_requested_extensions([*chain(*lists)]))
 
 
-def names_version(request: Request) -> bool:
-    """Return True if the request names any version of the protocol."""
-    names = {name.lower() for name in (*request.headers, *request.query_params)}
-    return VERSION_HEADER.lower() in names
-
-
 def names_1_0(request: Request) -> bool:
     """Return True if the request says that it is of 1.0, or of a version that is not served."""
     try:

@@ -143,15 +143,15 @@ def elsewhere(text: str | None) -> dict[str, str] | None:
 
 def kept_trace_id(text: str | None) -> str:
     """Return the id of the trace in what a commit keeps; empty as `loaded`."""
-    return trace_id(loaded(text))
+    return _trace_id(loaded(text))
 
 
 def current_trace_id() -> str:
     """Return the id of the trace that the calling code belongs to; empty outside a trace."""
-    return trace_id(_current.get())
+    return _trace_id(_current.get())
 
 
-def trace_id(fields: TraceContext) -> str:
+def _trace_id(fields: TraceContext) -> str:
     """Return the id of a trace, 32 hexadecimal digits; empty without one."""
     return fields.get(_TRACEPARENT, "")[3:35]
 

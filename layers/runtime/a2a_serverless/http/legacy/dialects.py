@@ -30,12 +30,13 @@ from a2a.types import (
     TaskPushNotificationConfig,
 )
 from a2a.utils import json_utils
+from a2a.utils.constants import VERSION_HEADER
 from a2a.utils.errors import A2AError, InvalidParamsError, InvalidRequestError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from a2a_serverless.http.checks import parsed
-from a2a_serverless.http.context import CallContext, names_version, protocol_errors
+from a2a_serverless.http.context import CallContext, protocol_errors
 from a2a_serverless.http.errors import jsonrpc_error, quoted
 from a2a_serverless.http.operations import GET_SENT, GET_STREAMED, DurableRequestHandler
 from a2a_serverless.http.streams import StreamEvent, StreamItems, event_source
@@ -89,7 +90,8 @@ class LegacyDialects:
 
     def serve(self, request: Request, method: str) -> bool:
         """Return True for a method of these that a request names without a version."""
-        return method in self._methods and not names_version(request)
+        names = {name.lower() for name in (*request.headers, *request.query_params)}
+        return method in self._methods and VERSION_HEADER.lower() not in names
 
     async def answer(
         self, request: Request, envelope: _Params, request_id: str | int | None
