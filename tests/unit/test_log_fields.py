@@ -285,6 +285,7 @@ ABOUT_NO_TASK = {
     *("refresh_failed", "refused", "set_aside_failed", "shares_failed"),
     *("signing_key_refused", "spans_dropped", "state_left", "stream_read"),
     *("sweep_failed", "thread_ended", "undecodable", "unreadable_key", "wake_failed"),
+    "watch_failed",
     *("[a-z_]+_not_counted", "[a-z_]+_not_given_back"),
 }
 """Actions of lines about processes, queues, keys, requests or many tasks; of `sweep_failed` the
