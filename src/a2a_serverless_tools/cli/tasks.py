@@ -23,10 +23,10 @@ from a2a_serverless_tools.cli.text import counting, draw, printable, refuse, say
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.deletion import Amounts, Owner
-    from a2a_serverless.storage.durable import DurableStorage
     from a2a_serverless_tools.operate.filters import TaskFilter
     from a2a_serverless_tools.operate.inspector import Inspector
     from a2a_serverless_tools.operate.lists import Rows
+    from a2a_serverless_tools.operate.purge import Purge
 
 _SHOWN: Final = ("created", "state", "task", "owner", "took", "caller", "known", "asked")
 """The columns of a list, those of a fixed width first."""
@@ -147,16 +147,18 @@ async def _purge(options: Namespace) -> int:
     if (fault := fault_of_owner(options, "purge deletes")) is not None:
         return refuse(fault)
     inspector = await inspector_of(options, is_change=True)
-    storage, owner = inspector.storage, owner_of(options)
+    storage = inspector.storage
     name = options.user or options.subject or options.scope
     where = f"in {inspector.place}"
     whose = name if options.context is None else f"The context {options.context} of {name}"
     if options.settle is None:
         options.settle = storage.table.lag_s
-    counted, tenants = await _counted(storage, owner)
+    purge = Purge(storage, owner_of(options), lag_s=options.settle)
+    counted, tenants = await _counted(purge)
     if counted.is_nothing and options.settle:
         await storage.clock.sleep(options.settle)
-        counted, tenants = await _counted(storage, owner)
+        purge = Purge(storage, owner_of(options), lag_s=options.settle)
+    counted, tenants = await _counted(purge)
     if counted.is_nothing:
         await storage.table.scrub()  # a purge before may have been kept from it
         return nothing_of(options, f"{whose} has nothing {where}, and nothing was deleted")
@@ -166,7 +168,7 @@ async def _purge(options: Namespace) -> int:
     if not options.yes and typed(f"Type {name} to delete it for good: ") != name:
         return refuse(f"Nothing was deleted: type {name}, or say --yes.")
     journal = await Acts(inspector).journal()
-    purge, most = Purge(storage, owner, lag_s=options.settle), counted.tasks + _MORE
+    most = counted.tasks + _MORE
     try:
         with counting("deleting tasks", total=counted.tasks, prints_lines=False) as gone:
             while not purge.deleted.is_done and purge.deleted.tasks <= most:
@@ -218,11 +220,9 @@ def nothing_of(options: Namespace, sentence: str) -> int:
     return EXIT_NOTHING
 
 
-async def _counted(storage: DurableStorage, owner: Owner) -> tuple[Amounts, int]:
-    from a2a_serverless_tools.operate.purge import count_all
-
+async def _counted(purge: Purge) -> tuple[Amounts, int]:
     with counting("counting tasks", prints_lines=False) as so_far:
-        return await count_all(storage, owner, so_far)
+        return await purge.count(so_far)
 
 
 def fault_of_owner(options: Namespace, does: str) -> str | None:

@@ -35,8 +35,8 @@ from a2a_serverless_tools.operate.cost import dollars
 from a2a_serverless_tools.operate.filters import ATTENTIONS, STATES, TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector, Seen
 from a2a_serverless_tools.operate.journal import about
-from a2a_serverless_tools.operate.lists import COLUMNS, LATE_MS, PAGE, Looked
-from a2a_serverless_tools.operate.purge import Purge, count_all
+from a2a_serverless_tools.operate.lists import COLUMNS, LATE_MS, PAGE, Rows
+from a2a_serverless_tools.operate.purge import Purge
 from a2a_serverless_tools.operate.status import WELL, status_of
 from a2a_serverless_tools.operate.timeline import Timeline, with_logs
 
@@ -130,7 +130,7 @@ class Pages:
             older=older,
             is_first=not asked.get("after") and rows.searched is None,
             same=urlencode({**which.fields, "live": "1"}),
-            every_s=_pause_s(rows.looked, self._inspector.storage.table),
+            every_s=_pause_s(rows, self._inspector.storage.table),
             now=now,
         )
 
@@ -297,7 +297,8 @@ class Pages:
 
     async def _purge_page(self, whose: TaskFilter, said: str = "") -> Response:
         """Count what a caller has."""
-        counted, _ = await count_all(self._inspector.storage, Owner(whose.owner), most=_COUNTS)
+        purge = Purge(self._inspector.storage, Owner(whose.owner))
+        counted, _ = await purge.count(most=_COUNTS)
         return page("purge.html", whose=whose, counted=counted, said=said)
 
 
@@ -343,8 +344,9 @@ def _openings(seen: Seen) -> dict[int, int]:
     return {turn.number: turn.version for turn in seen.turns if turn.version}
 
 
-def _pause_s(looked: Looked | None, table: Table) -> int:
+def _pause_s(shown: Rows, table: Table) -> int:
     """Return the seconds after which a list that has looked at so much is read again."""
+    looked = shown.looked
     if looked is None:
         return _OFTEN_S
     pause = _SELDOM_S if looked.count > PAGE else _OFTEN_S

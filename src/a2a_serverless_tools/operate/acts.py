@@ -37,7 +37,7 @@ from a2a_serverless.tasks.push import Push, pushed
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector, in_line_of
-from a2a_serverless_tools.operate.journal import Journal, newest, person
+from a2a_serverless_tools.operate.journal import Journal, newest
 from a2a_serverless_tools.operate.lists import PAGE, TaskRow, listed
 from a2a_serverless_tools.operate.tables import Table
 from a2a_serverless_tools.operate.timeline import InLine
@@ -127,8 +127,8 @@ class Acts:
 
     def __init__(self, inspector: Inspector, *, by: str | None = None) -> None:
         self._inspector = inspector
-        self._by = by
         self._storage = inspector.storage
+        self._journal = None if by is None else Journal(inspector.storage, by)
         self._doing: Mapping[Act, Callable[[DurableStorage, Head], Awaitable[str]]] = {
             "cancel": self._cancel,
             "resend": self._resend,
@@ -138,9 +138,9 @@ class Acts:
 
     async def journal(self) -> Journal:
         """Return the journal of the person who acts."""
-        if self._by is None:
-            self._by = await person(self._storage)
-        return Journal(self._storage, self._by)
+        if self._journal is None:
+            self._journal = await Journal.of(self._storage)
+        return self._journal
 
     async def preview(self, act: Act, task_id: str, scope: str, *, config_id: str = "") -> str:
         """Return whether an act fits a task, as a sentence; change nothing.
@@ -244,7 +244,7 @@ class Acts:
     # -- the acts ----------------------------------------------------------------------------
 
     async def _cancel(self, storage: DurableStorage, head: Head) -> str:
-        by = f"operator {self._by}"
+        by = f"operator {(await self.journal()).by}"
         tail = await cancel(
             self._backends("cancel"),
             storage.scope,

@@ -57,7 +57,7 @@ class Entry:
     ended_at: int | None = None
 
 
-async def person(storage: DurableStorage) -> str:
+async def _person(storage: DurableStorage) -> str:
     """Return who acts: the ARN of the AWS credentials, else the user of this machine."""
     local = f"{_user()} on {socket.gethostname()}"
     if not isinstance(storage.table, DynamoTable):
@@ -84,12 +84,20 @@ class Journal:
 
     Args:
         storage: in any scope.
-        by: the person; see `person`.
+        by: the person.
     """
 
     def __init__(self, storage: DurableStorage, by: str) -> None:
         self._storage = storage
         self.by = by[:MOST_CHARS]
+
+    @classmethod
+    async def of(cls, storage: DurableStorage) -> Journal:
+        """Return the journal of who acts here.
+
+        That is the identity of the AWS credentials, or else the user of this machine.
+        """
+        return cls(storage, await _person(storage))
 
     async def begin(
         self, act: str, *, scope: str = "", task_id: str = "", which: str = ""

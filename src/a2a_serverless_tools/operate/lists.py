@@ -222,7 +222,7 @@ def listed(title: str, rows: Iterable[TaskRow], names: Iterable[str], now_ms: in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class _Looked:
     """The tasks among which a page was looked for: those created from `oldest` to `newest`."""
 
     count: int = 0
@@ -232,8 +232,8 @@ class Looked:
     requests: int = 0
     """The requests of the table that it took, at least."""
 
-    def __add__(self, other: Looked) -> Looked:
-        return Looked(
+    def __add__(self, other: _Looked) -> _Looked:
+        return _Looked(
             count=self.count + other.count,
             newest=max(self.newest, other.newest),
             oldest=min(self.oldest, other.oldest),
@@ -256,7 +256,7 @@ class Rows:
     rows: tuple[TaskRow, ...]
     after: str = ""
     """Where the next page goes on; empty: there is none."""
-    looked: Looked | None = None
+    looked: _Looked | None = None
     """None: the list is in the order of changes, and the page has all that match up to its end."""
     searched: int | None = None
     """The tasks among which a text was looked for; None: none was."""
@@ -426,7 +426,7 @@ class Lists:
         down_to, behind = _place_in(after)
         if not behind and down_to <= last:
             after = ""
-        looked = Looked(
+        looked = _Looked(
             count=count, newest=newest, oldest=max(down_to, created or 0), requests=requests
         )
         return Rows(rows=rows, after=after, looked=looked)

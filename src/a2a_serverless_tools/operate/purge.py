@@ -11,28 +11,6 @@ from a2a_serverless_tools.operate.journal import Entry, Journal
 from a2a_serverless_tools.operate.wording import amounts
 
 
-async def count_all(
-    storage: DurableStorage,
-    owner: Owner,
-    so_far: Callable[[int], None] = lambda _: None,
-    *,
-    most: float = math.inf,
-) -> tuple[Amounts, int]:
-    """Return what an owner has, and in how many tenants; `after` is set if `most` steps are done.
-
-    `so_far` gets the number of tasks after each step.
-    """
-    counted, scopes, steps = Amounts(), await owner.scopes(storage), 0
-    for own in map(storage.for_scope, scopes):
-        step = await count_data(own, owner.context_id)
-        counted, steps = counted + step, steps + 1
-        while step.after and steps < most:
-            so_far(counted.tasks)
-            step = await count_data(own, owner.context_id, after=step.after)
-            counted, steps = counted + step, steps + 1
-    return counted, len(scopes)
-
-
 class Purge:
     """A deletion of all that an owner has, which is noted in the journal.
 
@@ -48,9 +26,28 @@ class Purge:
         self, storage: DurableStorage, owner: Owner, *, lag_s: float | None = None
     ) -> None:
         self.deleted = Amounts(after="")
-        self._clock = storage.clock
+        self._storage = storage
+        self._owner = owner
         self._erasure = Erasure(storage, owner, lag_s=lag_s)
         self._entry: Entry | None = None
+
+    async def count(
+        self, so_far: Callable[[int], None] = lambda _: None, *, most: float = math.inf
+    ) -> tuple[Amounts, int]:
+        """Return what the owner has, and in how many tenants; change nothing.
+
+        After `most` steps the amounts have an `after`. `so_far` gets the number of tasks.
+        """
+        counted, steps, owner = Amounts(), 0, self._owner
+        scopes = await owner.scopes(self._storage)
+        for own in map(self._storage.for_scope, scopes):
+            step = await count_data(own, owner.context_id)
+            counted, steps = counted + step, steps + 1
+            while step.after and steps < most:
+                so_far(counted.tasks)
+                step = await count_data(own, owner.context_id, after=step.after)
+                counted, steps = counted + step, steps + 1
+        return counted, len(scopes)
 
     @property
     def is_waiting(self) -> bool:
@@ -71,7 +68,7 @@ class Purge:
         if self._entry is None:
             self._entry = await journal.begin("purge", which="all that a caller has")
         if self._erasure.is_empty:
-            await self._clock.sleep(min(self._erasure.pause_s, longest_s))
+            await self._storage.clock.sleep(min(self._erasure.pause_s, longest_s))
         self.deleted += await self._erasure.step()
         if self.deleted.is_done:
             await self.end(journal)

@@ -23,7 +23,7 @@ within this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTurns:
+class _OpenTurns:
     """Open turns of all callers, and cancels that are overdue, the longest due first."""
 
     at: int
@@ -83,7 +83,7 @@ class OpenTurns:
             yield cells["task"], cells["known"], Cell(at=row.head.due_at)
 
 
-async def open_turns(storage: DurableStorage, limit: int) -> OpenTurns:
+async def open_turns(storage: DurableStorage, limit: int) -> _OpenTurns:
     """Return what is due of the first `limit` tasks at which the sweeper looks next."""
     now = storage.clock.now_ms()
     found = await due_tasks(storage, now + _NEXT_MS, limit=limit + 1)
@@ -92,7 +92,7 @@ async def open_turns(storage: DurableStorage, limit: int) -> OpenTurns:
     heads: dict[TaskKey, Head | None] = dict.fromkeys(keys)
     for seen in await asyncio.gather(*map(storage.look, parts)):
         heads |= seen
-    return OpenTurns(
+    return _OpenTurns(
         at=now,
         rows=tuple(
             TaskRow(head=head, why=head.attention)
