@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.cli.stacks import described
 from a2a_serverless_tools.cli.text import say
 
 _SECRET: Final = "AWS::SecretsManager::Secret"  # noqa: S105 - a type
@@ -78,9 +80,7 @@ def _types(context: str | None) -> dict[str, str]:
 
 
 @contextmanager
-def change_set(
-    client: Any, folder: Path, stack: str, options: Sequence[str]
-) -> Iterator[ChangeSet]:
+def change_set(folder: Path, stack: str, options: Sequence[str]) -> Iterator[ChangeSet]:
     """Yield what `sam deploy` with these options would change of a stack, for the block.
 
     At its end the change set is deleted, and with it a stack that is there for it alone; also
@@ -91,7 +91,8 @@ def change_set(
         ClientError: what SAM has made cannot be read or deleted.
     """
     command = [_sam(folder), "deploy", "--no-execute-changeset", "--no-fail-on-empty-changeset"]
-    is_new = _found(client, stack) is None
+    client = aws.client("cloudformation")
+    is_new = described(stack) is None
     others = _made(client, stack)
     then = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -129,25 +130,15 @@ def _run(command: Sequence[str], folder: Path) -> None:
         errors="replace",
     )
     if ended.returncode != 0:
-        _, found, reason = ended.stdout.strip().rpartition("Error: ")
-        reason = " ".join(reason.split()) if found else reason.splitlines()[-1]
+        _, found, reason = ended.stdout.rpartition("Error: ")
+        lines = [line.strip() for line in reason.splitlines() if line.strip()]
+        reason = " ".join(lines if found else lines[-1:])
         raise ConfigurationError(f"sam deploy was refused: {reason} Nothing was changed.")
-
-
-def _found(client: Any, stack: str) -> Mapping[str, Any] | None:
-    """Return a stack as CloudFormation describes it; None: there is none."""
-    try:
-        (found,) = client.describe_stacks(StackName=stack)["Stacks"]
-    except client.exceptions.ClientError as error:
-        if "does not exist" not in str(error):
-            raise
-        return None
-    return dict(found)
 
 
 def _made(client: Any, stack: str) -> set[str]:
     """Return the ids of the change sets of a stack that SAM has made."""
-    if _found(client, stack) is None:
+    if described(stack) is None:
         return set()
     pages = client.get_paginator("list_change_sets").paginate(StackName=stack)
     listed = pages.search("Summaries[]")
@@ -179,7 +170,7 @@ def _delete(client: Any, stack: str, others: set[str]) -> None:
 
 def _delete_stack(client: Any, stack: str) -> None:
     """Delete a stack that CloudFormation has made for a change set."""
-    found = _found(client, stack)
+    found = described(stack)
     if found and found["StackStatus"] == "REVIEW_IN_PROGRESS":
         client.delete_stack(StackName=found["StackId"])
         client.get_waiter("stack_delete_complete").wait(

@@ -22,6 +22,7 @@ from a2a_serverless.wiring import (
     table_backends,
     table_file,
 )
+from a2a_serverless_tools.cli.stacks import described, parameters_of
 from a2a_serverless_tools.cli.text import printable
 from a2a_serverless_tools.local import own_file
 from a2a_serverless_tools.operate.cost import Workers
@@ -95,7 +96,7 @@ async def settings_of(options: Namespace) -> tuple[Settings, Logs | None, Worker
         raise ConfigurationError("--file and --stack name two places: leave one of them out.")
     if not options.stack:
         return settings, None, None
-    outputs = await _outputs_of(options.stack)
+    outputs = _outputs_of(options.stack)
     names = {field: outputs.get(output, "") for output, field in _OUTPUTS.items()}
     if "PushEvents" in outputs:
         names["push_events"] = outputs["PushEvents"]
@@ -172,35 +173,21 @@ async def in_file(file: Path, settings: Settings) -> Inspector:
     )
 
 
-async def _outputs_of(name: str) -> Mapping[str, str]:
+def _outputs_of(name: str) -> Mapping[str, str]:
     """Return the outputs of a stack of boto3's region, and some of its parameters.
 
     Raises:
         ConfigurationError: there is no stack of this name there, it cannot be read, or it was not
             made from our template.
     """
-    region = os.environ.get("AWS_DEFAULT_REGION", "this region")
-    try:
-        client = aws.client("cloudformation")
-        region = client.meta.region_name
-        answer = await aws.call(client.describe_stacks, StackName=name)
-    except aws.ERRORS as error:
-        code = aws.error_code(error)
-        if code == "ValidationError":
-            msg = f"There is no stack {name} in {region}: check --stack and --region."
-        else:
-            msg = (
-                f"The stack {name} in {region} cannot be read ({code}): check the credentials,"
-                " their right cloudformation:DescribeStacks, and --region."
-            )
-        raise ConfigurationError(msg) from error
-    stack = answer["Stacks"][0]
-    outputs: dict[str, str] = {
-        one["OutputKey"]: one["OutputValue"] for one in stack.get("Outputs", ())
-    }
-    for one in stack.get("Parameters", ()):
-        if one["ParameterKey"] in _PARAMETERS:
-            outputs[one["ParameterKey"]] = one["ParameterValue"]
+    stack = described(name)
+    region = aws.client("cloudformation").meta.region_name
+    if stack is None:
+        msg = f"There is no stack {name} in {region}: check --stack and --region."
+        raise ConfigurationError(msg)
+    outputs = {it["OutputKey"]: it["OutputValue"] for it in stack.get("Outputs", ())}
+    given = parameters_of(stack)
+    outputs |= {it: given[it] for it in _PARAMETERS if it in given}
     if not outputs.keys() >= {"Table", "Queue"}:
         msg = (
             f"The stack {name} in {region} has no outputs Table and Queue: name a stack that"

@@ -141,7 +141,7 @@ def _preflight(options: Namespace) -> int:
             passed += ["--parameter-overrides", *(_override(it, given[it]) for it in given)]
         with (
             named_aws_errors(),
-            change_set(aws.client("cloudformation"), folder, stack, passed) as found,
+            change_set(folder, stack, passed) as found,
         ):
             # SAM leaves out what the template does not have.
             unknown = sorted(given.keys() - found.parameters)
@@ -208,19 +208,11 @@ def deployed(stack: str) -> dict[str, str] | None:
     Raises:
         ConfigurationError: it cannot be read, or takes no update.
     """
-    from a2a_serverless import aws
+    from a2a_serverless_tools.cli.stacks import described, parameters_of
 
-    try:
-        (found,) = aws.client("cloudformation").describe_stacks(StackName=stack)["Stacks"]
-    except aws.ERRORS as error:
-        code = aws.error_code(error)
-        if code == "ValidationError" and "does not exist" in str(error):
-            return None
-        msg = (
-            f"The stack {stack} cannot be read ({code}): check the "
-            "credentials, their right cloudformation:DescribeStacks, and --region."
-        )
-        raise ConfigurationError(msg) from error
+    found = described(stack)
+    if found is None:
+        return None
     status = found.get("StackStatus", "")
     if status == "REVIEW_IN_PROGRESS":  # a change set that has made nothing
         return None
@@ -228,7 +220,7 @@ def deployed(stack: str) -> dict[str, str] | None:
     if way_out:
         msg = f"The stack {stack} is {status} and takes no update: {way_out}."
         raise ConfigurationError(msg)
-    return {it["ParameterKey"]: it["ParameterValue"] for it in found.get("Parameters", ())}
+    return parameters_of(found)
 
 
 def _settings(path: Path, environment: str) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def test_a_file_that_is_named(
     assert "--file and --stack name two places: leave one of them out." in both
 
 
-CHANGES = [*COMMANDS[2:5], ("undecodable", "delete", "m", "--yes")]
+CHANGES = COMMANDS[2:5]
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *CHANGES[3:]])
