@@ -83,17 +83,27 @@ def test_a_cut_connection_is_resumed(visit: Visit) -> None:
 
 
 def test_a_paused_task_is_answered(visit: Visit) -> None:
-    """Its page leads to the form with the task in it; the answer completes it."""
+    """Under the question on its page; the answer completes it."""
     begin(visit, "ask")
     expect(visit.page.locator(".wire .state")).to_have_text("input required", timeout=20_000)
     visit.page.click("text=Open the task")
     expect(visit.page.locator(".talk")).to_contain_text("Which day?")
+    visit.page.fill(".answer textarea", "Saturday")
     visit.page.click("text=Answer it")
-    visit.page.fill("textarea", "Saturday")
-    visit.page.click("button.primary")
     expect(visit.page.locator(".wire .state")).to_have_text("completed", timeout=20_000)
     visit.page.click("text=Open the task")
     expect(visit.page.locator(".talk")).to_contain_text("Thank you: Saturday")
+
+
+def test_an_answer_under_a_question_goes_to_the_task_that_asked(visit: Visit) -> None:
+    """Also on the page of the call, whose own field may name no task: that begins a new one."""
+    begin(visit, "ask")
+    expect(visit.page.locator(".wire .state")).to_have_text("input required", timeout=20_000)
+    url = visit.page.locator("text=Open the task").get_attribute("href")
+    visit.page.fill(".wire .answer textarea", "Sunday")
+    visit.page.click("text=Answer it")
+    expect(visit.page.locator(".wire .state")).to_have_text("completed", timeout=20_000)
+    assert visit.page.locator("text=Open the task").get_attribute("href") == url
 
 
 def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
@@ -101,7 +111,7 @@ def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
     begin(visit, "wait")
     expect(visit.page.locator(".wire .state")).to_have_text("working", timeout=20_000)
     visit.page.click("text=Open the task")
-    expect(visit.page.locator("text=Answer it")).to_be_hidden()
+    expect(visit.page.locator(".answer")).to_be_hidden()
     expect(visit.page.locator(".cancel button.danger")).to_be_hidden()
     visit.page.click("text=Cancel this task")
     visit.page.click("text=Yes, cancel it")
@@ -198,22 +208,22 @@ def test_a_killed_attempt_is_shown_as_such(visit: Visit, site: Site) -> None:
     """In sentences that name both workers."""
     seeds.killed(site.scribe, "killed")
     visit.task(site, "killed", "timeline")
-    story = visit.page.locator(".story:not(.attempts)")
-    expect(story).to_contain_text(f"attempt 1 on {seeds.WORKER} was lost")
-    expect(story).to_contain_text(f"attempt 2 took over on {seeds.NEXT_WORKER}, 1 min 2 s after")
-    expect(visit.page.locator(".holder")).to_contain_text(seeds.NEXT_WORKER)
+    story = visit.page.locator("#live > .story")
+    expect(story).to_contain_text(f"attempt 1 on {seeds.WORKER}: lost; versions ")
+    expect(story).to_contain_text("waited at most 1 min 2 s for its message to come again")
+    expect(story).to_contain_text(f"attempt 2 on {seeds.NEXT_WORKER}")
+    expect(visit.page.locator(".fact-worker")).to_contain_text(seeds.NEXT_WORKER)
 
 
 def test_a_turn_that_sleeps_is_shown_as_such(visit: Visit, site: Site) -> None:
     """Beside its state, and in sentences with what is recorded."""
     seeds.asleep(site.scribe, "asleep")
     visit.task(site, "asleep", "timeline")
-    expect(visit.page.locator(".holder")).to_contain_text("asleep until ")
-    expect(visit.page.locator(".facts")).to_contain_text("the sweeper wakes it, in ")
-    expect(visit.page.locator(".story .recorded")).to_contain_text("recorded plan, ctx.sleep")
-    expect(visit.page.locator(".story:not(.attempts) .gave-back")).to_contain_text(
-        "attempt 1 asleep until "
-    )
+    expect(visit.page.locator(".fact-worker")).to_contain_text("asleep until ")
+    expect(visit.page.locator(".fact-due")).to_contain_text("), the end of its sleep")
+    expect(visit.page.locator(".story .gave-back")).to_contain_text(": asleep until ")
+    visit.page.click("#view-steps")
+    expect(visit.page.locator(".steps tbody tr")).to_contain_text(["plan", "ctx.sleep"])
 
 
 def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: Site) -> None:
@@ -233,15 +243,15 @@ def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: 
     expect(visit.page.locator(".now .follows")).to_have_text("live")
     assert visit.page.evaluate("document.getAnimations().length") == 0
     site.scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "x"), token="a")
-    expect(visit.page.locator(".story .reached")).to_have_count(1)
+    expect(visit.page.locator(".story .story .story .failed")).to_have_count(1)
     expect(visit.page.locator(".now .follows")).to_have_count(0)
     width = "document.querySelector('{}').clientWidth"
-    widths = [visit.page.evaluate(width.format(one)) for one in (".why-line", ".facts")]
+    widths = [visit.page.evaluate(width.format(one)) for one in (".fact-why", ".facts")]
     assert widths[0] == widths[1]
-    red = dot(".story .reached")
+    red = dot(".story .story .story .failed")
     seeds.conversation(site.scribe, "green")
     visit.task(site, "green", "timeline")
-    assert dot(".story .reached") != red
+    assert dot(".story .story .completed") != red
     assert red == visit.page.evaluate(
         "(() => { const e = document.createElement('p'); e.className = 'alert bad';"
         " document.body.append(e); return getComputedStyle(e).color; })()"
@@ -253,10 +263,10 @@ def test_a_failing_webhook_is_shown_with_its_next_try(visit: Visit, site: Site) 
     seeds.failing_webhook(site.scribe, "webhook")
     visit.task(site, "webhook", "timeline")
     fact = visit.page.locator(".facts .bad")
-    expect(fact).to_contain_text("https://crm.example.com · told 1 up to version 1")
-    expect(fact).to_contain_text("6 failed since")
+    expect(fact).to_contain_text("https://crm.example.com (id crm): told 1 up to version 1")
+    expect(fact).to_contain_text("6 attempts failed since")
     expect(fact).to_contain_text("last answer status 503")
-    expect(fact).to_contain_text("next try in 1 h")
+    expect(fact).to_contain_text(re.compile(r"next try at .*\(in 1 h\)"))
     assert "new-orders" not in visit.page.content()
     assert "secret" not in visit.page.content()
 
@@ -272,7 +282,9 @@ def test_a_failed_webhook_is_shown_with_its_waits(browser: Browser, telling_site
         task_id = paused_task(visit.url, receiver.url())
         visit.go(f"/find?id={task_id}")
         visit.page.click("text=Timeline")
-        attempts = visit.page.locator(".deliveries li")
+        attempts = visit.page.locator("#live > .story > li", has_text="deliveries to").locator(
+            ".story li"
+        )
         expect(attempts.first).to_contain_text("attempt 1: status 503, waits 2.0 s")
         facts = visit.page.locator(".facts .bad")
         expect(facts).to_contain_text("last answer status 503")
@@ -306,7 +318,7 @@ def test_artifacts_are_rendered(visit: Visit, site: Site) -> None:
     image.scroll_into_view_if_needed()
     visit.page.wait_for_function("() => document.querySelector('.bubble img').naturalWidth === 192")
     with visit.page.expect_download() as download:
-        visit.page.click("text=route.gpx")
+        visit.page.click(".file a")
     assert download.value.suggested_filename == "part-1"
     link = visit.page.locator(".markdown a")
     assert link.get_attribute("rel") == "noopener noreferrer nofollow"
@@ -361,7 +373,7 @@ def test_a_large_task_opens_at_once(
     browser = visit.context.new_cdp_session(visit.page)
     browser.send("Performance.enable", {"timeDomain": "threadTicks"})
     took: dict[str, tuple[float, float]] = {}
-    for view in ("conversation", "timeline", "events", "cost"):
+    for view in ("conversation", "timeline", "steps", "events", "cost"):
         visit.task(site, "large", view)  # compiles the template
         openings: list[tuple[float, float]] = []
         while len(openings) < OPENINGS and min(openings, default=(1.0,))[0] >= 1:
@@ -469,7 +481,7 @@ def test_times_are_those_of_the_reader(browser: Browser, site: Site, axe: Path) 
         assert visit.page.inner_text("body").count("Australia/Adelaide") == 1
         failed = seeds.said(TaskState.TASK_STATE_FAILED, "No.")
         site.scribe.commit(head, failed, token="a")
-        end = visit.page.locator(".story .reached time")
+        end = visit.page.locator(".story .story .story .failed time")
         expect(end).to_contain_text(f"{there:%Y-%m-%d %H:}")
         visit.page.keyboard.press("?")
         assert violations(visit.page, axe) == {}
@@ -516,7 +528,7 @@ def test_pages_are_readable(
     options = {"viewport": viewport, "color_scheme": scheme, "bypass_csp": True}
     with visiting(browser, site, **options) as visit:
         task = f"/task/{site.storage.scope.digest}/asleep-{width}-{scheme}?view="
-        views = [task + view for view in ("conversation", "timeline", "events", "cost")]
+        views = [task + view for view in ("conversation", "timeline", "steps", "cost")]
         others = (
             "/queues",
             "/journal",
@@ -532,8 +544,8 @@ def test_pages_are_readable(
             assert violations(visit.page, axe) == {}, path
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
         visit.task(site, f"one-{width}-{scheme}", "timeline")
-        visit.page.locator("details[id^=attempt] > summary").first.click()
-        expect(visit.page.locator("dl.attempt").first).to_contain_text("agent.py, line 28")
+        visit.page.locator(".story .story summary").first.click()
+        expect(visit.page.locator(".story .story > .failed").first).to_contain_text("line 28")
         assert violations(visit.page, axe) == {}
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -592,7 +604,7 @@ def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: i
             assert visit.page.evaluate(FILLED), path
             if path == "/tasks" and width >= 1280:
                 assert visit.page.evaluate(UNSCROLLED)
-        for view in ("conversation", "timeline", "events", "cost"):
+        for view in ("conversation", "timeline", "steps", "events", "cost"):
             visit.task(site, f"width-{width}", view)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, view
             assert visit.page.evaluate(FILLED), view

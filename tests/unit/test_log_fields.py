@@ -27,8 +27,9 @@ from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, ids_in
-from a2a_serverless_tools.cli.plain_lines import WHICH, WHY, PlainLines, plain_handler
+from a2a_serverless_tools.cli.plain_lines import PlainLines, plain_handler
 from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.operate.log_fields import WHICH, WHY
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.observed import Line, logged, root_logger

@@ -4,40 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 from a2a_serverless_tools.cli.text import printable
+from a2a_serverless_tools.operate.log_fields import LEADS, WHICH, WHY, named
 
-WHICH: Final = (
-    *("task_id", "turn", "attempt", "attempts", "config_id", "version", "state"),
-    *("message_id", "queue", "group", "tasks"),
-)
-"""Fields that name what a line is about."""
-WHY: Final = ("reason", "error", "method", "event", "sends", "failures", "wait_s", "delay_s")
-"""Fields that say why, and for how long."""
-_LEADS: Final = "correlation_id"
-"""The field that leads to the other lines of the same piece of work."""
-_SHOWN: Final = {
-    "task_id": "task",
-    "config_id": "webhook",
-    "message_id": "message",
-    _LEADS: "correlation id",
-}
-"""Other names that a line has for some fields."""
 _CONTEXT: Final = "a2a_serverless.observability.logs"
-
-
-def named(fields: Mapping[str, Any], names: Iterable[str]) -> Iterator[str]:
-    """Yield those fields of a line that have a value, each with its name."""
-    for name in names:
-        value = fields.get(name)
-        if isinstance(value, float):
-            value = f"{value:.1f}"
-        if name == "attempts" and value and (most := fields.get("max_attempts")):
-            value = f"{value} of {most}"
-        if value is not None and value != "":
-            yield f"{_SHOWN.get(name, name)} {value}"
 
 
 class PlainLines(logging.Formatter):
@@ -51,7 +23,7 @@ class PlainLines(logging.Formatter):
         return "\n  ".join(map(printable, super().format(record).split("\n")))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        known = named(vars(record), (*WHICH, *WHY, _LEADS))
+        known = named(vars(record), (*WHICH, *WHY, LEADS))
         return printable("; ".join([super().formatMessage(record), *known]))
 
 

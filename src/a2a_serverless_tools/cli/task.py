@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless_tools.cli.arguments import Adders, Parser
-from a2a_serverless_tools.cli.text import counting, refuse
+from a2a_serverless_tools.cli.text import counting, draw, printable, refuse
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.cli.task_text import View
-    from a2a_serverless_tools.operate.cost import Cost
     from a2a_serverless_tools.operate.inspector import Inspector
     from a2a_serverless_tools.operate.lines import LogLine
     from a2a_serverless_tools.operate.logs import Logs
@@ -38,7 +36,9 @@ def _add(task: Parser) -> None:
     shown.add_argument(
         "--cost", action="store_true", help="what it has cost so far, and what of it is not counted"
     )
-    shown.add_argument("--story", action="store_true", help="what happened, one sentence a line")
+    shown.add_argument(
+        "--steps", action="store_true", help="its steps, with results, times and tokens"
+    )
     task.add_argument(
         "--follow", action="store_true", help="go on with its events until the task has ended"
     )
@@ -74,12 +74,17 @@ _NO_LOGS: Final = (
 async def _show(options: Namespace) -> int:
     """Print the task to stdout; if a part or all of it is not shown, say why and return 2."""
     from a2a_serverless_tools.cli.places import inspector_of
-    from a2a_serverless_tools.cli.task_text import log_text
     from a2a_serverless_tools.operate.timeline import with_logs
 
     fault = fault_of(options.id, options.scope)
-    if fault is None and options.follow and (options.json or options.cost or options.story):
-        fault = "--follow shows events: leave --json, --cost and --story out."
+    if (
+        fault is None
+        and options.follow
+        and (options.json or options.cost or options.steps or options.logs)
+    ):
+        fault = "--follow shows events: leave --json, --cost, --steps and --logs out."
+    elif fault is None and options.logs and (options.events or options.cost or options.steps):
+        fault = "--logs adds to the tree and to --json: leave --events, --cost and --steps out."
     if fault is not None:
         return refuse(fault)
     inspector = await inspector_of(options)
@@ -89,14 +94,9 @@ async def _show(options: Namespace) -> int:
     (shown,) = found
     if options.events or options.follow:
         await _tell_events(inspector, shown, is_followed=options.follow)
-    lines = await _lines(inspector.logs, shown) if options.logs and inspector.logs else []
-    if not options.events and not options.follow:
-        shown = with_logs(shown, lines)
-        _print(options, shown, inspector.cost(shown), lines)
-    if inspector.logs is not None and options.logs and not options.json:
-        is_tree = not (options.events or options.follow or options.story or options.cost)
-        rest = shown.lines.get(0, ()) if is_tree else lines
-        print("\n".join(["", *map(log_text, rest)]))
+    else:
+        lines = await _lines(inspector.logs, shown) if options.logs and inspector.logs else []
+        _print(options, inspector, with_logs(shown, lines), lines)
     missing = [_NO_LOGS] if options.logs and inspector.logs is None else []
     missing += [_damage(shown)] if shown.unreadable else []
     return refuse(" ".join(missing)) if missing else 0
@@ -108,23 +108,33 @@ def _not_one(options: Namespace, inspector: Inspector, found: Sequence[Timeline]
     if not found:
         return refuse(not_found(options.id, options.scope, inspector))
     print(several(found, as_json=options.json))
-    scopes = ", ".join(one.scope for one in found)
+    scopes = ", ".join(one.head.scope for one in found)
     return refuse(f"{len(found)} scopes have a task {options.id}: choose with --scope: {scopes}.")
 
 
-def _print(options: Namespace, shown: Timeline, cost: Cost, lines: Sequence[LogLine]) -> None:
-    from a2a_serverless_tools.cli.task_text import as_json, cost_lines, lines_of, log_json
+def _print(
+    options: Namespace, inspector: Inspector, shown: Timeline, lines: Sequence[LogLine]
+) -> None:
+    from a2a_serverless_tools.cli.task_text import as_json, draw_task, log_json
+    from a2a_serverless_tools.operate.view import cost_table, steps_table, versions_table
 
+    cost = inspector.cost(shown)
     if options.json:
         logs = {"logs": [log_json(line) for line in lines]} if options.logs else {}
         print(json.dumps(as_json(shown, cost) | logs))
-        return
-    view: View = "story" if options.story else "all"
-    print("\n".join(cost_lines(shown, cost) if options.cost else lines_of(shown, view)))
+    elif options.steps:
+        draw(steps_table(shown))
+    elif options.cost:
+        draw(versions_table(shown.commits))
+        print()
+        draw(cost_table(cost))
+        print("", *map(printable, cost.sentences()), sep="\n")
+    else:
+        draw_task(shown)
 
 
 async def _tell_events(inspector: Inspector, shown: Timeline, *, is_followed: bool) -> None:
-    events = inspector.events(shown.task_id, shown.scope, is_followed=is_followed)
+    events = inspector.events(shown.head.task_id, shown.head.scope, is_followed=is_followed)
     async for cursor, event in events:
         print(json.dumps({"id": cursor, **event}), flush=is_followed)
 
@@ -132,7 +142,7 @@ async def _tell_events(inspector: Inspector, shown: Timeline, *, is_followed: bo
 async def _lines(logs: Logs, shown: Timeline) -> list[LogLine]:
     found: list[LogLine] = []
     with counting("reading the logs", prints_lines=False) as so_far:
-        async for line in logs.about(shown.task_id, shown.created_at or 0):
+        async for line in logs.about(shown.head.task_id, shown.head.created_at):
             found.append(line)
             so_far(len(found))
     return found
@@ -151,7 +161,7 @@ def not_found(task_id: str, scope: str | None, inspector: Inspector) -> str:
 
 def _damage(shown: Timeline) -> str:
     return (
-        f"Not all of the task {shown.task_id} can be read: {'; '.join(shown.unreadable)}."
+        f"Not all of the task {shown.head.task_id} can be read: {'; '.join(shown.unreadable)}."
         " Look with the newest release that has run here, or restore the table:"
         " `a2a-serverless docs restore`."
     )

@@ -32,9 +32,9 @@ from a2a_serverless_tools.console.parts import (
     size_of,
     text_of,
 )
-from a2a_serverless_tools.operate.inspector import Seen, Show
-from a2a_serverless_tools.operate.timeline import discards_of, unknown_entry
-from a2a_serverless_tools.operate.wording import discarded
+from a2a_serverless_tools.operate.inspector import Show
+from a2a_serverless_tools.operate.timeline import Timeline, discards_of, unknown_entry
+from a2a_serverless_tools.operate.view import discarded
 
 _Kind: TypeAlias = Literal["user", "agent", "artifact", "progress", "state", "between", "damage"]
 
@@ -87,7 +87,7 @@ class Conversation:
 
 
 async def conversation(
-    seen: Seen, place: Place, which: LogFilter, show: Show, *, since: int = 0
+    seen: Timeline, place: Place, which: LogFilter, show: Show, *, since: int = 0
 ) -> Conversation:
     """Return a page of the conversation of a task, as far as its log can be read.
 
@@ -109,7 +109,7 @@ async def conversation(
     return Conversation(said=tuple(said[::-1]), window=shown)
 
 
-def content_of(seen: Seen, entry_id: str) -> Content | None:
+def content_of(seen: Timeline, entry_id: str) -> Content | None:
     """Return what an entry of the conversation says, to be shown; None if there is no such one."""
     found = (one.content for one in _entries_of(seen) if one.id == entry_id)
     content = next(found, None)
@@ -129,10 +129,10 @@ def _text_of(entry: _Entry) -> str:
     return "\n".join((entry.title, text_of(entry.content)))
 
 
-def _entries_of(seen: Seen) -> list[_Entry]:
+def _entries_of(seen: Timeline) -> list[_Entry]:
     """Return the entries of a log in their order."""
     walk = _Walk(seen)
-    for record in seen.survey.records:
+    for record in seen.records:
         walk.add(record)
     return walk.entries()
 
@@ -140,8 +140,8 @@ def _entries_of(seen: Seen) -> list[_Entry]:
 class _Walk:
     """Goes through a log, and has an entry for each thing that counts in the end."""
 
-    def __init__(self, seen: Seen) -> None:
-        discards = discards_of(seen.survey.records)
+    def __init__(self, seen: Timeline) -> None:
+        discards = discards_of(seen.records)
         self._discarded = {v: at for at, versions in discards.items() for v in versions}
         """By the version of what was taken back: the version of the restart."""
         self._before = {
@@ -151,7 +151,7 @@ class _Walk:
         }
         """The attempt before another one, by the version of the other one's claim."""
         fold = seen.fold()
-        for record in seen.survey.records:
+        for record in seen.records:
             fold.add_later(record)
         self._artifacts: dict[str, Artifact] = fold.artifacts
         self._lost: set[int] = set()

@@ -21,8 +21,8 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Record, events_of
 from a2a_serverless_tools.console.paging import Key, LogFilter, Place, Window, window
-from a2a_serverless_tools.operate.inspector import Seen, Show, as_response
-from a2a_serverless_tools.operate.timeline import discards_of, unknown_entry
+from a2a_serverless_tools.operate.inspector import Show, as_response
+from a2a_serverless_tools.operate.timeline import Timeline, discards_of, unknown_entry
 
 _Kind: TypeAlias = Literal["message", "status", "artifact", "attempt", "damage"]
 
@@ -97,7 +97,7 @@ class Events:
 
 
 async def events(
-    seen: Seen, place: Place, which: LogFilter, show: Show, *, since: int = 0
+    seen: Timeline, place: Place, which: LogFilter, show: Show, *, since: int = 0
 ) -> Events:
     """Return a page of the events of a task, as far as its log can be read.
 
@@ -131,13 +131,13 @@ def _json(event: Event | None) -> str:
     return "" if event is None else json.dumps(as_response(event), indent=2, ensure_ascii=False)
 
 
-def _rows_of(seen: Seen) -> list[_Row]:
+def _rows_of(seen: Timeline) -> list[_Row]:
     """Return the rows of a log in their order, which is that of the keys."""
     attempts = {one.first: (turn, one) for turn in seen.turns for one in turn.attempts}
-    discards = discards_of(seen.survey.records)
+    discards = discards_of(seen.records)
     fold = seen.fold() if discards else None
     rows: dict[int, list[_Row]] = {}
-    for record in seen.survey.records:
+    for record in seen.records:
         own = rows.setdefault(record.version, [])
         if fold is not None:
             fold.add_later(record)

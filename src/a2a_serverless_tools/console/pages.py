@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -31,16 +31,22 @@ from a2a_serverless_tools.console.queues import queues_page
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
 from a2a_serverless_tools.console.trying import Trying
 from a2a_serverless_tools.operate.acts import Acts, retried_as
-from a2a_serverless_tools.operate.cost import dollars
 from a2a_serverless_tools.operate.filters import ATTENTIONS, STATES, TaskFilter
-from a2a_serverless_tools.operate.inspector import Inspector, Seen
+from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import about
 from a2a_serverless_tools.operate.lists import COLUMNS, LATE_MS, PAGE, Rows
 from a2a_serverless_tools.operate.purge import Purge
 from a2a_serverless_tools.operate.status import WELL, status_of
 from a2a_serverless_tools.operate.timeline import Timeline, with_logs
+from a2a_serverless_tools.operate.view import (
+    cost_table,
+    facts,
+    steps_table,
+    tree,
+    versions_table,
+)
 
-VIEWS: Final = ("conversation", "timeline", "events", "cost")
+VIEWS: Final = ("conversation", "timeline", "steps", "events", "cost")
 _KINDS: Final = {"conversation": SPEAKERS, "events": KINDS}
 """What the filter of a view chooses."""
 OPEN_MS: Final = 10_000
@@ -51,6 +57,8 @@ _SELDOM_S: Final = 30
 """Seconds after which a list is read again: seldom, if that looks at more than it shows."""
 _BILLED_A_SECOND: Final = 5
 """About how many requests a second an open list may send to a table that bills each."""
+_VERSIONS: Final = 500
+"""Versions that the view of a cost shows, the newest."""
 _WAIT_S: Final = 2.0
 """The longest wait of one step of a deletion, for what an index may show late."""
 _COUNTS: Final = 10
@@ -142,7 +150,7 @@ class Pages:
         task_id = request.query_params.get("id", "").strip()
         found = await self._inspector.timelines(task_id) if is_task_id(task_id) else []
         if len(found) == 1:
-            return RedirectResponse(f"{BASE}/task/{found[0].scope}/{task_id}", 303)
+            return RedirectResponse(f"{BASE}/task/{found[0].head.scope}/{task_id}", 303)
         if not found and task_id:
             return RedirectResponse(f"{BASE}/tasks?{TaskFilter.about(task_id).query}", 303)
         return page("found.html", id=task_id, found=found)
@@ -193,8 +201,7 @@ class Pages:
         view = asked.get("view", VIEWS[0])
         view = view if view in VIEWS else VIEWS[0]
         if view == "timeline":
-            seen = replace(seen, timeline=await self._with_logs(seen.timeline, request))
-        shown = seen.timeline
+            seen = await self._with_logs(seen, request)
         tag, _, version = asked.get("since", "").partition(".")
         since = int(version) if tag == seen.tag and version.isdecimal() else 0
         kinds = _KINDS.get(view, {})
@@ -204,7 +211,8 @@ class Pages:
         now = storage.clock.now_ms()
         return page(
             template,
-            t=shown,
+            t=seen,
+            facts=[one for one in facts(seen) if one.name not in ("task", "asked")],
             view=view,
             views=VIEWS,
             same=urlencode(same | ({"logs": "1"} if asked.get("logs") else {})),
@@ -213,14 +221,13 @@ class Pages:
             kinds=kinds,
             turns=len(_openings(seen)),
             is_update=since > 0,
-            since=f"{seen.tag}.{seen.timeline.version or 0}",
+            since=f"{seen.tag}.{seen.head.version}",
             mark=await self._mark(head, pushes, view) if head is not None else "",
-            every=_asked_every(head, shown, now, often="3s" if which.text else "700ms"),
+            every=_asked_every(head, seen, now, often="3s" if which.text else "700ms"),
             now=now,
-            late=LATE_MS,
             said=self._notes.get(asked.get("said", "")),
             can_try=bool(self._trying.endpoint),
-            **await self._around(storage, seen.survey.head) if template == "task.html" else {},
+            **await self._around(storage, seen.head) if template == "task.html" else {},
             can_log=self._inspector.logs is not None,
             may_join=self._inspector.logs is not None and not self._inspector.logs.is_at_hand,
             logs=asked.get("logs", ""),
@@ -239,18 +246,22 @@ class Pages:
         logs = self._inspector.logs
         if logs is None or not (logs.is_at_hand or request.query_params.get("logs")):
             return shown
-        about = logs.about(shown.task_id, shown.created_at or 0)
+        about = logs.about(shown.head.task_id, shown.head.created_at)
         return with_logs(shown, [line async for line in about])
 
     async def _view(
-        self, view: str, seen: Seen, place: Place, which: LogFilter, since: int
+        self, view: str, seen: Timeline, place: Place, which: LogFilter, since: int
     ) -> dict[str, Any]:
         show = self._inspector.show
         match view:
             case "timeline":
-                return {}
+                return {"tree": tree(seen)}
+            case "steps":
+                return {"table": steps_table(seen)}
             case "cost":
-                return {"cost": self._inspector.cost(seen.timeline), "dollars": dollars}
+                cost, newest = self._inspector.cost(seen), seen.commits[-_VERSIONS:][::-1]
+                tables = (cost_table(cost), versions_table(newest))
+                return {"cost": cost, "tables": tables, "left_out": len(seen.commits) - len(newest)}
             case "events":
                 return {"shown": await events(seen, place, which, show, since=since)}
             case _:
@@ -339,7 +350,7 @@ def _asked_every(head: Head | None, shown: Timeline, now_ms: int, *, often: str)
     return often if min(waits) < now_ms + LATE_MS else f"{_SELDOM_S}s"
 
 
-def _openings(seen: Seen) -> dict[int, int]:
+def _openings(seen: Timeline) -> dict[int, int]:
     """Return the version that has opened each turn, by the turn's number."""
     return {turn.number: turn.version for turn in seen.turns if turn.version}
 

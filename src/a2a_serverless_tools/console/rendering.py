@@ -15,9 +15,7 @@ from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import Response
 
-from a2a_serverless.observability.spans import kept_trace_id
 from a2a_serverless_tools.operate import wording
-from a2a_serverless_tools.operate.words import step_text, usage_text
 
 BASE: Final = "/_console"
 """The path of the console; no agent has a tenant of this name."""
@@ -42,6 +40,7 @@ _ELEMENT: Final = (
 )
 _RETRY: Final = re.compile(r"(?:(?<=tried again as )|(?<=tried again before: as ))[\w-]+")
 """The id of a task that tries another one again, in a sentence about the act."""
+_CORRELATION: Final = re.compile(r"(?<=correlation id )[\w-]+")
 _KEPT: Final = 50
 """Notes that are remembered."""
 
@@ -62,6 +61,12 @@ def timed(text: str) -> Markup:
     return Markup(_TIME.sub(_ELEMENT, str(escape(visible(text)))))  # noqa: S704 - escaped
 
 
+def copyable(text: str) -> Markup:
+    """Return a text of a row with its times as elements, and its correlation ids to be copied."""
+    code = r'<code class="copy" title="A click selects it">\g<0></code>'
+    return Markup(_CORRELATION.sub(code, timed(text)))  # noqa: S704 - escaped
+
+
 def linked(text: str, scope: str) -> Markup:
     """Return a sentence about an act on a task of an owner; a new task in it is a link."""
     link = rf'<a href="{BASE}/task/{escape(scope)}/\g<0>">\g<0></a>'
@@ -79,13 +84,10 @@ _TEMPLATES: Final = Environment(
 _TEMPLATES.globals |= {
     "base": BASE,
     "w": wording,
-    "kept_trace_id": kept_trace_id,
-    "step_text": step_text,
-    "usage_text": usage_text,
     "may_act": MAY_ACT.get,
     "plain": lambda state: state.replace("_", " "),
 }
-_TEMPLATES.filters |= {"timed": timed, "linked": linked}
+_TEMPLATES.filters |= {"timed": timed, "copyable": copyable, "linked": linked}
 
 
 def page(template: str, *, status: int = 200, **values: Any) -> Response:

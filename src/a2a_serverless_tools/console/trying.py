@@ -134,9 +134,10 @@ class Trying:
         text, task_id = form.get("text", ""), form.get("task", "")
         if not text or not self.endpoint or (task_id and not is_task_id(task_id)):
             return RedirectResponse(f"{BASE}/try", 303)
-        call = self._begin_to_send(
-            text, key=form.get("key", ""), task_id=task_id, streams=form.get("how", "") != "send"
-        )
+        before = self._calls.get(form.get("call", ""))  # which it answers
+        key = form.get("key", "") or (before.key if before else "")
+        streams = form.get("how", "") != "send"
+        call = self._begin_to_send(text, key=key, task_id=task_id, streams=streams)
         return RedirectResponse(f"{BASE}/try/{call.id}", 303)
 
     async def _on_call(self, request: Request) -> Response:

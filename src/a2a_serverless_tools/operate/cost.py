@@ -119,8 +119,8 @@ def cost_of(shown: Timeline, workers: Workers) -> Cost:
         lines.append(_line(what, others.text, None, None, others.source))
         unpriced.append(f"{others.text} of workers that you pay by the hour")
     lines += _requests(shown, len(attempts))
-    used = total(shown.usage)
-    for one in shown.usage:
+    used = total(shown.head.usage)
+    for one in shown.head.usage:
         of_agent = "the agent's reports, at your prices"
         lines.append(_line(f"Model {one.model}", usage_text((one,)), None, None, of_agent))
     if used.calls and not used.cost:
@@ -210,6 +210,6 @@ def _requests(shown: Timeline, attempts: int) -> Iterator[CostLine]:
     ended = sum(turn.ended is not None for turn in shown.turns)
     price = API_REQUEST + INVOCATION
     yield _priced("Requests that sent its messages", opened, price, "messages that opened turns")
-    copies = opened + shown.sends + shown.wakes
+    copies = opened + shown.head.resends + shown.head.wakes
     source = "messages and copies sent, attempts that received them, turns that ended"
     yield _priced("Requests to the queue", copies + attempts + ended, SQS_REQUEST, source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent
@@ -29,7 +29,6 @@ from a2a_serverless.tasks.fold import (
 )
 from a2a_serverless.tasks.head import ASLEEP, Head
 from a2a_serverless.tasks.identity import Scope, TaskKey
-from a2a_serverless.tasks.turns import Turn
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.operate.cost import Cost, Workers, cost_of
 from a2a_serverless_tools.operate.finding import find_tasks
@@ -43,28 +42,6 @@ _SURVEYED_BYTES: Final = 64 * 1024 * 1024
 """Tasks whose log is kept, and the bytes of all their entries."""
 _MOST_BEFORE: Final = 1_000
 """The most turns before one in the line of its caller that are counted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """A task as far as it can be read, for a page about it."""
-
-    timeline: Timeline
-    survey: Survey
-
-    @property
-    def turns(self) -> tuple[Turn, ...]:
-        """Return the task's turns, with their attempts."""
-        return self.timeline.turns
-
-    @property
-    def tag(self) -> str:
-        """Return what its cursors end with."""
-        return incarnation_tag(self.survey.head.incarnation)
-
-    def fold(self) -> Fold:
-        """Return a fold of the task to which no record was added yet."""
-        return Fold(self.survey.head.task_id, self.survey.head.context_id)
 
 
 Show: TypeAlias = Callable[[AnyMessage], Awaitable[None]]
@@ -114,9 +91,9 @@ class Inspector:
             [scope] if scope else [digest for digest, _ in await find_tasks(self.storage, task_id)]
         )
         found = [await self.seen(digest, task_id) for digest in scopes]
-        return [one.timeline for one in found if one is not None]
+        return [one for one in found if one is not None]
 
-    async def seen(self, scope: str, task_id: str) -> Seen | None:
+    async def seen(self, scope: str, task_id: str) -> Timeline | None:
         """Return a task as far as it can be read; None if there is none.
 
         Of a task that was seen a while ago, only what was committed since is read.
@@ -127,14 +104,13 @@ class Inspector:
             return None
         self._surveys[scope, task_id] = survey
         self._forget()
-        shown = timeline(
+        return timeline(
             survey,
             now_ms=storage.clock.now_ms(),
             lease_s=storage.timing.lease_s,
             in_line=await in_line_of(storage, survey.head),
             push_events=self.settings.push_events,
         )
-        return Seen(timeline=shown, survey=survey)
 
     def cost(self, shown: Timeline) -> Cost:
         """Return what a task has cost so far."""

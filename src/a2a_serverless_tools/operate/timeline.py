@@ -14,7 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from a2a.types import TaskState
 
-from a2a_serverless.tasks.blobs import blob_of
+from a2a_serverless.tasks.blobs import blob_of, raw_bytes
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Entry,
@@ -32,30 +32,32 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
     parts_of,
 )
-from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.fold import Fold, Record, incarnation_tag
 from a2a_serverless.tasks.head import (
     ASLEEP,
-    HANDOVER,
     INTERRUPTED,
     MAX_INLINE_BYTES,
-    TERMINAL,
     AttemptEnd,
-    CancelMark,
-    Failure,
     Head,
     Reason,
-    Spared,
     plain_state,
 )
 from a2a_serverless.tasks.pace import commit_units
 from a2a_serverless.tasks.progress import Progress, progress_in
-from a2a_serverless.tasks.push import GivenUp, PushEvents
+from a2a_serverless.tasks.push import PushEvents
 from a2a_serverless.tasks.turns import Attempt, Turn, Wait, turns_of
-from a2a_serverless.tasks.usage import Used
 from a2a_serverless_tools.operate.lines import LogLine, by_attempt
+from a2a_serverless_tools.operate.steps import Step, steps_of
 from a2a_serverless_tools.operate.survey import Survey
 from a2a_serverless_tools.operate.webhooks import Webhook, webhooks_of, with_deliveries
-from a2a_serverless_tools.operate.words import Asked, asked_in, step_text, usage_text
+from a2a_serverless_tools.operate.words import (
+    MOST_OF_A_LINE,
+    Asked,
+    asked_in,
+    first_line,
+    step_text,
+    usage_text,
+)
 
 _ChangeName: TypeAlias = Literal[
     "message",
@@ -82,53 +84,6 @@ _DISCARDED: Final = (
     *(Replied, Recorded),
 )
 """Entries of an attempt that a restart takes back."""
-
-_ENDS: Final = frozenset(map(plain_state, TERMINAL))
-_What: TypeAlias = Literal[
-    "accepted",  # a message, which opened a turn
-    "waited for its turn",  # ... and became the current turn later
-    "woken",  # after it was left, as it had to wait for others
-    "sent again",  # by the sweeper, as it was due
-    "started",  # the first attempt of a turn
-    "recorded",  # results of steps, and sleeps, by an attempt
-    "lost",  # an attempt, without a word
-    "gave back",  # an attempt, with a reason
-    "took over",  # the next attempt, from the one before
-    "went on",  # the next attempt, at a record
-    "cancel asked",
-    "reached",  # a state that ends or interrupts the task, by an attempt
-    "reached without an attempt",  # ... by the API or the sweeper
-    "given up",  # a notification, at last
-    "unknown entry",
-]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """One thing that happened. Fields that do not apply are 0, None or empty."""
-
-    what: _What
-    at: int | None = None
-    """Milliseconds since the epoch; None: unknown."""
-    version: int = 0
-    """The commit that tells it; 0: HEAD tells it."""
-    turn: int = 0
-    attempt: Attempt | None = None
-    """None: it is about no attempt."""
-    after_ms: int | None = None
-    """The time since the message was accepted; of a takeover, since the end of the attempt before,
-    or since its last commit if its end is not known."""
-    of: int = 0
-    """The records so far of a turn that goes on."""
-    by: str = ""
-    """The user who has asked; of what was given up, the receiver."""
-    given_up: GivenUp | None = None
-    state: str = ""
-    kind: str = ""
-    """Of an unknown entry."""
-    discards: tuple[int, ...] = ()
-    """Versions whose changes were taken back."""
-    count: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,40 +168,31 @@ class InLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A file of an artifact, without its content."""
+
+    name: str
+    size: int
+    """In bytes."""
+    artifact_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """A task and its committed versions. Times are milliseconds since the epoch.
+    """A task with what its log says of it. Times are milliseconds since the epoch."""
 
-    If a field's docstring does not say otherwise, None means that the value could not be read.
-    """
-
-    task_id: str
-    scope: str
+    head: Head
+    records: tuple[Record, ...]
     looked_at: int
     """The time at which it was read: lengths of what goes on count until then."""
     asked: Asked
     """Who has asked for what."""
-    context_id: str | None
-    state: str | None
-    """The state's name as in logs and metrics, such as `working`."""
-    failure: Failure
-    """Why it has failed or was rejected."""
-    created_at: int | None
-    changed_at: int | None
+    question: str
+    """The first line of what a task asks that waits for an answer of its caller; else empty."""
+    changed_at: int
     """The time of the newest commit."""
-    expires_at: int | None
-    version: int | None
-    turn: int | None
-    turn_version: int
-    """The version that has opened the current turn."""
-    turn_is_open: bool
     progress: Progress | None
     """The progress in the last status of the open turn; None: it has none, or no turn is open."""
-    attempts: int | None
-    """Attempts started on the turn since its last record, without those that are spared."""
-    records: int
-    """The records of the turn that were not taken back."""
-    spared: Spared
-    """The starts on the turn that use up no attempt."""
     holder: _Holder | None
     """None: no attempt has claimed the open turn, or the last one has given it back."""
     given_back: AttemptEnd | None
@@ -255,41 +201,44 @@ class Timeline:
     """What the open turn stands in line for; None: it does not."""
     asleep_until: int | None
     """The time until which the open turn sleeps; None: it does not."""
-    due_at: int | None
-    """The time at which the sweeper looks at the task; None also if it does not have to."""
-    sends: int
-    """Copies of the current turn that the sweeper has sent since its last record."""
-    wakes: int
-    """All other copies of the current turn: it was woken, or handed over."""
-    size: int | None
-    units: int
-    """The write units of all commits that could be read."""
-    usage: Used
-    """What the task's models have used, in all attempts."""
-    cancel: CancelMark | None
-    """The request to cancel the task; None also if there is none."""
-    story: tuple[Happening, ...]
-    """What happened, in order."""
     turns: tuple[Turn, ...]
+    steps: tuple[Step, ...]
     webhooks: tuple[Webhook, ...]
     commits: tuple[Committed, ...]
-    unreadable: tuple[str, ...]
-    """What could not be read, as clauses."""
+    files: tuple[File, ...]
+    """Of its artifacts, as they are now."""
     lines: Mapping[int, tuple[LogLine, ...]]
     """Lines of the log by the claim of their attempt; 0: of none."""
 
     @property
-    def has_ended(self) -> bool:
-        """Return True if nothing more happens to it."""
-        return self.state in _ENDS
+    def tag(self) -> str:
+        """Return what its cursors end with."""
+        return incarnation_tag(self.head.incarnation)
+
+    def fold(self) -> Fold:
+        """Return a fold of the task to which no record was added yet."""
+        return Fold(self.head.task_id, self.head.context_id)
 
     @property
-    def took_ms(self) -> int | None:
-        """Return the milliseconds to its end, or so far; None: a time could not be read."""
-        until = self.changed_at if self.has_ended else self.looked_at
-        if self.created_at is None or until is None:
-            return None
-        return max(0, until - self.created_at)
+    def state(self) -> str:
+        """Return the state's name as in logs and metrics, such as `working`."""
+        return plain_state(self.head.state)
+
+    @property
+    def units(self) -> int:
+        """Return the write units of all commits."""
+        return sum(commit.units for commit in self.commits)
+
+    @property
+    def took_ms(self) -> int:
+        """Return the milliseconds to its end, or so far."""
+        until = self.changed_at if self.head.is_terminal else self.looked_at
+        return max(0, until - self.head.created_at)
+
+    @property
+    def turn(self) -> Turn | None:
+        """Return the current turn; None: the commit that opened it is missing."""
+        return next((one for one in self.turns if one.version == self.head.turn), None)
 
     @property
     def last(self) -> Attempt | None:
@@ -299,8 +248,17 @@ class Timeline:
     @property
     def wait(self) -> Wait | None:
         """Return the wait of the open turn; None: an attempt has it, or no turn is open."""
-        waits = (turn.wait for turn in self.turns if turn.version == self.turn_version)
-        return next((one for one in waits if one is not None and one.is_open), None)
+        wait = self.turn.wait if self.turn else None
+        return wait if wait is not None and wait.is_open else None
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Return what a newer release has written, and this one cannot read, as clauses."""
+        found = ["a newer release has written HEAD"] if self.head.needs_newer else []
+        for commit in self.commits:
+            kinds = [change.subject for change in commit.changes if change.is_critical]
+            found += [f"version {commit.version} has an unknown entry of kind {k!r}" for k in kinds]
+        return tuple(found)
 
 
 def timeline(
@@ -314,7 +272,7 @@ def timeline(
     """Return the timeline of a task.
 
     Args:
-        seen: what can be read of it.
+        seen: what is stored of it.
         now_ms: the time at which it was read.
         lease_s: the seconds of a lease; None: unknown, and so is its last renewal.
         in_line: the place of a turn that is left; None: it was not looked at.
@@ -323,46 +281,26 @@ def timeline(
     head, records = seen.head, seen.records
     left = head.left if head.turn_is_open else ""
     discards, turns = discards_of(records), turns_of(head, records)
-    commits = tuple(_commits(records, discards))
-    webhooks = webhooks_of(seen.pushes, head, records, push_events)
     released = head.released if head.turn_is_open and head.was_released else None
     times = [record.at for record in records if record.at is not None]
     return Timeline(
-        task_id=head.task_id,
-        scope=head.scope,
+        head=head,
+        records=records,
         looked_at=now_ms,
-        lines={},
         asked=asked_in(entry for record in records for entry in record.entries),
-        failure=head.failure,
-        turn_version=head.turn,
-        state=plain_state(head.state),
+        question=_question(records) if head.state in INTERRUPTED else "",
         changed_at=times[-1] if times else head.status_at,
-        turn_is_open=head.turn_is_open,
         progress=_progress(records) if head.turn_is_open else None,
-        records=sum(len(one.records) for one in turns if one.version == head.turn),
-        spared=head.spared,
         holder=None if released or left else _holder(head, records, lease_s),
+        given_back=released,
         in_line=(in_line or InLine(reason=left)) if left and left != ASLEEP else None,
         asleep_until=(released.until if released else head.due_at) if left == ASLEEP else None,
-        given_back=released,
-        due_at=head.due_at,
-        sends=head.resends,
-        wakes=head.wakes,
-        units=sum(commit.units for commit in commits),
-        usage=head.usage,
-        cancel=head.cancel,
-        story=_story(head, records, turns, discards, webhooks),
         turns=turns,
-        webhooks=webhooks,
-        commits=commits,
-        unreadable=tuple(_unreadable(head, records)),
-        context_id=head.context_id,
-        created_at=head.created_at,
-        expires_at=head.expires_at,
-        version=head.version,
-        turn=next((one.number for one in turns if one.version == head.turn), None),
-        attempts=head.attempts,
-        size=head.size,
+        steps=steps_of(turns, records, discards),
+        webhooks=webhooks_of(seen.pushes, head, records, push_events),
+        commits=tuple(_commits(records, discards)),
+        files=tuple(_files(records, discards)),
+        lines={},
     )
 
 
@@ -401,6 +339,36 @@ def _progress(records: Iterable[Record]) -> Progress | None:
             elif isinstance(entry, Restarted):
                 told = None
     return told
+
+
+def _question(records: Iterable[Record]) -> str:
+    """Return the first line of the last status's message."""
+    entries = [entry for record in records for entry in record.entries]
+    statuses = [entry.status for entry in entries if isinstance(entry, StatusChanged)]
+    return first_line(statuses[-1].message) if statuses else ""
+
+
+def _files(records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]) -> Iterator[File]:
+    """Return the files of the artifacts as they are now."""
+    gone = {version for versions in discards.values() for version in versions}
+    files: dict[str, list[File]] = {}
+    for record in records:
+        for entry in record.entries:
+            if not isinstance(entry, ArtifactWritten) or record.version in gone:
+                continue
+            own = files.setdefault(name := entry.artifact.artifact_id, [])
+            if not entry.append:
+                own.clear()
+            own += (
+                File(
+                    name=(part.filename or part.media_type or "file")[:MOST_OF_A_LINE],
+                    size=size,
+                    artifact_id=name,
+                )
+                for part in entry.artifact.parts
+                if (size := raw_bytes(part)) or part.WhichOneof("content") == "raw"
+            )
+    return (file for own in files.values() for file in own)
 
 
 def _commits(
@@ -479,107 +447,6 @@ def _change(entry: Entry, *, discards: tuple[int, ...]) -> Change:
 def _state(state: TaskState) -> str:
     """Return a state's name; its number if only a newer release knows it."""
     return plain_state(state) if state in TaskState.values() else str(int(state))
-
-
-def _unreadable(head: Head, records: Iterable[Record]) -> Iterator[str]:
-    if head.needs_newer:
-        yield "a newer release has written HEAD"
-    for record in records:
-        for entry in record.entries:
-            if isinstance(entry, Unknown) and entry.is_critical:
-                kind = kind_name(entry.kind)
-                yield f"version {record.version} has an unknown entry of kind {kind!r}"
-
-
-def _story(
-    head: Head,
-    records: tuple[Record, ...],
-    turns: Iterable[Turn],
-    discards: dict[int, tuple[int, ...]],
-    webhooks: Iterable[Webhook],
-) -> tuple[Happening, ...]:
-    """Return what happened, in the order of the log; `discards` as `discards_of` returns it."""
-    told = [one for turn in turns for one in _of_turn(head, turn, discards)]
-    told += _of_entries(records)
-    told.sort(key=lambda one: one.version)  # stable: those of one version keep their order
-    if head.cancel is not None:
-        at, by = head.cancel.at, head.cancel.by
-        told.insert(_place(told, at), Happening(what="cancel asked", at=at or None, by=by))
-    for one in webhooks:
-        if (lost := one.given_up) is not None:
-            happened = Happening(what="given up", at=lost.at, by=one.receiver, given_up=lost)
-            told.insert(_place(told, lost.at), happened)
-    return tuple(told)
-
-
-def _of_turn(head: Head, turn: Turn, discards: dict[int, tuple[int, ...]]) -> Iterator[Happening]:
-    of_turn = partial(Happening, turn=turn.number)
-    if turn.version:
-        yield of_turn(what="accepted", at=turn.opened_at, version=turn.version, by=turn.by)
-    if turn.began_at is not None and turn.began_at != turn.opened_at:
-        yield of_turn(what="waited for its turn", at=turn.began_at, version=turn.version)
-    if turn.version == head.turn:  # of the whole turn: the times are not known
-        first = turn.attempts[0].first if turn.attempts else turn.version
-        left = sum(one.reason in (ASLEEP, HANDOVER) for one in turn.attempts)
-        wakes = head.wakes - left + (head.left == ASLEEP)
-        if wakes > 0:  # sleeps and hand-overs are told by themselves
-            yield of_turn(what="woken", version=first, count=wakes, of=len(turn.records))
-        if head.resends:
-            yield of_turn(what="sent again", version=first, count=head.resends)
-    before: Attempt | None = None
-    for attempt in turn.attempts:
-        if before is not None:
-            yield _end_of(turn, before, attempt.first)
-        is_first = before is None and attempt.first not in discards
-        yield of_turn(
-            what="started" if is_first else "went on" if attempt.kept else "took over",
-            at=attempt.started_at,
-            version=attempt.first,
-            attempt=attempt,
-            after_ms=_since(before, attempt) if before else turn.waited_ms if is_first else None,
-            discards=discards.get(attempt.first, ()),
-            of=len(turn.records),
-        )
-        if attempt.recorded:
-            at, version = attempt.recorded_at, max(attempt.recorded.values())
-            yield of_turn(what="recorded", at=at, version=version, attempt=attempt)
-        before = attempt
-    if before is not None and before.outcome in ("lost", "gave back", "failed"):
-        yield _end_of(turn, before, turn.ended or before.last)
-
-
-def _end_of(turn: Turn, attempt: Attempt, version: int) -> Happening:
-    is_lost = attempt.outcome == "lost"
-    what: _What = "lost" if is_lost else "gave back"
-    at = attempt.last_at if is_lost else attempt.over_at
-    return Happening(what=what, at=at, version=version, turn=turn.number, attempt=attempt)
-
-
-def _since(before: Attempt, attempt: Attempt) -> int | None:
-    if attempt.waited_ms is not None:
-        return attempt.waited_ms
-    last, at = before.last_at, attempt.started_at
-    return None if last is None or at is None else at - last
-
-
-def _of_entries(records: Iterable[Record]) -> Iterator[Happening]:
-    for record in records:
-        of_entry = partial(Happening, at=record.at, version=record.version)
-        for entry in record.entries:
-            if isinstance(entry, StatusChanged) and entry.status.state in TERMINAL | INTERRUPTED:
-                what: _What = (
-                    "reached" if record.token is not None else "reached without an attempt"
-                )
-                yield of_entry(what=what, state=plain_state(entry.status.state))
-            elif isinstance(entry, Unknown):
-                yield of_entry(what="unknown entry", kind=kind_name(entry.kind))
-
-
-def _place(told: list[Happening], at: int) -> int:
-    """Return the place in `told` after everything that happened until `at`."""
-    return next(
-        (place for place, one in enumerate(told) if one.at is not None and one.at > at), len(told)
-    )
 
 
 def unknown_entry(version: int, kind: bytes) -> str:

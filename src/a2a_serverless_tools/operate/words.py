@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from a2a.types import Message
+
 from a2a_serverless.tasks.entries import Entry, StepId, TurnOpened
 from a2a_serverless.tasks.usage import MILLION, Used, total
 
@@ -37,10 +39,15 @@ def asked_in(entries: Iterable[Entry]) -> Asked:
     opened = next((entry for entry in entries if isinstance(entry, TurnOpened)), None)
     if opened is None:
         return UNKNOWN
-    texts = [part.text for part in opened.request.message.parts if part.HasField("text")]
+    line = first_line(opened.request.message)
+    return Asked(caller=opened.caller.user, tenant=opened.caller.tenant, line=line)
+
+
+def first_line(message: Message) -> str:
+    """Return the first line of a message's texts, cut where it is long; empty: it has none."""
+    texts = [part.text for part in message.parts if part.HasField("text")]
     lines = (line.strip() for text in texts for line in text.splitlines())
-    line = next(filter(None, lines), "")
-    return Asked(caller=opened.caller.user, tenant=opened.caller.tenant, line=line[:MOST_OF_A_LINE])
+    return next(filter(None, lines), "")[:MOST_OF_A_LINE]
 
 
 def step_text(step: StepId) -> str:

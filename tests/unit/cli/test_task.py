@@ -239,16 +239,19 @@ def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
     since = "2026-11-22T02:14:00.000Z"
     told = [
         (
-            "(id gone): given up after 10 refusals of its own, told 1 up to version 9;"
+            "(id gone): told 1 up to version 9, given up after 10 refusals of its own;"
             " redeliver it, or its client sets it again"
         ),
         (
             "(id late): told of nothing so far, the notification of version 1 was given up"
-            f" (status 503) at {since}, last answer status 503 at {since}"
+            f" (status 503) at {since} (0 s ago), last answer status 503 at {since} (0 s ago)"
         ),
         "(id new): told of nothing so far",
         "(id older): told or given up to version 9: which of both is not stored",
-        f"(id slow): told of nothing so far, has refused 2, 3 attempts failed since {since}",
+        (
+            "(id slow): told of nothing so far, has refused 2, 3 attempts failed since"
+            f" {since} (0 s ago)"
+        ),
     ]
     names = ("gone", "late", "new", "older", "slow")
     lines = zip(names, told, strict=True)
@@ -256,16 +259,11 @@ def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
     assert "secret" not in said.out
     gone, late, _, older, slow = run(TASK, "--json").json["webhooks"]
     assert (gone["config_id"], gone["told"], gone["refusals"]) == ("gone", 9, 10)
-    assert (gone["receiver_given_up"], gone["given_up"]) == (True, None)
+    assert (gone["is_given_up"], gone["given_up"]) == (True, None)
     assert late["given_up"] == {"count": 1, "version": 1, "at": since, "reason": "status 503"}
-    assert (late["told"], late["told_is_known"]) == (None, True)
-    assert (older["told"], older["told_is_known"]) == (None, False)
+    assert (late["told"], late["knows_told"]) == (None, True)
+    assert older["knows_told"] is False
     assert (slow["failures"], slow["failing_since"]) == (3, since)
-    story = run(TASK, "--story").out
-    assert (
-        f"{since}  https://late.example is not told: the notification of version 1 was given up"
-        " (status 503)"
-    ) in story
 
 
 def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
@@ -298,13 +296,15 @@ def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> N
     spared = Spared(faults=2, waited=4_000, interruptions=1)
     wait(storage.change(head, partial(releasing, end=end, attempts=0, spared=spared)))
     fields = lines_of(run(TASK).out)
-    assert fields["worker"] == ("no worker; given back; starts again at 2026-11-22T02:15:30.000Z")
+    assert fields["worker"] == (
+        "no worker; given back; starts again at 2026-11-22T02:15:30.000Z (in 1 min)"
+    )
     assert run(TASK).out.partition("turn 1")[0].count("HTTPStatusError") == 1
     assert fields["turn"] == (
         "1 (open), attempts 0, 2 starts met a fault that passes, interrupted once"
     )
     said = run(TASK, "--json").json
-    assert said["spared"] == {"faults": 2, "interruptions": 1}
+    assert said["spared"] == {"faults": 2, "waited": 4_000, "interruptions": 1}
     assert said["given_back"]["until"] == "2026-11-22T02:15:30.000Z"
 
 
@@ -318,7 +318,7 @@ def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
     said, until = run(TASK).out, "2026-11-22T02:15:30.000Z"
     fields = lines_of(said)
     assert fields["worker"] == f"no worker; asleep until {until}"
-    assert fields["due"] == f"{until}, the end of its sleep"
+    assert fields["due"] == f"{until} (in 1 min), the end of its sleep"
     assert fields["turn"] == "1 (open), attempts 0 since its last record, 2 records in all"
     assert f"attempt 1 on host-a 17, 0 ms: asleep until {until}" in tree_of(said)
     assert [line.partition("  ")[2] for line in versions_of(said)][1:] == [
@@ -326,7 +326,8 @@ def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
         "3  record of ctx.sleep, 45 bytes",
     ]
     shown = run(TASK, "--json").json
-    assert (shown["asleep_until"], shown["records"], shown["in_line"]) == (until, 2, None)
+    assert (shown["asleep_until"], shown["in_line"]) == (until, None)
+    assert [one["result"] for one in shown["steps"]] == ["1", "until 1970-01-01T00:00:00.001Z"]
     (turn,) = shown["turns"]
     assert turn["attempts"][0]["recorded"] == [
         {"step": "plan [Oslo]", "version": 2},
@@ -337,7 +338,8 @@ def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
     committed(storage, head, slept, token="b", leaves=handed)
     said = run(TASK).out
     assert lines_of(said)["worker"] == "no worker; handed over, and waits for one"
-    kept = "attempt 2 on host-b 17, went on after record 2, 0 ms: handed over to the next process"
+    went_on = "attempt 2 on host-b 17, went on after record 2 (ctx.sleep), 0 ms"
+    kept = f"{went_on}: handed over to the next process"
     assert kept in tree_of(said)
     assert run(TASK, "--json").json["turns"][0]["attempts"][1]["kept"] == 2
 
@@ -383,7 +385,8 @@ def hostile(storage: DurableStorage) -> Head:
     artifact = ArtifactWritten(
         Artifact(artifact_id=EVIL, name=EVIL, parts=[Part(text=f"text {EVIL}")])
     )
-    head = committed(storage, head, artifact, token="a", claims=True, worker=EVIL)
+    step = Recorded(StepId(EVIL, EVIL, 1), "json", json.dumps(EVIL, ensure_ascii=False).encode())
+    head = committed(storage, head, artifact, step, token="a", claims=True, worker=EVIL)
     wait(
         storage.change(
             head, partial(releasing, end=AttemptEnd(token="a", reason=EVIL, correlation_id=EVIL))
@@ -394,7 +397,7 @@ def hostile(storage: DurableStorage) -> Head:
     return found
 
 
-@pytest.mark.parametrize("view", [(), ("--json",), ("--story",), ("--events",), ("--follow",)])
+@pytest.mark.parametrize("view", [(), ("--json",), ("--steps",), ("--events",), ("--follow",)])
 def test_nothing_breaks_the_terminal(
     run: Run, database: Database, storage: DurableStorage, view: tuple[str, ...]
 ) -> None:
@@ -410,35 +413,32 @@ def test_nothing_breaks_the_terminal(
     assert "x1b]52;c;" in shown or "u001b]52;c;" in shown
 
 
-def test_what_happened_in_sentences(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
-    """The story has one sentence a line with its time: starts, ends, takeovers, cancels."""
-    restarted(storage, clock)
-    assert run(TASK, "--story").out.splitlines() == [
-        "2026-11-22T02:14:00.000Z  turn 1: message accepted from ann",
-        "2026-11-22T02:14:00.250Z  turn 1, attempt 1 started on host-a 17",
-        (
-            "2026-11-22T02:14:04.250Z  turn 1, attempt 1 ended: TimeoutError at agent.py, line 28,"
-            " in handle (correlation id 1f7a9c02)"
-        ),
-        (
-            "2026-11-22T02:14:06.250Z  turn 1, attempt 2 took over on host-b 17, 2.0 s after"
-            " the end of the one before, discarding 2-3"
-        ),
-        "2026-11-22T02:14:11.250Z  cancel asked for by ann",
+def test_steps_are_a_table(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
+    """Name, key, result, time, attempt and tokens of each; a discarded one says so."""
+    assert run(opened(storage).task_id, "--steps").out == "It has no steps.\n"
+    head = claimed(storage, wait(storage.head(TASK)), "a")
+    clock.advance(2)
+    used = ModelsUsed((Usage("big", 1, 1_200, 34),))
+    plan = Recorded(StepId("plan", "Oslo", 1), "json", b'{"stops":2}')
+    committed(storage, head, plan, used, token="a")
+    assert [line.split() for line in run(TASK, "--steps").out.splitlines()[:2]] == [
+        ["step", "key", "result", "took", "at", "most", "attempt", "tokens"],
+        ["plan", "Oslo", '{"stops":2}', "2.0", "s", "1", "1,234"],
     ]
+    (step,) = run(TASK, "--json").json["steps"]
+    assert step["id"] == {"name": "plan", "key": "Oslo", "number": 1}
+    assert (step["took_ms"], step["tokens"]) == (2_000, 1_234)
 
 
 def test_what_each_version_has_cost(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """`--cost` prints bytes and units of each version, each part with its source, and the sum."""
     restarted(storage, clock)
     lines = run(TASK, "--cost").out.splitlines()
-    assert [int(line.split()[2]) for line in lines[1:6]] == [9, 8, 4, 8, 4]
-    assert lines[6].split() == ["all", "205", "33"]
-    assert lines[8] == (
-        "Storing its commits: 33 write units, $0.0000206; counted from the sizes of its 5 commits"
-    )
-    assert lines[9].startswith("Time of workers outside of Lambda: 10.0 s, no price in dollars; ")
-    assert lines[13].startswith("$0.0000258")
+    assert [int(line.split()[-1]) for line in lines[1:6]] == [9, 8, 4, 8, 4]
+    storing, time = (" ".join(line.split()) for line in lines[8:10])
+    assert storing == "Storing its commits 33 write units $0.0000206 the sizes of its 5 commits"
+    assert time.startswith("Time of workers outside of Lambda 10.0 s no price in dollars ")
+    assert any(line.startswith("$0.0000258") for line in lines)
     assert lines[-1].startswith("Not counted: reads and streams of clients; ")
     printed = json.loads(run(TASK, "--json").out)["cost"]
     assert printed["lines"][0]["least"] == 33 * WRITE_UNIT

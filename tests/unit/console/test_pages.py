@@ -35,7 +35,7 @@ from a2a_serverless_tools.operate.lines import LogLine
 from a2a_serverless_tools.operate.logs import Logs
 from a2a_serverless_tools.operate.prices import WRITE_UNIT
 from a2a_serverless_tools.operate.timeline import InLine
-from a2a_serverless_tools.operate.wording import what_holds
+from a2a_serverless_tools.operate.view import _what_holds as what_holds
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, request
 from tests.support.queues import take
@@ -52,6 +52,12 @@ def console_of(
     storage: DurableStorage, *, logs: Logs | None = None, card: AgentCard | None = None
 ) -> Console:
     return Console(Inspector(storage, Settings(), place="memory", logs=logs), url=URL, card=card)
+
+
+def facts_of(text: str, name: str) -> list[tuple[bool, str]]:
+    """The facts of a name on a page: whether each is bad, and its words."""
+    found = re.findall(rf'<div class="fact-{name}([^"]*)"><dt>.*?</dt><dd>(.*?)</dd>', text)
+    return [("bad" in look, words(shown)) for look, shown in found]
 
 
 # -- webhooks ----------------------------------------------------------------------------------
@@ -94,15 +100,12 @@ async def test_webhooks_tell_of_refusals(storage: DurableStorage, person: Person
         await storage.webhooks.move(push, replace(told, refusals=refusals))
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     answer = await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")
-    facts = re.findall(r'<div class="hook ?(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', answer.text)
-    shown = [
-        (look, re.sub(r"<.*?>", " ", text).partition(" last answer")[0]) for look, text in facts
-    ]
-    own = "10 refusals of its own: redeliver it, or its client sets it again"
+    shown = [(bad, said.partition(", last")[0]) for bad, said in facts_of(answer.text, "webhook")]
+    own = "given up after 10 refusals of its own; redeliver it, or its client sets it again"
     assert shown == [
-        ("", "https://fine.example · told 1 up to version 1, owed 1"),
-        ("bad", f"https://gone.example · told 1 up to version 1, owed 1  given up  after {own}"),
-        ("bad", "https://picky.example · told 1 up to version 1, owed 1  has refused 3 "),
+        (False, "https://fine.example (id fine): told 1 up to version 1, owed 1"),
+        (True, f"https://gone.example (id gone): told 1 up to version 1, owed 1, {own}"),
+        (True, "https://picky.example (id picky): told 1 up to version 1, owed 1, has refused 3"),
     ]
     assert "secret" not in answer.text
     assert "hx-trigger" not in answer.text  # nothing of it is tried again: the page is at rest
@@ -111,7 +114,7 @@ async def test_webhooks_tell_of_refusals(storage: DurableStorage, person: Person
 async def test_a_notification_that_was_given_up_is_no_success(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
-    """Facts and story say so in red; nothing is tried again, so the page is at rest."""
+    """Its fact says so in red; nothing is tried again, so the page is at rest."""
     head = (await storage.open_task("c", request(), task_id="t")).head
     hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
     push = await storage.webhooks.put(hook)
@@ -124,11 +127,12 @@ async def test_a_notification_that_was_given_up_is_no_success(
     lost = lost.settled((2, 0), "status 503", clock.now_ms(), is_told=False)
     assert await storage.webhooks.move(first, lost)
     text = (await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")).text
-    ((look, fact),) = re.findall(r'<div class="hook ?(\w*)"><dt>Webhook</dt><dd>(.*?)</dd>', text)
-    assert look == "bad"
-    assert "told 1 up to version 1" in fact
-    assert "<strong>the notification of version 2 was given up (status 503)</strong>" in fact
-    assert "https://crm.example is not told: the notification of version 2 was given up" in text
+    ((is_bad, fact),) = facts_of(text, "webhook")
+    assert is_bad
+    assert (
+        "told 1 up to version 1, owed 1, the notification of version 2 was given up (status 503)"
+        in fact
+    )
     assert "hx-trigger" not in text
 
 
@@ -210,7 +214,7 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
             ("told", "version 1, attempt 3: told, status 200"),
         ]
         logs.lines = []
-        assert "The logs tell of no delivery." in (await person.get(link)).text
+        assert "deliveries to" not in (await person.get(link)).text
 
 
 # -- lists, card -------------------------------------------------------------------------------
@@ -369,7 +373,7 @@ async def test_a_task_has_its_costs(storage: DurableStorage, person: Person) -> 
     cost = Inspector(storage, Settings(), place="memory").cost(shown)
     assert f'<p class="big">${cost.least:.7f} at AWS' in text
     assert "Not counted: reads and streams of clients; renewed leases" in text
-    rows = re.findall(r'<tr><td class="number">(\d+)</td>.*?(\d+)</td></tr>', text)
+    rows = re.findall(r'<tr><th scope="row">(\d+)</th>.*?(\d+)</td></tr>', text)
     assert rows == [(str(one.version), str(one.units)) for one in reversed(shown.commits)]
 
 
@@ -583,20 +587,21 @@ async def test_a_claim_is_shown_by_its_signs(clock: ManualClock) -> None:
     clock.advance(100)
     path = f"/task/{head.scope}/t?view=timeline"
     text = await stack.page(path)
-    (fact,) = re.findall(r'<div class="holder">(.*?)</div>', text)
-    assert " ".join(re.sub(r"<.*?>", " ", fact).split()) == (
-        "Worker vm 20452 claimed it 1 min ago last sign 1 min ago its lease ends in 3 min"
+    ((_, fact),) = facts_of(text, "worker")
+    assert re.sub(r"[\d-]{10} [\d:.]+", "TIME", fact) == (
+        "vm 20452, claimed it at TIME (1 min ago), last sign at TIME (1 min ago),"
+        " its lease ends at TIME (in 3 min)"
     )
     assert "pulse" not in text
     clock.advance(60)
     due_at = clock.now_ms() + 300_000
     assert await stack.backends.storage.change(head, partial(renewing, token="a", due_at=due_at))
     text = await stack.page(path)
-    assert re.search(r'last sign <time class="ago"[^>]*>0 s ago', text)
+    assert re.search(r"last sign at <time.*?</time> \(0 s ago\)", text)
     clock.advance(310)
     text = await stack.page(path)
     assert "its lease ends" not in text
-    assert "overdue: the sweeper was to look" in text
+    assert "overdue, the sweeper was to look" in text
 
 
 async def test_a_turn_that_waits_for_a_service_says_so(clock: ManualClock) -> None:
@@ -614,9 +619,11 @@ async def test_a_turn_that_waits_for_a_service_says_so(clock: ManualClock) -> No
     )
     clock.advance(30)
     path = f"/task/{head.scope}/t"
-    text = " ".join(re.sub(r"<.*?>", " ", await stack.page(path)).split())
-    assert "given back 30 s ago starts again in 1 min" in text
-    assert "Now waits 30.0 s so far for the next try, not before " in text
+    text = words(await stack.page(path))
+    assert re.search(
+        r"given back at \S+ \S+ \(30 s ago\); starts again at \S+ \S+ \(in 1 min\)", text
+    )
+    assert "Why waits 30.0 s so far for the next try, not before " in text
     assert text.count("ConnectError: no connection") == 1
     assert "attempts 0, 1 start met a fault that passes" in text
     assert "waits 1 min: ConnectError: no connection" in await stack.page("/tasks")
@@ -636,11 +643,12 @@ async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock
     record = Recorded(StepId("ctx.sleep", "", 1), "until", b"[1, 0]")
     head = await storage.commit(head, Commit(entries=(record,), token="a", leaves=end))
     path, until = f"/task/{head.scope}/t?view=timeline", "asleep until 2026-11-22 03:14:00.000"
-    for waited_s, wakes in ((1_800, "in 30 min"), (1_830, "now")):
+    for waited_s, wakes in ((1_800, "in 30 min"), (1_830, "30 s ago")):
         clock.advance(waited_s)
-        text = " ".join(re.sub(r"<.*?>", " ", await stack.page(path)).split())
-        assert f"none {until}" in text.replace(" .000", ".000")
-        assert f"the sweeper wakes it, {wakes}" in text
+        text = words(await stack.page(path))
+        assert f"no worker; {until}" in text
+        due = "2026-11-22 03:14:00.000 (in 30 min), the end of its sleep"
+        assert due.replace("in 30 min", wakes) in text
         assert "attempts 0 since its last record, 1 record in all" in text
         assert "sleeps " in text
         rows, queues = await stack.page("/tasks"), await stack.page("/queues")
@@ -650,7 +658,7 @@ async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock
         assert said in queues
         assert 'class="calm"' in queues
         assert "overdue" not in text + queues
-        if wakes != "now":
+        if wakes == "in 30 min":
             with pytest.raises(UnsupportedOperationError, match="asleep until 2026-11-22T03:14:00"):
                 await Acts(stack.inspector).on_one("resend", "t", head.scope)
     assert await stack.sweeper.sweep() == SweepReport(woken=1)
@@ -673,7 +681,7 @@ async def test_a_page_grows_older_while_nothing_happens(clock: ManualClock) -> N
         clock.advance(10)
         answer = await person.get(live)
     assert answer.status_code == 200
-    assert re.search(r'last sign <time class="ago"[^>]*>10 s ago', answer.text)
+    assert re.search(r"last sign at <time.*?</time> \(10 s ago\)", answer.text)
 
 
 END = AttemptEnd(token="a", reason="ValueError", correlation_id="c0ffee", until=0)
@@ -718,14 +726,14 @@ async def test_a_tasks_page_leads_with_reason_and_caller(
     await failed_twice(storage, clock)
     text = (await person.get(path)).text
     facts = re.findall(r"<dt>(.*?)</dt>", text.partition('<nav class="tabs"')[0])
-    assert facts == ["Why", "Asked by", "Took", "Changed"]
+    assert facts[:5] == ["State", "Why", "Caller", "Turn", "Model"]
     assert '<h1 class="title">Two days</h1>' in text
     shown = words(text)
     assert (
         "Why attempt 2 ended with ValueError at agent.py, line 28, in handle: no"
-        " &lt;b&gt;customer&lt;/b&gt; (correlation id decade ) Asked by ann (acme)"
-        " Took 11.0 s"
+        " &lt;b&gt;customer&lt;/b&gt; (correlation id decade ) Caller ann (acme)"
     ) in shown
+    assert "State failed, after 11.0 s" in shown
     assert re.search(r'<code class="copy"[^>]*>decade</code>', text)
     assert f'href="/_console/tasks?scope={ANN.digest}&amp;context=' in text
     listed = (await person.get("/_console/tasks")).text
@@ -746,9 +754,9 @@ async def test_a_turn_that_waits_says_for_what_it_does(
     clock.advance(20)
     text = (await person.get(f"/_console/task/{ANN.digest}/t")).text
     assert (
-        "Now waits 20.0 s so far for the next try, not before"
+        "Why waits 20.0 s so far for the next try, not before"
         " 2026-11-22 02:15:00.000; the last attempt ended with ValueError at agent.py, line 28,"
-        " in handle (correlation id c0ffee ) Asked by not named: owner"
+        " in handle (correlation id c0ffee ) Caller not named: owner"
     ) in words(text)
 
 
@@ -770,31 +778,24 @@ async def test_each_attempt_has_a_fold_with_all_that_is_known_of_it(
     async with visited(console_of(storage, logs=logs)) as person:
         text = (await person.get(f"{path}&logs=1")).text
         assert "Read the lines of each attempt from the logs" in (await person.get(path)).text
-    list_of = text.partition("<h2>Attempts</h2>")[2].partition("<h2>What happened</h2>")[0]
-    items = [words(item) for item in re.split(r"<li class=\"(?:wait|gave-back|failed)", list_of)]
-    items = [re.sub(r"(:\d\d) ?\.\d{3} ", r"\1 ", item) for item in items[1:]]
-    assert [re.sub(r"^\"> [\d-]+ [\d:]+ ", "", item) for item in items] == [
-        "waited 1.0 s for a worker",
-        (
-            "Attempt 1, 2.0 s: gave back: ValueError at agent.py, line 28, in handle:"
-            " no &lt;b&gt;customer&lt;/b&gt; (correlation id c0ffee) Worker vm 1 Ended 2026-11-22"
-            " 02:14:03 Place agent.py, line 28, in handle Text no &lt;b&gt;customer&lt;/b&gt;"
-            " Correlation id c0ffee Commits 2 2026-11-22 02:14:03 WARNING Turn given back"
-            " Traceback &lt;i&gt;"
-        ),
-        (
-            "waited 5.0 s for the next try after ValueError, not before 2026-11-22 02:14:07.000,"
-            " of which 1.0 s for a worker"
-        ),
-        (
-            "Attempt 2, 3.0 s: failed: ValueError at agent.py, line 28, in handle:"
-            " no &lt;b&gt;customer&lt;/b&gt; (correlation id decade) Worker vm 2 Ended 2026-11-22"
-            " 02:14:11 Place agent.py, line 28, in handle Text no &lt;b&gt;customer&lt;/b&gt;"
-            " Correlation id decade Steps plan [Oslo] in version 3 big 1 call, 10 tokens in, 5 out,"
-            " cost 0.0042 Commits 3 to 4 Lines of the log that are of no attempt"
-            " 2026-11-22 02:14:00 WARNING Sent"
-        ),
-    ]
+    shown = words(text.partition('<ol class="story">')[2])
+    shown = re.sub(r"2026-11-22 02:14:(\d\d)\.\d{3}", r":\1", shown)
+    shown = re.sub("message [0-9a-f]{32}", "message m-1", shown)
+    assert shown.startswith(
+        ":00 turn 1, from ann: over after 11.0 s :00 1 message m-1 from ann, 79 bytes; status"
+        " submitted :00 waited 1.0 s for a worker :01 attempt 1 on vm 1, 2.0 s: gave back:"
+        " ValueError at agent.py, line 28, in handle: no &lt;b&gt;customer&lt;/b&gt;"
+        " (correlation id c0ffee ); version 2 discarded :01 2 status working :03 WARNING retry"
+        " Turn given back Traceback &lt;i&gt; :03 waited 5.0 s for the next try after ValueError,"
+        " not before :07,"
+        " of which 1.0 s for a worker :08 attempt 2 on vm 2, 3.0 s, 1 call, 10 tokens in, 5 out,"
+        " cost 0.0042: failed: ValueError at agent.py, line 28, in handle:"
+        " no &lt;b&gt;customer&lt;/b&gt; (correlation id decade )"
+    ), shown
+    assert "lines of the log that are of no attempt :00 WARNING retry Sent" in shown
+    async with visited(console_of(storage)) as person:
+        steps = words((await person.get(f"{path.partition('?')[0]}?view=steps")).text)
+    assert "Step Key Result Took at most Attempt Tokens plan Oslo 1 0 ms 2 15" in steps
     assert "A table alone has no lines of the log." in alone
     assert "Turn given back" not in alone
 
@@ -830,15 +831,11 @@ async def test_the_mark_of_an_end_is_that_of_its_state(
     await storage.open_task("c", request(), task_id="t")
     await Storage(storage).update_task("t", state)
     text = (await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")).text
-    assert f'<li class="reached-without-an-attempt {look}">' in text
+    assert f'<li class="{look}">' in text
     sheet = (await person.get("/_console/static/console.css")).text
-    rules = dict(
-        re.findall(r"\.story li\.([\w-]+)::before[^{}]*{ background: var\((--\w+)\)", sheet)
-    )
-    assert "reached" not in rules
-    assert (rules["completed"], "li.failed::before" in sheet) == ("--good", True)
     greens = re.findall(r"([^{}]*){ background: var\(--good\); }", sheet)
-    assert not [rule for rule in greens if "failed" in rule or "reached" in rule]
+    assert not [rule for rule in greens if "failed" in rule]
+    assert any("li.completed::before" in rule for rule in greens)
 
 
 # -- all of a caller -----------------------------------------------------------------------------

@@ -22,7 +22,9 @@ from a2a_serverless.tasks.turns import Wait, turns_of
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.timeline import Timeline
-from a2a_serverless_tools.operate.wording import outcome, wait_text, why
+from a2a_serverless_tools.operate.view import _outcome as outcome
+from a2a_serverless_tools.operate.view import _wait_text as wait_text
+from a2a_serverless_tools.operate.view import why
 from a2a_serverless_tools.testing import AgentBench
 from a2a_serverless_tools.testing.clock import PacedClock
 from tests.support.clocks import ManualClock
@@ -231,7 +233,7 @@ def test_a_failed_task_says_why_and_where() -> None:
         shown = life(handle, max_attempts=2, keep_error_texts=keeps)
         assert re.fullmatch(
             r"attempt 2 ended with LookupError at tests/unit/operate/test_attempts.py, line \d+,"
-            rf" in handle{text} \(correlation id {shown.failure.correlation_id}\)",
+            rf" in handle{text} \(correlation id {shown.head.failure.correlation_id}\)",
             why(shown),
         )
         assert ("customer 4711" in repr(shown)) is keeps

@@ -11,9 +11,10 @@ from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEve
 from a2a_serverless.tasks.entries import Entry, Restarted, StatusChanged
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.progress import Progress
-from a2a_serverless_tools.cli.task_text import as_json, lines_of
+from a2a_serverless_tools.cli.task_text import as_json
 from a2a_serverless_tools.local.demo import _Transcript
 from a2a_serverless_tools.operate.cost import Workers, cost_of
+from a2a_serverless_tools.operate.view import facts, tree
 from tests.support.messages import agent_message
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import opened
@@ -33,9 +34,8 @@ def records(*entries: Entry) -> list[Record]:
 def test_the_command_line_shows_a_bar() -> None:
     """One of the open turn at the top, and one in each version that told it; never the text."""
     shown = timeline_of(opened(), records(told(1), told(3)))
-    lines = list(lines_of(shown))
-    assert f"progress  {BAR}" in lines
-    assert [line.endswith(f"status working, {BAR}") for line in lines].count(True) == 1
+    assert [fact.text for fact in facts(shown) if fact.name == "progress"] == [BAR]
+    assert [line.text.endswith(f"status working, {BAR}") for line in tree(shown)].count(True) == 1
 
 
 def test_only_what_counts_now_is_at_the_top() -> None:
@@ -56,7 +56,7 @@ def test_programs_get_the_numbers() -> None:
     printed = printed_of(told(3), StatusChanged(WORKING))
     assert printed["progress"] is None
     assert printed["commits"][0]["changes"][0]["progress"] == {"done": 3, "total": 10}
-    assert "progress" not in printed["commits"][1]["changes"][0]
+    assert printed["commits"][1]["changes"][0]["progress"] is None
     assert printed_of(told(3))["progress"] == {"done": 3, "total": 10}
 
 

@@ -37,15 +37,12 @@ from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import NewTask, Timing, open_task
 from a2a_serverless_tools.operate.lines import LogLine
 from a2a_serverless_tools.operate.timeline import Timeline, _Holder, with_logs
-from a2a_serverless_tools.operate.wording import (
-    changed,
-    delivery,
-    outcome,
-    sentence,
-    starts,
-    webhook,
-    what_holds,
-)
+from a2a_serverless_tools.operate.view import _changed as changed
+from a2a_serverless_tools.operate.view import _delivery as delivery
+from a2a_serverless_tools.operate.view import _outcome as outcome
+from a2a_serverless_tools.operate.view import _starts as starts
+from a2a_serverless_tools.operate.view import _webhook, tree
+from a2a_serverless_tools.operate.view import _what_holds as what_holds
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import claimed, opened
 
@@ -198,17 +195,6 @@ def test_turns_and_their_attempts() -> None:
         (2, "host 2", "ended the turn", 4_000),
     ]
     assert (second.opened_at, second.began_at, second.ended_at) == (3_000, 4_000, 4_500)
-    assert [one.what for one in shown.story] == [
-        "accepted",
-        "started",
-        "lost",
-        "took over",
-        "reached",
-        "accepted",
-        "waited for its turn",
-        "started",
-        "reached",
-    ]
 
 
 def test_an_attempt_that_the_task_ended_without() -> None:
@@ -241,15 +227,9 @@ def test_a_turn_that_was_woken_was_not_sent_again() -> None:
     claim = record(2, token="A", at=100, worker="host 1")
     head = replace(claimed(token="A"), due_at=300_100, sends=2, wakes=2)
     shown = timeline_of(head, (opening, claim), lease_s=300)
-    assert (shown.sends, shown.wakes) == (0, 2)
+    assert starts(shown) == "1 (open), attempts 1, woken 2 times"
     assert shown.holder is not None
     assert shown.holder.lease_until == 300_100
-    waited = (
-        "turn 1: waited for a place of the workers or for its conversation, and was woken 2 times"
-    )
-    assert [sentence(one) for one in shown.story][:2] == ["turn 1: message accepted", waited]
-    both = timeline_of(replace(head, sends=3), (opening, claim)).story
-    assert [one.what for one in both] == ["accepted", "woken", "sent again", "started"]
 
 
 def test_a_turn_with_records_tells_how_it_went_on() -> None:
@@ -276,21 +256,15 @@ def test_a_turn_with_records_tells_how_it_went_on() -> None:
     )
     head = replace(claimed(token="D"), checkpoint=10, sends=2, wakes=2)
     shown = timeline_of(head, records)
-    own, last = "after the end of the one before", "after the last commit"
-    assert [sentence(one) for one in shown.story] == [
-        "turn 1: message accepted",
-        "turn 1, attempt 1 started on host 1",
-        "turn 1, attempt 1 recorded plan, plan 2, plan 3, 3 more, ctx.sleep",
-        "turn 1, attempt 1 asleep until 1970-01-01T00:01:00.300Z",
-        f"turn 1, attempt 2 went on after record 7 of 9 (ctx.sleep) on host 2, 1 min 1 s {own}",
-        "turn 1, attempt 2 recorded ask [Oslo]",
-        "turn 1, attempt 2 on host 2 was lost: its process died or was cut off",
-        f"turn 1, attempt 3 went on after record 8 of 9 (ask [Oslo]), 1.0 s {last}, discarding 7",
-        "turn 1, attempt 3 recorded write",
-        "turn 1, attempt 3 handed over to the next process",
-        f"turn 1, attempt 4 went on after record 9 of 9 (write), 1.0 s {own}",
+    assert [line.text for line in tree(shown)[0].below if line.text.startswith("attempt")] == [
+        "attempt 1 on host 1, 200 ms: asleep until 1970-01-01T00:01:00.300Z",
+        "attempt 2 on host 2, went on after record 7 (ctx.sleep): lost; version 7 discarded",
+        "attempt 3, went on after record 8 (ask [Oslo]), 500 ms: handed over to the next process",
+        "attempt 4, went on after record 9 (write), 0 ms so far: has the claim",
     ]
-    assert starts(shown) == "attempts 1 since its last record, 9 records in all"
+    assert starts(shown) == (
+        "1 (open), attempts 1 since its last record, 9 records in all, woken 2 times"
+    )
     assert changed(shown.commits[5].changes[0]).startswith("record of ask [Oslo], ")
     (turn,) = shown.turns
     assert [outcome(one) for one in turn.attempts][::2] == [
@@ -309,8 +283,8 @@ def test_a_turn_that_starts_over_has_no_records() -> None:
     made = Recorded(StepId("plan", "", 1), "json", b"1")
     opening = record(1, TurnOpened(SendMessageRequest()), at=0)
     shown = of(opening, record(2, token="A", at=1), record(3, made, token="A", at=2), over)
-    assert (shown.records, shown.story[-1].what, shown.story[-1].discards) == (0, "took over", (3,))
-    assert "recorded" in [one.what for one in shown.story]
+    assert (shown.turns[0].records, shown.commits[-1].changes[0].discards) == ({}, (3,))
+    assert [(step.id.name, step.is_discarded) for step in shown.steps] == [("plan", True)]
 
 
 def test_an_attempt_ends_when_it_says_so() -> None:
@@ -318,17 +292,12 @@ def test_an_attempt_ends_when_it_says_so() -> None:
     (turn,) = given_back(420).turns
     first, second = turn.attempts
     assert (first.over_at, first.took_ms, second.waited_ms) == (420, 320, 119_680)
-    assert [sentence(one) for one in given_back(420).story] == [
-        "turn 1: message accepted",
-        "turn 1: the sweeper has sent it again 2 times in all",
-        "turn 1, attempt 1 started on host 1",
-        "turn 1, attempt 1 ended: ValueError",
-        "turn 1, attempt 2 took over on host 2, 1 min 59 s after the end of the one before",
-    ]
     head = replace(claimed(token="A"), released=AttemptEnd(token="A", reason="ValueError", at=420))
     shown = of(record(2, token="A", at=100, worker="host 1"), head=head)
     assert shown.turns[0].attempts[0].took_ms == 320
-    assert what_holds(shown) == ("no worker; given back at 1970-01-01T00:00:00.420Z: ValueError")
+    assert what_holds(shown) == (
+        "no worker; given back at 1970-01-01T00:00:00.420Z (in 0 s): ValueError"
+    )
 
 
 @pytest.mark.parametrize("at", [None, 0])
@@ -338,14 +307,6 @@ def test_an_end_without_a_time_has_no_length(at: int | None) -> None:
     first, second = turn.attempts
     assert (first.outcome, first.over_at, first.took_ms) == ("gave back", None, None)
     assert second.waited_ms is None
-    took_over = sentence(given_back(at).story[-1])
-    assert took_over.endswith("took over on host 2, 2 min 0 s after the last commit")
-
-
-def test_an_unknown_entry_is_part_of_the_story() -> None:
-    """With its kind, which is all that this release knows of it."""
-    (told,) = of(record(1, Unknown(b"Z", 0, b""))).story
-    assert (told.what, told.kind) == ("unknown entry", "Z")
 
 
 def test_write_units_are_those_that_were_counted() -> None:
@@ -385,9 +346,9 @@ def test_a_webhook_shows_no_secret() -> None:
     (ends,) = timeline_of(opened(), records, pushes=[push]).webhooks
     (shown,) = timeline_of(opened(), records, pushes=[push], push_events="statuses").webhooks
     assert (ends.owed, shown.owed, shown.receiver) == (0, 2, "https://example.com:8443")
-    assert webhook(shown) == (
+    assert _webhook(shown, 10_000) == (
         "https://example.com:8443 (id c): told of nothing so far, owed 2,"
-        " 2 attempts failed since 1970-01-01T00:00:05.000Z"
+        " 2 attempts failed since 1970-01-01T00:00:05.000Z (5 s ago)"
     )
 
 
@@ -399,12 +360,15 @@ def test_a_webhook_has_its_last_answer_and_its_next_try() -> None:
         "status 503", 6_000, next_at=9_000
     )
     (shown,) = timeline_of(opened(), [], pushes=[failed]).webhooks
-    assert webhook(shown).endswith(
-        ", last answer status 503 at 1970-01-01T00:00:06.000Z, next try at 1970-01-01T00:00:09.000Z"
+    assert _webhook(shown, 10_000).endswith(
+        ", last answer status 503 at 1970-01-01T00:00:06.000Z (4 s ago),"
+        " next try at 1970-01-01T00:00:09.000Z (1 s ago)"
     )
     held = failed.answered("the host fails: ConnectError", 7_000, next_at=9_000)
     (shown,) = timeline_of(opened(), [], pushes=[held]).webhooks
-    assert ", not called (the host fails: ConnectError) at 1970-01-01T00:00:07" in webhook(shown)
+    assert ", not called (the host fails: ConnectError) at 1970-01-01T00:00:07" in _webhook(
+        shown, 10_000
+    )
     later = replace(failed, failures=0, failing_since=None)  # by a release that keeps no answer
     (shown,) = timeline_of(opened(), [], pushes=[later]).webhooks
     assert (shown.answer, shown.next_at) == ("status 503", None)
@@ -436,4 +400,6 @@ def test_the_logs_tell_of_each_delivery() -> None:
         ],
         [(50, "given up, no reason given")],
     ]
-    assert webhook(shown.webhooks[1]) == "a deleted webhook (id gone): the logs alone tell of it"
+    assert (
+        _webhook(shown.webhooks[1], 0) == "a deleted webhook (id gone): the logs alone tell of it"
+    )

@@ -1,0 +1,98 @@
+"""The steps of a task: what each has returned, and what it took in time and tokens. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from a2a_serverless.tasks.entries import ModelsUsed, Recorded, StepId
+from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.turns import Turn
+from a2a_serverless.tasks.usage import total
+from a2a_serverless_tools.operate.wording import iso
+from a2a_serverless_tools.operate.words import MOST_OF_A_LINE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A step, or a sleep, of which the log has a record."""
+
+    id: StepId
+    turn: int
+    attempt: int
+    """The number of the attempt that has recorded it; 0: unknown."""
+    version: int
+    at: int | None
+    """The time of its record, in milliseconds since the epoch."""
+    took_ms: int | None
+    """At most: since the record before it, or the beginning of its attempt. None: unknown."""
+    tokens: int
+    """What models have used in that time. Steps recorded by one commit share time and tokens, which
+    stand with the first of them."""
+    result: str
+    """Its result in short, as JSON; or what the record says instead."""
+    is_discarded: bool
+    """A restart has taken it back: it runs again."""
+
+
+def steps_of(
+    turns: Iterable[Turn], records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]
+) -> tuple[Step, ...]:
+    """Return the steps in the order of their records; of a step that was tried again the last one.
+
+    `discards`: by the version of a restart, the versions that it takes back.
+    """
+    attempts = {v: (turn, one) for turn in turns for one in turn.attempts for v in one.versions}
+    gone = {version for versions in discards.values() for version in versions}
+    since: dict[int, int | None] = {}
+    tokens = 0
+    found: dict[tuple[int, StepId], Step] = {}
+    for record in records:
+        own = [entry for entry in record.entries if isinstance(entry, Recorded)]
+        turn, attempt = attempts.get(record.version, (None, None))
+        if attempt is not None and attempt.first == record.version:
+            tokens = 0
+        used = (entry.usage for entry in record.entries if isinstance(entry, ModelsUsed))
+        tokens += sum(total(usage).tokens for usage in used)
+        if not own or turn is None or attempt is None:
+            continue
+        began = since.get(attempt.first, attempt.started_at)
+        took = None if began is None or record.at is None else max(0, record.at - began)
+        for entry in own:
+            found.pop((turn.version, entry.id), None)
+            found[turn.version, entry.id] = Step(
+                id=entry.id,
+                turn=turn.number,
+                attempt=attempt.number,
+                version=record.version,
+                at=record.at,
+                took_ms=took,
+                tokens=tokens,
+                result=_result(entry),
+                is_discarded=record.version in gone,
+            )
+            took, tokens = None, 0
+        since[attempt.first] = record.at
+    return tuple(found.values())
+
+
+def _result(entry: Recorded) -> str:
+    """Return what a record says, in short; a result that is large is stored elsewhere."""
+    if entry.is_apart:
+        return "stored elsewhere, as it is large"
+    match entry.form:
+        case "json":
+            return _short(entry.value.decode(errors="replace"))
+        case "error":
+            return _short("failed: {}: {}".format(*json.loads(entry.value)))
+        case "until":
+            return f"until {iso(json.loads(entry.value)[0])}"
+        case "cancelled":
+            return "cancelled by the agent"
+        case _:
+            return f"{len(entry.value):,} bytes"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_OF_A_LINE else f"{text[:MOST_OF_A_LINE]}…"
