@@ -709,6 +709,7 @@ async def test_the_owner_is_answered(function: Function) -> None:
         assert (name, there.reason()) == (name, refused.get(name, ""))
 
 
+@pytest.mark.long(but=1)
 async def test_the_owner_is_answered_in_older_versions(older_function: Function) -> None:
     """In older versions the owner's task is found by each operation; a second cancel is refused."""
     owned = await make_owned(older_function.stack, "")

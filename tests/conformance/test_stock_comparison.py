@@ -400,6 +400,7 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
 }
 
 
+@pytest.mark.long(but=25)
 @pytest.mark.parametrize("case", CASES)
 async def test_an_executor_gives_the_same_task(case: str) -> None:
     """Answers, state, history, artifacts and what the agent sees: all as on the SDK's server.

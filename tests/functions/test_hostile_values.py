@@ -236,6 +236,7 @@ def api(function: Environments) -> Iterator[Lambda]:
     root.setLevel(level)
 
 
+@pytest.mark.long(but=4)
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_headers(api: Lambda, value: str) -> None:
     """Every header that anything reads, on a call that is allowed and on one that is refused."""
@@ -247,6 +248,7 @@ def test_headers(api: Lambda, value: str) -> None:
         api.answer("GET", "/tasks/nobody", None, {name: value, "x-api-key": "wrong"})
 
 
+@pytest.mark.long(but=8)
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 def test_ids_and_fields(api: Lambda, value: str, binding: str) -> None:

@@ -238,6 +238,7 @@ def test_an_older_version_does_not_upgrade(tmp_path: Path, versions: dict[str, P
     assert contents(folder) == before
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     "record",
     [
@@ -357,6 +358,7 @@ def test_a_link_within_the_project_is_followed(tmp_path: Path, versions: dict[st
     assert "NewerParameter" in (folder / "stacks/template.yaml").read_text()
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize(
     "name",
     [

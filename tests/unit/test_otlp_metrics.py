@@ -223,6 +223,7 @@ def test_two_sinks_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (point.count, point.sum) == (1, 12.5)
 
 
+@pytest.mark.long
 def test_where_it_is_off_nothing_of_it_is_loaded() -> None:
     """A worker without a collector imports neither SDK nor exporter."""
     code = (

@@ -224,6 +224,7 @@ def documented(command: str) -> Calls:
     return set(re.findall(r"`(\w+:\w+)`", rights.partition(";")[0] + named))
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("act", ACTS)
 def test_an_act_needs_what_the_page_says(
     run: Run, storage: DurableStorage, operations: None, calls: Calls, act: str

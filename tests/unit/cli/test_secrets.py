@@ -157,6 +157,7 @@ def test_nothing_is_written_without_a_yes(
     assert secrets().list_secrets()["SecretList"] == []
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize(
     ("env", "arguments", "named"),
     [

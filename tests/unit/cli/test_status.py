@@ -111,6 +111,7 @@ def test_a_file_shows_its_queues_where_no_setting_names_them(
     )
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     ("ages", "shown"),
     [

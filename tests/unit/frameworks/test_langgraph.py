@@ -842,6 +842,7 @@ def made(
     return LangGraphWorker(graph.compile(), **options)
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("check", files.CHECKS)
 async def test_files(check: Callable[[files.Made], Any]) -> None:
     """What `files` states of each adapter holds for this one."""

@@ -139,7 +139,7 @@ async def conversation(graph: Any, names: list[str], asks: Questions, **options:
     assert answered(task).endswith(" ".join(sorted(expected))), answered(task)
 
 
-@pytest.mark.long(but=3)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("made", [plain, quick, waiting])
 @pytest.mark.parametrize("form", [node, agent_1, agent_2, below])
 async def test_each_answer_goes_to_its_call(form: Any, made: Any) -> None:

@@ -704,6 +704,7 @@ async def test_the_card_names_the_issuer(
     assert shown["security"] == [{"oidc": ["a2a:call"]}]
 
 
+@pytest.mark.long
 def test_other_deployments_do_not_load_the_cryptography() -> None:
     """PyJWT takes a sixth of a second of a cold start: it is for those who ask for it."""
     code = (

@@ -137,6 +137,7 @@ async def test_a_victim_is_not_flooded(public: World, victim: Receiver, answer: 
     assert size(victim) < 5000
 
 
+@pytest.mark.long
 async def test_a_receiver_that_consents_and_then_fails_is_called_rarely(
     public: World, victim: Receiver
 ) -> None:

@@ -148,6 +148,7 @@ async def test_a_key_out_of_use_is_forgotten(store: KeyStore, clock: ManualClock
     assert again.published_at > first.published_at  # its age begins anew
 
 
+@pytest.mark.long
 def test_a_reader_of_keys_loads_no_cryptography() -> None:
     """The API lists keys and checks URLs at its start-up's cost, which is paid at a cold start."""
     script = (

@@ -82,6 +82,7 @@ async def waiting(bench: Bench, clock: PacedClock) -> AsyncIterator[Handle[Opera
         await asyncio.gather(attempt, return_exceptions=True)
 
 
+@pytest.mark.long
 async def test_a_staying_agent_goes_on_in_the_same_turn() -> None:
     """The task shows auth-required while the agent waits, and what it does after the log-in."""
     clock, credentials = PacedClock(), Credentials()
