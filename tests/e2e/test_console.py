@@ -163,24 +163,14 @@ def test_the_console_of_a_stack(
 
 
 def queues(person: httpx.Client, base: str) -> None:
-    """All three are shown as often as they are looked at; one message is deleted for good."""
-    own = {"Origin": base.removesuffix("/_console")}
+    """All three are shown as often as they are looked at."""
     for _ in range(2):
         text = person.get(f"{base}/queues").text
         for shown in ("never-taken", "&lt;b&gt;poison", "no JSON", "status 410", "an operation"):
             assert shown in text
-        operations = "<td>Operations, which are turns and cancels</td>"
+        operations = "operations, which are turns and cancels</th>"
         assert re.search(rf'{operations}<td class="number">\d+</td>', text)
         assert "no worker for" in text
-    path = f"{base}/queues/undecodable_queue/delete"
-    forms = re.findall(rf'action="{re.escape(httpx.URL(path).path)}"><[^>]* value="([^"]*)"', text)
-    (message,) = forms
-    assert "not confirmed" in person.post(path, data={"message": message}, headers=own).text
-    answer = person.post(path, data={"message": message, "confirmed": "yes"}, headers=own)
-    assert "The message is deleted." in answer.text
-    assert "poison" not in answer.text
-    assert "status 410" in answer.text
-    assert "dead_letter_queue/delete" not in answer.text.replace("push_dead_letter_queue", "")
 
 
 def trying(person: httpx.Client, base: str, agent: str) -> None:
