@@ -102,7 +102,7 @@ def test_a_file_that_is_named(
 CHANGES = COMMANDS[2:5]
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *CHANGES[3:]])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_table_of_the_environment_is_named(
     run: Say, home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
