@@ -142,15 +142,16 @@ async def killed_everywhere(
     with ends_at(0, "before") as recorded:
         expected = await play(calls)
     assert recorded
-    for number, end in product(range(1, len(recorded) + 1), get_args(End)):
-        again: list[str] = []
-        with ends_at(number, end), nothing_is_reported():
-            assert await play(again) == expected, (number, end)
-        twice = list(again)
-        for call in calls:
-            twice.remove(call)
-        before = end == "before"
-        assert before <= len(twice) <= in_flight - (not before), (number, end, again)
+    with nothing_is_reported():
+        for number, end in product(range(1, len(recorded) + 1), get_args(End)):
+            again: list[str] = []
+            with ends_at(number, end):
+                assert await play(again) == expected, (number, end)
+            twice = list(again)
+            for call in calls:
+                twice.remove(call)
+            before = end == "before"
+            assert before <= len(twice) <= in_flight - (not before), (number, end, again)
     return recorded
 
 
