@@ -352,7 +352,7 @@ class AgentRun:
             if self.turn.parking is not None:
                 await self._leave(execution)
             # A cancel also counts if the agent noticed it itself and returned without an ending.
-            is_cancelled = lease.is_canceling and not self.turn.has_ended
+            is_cancelled = not self.turn.has_ended and lease.is_canceling
             if is_cancelled and not lease.stopped.is_set():
                 await self._cancel(execution)
             await self._settle(execution, is_cancelled=is_cancelled)

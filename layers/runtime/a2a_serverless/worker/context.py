@@ -315,7 +315,7 @@ class TaskContext(UserTurn):
 
         >>> await ctx.reply_directly("Hello!")
         """
-        message = self._message_of([_text_part(text)])
+        message = self._said(TaskState.TASK_STATE_COMPLETED, text).status.message
         await self._end()
         await self._turn.emit(message, ends_turn=True)
 
@@ -849,7 +849,7 @@ class TaskContext(UserTurn):
 
     async def _end(self) -> None:
         """Note the ending. Call it after making the event: if that raises, the turn goes on."""
-        if self.turn_ended:
+        if self._has_ended or self._turn.has_ended:
             raise RuntimeError("The turn has ended already: end it exactly once.")
         self._has_ended = True
         if self._turn.halves:
@@ -901,10 +901,18 @@ class TaskContext(UserTurn):
         """Return a status whose message has a text and these parts; it has none without both."""
         if text is not None:
             parts = (Part(text=_text(text)), *parts)
-        status = TaskStatus(state=state, message=self._message_of(parts) if parts else None)
-        return TaskStatusUpdateEvent(
-            task_id=self._request.task_id, context_id=self._request.context_id, status=status
-        )
+        task_id, context_id = self._request.task_id, self._request.context_id
+        message = None
+        if parts:
+            message = Message(
+                message_id=str(uuid.uuid4()),
+                role=Role.ROLE_AGENT,
+                task_id=task_id,
+                context_id=context_id,
+                parts=parts,
+            )
+        status = TaskStatus(state=state, message=message)
+        return TaskStatusUpdateEvent(task_id=task_id, context_id=context_id, status=status)
 
     async def _publish_artifact(
         self, artifact: Artifact, *, append: bool, last_chunk: bool
@@ -917,15 +925,6 @@ class TaskContext(UserTurn):
                 append=append,
                 last_chunk=last_chunk,
             )
-        )
-
-    def _message_of(self, parts: Sequence[Part]) -> Message:
-        return Message(
-            message_id=str(uuid.uuid4()),
-            role=Role.ROLE_AGENT,
-            task_id=self._request.task_id,
-            context_id=self._request.context_id,
-            parts=parts,
         )
 
 

@@ -34,7 +34,6 @@ from a2a_serverless.queues.fifo import (
     Handle,
     Verdict,
     again,
-    conclude,
     send_copy,
     send_operation,
 )
@@ -186,14 +185,16 @@ class Delivery:
 
         An error is only logged: if a finished turn is delivered again, it is dropped.
         """
-        text = "Queue not told"
-        return await conclude(
-            self._handle,
-            verdict,
-            before_ack=partial(faults.point, "before-ack"),
-            before_nack=partial(faults.point, "before-nack"),
-            on_error=partial(self._log, logging.WARNING, "broker_not_told", text, exc_info=True),
-        )
+        try:
+            if verdict.is_done:
+                faults.point("before-ack")
+                await self._handle.ack()
+            elif verdict.delay_s is not None:
+                faults.point("before-nack")
+                await self._handle.nack(delay_s=verdict.delay_s)
+        except Exception:  # noqa: BLE001 - an invocation's edge: its other deliveries go on
+            self._log(logging.WARNING, "broker_not_told", "Queue not told", exc_info=True)
+        return verdict.is_done
 
     async def _cut_off(self) -> None:
         """Give the delivery back of a worker that is told to end: another one goes on at once."""
@@ -511,22 +512,20 @@ class Delivery:
 
     async def _admitted(self, head: Head) -> Head | None:
         """Return HEAD of a turn that starts; None if it stands in line for a share."""
-        may_wait = self._comes_late(head) and may_be_left(head, self._params)
+        adapter, handle = self._adapter, self._handle
+        since = max(adapter.since, ready_at(head))
+        waited_ms = handle.waited_ms(adapter.clock.now_ms(), since=since)
+        late = partial(comes_late, self._operation, waited_ms=waited_ms)
+        may_wait = late(line_stands=adapter.shares.line_stands) and may_be_left(head, self._params)
         if self._is_quarantined or not may_wait:
             return head
         admitted = Admitted(head)
         with self._sharing():
-            admitted = await self._adapter.shares.admits(self._handle, head)
+            admitted = await adapter.shares.admits(handle, head)
         self.instead = admitted.instead
-        self._is_late = self._comes_late(head) and admitted.head == head
+        is_late = late(line_stands=adapter.shares.line_stands)  # it may stand since
+        self._is_late = is_late and admitted.head == head
         return admitted.head
-
-    def _comes_late(self, head: Head) -> bool:
-        adapter, handle = self._adapter, self._handle
-        since = max(adapter.since, ready_at(head))
-        waited_ms = handle.waited_ms(adapter.clock.now_ms(), since=since)
-        line_stands = adapter.shares.line_stands
-        return comes_late(self._operation, waited_ms=waited_ms, line_stands=line_stands)
 
     async def _serve_shares(self, stop: asyncio.Event) -> None:
         """Sort a backlog, or requeue the next turn; a job of the heartbeat."""

@@ -453,7 +453,8 @@ class Lease:
         if handle is None:
             yield
             return
-        asked_at, seconds = self.clock.monotonic(), self._visible_s()
+        asked_at = self.clock.monotonic()
+        seconds = self._visible_s(asked_at)
         kept_s = (handle.hidden_until - self.clock.now_ms()) / 1000
         # Not if it is kept for longer: were this worker to die, its turn would wait for that.
         if LOST_AFTER * seconds < kept_s <= seconds:
@@ -491,7 +492,8 @@ class Lease:
         Raises:
             ConcurrencyError: the delivery has expired.
         """
-        asked_at, seconds = self.clock.monotonic(), self._visible_s()
+        asked_at = self.clock.monotonic()
+        seconds = self._visible_s(asked_at)
         extending = asyncio.ensure_future(handle.extend(seconds))
         limit = self.clock.sleep(self._counts_until - asked_at)
         await first_of(limit, stop.wait(), tasks=[extending])
@@ -512,9 +514,9 @@ class Lease:
             raise error
         return False
 
-    def _visible_s(self) -> float:
+    def _visible_s(self, now: float) -> float:
         """Return the seconds for which to keep the delivery from now; fewer just before `until`."""
-        left_s = math.inf if self.until is None else self.until - self.clock.monotonic()
+        left_s = math.inf if self.until is None else self.until - now
         return min(self.visibility_s, max(MIN_S, left_s))
 
     def _count_from(self, asked_at: float, seconds: float) -> None:
