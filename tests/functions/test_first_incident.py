@@ -58,8 +58,11 @@ agent = Answering()
 MASKED = {
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z": "TIME",
     r"\b[0-9a-f]{16}\b": "CORRELATION",
+    r"\b[0-9a-f]{32}\b": "ID",
     r" on \S+ \d+": " on WORKER",
-    r"took \d+ ms": "took TIME",
+    r"\((?:in )?\d+ \w+(?: ago)?\)": "(AGE)",
+    r" +\d+(?:\.\d)? m?s\b": " LENGTH",
+    r"(?m)^size .*$": "size",
 }
 """What differs from run to run."""
 
