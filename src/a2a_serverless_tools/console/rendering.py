@@ -61,13 +61,13 @@ def timed(text: str) -> Markup:
     return Markup(_TIME.sub(_ELEMENT, str(escape(visible(text)))))  # noqa: S704 - escaped
 
 
-def copyable(text: str) -> Markup:
+def _copyable(text: str) -> Markup:
     """Return a text of a row with its times as elements, and its correlation ids to be copied."""
     code = r'<code class="copy" title="A click selects it">\g<0></code>'
     return Markup(_CORRELATION.sub(code, timed(text)))  # noqa: S704 - escaped
 
 
-def linked(text: str, scope: str) -> Markup:
+def _linked(text: str, scope: str) -> Markup:
     """Return a sentence about an act on a task of an owner; a new task in it is a link."""
     link = rf'<a href="{BASE}/task/{escape(scope)}/\g<0>">\g<0></a>'
     return Markup(_RETRY.sub(link, str(escape(visible(text)))))  # noqa: S704 - escaped
@@ -87,7 +87,7 @@ _TEMPLATES.globals |= {
     "may_act": MAY_ACT.get,
     "plain": lambda state: state.replace("_", " "),
 }
-_TEMPLATES.filters |= {"timed": timed, "copyable": copyable, "linked": linked}
+_TEMPLATES.filters |= {"timed": timed, "copyable": _copyable, "linked": _linked}
 
 
 def page(template: str, *, status: int = 200, **values: Any) -> Response:

@@ -47,7 +47,7 @@ class Workers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostLine:
+class _CostLine:
     """One part of a cost."""
 
     what: str
@@ -64,7 +64,7 @@ class CostLine:
 class Cost:
     """What a task has cost so far, in dollars, between two bounds."""
 
-    lines: tuple[CostLine, ...]
+    lines: tuple[_CostLine, ...]
     models: float | None
     """What its models have cost, in the currency of the owner's price list; None: no price."""
     unpriced: tuple[str, ...]
@@ -178,21 +178,23 @@ def _seconds(start: int | None, end: int | None) -> float:
     return max(0, end - start) / 1000 if start is not None and end is not None else 0.0
 
 
-def _line(what: str, amount: str, least: float | None, most: float | None, source: str) -> CostLine:
-    return CostLine(what=what, amount=amount, least=least, most=most, counted_from=source)
+def _line(
+    what: str, amount: str, least: float | None, most: float | None, source: str
+) -> _CostLine:
+    return _CostLine(what=what, amount=amount, least=least, most=most, counted_from=source)
 
 
-def _priced(what: str, count: int, price: float, source: str) -> CostLine:
+def _priced(what: str, count: int, price: float, source: str) -> _CostLine:
     return _line(what, f"{count:,}", count * price, count * price, source)
 
 
-def _storing(shown: Timeline) -> CostLine:
+def _storing(shown: Timeline) -> _CostLine:
     spent = shown.units * WRITE_UNIT
     source = f"the sizes of its {len(shown.commits):,} commits"
     return _line("Storing its commits", f"{shown.units:,} write units", spent, spent, source)
 
 
-def _on_lambda(time: _Time, workers: Workers) -> CostLine:
+def _on_lambda(time: _Time, workers: Workers) -> _CostLine:
     """Return the line of the function's time; of turns that share it each has at least its part."""
     if workers.memory_mb is None:
         return _line("Time of the worker", time.text, None, None, time.source)
@@ -204,7 +206,7 @@ def _on_lambda(time: _Time, workers: Workers) -> CostLine:
     return _line("Time of the worker", amount, least, time.most * of_second, source)
 
 
-def _requests(shown: Timeline, attempts: int) -> Iterator[CostLine]:
+def _requests(shown: Timeline, attempts: int) -> Iterator[_CostLine]:
     """Yield what clients and workers have asked at least: what HEAD counts is of the last turn."""
     opened = sum(turn.version > 0 for turn in shown.turns)
     ended = sum(turn.ended is not None for turn in shown.turns)

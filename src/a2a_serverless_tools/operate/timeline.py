@@ -168,7 +168,7 @@ class InLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class _File:
     """A file of an artifact, without its content."""
 
     name: str
@@ -205,7 +205,7 @@ class Timeline:
     steps: tuple[Step, ...]
     webhooks: tuple[Webhook, ...]
     commits: tuple[Committed, ...]
-    files: tuple[File, ...]
+    files: tuple[_File, ...]
     """Of its artifacts, as they are now."""
     lines: Mapping[int, tuple[LogLine, ...]]
     """Lines of the log by the claim of their attempt; 0: of none."""
@@ -348,10 +348,10 @@ def _question(records: Iterable[Record]) -> str:
     return first_line(statuses[-1].message) if statuses else ""
 
 
-def _files(records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]) -> Iterator[File]:
+def _files(records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]) -> Iterator[_File]:
     """Return the files of the artifacts as they are now."""
     gone = {version for versions in discards.values() for version in versions}
-    files: dict[str, list[File]] = {}
+    files: dict[str, list[_File]] = {}
     for record in records:
         for entry in record.entries:
             if not isinstance(entry, ArtifactWritten) or record.version in gone:
@@ -360,7 +360,7 @@ def _files(records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]) -
             if not entry.append:
                 own.clear()
             own += (
-                File(
+                _File(
                     name=(part.filename or part.media_type or "file")[:MOST_OF_A_LINE],
                     size=size,
                     artifact_id=name,
@@ -438,7 +438,7 @@ def _change(entry: Entry, *, discards: tuple[int, ...]) -> Change:
         case ModelsUsed(used):
             return change(name="usage", subject=usage_text(used))
         case Unknown(kind):
-            subject = kind_name(kind)
+            subject = _kind_name(kind)
             return change(name="unknown", subject=subject, is_critical=entry.is_critical)
         case _:
             return change(name="turn ended")
@@ -451,11 +451,11 @@ def _state(state: TaskState) -> str:
 
 def unknown_entry(version: int, kind: bytes) -> str:
     """Return a clause about an entry of a newer release, and the commit that has it."""
-    of_kind = f"version {version} has an entry of kind {kind_name(kind)!r}"
+    of_kind = f"version {version} has an entry of kind {_kind_name(kind)!r}"
     return f"{of_kind}, which this release cannot read"
 
 
-def kind_name(kind: bytes) -> str:
+def _kind_name(kind: bytes) -> str:
     """Return the kind of an entry as a character, or as `0x…` if it is not ASCII."""
     return kind.decode() if kind.isascii() else f"0x{kind.hex()}"
 

@@ -51,7 +51,7 @@ _ENDS: Final = frozenset(map(plain_state, TERMINAL | INTERRUPTED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class _Fact:
     """Something of a task in a line: a name, and what is so."""
 
     name: str
@@ -76,44 +76,44 @@ class Line:
     below: list[Line] = field(default_factory=list)
 
 
-def facts(shown: Timeline) -> Iterator[Fact]:
+def facts(shown: Timeline) -> Iterator[_Fact]:
     """Yield what is so of a task at the time of the look, the most important first."""
     head, now = shown.head, shown.looked_at
-    yield Fact(name="task", text=head.task_id)
+    yield _Fact(name="task", text=head.task_id)
     took = f"{'after' if head.is_terminal else 'for'} {duration(shown.took_ms)}"
-    yield Fact(name="state", text=f"{shown.state.replace('_', ' ')}, {took}")
+    yield _Fact(name="state", text=f"{shown.state.replace('_', ' ')}, {took}")
     if reason := why(shown):
-        yield Fact(name="why", text=reason, is_bad=shown.state in ("failed", "rejected"))
+        yield _Fact(name="why", text=reason, is_bad=shown.state in ("failed", "rejected"))
     if shown.question:
-        yield Fact(name="asks", text=shown.question)
-    yield Fact(name="caller", text=_caller(shown))
+        yield _Fact(name="asks", text=shown.question)
+    yield _Fact(name="caller", text=_caller(shown))
     if shown.asked.line:
-        yield Fact(name="asked", text=shown.asked.line)
+        yield _Fact(name="asked", text=shown.asked.line)
     if shown.progress is not None:
-        yield Fact(name="progress", text=str(shown.progress))
-    yield Fact(name="turn", text=_starts(shown))
+        yield _Fact(name="progress", text=str(shown.progress))
+    yield _Fact(name="turn", text=_starts(shown))
     if head.turn_is_open:
-        yield Fact(name="worker", text=_what_holds(shown))
+        yield _Fact(name="worker", text=_what_holds(shown))
     if head.due_at is not None:
-        yield Fact(name="due", text=_due(shown, head.due_at))
+        yield _Fact(name="due", text=_due(shown, head.due_at))
     if head.cancel is not None:
         at, by = _ago(head.cancel.at or None, now), head.cancel.by or "an unnamed user"
-        yield Fact(name="cancel", text=f"asked for by {by} at {at}")
+        yield _Fact(name="cancel", text=f"asked for by {by} at {at}")
     for hook in shown.webhooks:
-        yield Fact(name="webhook", text=_webhook(hook, now), is_bad=hook.is_bad)
+        yield _Fact(name="webhook", text=_webhook(hook, now), is_bad=hook.is_bad)
     for used in head.usage:
-        yield Fact(name="model", text=f"{used.model}: {usage_text((used,))}")
+        yield _Fact(name="model", text=f"{used.model}: {usage_text((used,))}")
     for file in shown.files[:_MOST_FILES]:
         text = f"{file.name}, {file.size:,} bytes, of artifact {file.artifact_id[:MOST_OF_A_LINE]}"
-        yield Fact(name="file", text=text)
-    yield Fact(name="created", text=_ago(head.created_at, now))
-    yield Fact(name="changed", text=_ago(shown.changed_at, now))
-    yield Fact(name="expires", text=_ago(head.expires_at, now))
+        yield _Fact(name="file", text=text)
+    yield _Fact(name="created", text=_ago(head.created_at, now))
+    yield _Fact(name="changed", text=_ago(shown.changed_at, now))
+    yield _Fact(name="expires", text=_ago(head.expires_at, now))
     size = f"{head.size:,} bytes, version {head.version}, {shown.units:,} write units"
-    yield Fact(name="size", text=size)
+    yield _Fact(name="size", text=size)
     context = {"scope": head.scope, "context": head.context_id}
-    yield Fact(name="context", text=head.context_id, lists=context)
-    yield Fact(name="scope", text=head.scope, lists={"scope": head.scope})
+    yield _Fact(name="context", text=head.context_id, lists=context)
+    yield _Fact(name="scope", text=head.scope, lists={"scope": head.scope})
 
 
 def tree(shown: Timeline) -> list[Line]:
@@ -144,8 +144,8 @@ def tree(shown: Timeline) -> list[Line]:
         root.below += _waited(turn.wait, shown) if turn.wait and turn.wait.is_open else []
         for attempt in turn.attempts:
             own = of_attempt[attempt.first][2]
-            own.below += map(log_line, shown.lines.get(attempt.first, ()))
-    if others := [log_line(line) for line in shown.lines.get(0, ())]:
+            own.below += map(_log_line, shown.lines.get(attempt.first, ()))
+    if others := [_log_line(line) for line in shown.lines.get(0, ())]:
         roots.append(Line(text="lines of the log that are of no attempt", below=others))
     return roots + [_deliveries(hook) for hook in shown.webhooks if hook.deliveries]
 
@@ -199,7 +199,7 @@ def versions_table(commits: Sequence[Committed]) -> Table:
     return Table("", columns, [tuple(map(Cell, row)) for row in rows])
 
 
-def log_line(line: LogLine) -> Line:
+def _log_line(line: LogLine) -> Line:
     """Return a line of the log, with the fields that say why and for how long."""
     text = "; ".join(
         [f"{line.level:<8} {line.action:<20} {line.message}", *named(line.fields, WHY)]
