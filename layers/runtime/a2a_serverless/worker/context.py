@@ -435,7 +435,7 @@ class TaskContext(UserTurn):
         >>> await ctx.emit_text_artifact(" a time.", "story", append=True, last_chunk=True)
         """
         await self.emit_artifact(
-            artifact_id=artifact_id, text=_checked(text), append=append, last_chunk=last_chunk
+            artifact_id=artifact_id, text=expect_text(text), append=append, last_chunk=last_chunk
         )
 
     async def emit_data_artifact(
@@ -488,7 +488,9 @@ class TaskContext(UserTurn):
         """
         artifact_id, given = _text(artifact_id), text
         if text is not None:
-            text = self._joined(artifact_id, _checked(text), append=append, last_chunk=last_chunk)
+            text = self._joined(
+                artifact_id, expect_text(text), append=append, last_chunk=last_chunk
+            )
         parts = _parts(text, data, file_bytes, file_url)
         if append and given and not text and len(parts) == 1:
             await asyncio.sleep(0)  # half a character: it comes with the next chunk
@@ -1014,20 +1016,10 @@ def _text(value: str) -> str:
     """Return a text that the agent has passed to a method of its context, as one to send.
 
     Raises:
-        WrongCallError: as `_checked`.
+        WrongCallError: as `expect_text`.
     """
-    text: str = unicode_of(_checked(value))
+    text: str = unicode_of(expect_text(value))
     return text
-
-
-def _checked(value: str) -> str:
-    """Return a text that the agent has passed.
-
-    Raises:
-        WrongCallError: `value` is not a text; the message spells out the right call.
-    """
-    expect_text(value)
-    return value
 
 
 def _sendable(make: Callable[[Any], T], value: Any) -> T:

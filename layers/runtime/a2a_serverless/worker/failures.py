@@ -388,13 +388,18 @@ def _named(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def expect_text(value: object) -> None:
-    """Raise WrongCallError unless a value is a text; call it from within a TaskContext."""
+def expect_text(value: Any) -> str:
+    """Return a text that the agent has passed; call it from within a TaskContext.
+
+    Raises:
+        WrongCallError: it is none; the message spells out the right call.
+    """
     if not isinstance(value, str):
         method = _method()
         kind = "None" if value is None else f"a {type(value).__name__}"
         way = _text_instead(method, value)
         raise WrongCallError(f"ctx.{method} takes a text, and got {kind}: {way}.")
+    return value
 
 
 def refused_data(value: object, error: Exception, wanted: str = "a JSON value") -> WrongCallError:

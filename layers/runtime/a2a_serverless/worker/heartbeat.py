@@ -93,7 +93,9 @@ class Heartbeat:
         finally:
             thread.users -= 1
             if on_blocked:
-                thread.forget(on_blocked)
+                context = thread.listeners.pop(on_blocked)
+                if thread.lag.place:
+                    thread.tell_end(on_blocked, context)
             if not thread.users:
                 if self._thread is thread:
                     self._thread = None
@@ -136,12 +138,12 @@ class _Thread:
         done.add_done_callback(self._jobs.pop)
         return done, stop
 
-    def forget(self, listener: OnBlocked) -> None:
-        """Stop calling `listener`; tell it of a blockage that has ended just now."""
-        context, lag = self.listeners.pop(listener), self.lag
-        if lag.place and not lag.is_reported:
+    def tell_end(self, listener: OnBlocked, context: Context) -> None:
+        """Tell a listener, which has been removed, of a blockage that has ended just now."""
+        lag = self.lag
+        if not lag.is_reported:
             _report(listener, context, lag.seconds, lag.place)
-        if lag.place and not self.listeners:  # no later turn hears of this blockage
+        if not self.listeners:  # no later turn hears of this blockage
             self.lag = _Lag(self._home, self._home_thread)
 
     async def end(self) -> None:

@@ -322,7 +322,8 @@ class ActiveTurn(EventQueue):
             InvalidAgentEventError: as `enqueue_event`.
             TurnLeft: the turn leaves this process.
         """
-        await self.unless_left()
+        if self.parking is not None:
+            await self.unless_left()
         takes_over = None if ends_turn or _ends(event) else outside.get()
         if takes_over is not None and current_step() is None and takes_over(event):
             await asyncio.sleep(0)
@@ -355,7 +356,8 @@ class ActiveTurn(EventQueue):
             await self.outbox.drain(ends_turn=ends_turn)
         if self.on_taken is not None:
             await self.on_taken(event)
-        await self.unless_left()
+        if self.parking is not None:
+            await self.unless_left()
 
     def _put_event(self, event: Event, *, ends_turn: bool, is_large: bool) -> None:
         """Put the entries of an event into the log's next commit.
