@@ -30,7 +30,7 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import Ended, count_ended, tell_of_process
 from a2a_serverless.storage.codec import event_items, head_item
-from a2a_serverless.storage.durable import DurableStorage, _body_of
+from a2a_serverless.storage.durable import DurableStorage, _encoded
 from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.endings import gave_up
 from a2a_serverless.storage.layout import HOUR_MS, INDEXES
@@ -105,7 +105,7 @@ class Fill:
             end = replace(gave_up(opened.head, "0123456789abcdef"), failed=lost)
         ended = advance(opened.head, end, now_ms=at_ms, timing=Timing())
         for step in (opened, ended):
-            yield from event_items(step, _body_of(step))
+            yield from event_items(*_encoded(step))
         yield head_item(ended.head)
         state = "failed" if has_failed else "completed"
         self.ends.append(Ended(at=at_ms, state=state, took_ms=took, waited_ms=took // 10))

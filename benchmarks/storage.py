@@ -35,7 +35,7 @@ from a2a.types import (
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.storage.codec import event_items, head_item
-from a2a_serverless.storage.durable import DurableStorage, _body_of
+from a2a_serverless.storage.durable import DurableStorage, _encoded
 from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.listing import (
     MOST_COUNTED,
@@ -279,9 +279,9 @@ def echo_items(scope: str, *, at_ms: int) -> list[dict[str, Any]]:
     )
     opened = open_task(new, now_ms=at_ms, timing=Timing())
     ended = advance(opened.head, echo_commit("hello"), now_ms=at_ms, timing=Timing())
-    bodies = [_body_of(step) for step in (opened, ended)]
-    events = [event_items(step, body) for step, body in zip((opened, ended), bodies, strict=True)]
-    head = replace(ended.head, size=sum(map(len, bodies)))
+    made = [_encoded(step) for step in (opened, ended)]
+    events = [event_items(step, body) for step, body in made]
+    head = replace(ended.head, size=sum(len(body) for _, body in made))
     return [typed(item) for item in (head_item(head), *events[0], *events[1])]
 
 

@@ -67,7 +67,7 @@ async def send(backends: Backends) -> None:
         task_id=head.task_id,
         context_id=head.context_id,
         incarnation=head.incarnation,
-        turn=head.turn,
+        turn=head.turn.number,
     )
     await backends.operations.send(Operation.to_run(params))
 

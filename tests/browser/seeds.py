@@ -170,7 +170,7 @@ def asleep(scribe: Scribe, task_id: str) -> None:
     now_ms = scribe.clock.now_ms()
     end = AttemptEnd(token="a", reason="asleep", at=now_ms, until=now_ms + 18_000_000)
     slept = Recorded(StepId("ctx.sleep", "", 1), "until", b"[1, 0]")
-    scribe.commit(head, slept, token="a", leaves=end)
+    scribe.commit(head, slept, token="a", parks=end)
 
 
 def failing_webhook(scribe: Scribe, task_id: str) -> None:

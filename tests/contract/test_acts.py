@@ -127,13 +127,13 @@ class Desk:
                     "operator pat",
                 )
             case "resend":
-                assert (now.due_at, now.sends) == (self.clock.now_ms(), head.sends)
+                assert (now.due_at, now.turn.sends) == (self.clock.now_ms(), head.turn.sends)
             case "retry":
                 assert now == head
                 (new,) = await self.ids() - {head.task_id}
                 opened = await self.storage.head(new)
                 assert opened is not None
-                assert (opened.turn, opened.context_id) == (1, CONTEXT)
+                assert (opened.turn.number, opened.context_id) == (1, CONTEXT)
             case "redeliver":
                 (push,) = await self.storage.webhooks.all(head.task_id)
                 assert (push.cursor, push.given_up, push.told_count) == (
@@ -354,7 +354,7 @@ async def test_retries_stand_in_the_line_of_their_caller(desk: Desk) -> None:
         await desk.do("retry", head.task_id)
         new = await desk.storage.head(retry_id(head))
         assert new is not None
-        assert await desk.storage.leave(new, "share")
+        assert await desk.storage.park(new, "share")
         desk.clock.advance(1)
     waiting = await shares.waiting(desk.storage, desk.storage.scope.principal, 1)
     assert len(waiting[desk.storage.scope.principal]) == 3
@@ -459,13 +459,13 @@ async def test_two_operators_who_do_the_same_do_it_once(desk: Desk, act: Act) ->
 async def test_a_turn_in_line_is_canceled_and_not_sent(desk: Desk) -> None:
     """It has no message: `resend` says what it waits for; a cancel takes it out of the line."""
     head = await desk.open("t")
-    assert await desk.storage.leave(head, "share")
+    assert await desk.storage.park(head, "share")
     with pytest.raises(UnsupportedOperationError, match="stands in line"):
         await desk.do("resend", "t")
     await desk.do("cancel", "t")
     now = await desk.storage.head("t")
     assert now is not None
-    assert (plain_state(now.state), now.left) == ("canceled", "")
+    assert (plain_state(now.state), now.turn.parked) == ("canceled", "")
 
 
 async def test_a_deleted_webhook_is_not_redelivered_to(desk: Desk) -> None:

@@ -81,35 +81,35 @@ class World:
     async def released(self, head: Head) -> None:
         now, waits = self.clock.now_ms(), self.random.choice([0, 60_000])
         end = AttemptEnd(
-            token=head.token or "", reason="Busy", at=now, until=now + waits if waits else 0
+            token=head.turn.token or "", reason="Busy", at=now, until=now + waits if waits else 0
         )
         await self.storage.change(head, partial(releasing, end=end, due_at=now + 1))
 
     async def slept(self, head: Head) -> None:
         until = self.random.choice([0, self.clock.now_ms() + 60_000])
         end = AttemptEnd(
-            token=head.token or "", reason="asleep", at=self.clock.now_ms(), until=until
+            token=head.turn.token or "", reason="asleep", at=self.clock.now_ms(), until=until
         )
         record = Recorded(StepId("plan", new_token(), 1), "json", b"1")
-        asleep = Commit(entries=(record,), token=head.token, leaves=end)
+        asleep = Commit(entries=(record,), token=head.turn.token, parks=end)
         self.seen.append(await self.storage.commit(head, asleep))
 
     async def left(self, head: Head) -> None:
-        await self.storage.leave(head, self.random.choice(["share", "conversation"]))
+        await self.storage.park(head, self.random.choice(["share", "conversation"]))
 
     async def woken(self, head: Head) -> None:
-        await self.storage.wake(head)
+        await self.storage.requeue(head)
 
     async def sent(self, head: Head) -> None:
-        await self.storage.postpone(head, due_at=self.clock.now_ms() + 1, sends=head.sends + 1)
+        await self.storage.postpone(head, due_at=self.clock.now_ms() + 1, sends=head.turn.sends + 1)
 
     async def ended(self, head: Head) -> None:
         done = self.random.choice(sorted(TERMINAL - {TaskState.TASK_STATE_FAILED}))
-        await self.storage.commit(head, to(done, token=head.token))
+        await self.storage.commit(head, to(done, token=head.turn.token))
 
     async def failed(self, head: Head) -> None:
-        end = AttemptEnd(token=head.token or "", reason="Value#Error", correlation_id="0123")
-        failed = to(TaskState.TASK_STATE_FAILED, token=head.token, failed=end)
+        end = AttemptEnd(token=head.turn.token or "", reason="Value#Error", correlation_id="0123")
+        failed = to(TaskState.TASK_STATE_FAILED, token=head.turn.token, failed=end)
         await self.storage.commit(head, self.random.choice([failed, gave_up(head, "4567")]))
 
     async def forgotten(self, head: Head) -> None:

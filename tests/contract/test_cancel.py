@@ -288,7 +288,7 @@ async def test_nothing_but_the_end_moves_the_deadline(cancels: Cancels) -> None:
     assert await storage.change(head, partial(renewing, token="A", due_at=later))
     assert await storage.change(head, partial(releasing, end=end, due_at=later, attempts=0))
     seen = await head_of(cancels, task_id)
-    assert (seen.due_at, seen.released, seen.attempts) == (marked.due_at, end, 0)
+    assert (seen.due_at, seen.turn.released, seen.turn.attempts) == (marked.due_at, end, 0)
     assert not await storage.change(head, partial(renewing, token="B", due_at=later))
     assert not await storage.change(
         head, partial(releasing, end=AttemptEnd(token="B"), due_at=later)

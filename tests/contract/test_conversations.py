@@ -72,7 +72,7 @@ async def test_an_ending_gives_up_the_place_and_wakes_the_next(
     """Once for each turn, and the last one leaves an empty line."""
     heads = [await opened(serial) for _ in range(3)]
     for head in heads[1:]:
-        assert await serial.leave(head, "conversation")
+        assert await serial.park(head, "conversation")
     for number, head in enumerate(heads):
         current = await serial.head(head.task_id)
         assert current is not None
@@ -90,7 +90,7 @@ async def test_places_of_ended_turns_are_passed_over(
     """A turn that ends while it waits keeps its place until that is the first."""
     heads = [await opened(serial) for _ in range(4)]
     for head in heads[1:]:
-        assert await serial.leave(head, "conversation")
+        assert await serial.park(head, "conversation")
     for head in heads[1:3]:
         assert await cancel_task(serial, head)
     assert await places(serial) == [head.task_id for head in heads]
@@ -102,10 +102,10 @@ async def test_places_of_ended_turns_are_passed_over(
 async def test_two_processes_wake_a_turn_once(serial: DurableStorage, sent: list[Head]) -> None:
     """However many look at the line at the same time."""
     first, second = await opened(serial), await opened(serial)
-    assert await serial.leave(first, "conversation")
-    assert await serial.leave(second, "conversation")
+    assert await serial.park(first, "conversation")
+    assert await serial.park(second, "conversation")
     await asyncio.gather(*(pass_on(serial, "talk") for _ in range(5)))
-    assert [(head.task_id, head.sends) for head in sent] == [(first.task_id, 1)]
+    assert [(head.task_id, head.turn.sends) for head in sent] == [(first.task_id, 1)]
 
 
 async def test_a_full_line_takes_no_message(serial: DurableStorage) -> None:
@@ -158,7 +158,7 @@ async def test_a_line_is_stored_as_long_as_its_tasks(serial: DurableStorage) -> 
 async def test_a_turn_whose_line_is_lost_is_woken(serial: DurableStorage, sent: list[Head]) -> None:
     """It takes a place again when a worker receives it."""
     head = await opened(serial)
-    left = await serial.leave(head, "conversation")
+    left = await serial.park(head, "conversation")
     assert await forget_line(serial, "talk")
     await pass_on(serial, "talk", waiting=left)
     assert [each.task_id for each in sent] == [head.task_id]

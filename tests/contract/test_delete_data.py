@@ -179,7 +179,7 @@ async def late_writes(storage: DurableStorage, head: Head) -> list[object]:
         lambda: storage.commit(head, ONE_MORE),
         lambda: storage.commit(head, Commit(context_write=context_write("back"))),
         lambda: storage.postpone(head, due_at=1, sends=1),
-        lambda: storage.change(head, partial(renewing, token=head.token or token, due_at=1)),
+        lambda: storage.change(head, partial(renewing, token=head.turn.token or token, due_at=1)),
         lambda: storage.change(
             head, partial(releasing, end=AttemptEnd(token=token, reason="r", correlation_id="c"))
         ),

@@ -238,12 +238,12 @@ async def test_a_turn_in_line_costs_its_leaving_and_its_waking(bench: Bench) -> 
         head: Head | None = (await bench.storage.open_task("context", request())).head
         if waits and head is not None:
             with bench.meter.measure() as usage:
-                head = await bench.storage.leave(head, "share")
+                head = await bench.storage.park(head, "share")
             costs.append(cost(usage))
             clock.advance(1)
             assert head is not None
             with bench.meter.measure() as usage:
-                head = await bench.storage.wake(head)
+                head = await bench.storage.requeue(head)
             costs.append(cost(usage))
         assert head is not None
         with bench.meter.measure() as usage:
@@ -271,10 +271,10 @@ async def test_a_step_costs_one_commit(bench: Bench) -> None:
     asleep = AttemptEnd(token="one", reason="asleep", at=1, until=until)
     with bench.meter.measure() as sleep:
         head = await bench.storage.commit(
-            head, Commit(entries=(record,), token="one", leaves=asleep)
+            head, Commit(entries=(record,), token="one", parks=asleep)
         )
     with bench.meter.measure() as wake:
-        assert await bench.storage.wake(head) is not None
+        assert await bench.storage.requeue(head) is not None
     assert [cost(usage) for usage in (step, sleep, wake)] == [(1, 4, 0), (1, 7, 0), (1, 4, 0)]
 
 
@@ -846,9 +846,9 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
     for (place, text), most in ((("", ""), 824), (texts, 1024)) * 2:
         claim = Commit(token=new_token(), claims=True, worker=worker)
         head = await storage.commit(head, claim)
-        assert head.token is not None
+        assert head.turn.token is not None
         end = AttemptEnd(
-            token=head.token,
+            token=head.turn.token,
             reason="UnavailableError",
             correlation_id="0123456789abcdef",
             at=storage.clock.now_ms(),

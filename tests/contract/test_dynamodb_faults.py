@@ -20,6 +20,7 @@ from a2a_serverless.storage.conversation import line_of
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
+from a2a_serverless.storage.layout import task_partition
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.table import Range
 from a2a_serverless.tasks.entries import MessageAppended
@@ -322,7 +323,7 @@ async def test_events_ahead_of_head_wait(
 
 async def client_head(storage: DurableStorage, task_id: str) -> Any:
     """HEAD as an item."""
-    place = key(storage._partition(task_id), "HEAD")
+    place = key(task_partition(storage.scope.digest, task_id), "HEAD")
     return on_dynamo(storage).client.get_item(TableName=TABLE, Key=place)["Item"]
 
 
@@ -450,7 +451,7 @@ async def test_batches_may_come_back_unprocessed(storage: DurableStorage, client
     client.meta.events.register("provide-client-params.dynamodb.BatchWriteItem", leave_deletes)
     client.meta.events.register("after-call.dynamodb.BatchWriteItem", report)
     assert await delete_task(storage, ids[0]) is True
-    partition = storage._partition(ids[0])
+    partition = task_partition(storage.scope.digest, ids[0])
     assert await storage.table.all(Range(partition=partition)) == []
 
 

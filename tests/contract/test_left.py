@@ -12,10 +12,10 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.table import Item, Range
-from a2a_serverless.tasks.attempts import may_be_left
+from a2a_serverless.tasks.attempts import may_park
 from a2a_serverless.tasks.entries import StatusChanged, TurnEnded, TurnOpened
-from a2a_serverless.tasks.head import AttemptEnd, Head, OperationParams, Reason, Spared
-from a2a_serverless.tasks.rules import LEFT_MS, Commit, Waits, releasing
+from a2a_serverless.tasks.head import AttemptEnd, Head, OperationParams, Reason, Uncounted
+from a2a_serverless.tasks.rules import PARKED_MS, Commit, Waits, releasing
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 
@@ -38,7 +38,7 @@ async def newest(storage: DurableStorage, head: Head) -> Head:
 
 async def left(storage: DurableStorage, reason: Reason = "share", at: int | None = None) -> Head:
     head = await opened(storage)
-    assert await storage.leave(head, reason, at=at)
+    assert await storage.park(head, reason, at=at)
     return await newest(storage, head)
 
 
@@ -63,8 +63,8 @@ async def test_a_left_turn_waits_in_the_table(storage: DurableStorage, clock: Ma
         first.task_id,
         second.task_id,
     ]
-    assert (first.left, first.left_at, first.woken) == ("share", 10, False)
-    assert first.due_at == clock.now_ms() + LEFT_MS["share"]
+    assert (first.turn.parked, first.turn.waits_since, first.turn.has_share) == ("share", 10, False)
+    assert first.due_at == clock.now_ms() + PARKED_MS["share"]
     assert first.task_id not in {
         due.task_id for due in await due_tasks(storage, clock.now_ms() + 61_000)
     }
@@ -72,16 +72,16 @@ async def test_a_left_turn_waits_in_the_table(storage: DurableStorage, clock: Ma
 
 async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -> None:
     """It leaves the line, counts as out while it is on the queue and runs, and not afterwards."""
-    woken = await storage.wake(await left(storage))
+    woken = await storage.requeue(await left(storage))
     assert woken is not None
     assert woken == await newest(storage, woken)
-    assert (woken.left, woken.woken, woken.sends) == ("", True, 1)
+    assert (woken.turn.parked, woken.turn.has_share, woken.turn.sends) == ("", True, 1)
     assert (len(await waiting(storage)), len(await out(storage))) == (0, 1)
     claimed = await storage.commit(woken, Commit(token="one", claims=True))
-    assert claimed.woken
+    assert claimed.turn.has_share
     assert len(await out(storage)) == 1
     ended = await storage.commit(claimed, DONE)
-    assert not ended.woken
+    assert not ended.turn.has_share
     assert await out(storage) == []
 
 
@@ -91,18 +91,22 @@ async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
     A claim in between is not overlooked.
     """
     first = await left(storage)
-    woken = await storage.wake(first)
+    woken = await storage.requeue(first)
     assert woken is not None
-    again = await storage.leave(woken, "share", at=first.left_at)
+    again = await storage.park(woken, "share", at=first.turn.waits_since)
     assert again is not None
     assert again == await newest(storage, again)
-    assert (again.left, again.left_at, again.woken) == ("share", first.left_at, False)
+    assert (again.turn.parked, again.turn.waits_since, again.turn.has_share) == (
+        "share",
+        first.turn.waits_since,
+        False,
+    )
     assert (len(await waiting(storage)), await out(storage)) == (1, [])
-    copy = await storage.wake(again)
+    copy = await storage.requeue(again)
     assert copy is not None
-    assert (copy.sends, copy.resends) == (2, 0)
+    assert (copy.turn.sends, copy.turn.resends) == (2, 0)
     await storage.commit(copy, Commit(token="one", claims=True))
-    assert await storage.leave(copy, "share") is None
+    assert await storage.park(copy, "share") is None
 
 
 @pytest.mark.parametrize("by", ["its attempt", "another process"])
@@ -111,14 +115,14 @@ async def test_a_turn_that_was_left_is_not_given_back(storage: DurableStorage, b
     head = await storage.commit(await opened(storage), Commit(token="one", claims=True))
     if by == "its attempt":
         asleep = AttemptEnd(token="one", reason="asleep", at=1, until=60_000)
-        await storage.commit(head, Commit(token="one", leaves=asleep))
+        await storage.commit(head, Commit(token="one", parks=asleep))
     else:
-        assert await storage.leave(head, "share", at=1)
+        assert await storage.park(head, "share", at=1)
     before = await newest(storage, head)
     end = AttemptEnd(token="one", reason="UnavailableError", at=2, until=3)
     assert not await storage.change(head, partial(releasing, end=end, due_at=4))
     assert await newest(storage, head) == before
-    assert before.left
+    assert before.turn.parked
 
 
 async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
@@ -126,9 +130,9 @@ async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
 ) -> None:
     """It takes no share: neither while it waits nor when it is woken."""
     head = await left(storage, "conversation")
-    woken = await storage.wake(head)
+    woken = await storage.requeue(head)
     assert woken is not None
-    assert (woken.woken, woken.sends) == (False, 1)
+    assert (woken.turn.has_share, woken.turn.sends) == (False, 1)
     assert (await waiting(storage), await out(storage)) == ([], [])
 
 
@@ -136,45 +140,45 @@ async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
 async def test_what_woke_a_turn_was_not_lost(storage: DurableStorage, reason: Reason) -> None:
     """Wakes are counted apart from what the sweeper sends, for their turn."""
     seen = await opened(storage)
-    left = await storage.leave(seen, reason)
+    left = await storage.park(seen, reason)
     assert left is not None
-    woken = await storage.wake(left)
+    woken = await storage.requeue(left)
     assert woken is not None
     asked = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED))
     asks = Commit(entries=(asked, TurnEnded()), token="one", claims=True)
     claimed = await storage.commit(woken, asks)
-    again = await storage.leave(await opened(storage), reason)
+    again = await storage.park(await opened(storage), reason)
     assert again is not None
     for _ in range(2):
-        again = await storage.wake(again)
+        again = await storage.requeue(again)
         assert again is not None
-        assert await storage.postpone(again, due_at=1, sends=again.sends + 1)
-        again = await storage.leave(await newest(storage, again), reason)
+        assert await storage.postpone(again, due_at=1, sends=again.turn.sends + 1)
+        again = await storage.park(await newest(storage, again), reason)
         assert again is not None
-    counts = [(one.sends, one.wakes, one.resends) for one in (woken, again)]
+    counts = [(one.turn.sends, one.turn.requeued, one.turn.resends) for one in (woken, again)]
     assert counts == [(1, 1, 0), (4, 2, 2)]
     stored = await newest(storage, claimed)
-    assert (stored.turn_is_open, stored.wakes, stored.resends) == (False, 1, 0)
+    assert (stored.turn.is_open, stored.turn.requeued, stored.turn.resends) == (False, 1, 0)
     follow_up = request("more")
     stored = await storage.commit(stored, Commit(entries=(TurnOpened(follow_up),)))
-    assert (stored.turn_is_open, stored.sends, stored.wakes) == (True, 0, 0)
+    assert (stored.turn.is_open, stored.turn.sends, stored.turn.requeued) == (True, 0, 0)
     assert stored == await newest(storage, stored)
 
 
 async def test_a_turn_is_woken_once(storage: DurableStorage) -> None:
     """Of two processes that wake a turn one succeeds, so that one copy is sent."""
     head = await left(storage)
-    assert await storage.wake(head) is not None
-    assert await storage.wake(head) is None
+    assert await storage.requeue(head) is not None
+    assert await storage.requeue(head) is None
 
 
 async def test_a_woken_turn_may_be_left_for_its_conversation(storage: DurableStorage) -> None:
     """It gives its share back."""
-    woken = await storage.wake(await left(storage))
+    woken = await storage.requeue(await left(storage))
     assert woken is not None
-    assert await storage.leave(woken, "conversation")
+    assert await storage.park(woken, "conversation")
     assert (await waiting(storage), await out(storage)) == ([], [])
-    assert (await newest(storage, woken)).left == "conversation"
+    assert (await newest(storage, woken)).turn.parked == "conversation"
 
 
 @pytest.mark.parametrize("change", ["claimed", "canceled", "left", "deleted", "ended"])
@@ -189,11 +193,11 @@ async def test_only_the_turn_that_was_seen_is_left(storage: DurableStorage, chan
         case "canceled":
             await storage.request_cancel(seen.task_id)
         case "left":
-            assert await storage.leave(seen, "conversation")
+            assert await storage.park(seen, "conversation")
         case _:
             await delete_task(storage, seen.task_id)
     before = await storage.head(seen.task_id)
-    assert not await storage.leave(seen, "share")
+    assert not await storage.park(seen, "share")
     assert await storage.head(seen.task_id) == before
 
 
@@ -209,7 +213,7 @@ async def test_a_turn_that_is_over_is_not_woken(storage: DurableStorage, change:
         case _:
             await delete_task(storage, head.task_id)
     before = await storage.head(head.task_id)
-    assert await storage.wake(head) is None
+    assert await storage.requeue(head) is None
     assert await storage.head(head.task_id) == before
     if change != "canceled":
         assert await waiting(storage) == []
@@ -218,20 +222,20 @@ async def test_a_turn_that_is_over_is_not_woken(storage: DurableStorage, change:
 @pytest.mark.parametrize("way", ["commit", "note"])
 async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, way: str) -> None:
     """Nothing works on it. When it comes back it may be left, and be woken once more."""
-    woken = await storage.wake(await left(storage))
+    woken = await storage.requeue(await left(storage))
     assert woken is not None
     claimed = await storage.commit(woken, Commit(token="one", claims=True))
     end = AttemptEnd(token="one", reason="RetryLater", until=storage.clock.now_ms() + 600_000)
     if way == "commit":
-        waits = Waits(end=end, spared=Spared(faults=1))
+        waits = Waits(end=end, uncounted=Uncounted(faults=1))
         await storage.commit(claimed, Commit(token="one", waits=waits))
     else:
         assert await storage.change(claimed, partial(releasing, end=end))
     given_back = await newest(storage, claimed)
-    assert (given_back.woken, await out(storage)) == (False, [])
-    assert may_be_left(given_back, OperationParams.of(given_back, given_back.turn, 1))
-    assert await storage.leave(given_back, "share")
-    again = await storage.wake(await newest(storage, claimed))
+    assert (given_back.turn.has_share, await out(storage)) == (False, [])
+    assert may_park(given_back, OperationParams.of(given_back, given_back.turn.number, 1))
+    assert await storage.park(given_back, "share")
+    again = await storage.requeue(await newest(storage, claimed))
     assert again is not None
     assert [item["line_key"] for item in await out(storage)] == [layout.WOKEN]
     of_scope = [head for head in await shares.woken(storage) if head.scope == again.scope]
@@ -241,11 +245,11 @@ async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, 
 async def test_no_two_copies_have_one_number(storage: DurableStorage) -> None:
     """A process that has read a turn before it was woken and left again does not wake it."""
     seen = await left(storage)
-    woken = await storage.wake(seen)
+    woken = await storage.requeue(seen)
     assert woken is not None
-    assert await storage.leave(woken, "share")
-    assert await storage.wake(seen) is None
-    assert await storage.leave(await opened(storage), "share")
-    again = await storage.wake(await newest(storage, seen))
+    assert await storage.park(woken, "share")
+    assert await storage.requeue(seen) is None
+    assert await storage.park(await opened(storage), "share")
+    again = await storage.requeue(await newest(storage, seen))
     assert again is not None
-    assert again.sends == 2
+    assert again.turn.sends == 2

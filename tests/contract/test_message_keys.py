@@ -64,11 +64,11 @@ async def test_a_key_is_known_where_no_message_is_taken(storage: DurableStorage)
     """At work and after its end, the task refuses a new message, and a repeated one is found."""
     head = await waiting(storage)
     at_work = await storage.commit(head, follow_up("one"))
-    assert await refused(storage, at_work, "one") == at_work.turn
+    assert await refused(storage, at_work, "one") == at_work.turn.number
     with pytest.raises(TaskNotAcceptingMessagesError):
         await storage.commit(at_work, follow_up("new"))
     ended = await storage.commit(at_work, Commit(entries=(ENDS,)))
-    assert await refused(storage, ended, "one") == at_work.turn
+    assert await refused(storage, ended, "one") == at_work.turn.number
     with pytest.raises(TaskTerminalStateError):
         await storage.commit(ended, follow_up("new"))
 
@@ -82,7 +82,7 @@ async def test_of_copies_at_once_one_opens_a_turn(storage: DurableStorage) -> No
     (opened,) = [each for each in made if isinstance(each, Head)]
     others = [each for each in made if each is not opened]
     assert all(isinstance(each, ConcurrencyError) for each in others), others
-    assert await refused(storage, opened, "one") == opened.turn
+    assert await refused(storage, opened, "one") == opened.turn.number
 
 
 async def test_a_key_goes_with_its_task(storage: DurableStorage) -> None:

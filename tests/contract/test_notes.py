@@ -18,7 +18,7 @@ from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpened, encode_entries
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Spared
+from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Uncounted
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless_tools.contract import Storage
@@ -27,8 +27,8 @@ from a2a_serverless_tools.operate.finding import created_in, find_tasks, named_h
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, Database, emulator_client, moto_database, new_scope
 from tests.support.emulators import Emulator
+from tests.support.heads import with_fields
 from tests.support.messages import agent_message, message, request
-from tests.support.newer import head_key, set_attributes, stored
 
 S = TaskState
 END = AttemptEnd(token="one", reason="ValueError", correlation_id="c-1", at=1_700_000_000_000)
@@ -79,9 +79,9 @@ async def test_a_released_turn_says_by_whom_and_why(storage: DurableStorage) -> 
     """A release is stored without a commit: version, owner and due time do not move."""
     head = await claimed(storage, await opened(storage))
     after = await given_back(storage, head)
-    assert after.released == END
-    assert after.was_released
-    assert replace(after, released=None) == head
+    assert after.turn.released == END
+    assert after.turn.released is not None
+    assert with_fields(after, released=None) == head
 
 
 async def test_a_release_may_move_the_due_time(storage: DurableStorage) -> None:
@@ -94,17 +94,17 @@ async def test_a_release_may_move_the_due_time(storage: DurableStorage) -> None:
 async def test_starts_that_are_spared_belong_to_their_turn(storage: DurableStorage) -> None:
     """A release counts what used up no attempt; a claim keeps it, the next turn begins anew."""
     head = await claimed(storage, await opened(storage))
-    spared, end = Spared(faults=2, waited=4711, interruptions=1), replace(END, until=4712)
-    assert await storage.change(head, partial(releasing, end=end, attempts=0, spared=spared))
+    uncounted, end = Uncounted(faults=2, waited=4711, interruptions=1), replace(END, until=4712)
+    assert await storage.change(head, partial(releasing, end=end, attempts=0, uncounted=uncounted))
     after = await newest(storage, head)
-    assert (after.attempts, after.spared, after.released) == (0, spared, end)
+    assert (after.turn.attempts, after.turn.uncounted, after.turn.released) == (0, uncounted, end)
     head = await claimed(storage, after, "two")
-    assert (head.attempts, head.spared) == (1, spared)
+    assert (head.turn.attempts, head.turn.uncounted) == (1, uncounted)
     assert (await record(storage, head)).ended == end
     asks = StatusChanged(TaskStatus(state=S.TASK_STATE_INPUT_REQUIRED))
     head = await storage.commit(head, Commit(entries=(asks,), token="two"))
     head = await storage.commit(head, Commit(entries=(TurnOpened(request("more")),)))
-    assert head.spared == (await newest(storage, head)).spared == Spared()
+    assert head.turn.uncounted == (await newest(storage, head)).turn.uncounted == Uncounted()
 
 
 async def test_only_the_owner_releases(storage: DurableStorage) -> None:
@@ -121,7 +121,7 @@ async def test_only_the_owner_releases(storage: DurableStorage) -> None:
     end = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
     await storage.commit(two, Commit(entries=(end,), token="two"))
     assert not await storage.change(two, partial(releasing, end=END_OF_TWO))
-    assert (await newest(storage, two)).released is None
+    assert (await newest(storage, two)).turn.released is None
     await delete_task(storage, "reused")
     assert not await storage.change(two, partial(releasing, end=END_OF_TWO))
     await claimed(storage, await opened(storage, task_id="reused"), "two")
@@ -136,7 +136,7 @@ async def test_the_next_claim_keeps_how_the_attempt_before_it_ended(
     head = await claimed(storage, head, "two")
     taken = await record(storage, head)
     assert (taken.ended, taken.worker, taken.token) == (END, "host two", "two")
-    assert (await newest(storage, head)).released is None
+    assert (await newest(storage, head)).turn.released is None
 
 
 async def test_an_attempt_that_said_nothing_is_lost(storage: DurableStorage) -> None:
@@ -153,19 +153,6 @@ async def test_only_a_claim_names_a_worker(storage: DurableStorage) -> None:
     more = Commit(entries=(MessageAppended(agent_message("x")),), token="one", worker="host one")
     head = await storage.commit(head, more)
     assert (await record(storage, head)).worker == ""
-
-
-async def test_a_release_counts_for_its_token_alone(table: Database, clock: ManualClock) -> None:
-    """One that names another attempt than HEAD's says nothing of that attempt: it is lost."""
-    storage = table.storage(clock=clock)
-    head = await given_back(storage, await claimed(storage, await opened(storage)))
-    set_attributes(table, head_key(head), {"token": {"S": "another"}})
-    after = await newest(storage, head)
-    assert after.released == END
-    assert not after.was_released
-    head = await claimed(storage, after, "three")
-    assert (await record(storage, head)).ended == AttemptEnd(token="another", reason=LOST)
-    assert not {name for name in stored(table, head_key(head)) if name.startswith("released")}
 
 
 async def test_a_commit_that_fails_its_task_says_why(storage: DurableStorage) -> None:

@@ -38,7 +38,7 @@ from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.push import (
-    LEFT_MS,
+    LONG_WAIT_MS,
     MAX_ANSWER_CHARS,
     MAX_CONFIGS,
     GivenUp,
@@ -635,7 +635,7 @@ def moto() -> Iterator[DurableStorage]:
 
 async def items_of(storage: DurableStorage, task_id: str) -> list[Any]:
     """The items of a task, as they are stored."""
-    return await storage.table.all(Range(partition=storage._partition(task_id)))
+    return await storage.table.all(Range(partition=task_partition(storage.scope.digest, task_id)))
 
 
 async def test_each_part_of_a_commit_says_its_state(moto: DurableStorage) -> None:
@@ -699,7 +699,7 @@ async def test_a_configuration_that_waits_is_in_the_due_index(
     head = (await storage.open_task("ctx", request(), push=config(config_id="mine"))).head
     [push] = await storage.webhooks.all(head.task_id)
     now_ms = clock.now_ms()
-    waiting = push.answered("status 503", now_ms, next_at=now_ms + LEFT_MS)
+    waiting = push.answered("status 503", now_ms, next_at=now_ms + LONG_WAIT_MS)
     assert await storage.webhooks.move(push, waiting)
 
     async def own() -> int:
@@ -713,7 +713,7 @@ async def test_a_configuration_that_waits_is_in_the_due_index(
         return found
 
     assert await own() == 0
-    clock.advance(LEFT_MS / 1000)
+    clock.advance(LONG_WAIT_MS / 1000)
     assert [await own(), await own()] == [1, 0]
     assert await storage.webhooks.count_open() == 1
     soon = waiting.answered("status 503", now_ms, next_at=now_ms + 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -39,6 +38,7 @@ from a2a_serverless.tasks.rules import Commit, renewing
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG
+from tests.support.heads import with_fields
 from tests.support.messages import agent_message, artifact, request, said, texts
 
 WORKING = TaskState.TASK_STATE_WORKING
@@ -179,7 +179,7 @@ async def test_a_claim_fences_the_earlier_attempt(storage: DurableStorage) -> No
     head = await opened(storage)
     old = await storage.commit(head, claim("t1", piece("one")))
     new = await storage.commit(old, claim("t2"))
-    assert (new.token, new.attempts) == ("t2", 2)
+    assert (new.turn.token, new.turn.attempts) == ("t2", 2)
     with pytest.raises(ConcurrencyError):
         await storage.commit(old, Commit(token="t1", entries=(piece("late"),)))
     with pytest.raises(FencedError) as caught:
@@ -225,7 +225,7 @@ async def test_a_turn_ends_once(storage: DurableStorage) -> None:
     """A finished turn is not due, and can be neither claimed nor written by its attempt."""
     head = await opened(storage)
     head = await storage.commit(head, claim("t1", status(INPUT_REQUIRED)))
-    assert (head.turn_is_open, head.token, head.due_at) == (False, None, None)
+    assert (head.turn.is_open, head.turn.token, head.due_at) == (False, None, None)
     with pytest.raises(TurnFinishedError):
         await storage.commit(head, claim("t2"))
     with pytest.raises(FencedError):
@@ -239,8 +239,8 @@ async def test_a_message_opens_the_next_turn(storage: DurableStorage) -> None:
         await storage.commit(head, Commit(entries=(TurnOpened(request("early")),)))
     head = await storage.commit(head, claim("t1", status(INPUT_REQUIRED, agent_message("who?"))))
     head = await storage.commit(head, Commit(entries=(TurnOpened(request("me")),)))
-    assert (head.turn, head.attempts, head.token) == (3, 0, None)
-    assert head.turn_is_open
+    assert (head.turn.number, head.turn.attempts, head.turn.token) == (3, 0, None)
+    assert head.turn.is_open
     assert head.due_at is not None
     task = await load(storage, head)
     assert task.status.state == TaskState.TASK_STATE_SUBMITTED
@@ -347,7 +347,7 @@ async def test_postponing_moves_the_due_time(storage: DurableStorage, clock: Man
     head = await opened(storage)
     later = clock.now_ms() + 500_000
     assert await storage.postpone(head, due_at=later, sends=1) is not None
-    assert await storage.head(head.task_id) == replace(head, due_at=later, sends=1)
+    assert await storage.head(head.task_id) == with_fields(head, due_at=later, sends=1)
     assert await storage.postpone(head, due_at=later, sends=1) is None
     due = await due_tasks(storage, later - 1)
     assert head.task_id not in {one.task_id for one in due}
@@ -379,14 +379,16 @@ async def test_of_changes_at_once_none_is_lost(storage: DurableStorage) -> None:
 
     async def count(head: Head) -> None:
         for _ in range(changes):
-            after = await storage.change(head, lambda now: replace(now, parked=now.parked + 1))
+            after = await storage.change(
+                head, lambda now: with_fields(now, slept_ms=now.turn.slept_ms + 1)
+            )
             assert after is not None
             head = after
 
     await asyncio.gather(count(first), count(first))
     stored = await storage.head(first.task_id)
     assert stored is not None
-    assert (stored.parked, stored.version) == (2 * changes, first.version)
+    assert (stored.turn.slept_ms, stored.version) == (2 * changes, first.version)
 
 
 async def test_a_change_keeps_what_only_a_newer_release_knows(storage: DurableStorage) -> None:

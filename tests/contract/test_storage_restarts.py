@@ -116,7 +116,7 @@ async def test_a_claim_takes_the_error_of_its_own_attempt_into_the_log(
     assert seen.records[-1].ended == end
     shutdown = AttemptEnd(token="2", reason="shutdown", correlation_id="c2", at=2)
     assert await storage.change(head, partial(releasing, end=shutdown))
-    assert (await read(storage, head)).head.released == shutdown
+    assert (await read(storage, head)).head.turn.released == shutdown
     assert not await storage.change(head, partial(releasing, end=replace(end, token="2"))), (
         "it is given back once"
     )

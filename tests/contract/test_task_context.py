@@ -214,7 +214,7 @@ async def test_an_ending_is_final(
         assert ctx.turn_ended
         head = await backends.storage.head(ctx.task_id)
         assert head is not None
-        heads.append((head.version, head.turn_is_open, head.replied))
+        heads.append((head.version, head.turn.is_open, head.replied))
         if after == "ends again":
             try:
                 await ctx.complete("again")

@@ -189,10 +189,10 @@ async def test_a_turn_that_stood_in_line(stands: Stands) -> None:
     with logged() as lines:
         head = await stand.send()
         storage = stand.bench.storage_of(head)
-        left = await storage.leave(head, "share")
+        left = await storage.park(head, "share")
         assert left is not None
         pass_over(stand, 30)
-        assert await storage.wake(left)
+        assert await storage.requeue(left)
         await stand.bench.work()
     line = only(lines)
     assert (line["attempts"], line["waits"], line["queued_ms"]) == (1, {"share": 1}, 30_000)

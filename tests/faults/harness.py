@@ -251,7 +251,7 @@ class World:
 
     async def put(self, operation: Operation, *, group: str = "") -> None:
         """Send an operation in a group and under a deduplication id that no sender uses."""
-        await self.put_body(operation.model_dump_json(), group=group or operation.params.group)
+        await self.put_body(operation.model_dump_json(), group=group or operation.group)
 
     async def put_body(self, body: str, *, group: str) -> None:
         """Send any body."""
@@ -418,7 +418,7 @@ def operation_of(head: Head, *, turn: int | None = None) -> Operation:
         scope=head.scope,
         task_id=head.task_id,
         incarnation=head.incarnation,
-        turn=turn or head.turn,
+        turn=turn or head.turn.number,
     )
     return Operation(operation="run", params=params)
 

@@ -74,7 +74,7 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
         for module in (context, turn):
             vars(module)["PARK_S"] = float(park_s)
     if wait_s := variables.get(PUSH_WAIT):
-        for module, name in ((tasks_push, "LEFT_MS"), (waiting, "_WOKEN_MS")):
+        for module, name in ((tasks_push, "LONG_WAIT_MS"), (waiting, "_WOKEN_MS")):
             vars(module)[name] = int(float(wait_s) * 1000)
     run = functions.main if arguments[0] == functions.NAME else None
     sys.exit(run() if run else cli.main(list(arguments)))

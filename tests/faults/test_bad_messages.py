@@ -83,7 +83,8 @@ async def _paused_twice(world: World) -> Head:
     await world.send("ask", task=head)
 
     async def is_second() -> bool:
-        return (await world.head(task_id)).finished_turn > 1
+        turn = (await world.head(task_id)).turn
+        return turn.number > 1 and not turn.is_open
 
     await until(is_second, "the second turn has ended")
     await world.drained()

@@ -180,7 +180,7 @@ async def test_tasks_survive_workers_that_are_killed_all_the_time(
         for end in ended:
             if end.state != COMPLETED:
                 assert end.state == TaskState.TASK_STATE_FAILED, end
-                assert end.head.attempts == 5, end
+                assert end.head.turn.attempts == 5, end
         await world.start("worker")
         await world.drained(within_s=60)
 

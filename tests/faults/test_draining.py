@@ -62,7 +62,7 @@ async def test_a_spot_worker_gives_back_what_cannot_end(
         ended = await ends(world, [head.task_id for head in heads], within_s=90)
         assert {end.state for end in ended} == {COMPLETED}
         assert [len(end.chunks) for end in ended] == [3, 2] * (TURNS // 2)
-        assert {end.head.attempts for end in ended} == {1}
+        assert {end.head.turn.attempts for end in ended} == {1}
         starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
         assert sorted(starts.values()) == [1] * (TURNS // 2) + [2] * (TURNS // 2)
         assert await other.end() == 0

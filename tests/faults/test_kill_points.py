@@ -299,7 +299,7 @@ async def _dies_after_the_first(world: World, point: str) -> str:
     second = await world.send(WORK, context_id=TALK)
 
     async def is_left() -> bool:
-        return (await world.head(second)).left == "conversation"
+        return (await world.head(second)).turn.parked == "conversation"
 
     await until(is_left, "the second turn is left")
     await _released(world, first)
@@ -327,7 +327,7 @@ async def woken(world: World, point: str) -> Expected:
     task_id = await world.send("naps 1")
 
     async def sleeps() -> bool:
-        return (await world.head(task_id)).left == "asleep"
+        return (await world.head(task_id)).turn.parked == "asleep"
 
     await until(sleeps, "the turn sleeps")
     victim = await world.start("sweep", point=point)

@@ -215,14 +215,14 @@ async def canceled(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
 async def resent(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
     await desk.works("worker", "sweep")
     heads = await desk.all_are(TaskState.TASK_STATE_COMPLETED, made.keys())
-    assert {head.attempts for head in heads.values()} == {1}
+    assert {head.turn.attempts for head in heads.values()} == {1}
 
 
 async def retried(desk: Desk, made: Mapping[str, Head], _: Receiver) -> None:
     await desk.works("worker", "sweep")
     new = {retry_id(head): head for head in made.values()}
     heads = await desk.all_are(TaskState.TASK_STATE_COMPLETED, new.keys())
-    assert {head.attempts for head in heads.values()} == {1}
+    assert {head.turn.attempts for head in heads.values()} == {1}
     assert {one: head for one, head in (await desk.heads()).items() if one not in new} == made
     for task_id, old in new.items():
         task = await desk.storage.load_task(task_id)

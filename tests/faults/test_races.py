@@ -108,7 +108,7 @@ async def _race(
     opened = await backends.storage.open_task("context", request(f"{runs_s}"))
     head = opened.head
     params = OperationParams(
-        scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn
+        scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn.number
     )
     await backends.operations.send(Operation.to_run(params))
     cancels = [_cancel(backends, head.task_id, chance.uniform(0, cancels_s)) for _ in range(2)]

@@ -75,7 +75,7 @@ async def test_a_slow_agent_runs_once(emulators: Emulators, tmp_path: Path) -> N
             end = await world.end(task_id)
             assert end.state == TaskState.TASK_STATE_COMPLETED
             assert end.chunks == numbers(3)
-            assert end.head.attempts == 1
+            assert end.head.turn.attempts == 1
             assert world.ledger.count(task_id, "started") == 1
         await world.drained()
 

@@ -204,7 +204,7 @@ async def test_shared_turns_survive_workers_that_are_killed_all_the_time(
         for end in ended:
             if end.state != COMPLETED:
                 assert end.state == TaskState.TASK_STATE_FAILED, end
-                assert end.head.attempts == 5, end
+                assert end.head.turn.attempts == 5, end
 
 
 async def _kill(running: list[Running], order: random.Random, kills: int | None) -> None:

@@ -17,7 +17,7 @@ from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.storage.deletion import Erasure, Owner
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
-from a2a_serverless.tasks.push import LEFT_MS
+from a2a_serverless.tasks.push import LONG_WAIT_MS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.sweeper import MOST_COPIES
 from a2a_serverless_tools.contract import Storage
@@ -82,7 +82,7 @@ def record_of(body: str, *, group: str = "group", message_id: str = "") -> dict[
 def dead(head: Head, **options: Any) -> dict[str, Any]:
     """The dead letter of a task's turn."""
     params = OperationParams(
-        scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn
+        scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn.number
     )
     return record_of(Operation.to_run(params).model_dump_json(), **options)
 
@@ -97,9 +97,9 @@ def test_a_schedule_event_wakes_webhooks(
     head = run(function, storage.open_task("context", request(), push=hook)).head
     push = run(function, storage.webhooks.get(head.task_id, "mine"))
     now_ms = clock.now_ms()
-    waiting = push.answered("status 503", now_ms, next_at=now_ms + LEFT_MS)
+    waiting = push.answered("status 503", now_ms, next_at=now_ms + LONG_WAIT_MS)
     assert run(function, storage.webhooks.move(push, waiting))
-    clock.advance(LEFT_MS / 1000)
+    clock.advance(LONG_WAIT_MS / 1000)
     assert function.handler(event_file("sweeper-schedule"), None)["pushed"] == 1
     (sent,) = aws.client("sqs").receive_message(QueueUrl=deployed.push_queue)["Messages"]
     assert PushJob.model_validate_json(sent["Body"]).config_id == "mine"

@@ -69,7 +69,7 @@ def event(name: str, head: Head | None = None) -> dict[str, Any]:
                 scope=head.scope,
                 task_id=head.task_id,
                 incarnation=head.incarnation,
-                turn=head.turn,
+                turn=head.turn.number,
             )
             record["body"] = json.dumps(body | {"params": params.model_dump()})
     return loaded
@@ -126,7 +126,9 @@ def test_the_turn_of_a_dead_worker_runs_from_the_quarantine_queue(
     function, backends = cold_start("worker"), aws_backends(load_settings())
     head = send(backends, "Two days in Oslo, please")
     asyncio.run(backends.storage.commit(head, Commit(token="dead", claims=True)))
-    asyncio.run(backends.operations.send(Operation.to_run(OperationParams.of(head, head.turn))))
+    asyncio.run(
+        backends.operations.send(Operation.to_run(OperationParams.of(head, head.turn.number)))
+    )
 
     for queue in ("A2A_QUEUE", "A2A_QUARANTINE_QUEUE"):
         assert task_of(backends, head).status.state != TaskState.TASK_STATE_COMPLETED
@@ -319,6 +321,6 @@ def test_a_backlog_stands_in_line(
     assert task_of(backends, first).status.state == TaskState.TASK_STATE_INPUT_REQUIRED
     woken = asyncio.run(backends.storage.head(second.task_id))
     assert woken is not None
-    assert (woken.left, woken.woken, woken.sends) == ("", True, 1)
+    assert (woken.turn.parked, woken.turn.has_share, woken.turn.sends) == ("", True, 1)
     (handle,) = asyncio.run(backends.operations.pull(10, 0))
     assert handle.message.params.copy_number == 1

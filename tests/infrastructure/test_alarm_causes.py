@@ -267,7 +267,7 @@ async def test_turns_of_five_hours_ring_nothing(watched: Watched) -> None:
                 age_s = MINUTE_S * minute
                 watched.seen.put("AWS/SQS", OLDEST, age_s, QueueName="OperationsQueue")
             running = await bench.head(task)
-            assert (running.attempts, running.sends, len(agent.started)) == (1, 0, 1)
+            assert (running.turn.attempts, running.turn.sends, len(agent.started)) == (1, 0, 1)
             await clock.pass_time(2 * MINUTE_S)
             assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
             for process in work:

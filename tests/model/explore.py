@@ -51,4 +51,4 @@ def is_at_rest(state: State) -> bool:
     if seen is None or seen.head.is_terminal:
         return True
     was_asked = state.asked == inc_of(seen.head)
-    return not seen.head.turn_is_open and not was_asked
+    return not seen.head.turn.is_open and not was_asked

@@ -518,13 +518,6 @@ GUARDS: tuple[Guard, ...] = (
         is_backed="a claim takes the turn out of the line, and a wake on the older HEAD is refused",
     ),
     Guard(
-        name="release-token",
-        does="a released turn is one that the attempt in HEAD has released, not an earlier one",
-        without=replace(ON, advance=unguarded.takes_any_release),
-        scenario="an agent that raises",
-        is_backed="a claim removes from HEAD what the attempt before it has noted there",
-    ),
-    Guard(
         name="fence-rules",
         does="the rules alone refuse a commit of an attempt that is not the owner",
         without=replace(ON, advance=unguarded.unfenced),

@@ -31,7 +31,7 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.table import Item, Key
-from a2a_serverless.tasks.attempts import Delivered, may_be_left, on_delivery
+from a2a_serverless.tasks.attempts import Delivered, may_park, on_delivery
 from a2a_serverless.tasks.conversation import Started, on_start
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
@@ -135,14 +135,14 @@ async def worker(desk: Desk, delivery: Delivery, is_late: bool) -> Next:  # noqa
     elif await _starts(storage, head) is Started.RUN:
         return Next("share", (delivery, head, wanted is Delivered.CLAIM, is_late))
     else:
-        is_done = await storage.leave(head, "conversation") is not None
+        is_done = await storage.park(head, "conversation") is not None
         if is_done:
             await looks_again(storage, head.context_id)
-    return Next("close", (delivery, is_done, head is not None and head.woken))
+    return Next("close", (delivery, is_done, head is not None and head.turn.has_share))
 
 
 async def _starts(storage: DurableStorage, head: Head) -> Started:
-    if not head.is_in_line:
+    if not head.is_serial:
         return Started.RUN
     started = on_start(head, (await line_of(storage, head.context_id)).places)
     if started is Started.JOIN:
@@ -159,7 +159,7 @@ async def share(
 ) -> Next:
     """Take a share, or leave the turn; claim it, and do what its start asks for."""
     office, handle = Office(desk, delivery.task), _handle(desk, delivery)
-    shares, may_be = office.shares, is_late and may_be_left(head, handle.message.params)
+    shares, may_be = office.shares, is_late and may_park(head, handle.message.params)
     admitted = await shares.admits(handle, head) if may_be else Admitted(head)
     if admitted.instead is not None:
         await handle.ack()
@@ -168,17 +168,17 @@ async def share(
         return Next("worker", (instead, is_late))
     if admitted.head is None:
         return Next("close", (delivery, True, shares.line_stands))
-    is_sign = may_be and admitted.head == head and head.token is None
-    head, claims = admitted.head, claims or admitted.head.woken
+    is_sign = may_be and admitted.head == head and head.turn.token is None
+    head, claims = admitted.head, claims or admitted.head.turn.has_share
     if claims:
         claim = Commit(claims=True, token=delivery.token, commit_id=delivery.token)
         try:
             head = await office.storage.commit(head, claim)
         except (*ENDED, ConcurrencyError) as error:
-            return Next("close", (delivery, isinstance(error, ENDED), head.woken))
-    if head.woken or is_sign:
+            return Next("close", (delivery, isinstance(error, ENDED), head.turn.has_share))
+    if head.turn.has_share or is_sign:
         await shares.beside(handle, asyncio.Event(), is_late=is_sign)
-    return Next("agent", (delivery, head, claims, head.woken or shares.line_stands))
+    return Next("agent", (delivery, head, claims, head.turn.has_share or shares.line_stands))
 
 
 async def agent(
@@ -268,7 +268,7 @@ class State(NamedTuple):
     @property
     def open(self) -> list[Head]:
         """HEAD of each task whose turn has not ended."""
-        return [head for head in self.heads if head.turn_is_open and head.expires_at > NOW_MS]
+        return [head for head in self.heads if head.turn.is_open and head.expires_at > NOW_MS]
 
     @property
     def heads(self) -> list[Head]:
@@ -363,9 +363,9 @@ class _World(Stage[State]):
         if len(state.ran) > len(set(state.ran)) + died:
             return "a turn runs twice"
         for one in state.items:
-            if one.head is not None and not one.head.turn_is_open and "line_key" in one.item:
+            if one.head is not None and not one.head.turn.is_open and "line_key" in one.item:
                 return "what has ended keeps its share"
-            if one.head is not None and one.head.wakes > 1 + died + is_serial:
+            if one.head is not None and one.head.turn.requeued > 1 + died + is_serial:
                 return "a turn stands in line again and again"
         return ""
 
@@ -414,7 +414,7 @@ class _World(Stage[State]):
         if not self._lines.sweeps or is_swept or not state.open:
             return
         is_needed = not (state.processes or state.queue)
-        if max(h.sends for h in state.open) < MOST_SENDS and (is_needed or state.hasty):
+        if max(h.turn.sends for h in state.open) < MOST_SENDS and (is_needed or state.hasty):
             begun = state if is_needed else state._replace(hasty=state.hasty - 1)
             yield "a sweep begins", self.begun(begun, Process("sweep", "sweeper", ())), is_needed
 
@@ -522,7 +522,8 @@ def _told(request: Request | Next | None) -> str:
 def _summary(state: State) -> str:
     heads = [one.head for one in state.items if one.head is not None]
     told = [
-        (h.task_id, h.left or "woken" * h.woken, "" if h.turn_is_open else "over") for h in heads
+        (h.task_id, h.turn.parked or "woken" * h.turn.has_share, "" if h.turn.is_open else "over")
+        for h in heads
     ]
     queue = [f"{m.task}.{m.copy}{'*' * bool(m.holder)}" for m in state.queue]
     return f"{', '.join(' '.join(filter(None, each)) for each in told)}; queue: {' '.join(queue)}"

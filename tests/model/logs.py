@@ -30,6 +30,7 @@ from a2a_serverless.tasks.fold import Fold, Log, Record, Snapshot, events_of
 from a2a_serverless.tasks.head import HANDOVER, MAX_INLINE_BYTES, AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task
 from tests.model import reference
+from tests.support.heads import with_fields
 
 TASK, CONTEXT = "t", "c"
 _COMPLETED = TaskState.TASK_STATE_COMPLETED
@@ -59,9 +60,9 @@ class History:
     def start_over(self) -> None:
         """The turn's attempt gives it back, and none of its records counts any more."""
         head = self.heads[-1]
-        if head.token is not None:
-            end = AttemptEnd(token=head.token, reason="DivergedError")
-            self.heads[-1] = replace(head, checkpoint=0, released=end)
+        if head.turn.token is not None:
+            end = AttemptEnd(token=head.turn.token, reason="DivergedError")
+            self.heads[-1] = with_fields(head, checkpoint=0, released=end)
 
     def log(self, version: int) -> Log:
         """Return what a reader finds when the log has this version."""
@@ -114,7 +115,7 @@ def check(history: History) -> bool:
             short.add(record)
             assert list(events_of(record, short)) == seen
             _check_same(short, fold)
-        if not head.turn_is_open and (made := fold.snapshot()) is not None:
+        if not head.turn.is_open and (made := fold.snapshot()) is not None:
             short = _begun_with(made)
             _check_same(short, fold)
         _check_head(fold, head)
@@ -129,7 +130,9 @@ def check(history: History) -> bool:
 def _begun_with(made: Snapshot) -> Fold:
     """Return the fold that a reader of a snapshot has, which was encoded as it is stored."""
     entries = decode_entries(encode_entries(made.entries))
-    return Fold(TASK, CONTEXT, since=replace(made, entries=entries))
+    fold = Fold(TASK, CONTEXT)
+    fold.begin_with(replace(made, entries=entries))
+    return fold
 
 
 def _check_same(short: Fold, fold: Fold) -> None:
@@ -141,18 +144,20 @@ def _check_same(short: Fold, fold: Fold) -> None:
 def _check_turn(fold: Fold, log: Log) -> None:
     """Compare what another attempt finds, and what its claim leaves, with the reference."""
     head, records = log.head, log.records
-    if not head.turn_is_open:
+    if not head.turn.is_open:
         return
-    has_records = reference.recorded_at(records, head.turn_base) > head.turn_base
-    is_started_over = head.released is not None and head.released.reason == "DivergedError"
-    assert head.has_records == (has_records and not is_started_over)
+    has_records = reference.recorded_at(records, head.turn.base) > head.turn.base
+    is_started_over = (
+        head.turn.released is not None and head.turn.released.reason == "DivergedError"
+    )
+    assert (head.turn.checkpoint > 0) == (has_records and not is_started_over)
     found = [entry for record in log.kept() for entry in record.entries]
-    expected = reference.journal(records, head.turn_base) if head.has_records else []
+    expected = reference.journal(records, head.turn.base) if head.turn.checkpoint > 0 else []
     assert [entry for entry in found if reference.of_journal(entry)] == expected
-    assert log.beginnings() == reference.beginnings(records, head.turn_base)
-    if not head.has_records:
+    assert log.beginnings() == reference.beginnings(records, head.turn.base)
+    if head.turn.checkpoint == 0:
         return
-    base = reference.recorded_at(records, head.turn_base)
+    base = reference.recorded_at(records, head.turn.base)
     restart = Record(version=head.version + 1, entries=(Restarted(base),), token="next")
     restarted = log.restarted()
     restored = reference.restored_by(TASK, CONTEXT, [*records, restart])
@@ -192,13 +197,13 @@ def commit_of(act: Act, head: Head, number: int) -> Commit:
         _ENTRIES[kind](f"{number}.{place}", variant)
         for place, (kind, variant) in enumerate(act.entries)
     )
-    owner, is_first = head.token or f"a{number}", head.token is None
+    owner, is_first = head.turn.token or f"a{number}", head.turn.token is None
     match act.writer:
         case "claim" | "start over":
             return Commit(entries=entries, token=f"a{number}", claims=True)
         case "leave":
             leaves = AttemptEnd(token=owner, reason=HANDOVER, until=number % 2)
-            return Commit(entries=entries, token=owner, claims=is_first, leaves=leaves)
+            return Commit(entries=entries, token=owner, claims=is_first, parks=leaves)
         case "claim again":
             return Commit(entries=entries, token=owner, claims=True)
         case "attempt":
@@ -329,7 +334,7 @@ class Tally:
         self.logs += 1
         self.records += len(history.records)
         self.restarts += len(bases)
-        turns = {head.turn_base for head in history.heads}
+        turns = {head.turn.base for head in history.heads}
         self.to_records += sum(base not in turns for base in bases)
         self.in_several_turns += len(set(bases)) > 1
 

@@ -61,9 +61,9 @@ class Rules:
     on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
 
     # shares of the workers
-    may_be_left: Callable[..., bool] = attempts.may_be_left
-    leaving: Callable[..., Head | None] = rules.leaving
-    waking: Callable[..., Head | None] = rules.waking
+    may_park: Callable[..., bool] = attempts.may_park
+    parking: Callable[..., Head | None] = rules.parking
+    requeueing: Callable[..., Head | None] = rules.requeueing
 
     # repairs
     postponing: Callable[..., Head | None] = rules.postponing

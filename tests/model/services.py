@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.tasks.attempts import DeadLettered
-from a2a_serverless.tasks.head import Head, is_interrupted
+from a2a_serverless.tasks.head import INTERRUPTED, Head
 from tests.model.scenarios import Scenario
 from tests.model.state import Budget, Move, Op, Process, Seen, Service, State, Write
 from tests.model.store import (
@@ -95,11 +95,13 @@ class Services:
 
     def _hours(self, state: State) -> Iterator[Move]:
         """The hours pass within which an attempt has to claim the current turn."""
-        if state.budget.hours and state.head is not None and state.head.head.turn_is_open:
+        if state.budget.hours and state.head is not None and state.head.head.turn.is_open:
             head = state.head.head
-            after = _spent(state, "hours")._replace(late=(inc_of(head), head.turn))
+            after = _spent(state, "hours")._replace(late=(inc_of(head), head.turn.number))
             is_all_there_is = self._scenario.never_starts
-            yield Move(f"time: the hours of turn {head.turn} pass", after, is_fair=is_all_there_is)
+            yield Move(
+                f"time: the hours of turn {head.turn.number} pass", after, is_fair=is_all_there_is
+            )
 
     # -- the client ----------------------------------------------------------------------------
 
@@ -113,7 +115,7 @@ class Services:
                 yield Move("API: creates the task", _begun(after, process), is_fair=False)
             return
         inc = inc_of(head.head)
-        if budget.follows and is_interrupted(head.head.state):
+        if budget.follows and head.head.state in INTERRUPTED:
             after = _begun(_spent(state, "follows"), Process("follow", inc, seen=head))
             yield Move("API: gets a follow-up, reads HEAD", after, is_fair=False)
         if budget.writes:
@@ -123,7 +125,7 @@ class Services:
         if budget.retries:
             yield from self._retry(state)
         if budget.cancels and self._accepts_cancel(head):
-            op = Op("cancel", inc, head.head.turn, budget.cancels)
+            op = Op("cancel", inc, head.head.turn.number, budget.cancels)
             after = _begun(_spent(state, "cancels"), Process("request", inc, op, head))
             yield Move("API: gets a cancel, reads HEAD", after, is_fair=False)
         gone = state._replace(head=None, log=(), hidden=frozenset(), shown=None)
@@ -148,7 +150,7 @@ class Services:
         """The client repeats its latest message: its turn, if it waits, is sent once more."""
         assert state.head is not None
         head = state.head.head
-        params = self._rules.repeated_turn(head, head.next_turn or head.turn)
+        params = self._rules.repeated_turn(head, head.next_turn or head.turn.number)
         if params is not None:
             op = op_of("run", params)
             after = send(_spent(state, "retries"), op)
@@ -193,7 +195,7 @@ class Services:
         Two may do so at once.
         """
         seen = state.head
-        if seen is None or not seen.head.left:
+        if seen is None or not seen.head.turn.parked:
             return
         waking = [process for process in state.apis if process.phase == "wake"]
         if len(waking) < MOST_WAKING:
@@ -206,7 +208,7 @@ class Services:
         after = self._world.woken(state.head, process.seen)
         if after is None:
             return Move("line: was refused, leaves the turn alone", state)
-        op = Op("run", process.inc, after.head.turn, after.head.sends)
+        op = Op("run", process.inc, after.head.turn.number, after.head.turn.sends)
         begun = _begun(state._replace(head=after), Process("send", process.inc, op))
         if after.head.cancel is not None:
             begun = wrong(begun, "a turn that is to be canceled is sent again")
@@ -307,10 +309,10 @@ class Services:
     def _sweep_turn(self, state: State) -> Iterator[Move]:
         head = state.head.head if state.head else None
         params = self._rules.overdue_turn(head, now_ms=LATE_MS)
-        if params is None or head is None or head.left or not self._scenario.is_swept:
+        if params is None or head is None or head.turn.parked or not self._scenario.is_swept:
             return  # what is left is the line's
         is_given_up = self._is_given_up(state, head)
-        if head.resends >= SENDS and not is_given_up:
+        if head.turn.resends >= SENDS and not is_given_up:
             return
         is_needed = not (
             state.queue
@@ -333,7 +335,7 @@ class Services:
         yield Move("a sweep: an overdue turn is read", after, is_fair=is_needed)
 
     def _is_given_up(self, state: State, head: Head) -> bool:
-        now_ms = LATE_MS if state.late == (inc_of(head), head.turn) else NOW_MS
+        now_ms = LATE_MS if state.late == (inc_of(head), head.turn.number) else NOW_MS
         return self._rules.is_given_up(head, opened_at=NOW_MS, now_ms=now_ms, give_up_s=GIVE_UP_S)
 
     def _postpone(self, state: State, process: Process) -> Move:
@@ -357,14 +359,14 @@ class Services:
             return Move(f"sweeper: sends {named(op)}", send(state, op))
         seen = process.seen
         sent = self._world.with_values(seen, due_at=POSTPONED_MS, sends=op.copy)
-        due_at, sends = seen.head.due_at, seen.head.sends
+        due_at, sends = seen.head.due_at, seen.head.turn.sends
         back = self._world.postponed(state.head, sent, due_at=due_at, sends=sends)
         after = state if back is None else checked(self._world, state._replace(head=back))
         return Move("sweeper: gets no answer of the queue, takes the delay back", after)
 
     def _give_up(self, state: State, process: Process) -> Move:
         assert process.seen is not None
-        if state.late != (process.inc, process.seen.head.turn):
+        if state.late != (process.inc, process.seen.head.turn.number):
             state = wrong(state, "a turn is given up before its hours have passed")
         write = Write(("failed",))
         made = commit(self._world, state, process.seen, write, "sweeper")
@@ -425,7 +427,7 @@ class Services:
         """One conditional write: the sweeper looks at the turn next. All is due here anyway."""
         seen = process.seen
         assert seen is not None
-        due_at, sends = seen.head.due_at, seen.head.sends
+        due_at, sends = seen.head.due_at, seen.head.turn.sends
         if self._world.postponed(state.head, seen, due_at=due_at, sends=sends) is None:
             again = process._replace(phase="decide", seen=None)
             return Move("dead letters: was refused", state._replace(undertaker=again))
@@ -437,7 +439,7 @@ class Services:
         assert process.op is not None
         ending = "canceled" if process.cancels else "failed"
         seen = process.seen.head
-        is_its_turn = process.cancels or seen.finished_turn < process.op.turn
+        is_its_turn = process.cancels or not seen.is_over(process.op.turn)
         if inc_of(seen) != process.op.inc or not is_its_turn:
             before = wrong(state, "a dead letter ends a turn that is not its own")
         else:

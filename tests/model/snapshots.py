@@ -73,7 +73,7 @@ async def turn(desk: Desk, name: str, now_ms: int) -> Next | None:
         ),
     ]
     with suppress(TaskNotFoundError, ConcurrencyError, FencedError):
-        for commit in commits[head.turn_is_open :]:
+        for commit in commits[head.turn.is_open :]:
             head = await storage.commit(head, commit)
         return Next("snapshot", (name, now_ms, head))
     return None
@@ -93,7 +93,7 @@ async def reading(desk: Desk, name: str, now_ms: int) -> None:
 def _seen(log: Log) -> Any:
     """What readers, and the next attempt, make of a log."""
     fold = log.fold()
-    folds = [fold, log.restarted()] if log.head.turn_is_open else [fold]
+    folds = [fold, log.restarted()] if log.head.turn.is_open else [fold]
     tasks = [one.task().SerializeToString(deterministic=True) for one in folds]
     return *tasks, fold.turn_at(fold.version)
 
@@ -150,7 +150,7 @@ class _World(World):
         if state.is_misread:
             return MISREAD
         if (head := _live(state)) is not None:
-            if head.snapshot.version > (head.turn_base if head.turn_is_open else head.version):
+            if head.snapshot.version > (head.turn.base if head.turn.is_open else head.version):
                 return BEYOND
             named = [one for one in state.blobs if one.key.endswith(_end_of(head))]
             if head.snapshot.version and not named:

@@ -66,9 +66,9 @@ def commit(
     if at < len(state.log):
         state = wrong(state, "a commit replaces another one")
     log = (*state.log[:at], stored)
-    if write.leaves == HANDOVER and after.head.sends <= current.head.sends:
+    if write.leaves == HANDOVER and after.head.turn.sends <= current.head.turn.sends:
         state = wrong(state, "a hand-over sends a copy whose number was used")
-    if _has(stored, Recorded) and after.head.turn_is_open and after.head.resends:
+    if _has(stored, Recorded) and after.head.turn.is_open and after.head.turn.resends:
         state = wrong(state, "a turn that goes on counts as one whose message was lost")
     recorded = world.looks(state.log).recorded
     if world.looks(log).recorded[: len(recorded)] != recorded:
@@ -117,13 +117,13 @@ def _watched(
         state = wrong(state, "a writer of an old task writes to its successor")
     if head.is_terminal and any(isinstance(e, StatusChanged) for e in stored.record.entries):
         state = wrong(state, "a terminal state is left")
-    if write.token and not write.claims and head.token != write.token:
+    if write.token and not write.claims and head.turn.token != write.token:
         state = wrong(state, "an attempt writes past the fence")
     if before.head.cancel is None and state.asked == inc_of(before.head):
         state = wrong(state, "a commit is made by a writer that has not heard of the cancel")
-    if write.claims and head.left == ASLEEP and head.cancel is None:
+    if write.claims and head.turn.parked == ASLEEP and head.cancel is None:
         state = wrong(state, "a turn is claimed while it sleeps")
-    runner = (inc_of(before.head), before.head.turn)
+    runner = (inc_of(before.head), before.head.turn.number)
     if runs and state.runner[:2] == runner and state.runner[2] != write.token:
         state = wrong(state, "an attempt writes while a later one runs its agent")
     return state
@@ -175,11 +175,11 @@ def _fault_of_due_time(head: Head) -> str:
     """Whether the sweeper looks at a task when it has to, and not at one that needs nothing."""
     if head.is_being_canceled and head.due_at != DEADLINE_MS:
         return "the deadline of a cancel has moved"
-    if head.turn_is_open and head.due_at is None:
+    if head.turn.is_open and head.due_at is None:
         return "an unfinished turn has no watcher"
-    if head.left == ASLEEP and head.cancel is None and head.due_at != WAKE_MS:
+    if head.turn.parked == ASLEEP and head.cancel is None and head.due_at != WAKE_MS:
         return "a sleeping turn is due at another time than it wakes"
-    if head.due_at is not None and not (head.turn_is_open or head.is_being_canceled):
+    if head.due_at is not None and not (head.turn.is_open or head.is_being_canceled):
         return "a finished turn stays in the due index"
     return ""
 
@@ -193,7 +193,8 @@ def _fault_of_content(world: World, head: Head, looks: Looks) -> str:
         written = [text for text in looks.texts if text.startswith(f"{inc}.{ordinal}.")]
         if written != full[: len(written)]:
             return "a chunk is doubled, or out of order"
-        is_ended = head.finished_turn >= turn and head.state not in _CUT_SHORT
+        was_current = turn <= head.turn.number
+        is_ended = was_current and head.is_over(turn) and head.state not in _CUT_SHORT
         if is_ended and written != full:
             return "a chunk is missing"
         expected += written
@@ -213,9 +214,9 @@ def _fails_early(world: World, head: Head, log: tuple[Stored, ...]) -> bool:
 
     The sweeper fails a turn that no attempt has ever claimed.
     """
-    if head.state != TaskState.TASK_STATE_FAILED or head.attempts >= world.most_attempts:
+    if head.state != TaskState.TASK_STATE_FAILED or head.turn.attempts >= world.most_attempts:
         return False
-    was_claimed = any(stored.record.token for stored in log[head.turn_base :])
+    was_claimed = any(stored.record.token for stored in log[head.turn.base :])
     return was_claimed or log[-1].record.commit_id != "sweeper"
 
 

@@ -39,6 +39,7 @@ from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Step
 from a2a_serverless.worker.projection import Projection
+from tests.support.heads import with_fields
 
 # -- rules.advance ---------------------------------------------------------------------------
 
@@ -47,29 +48,23 @@ def unfenced(head: Head, commit: Commit, **kwargs: Any) -> Step:
     try:
         return rules.advance(head, commit, **kwargs)
     except FencedError:
-        step = rules.advance(replace(head, token=commit.token), commit, **kwargs)
-        token = head.token if step.head.token is not None else None
-        return replace(step, head=replace(step.head, token=token))
+        step = rules.advance(with_fields(head, token=commit.token), commit, **kwargs)
+        token = head.turn.token if step.head.turn.token is not None else None
+        return replace(step, head=with_fields(step.head, token=token))
 
 
 def claims_finished_turns(head: Head, commit: Commit, **kwargs: Any) -> Step:
     try:
         return rules.advance(head, commit, **kwargs)
     except TurnFinishedError:
-        return rules.advance(replace(head, finished_turn=0), commit, **kwargs)
+        return rules.advance(with_fields(head, is_open=True), commit, **kwargs)
 
 
 def claims_its_own_turn_again(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    is_its_own = commit.claims and commit.token == head.token
-    owner = "another" if is_its_own else head.token
-    step = rules.advance(replace(head, token=owner), commit, **kwargs)
+    is_its_own = commit.claims and commit.token == head.turn.token
+    owner = "another" if is_its_own else head.turn.token
+    step = rules.advance(with_fields(head, token=owner), commit, **kwargs)
     return replace(step, ended=None) if is_its_own else step
-
-
-def takes_any_release(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    if head.released is not None and head.token is not None:
-        head = replace(head, released=replace(head.released, token=head.token))
-    return rules.advance(head, commit, **kwargs)
 
 
 def leaves_terminal_states(head: Head, commit: Commit, **kwargs: Any) -> Step:
@@ -102,7 +97,7 @@ def claims_are_not_due(head: Head, commit: Commit, **kwargs: Any) -> Step:
 
 def follow_ups_are_not_due(head: Head, commit: Commit, **kwargs: Any) -> Step:
     step = rules.advance(head, commit, **kwargs)
-    is_new = step.head.turn != head.turn
+    is_new = step.head.turn.number != head.turn.number
     return replace(step, head=replace(step.head, due_at=None)) if is_new else step
 
 
@@ -115,28 +110,30 @@ def restarts_at_the_beginning(head: Head, commit: Commit, **kwargs: Any) -> Step
 def keeps_the_checkpoint(head: Head, commit: Commit, **kwargs: Any) -> Step:
     step = rules.advance(head, commit, **kwargs)
     is_record = any(isinstance(entry, Recorded) for entry in commit.entries)
-    return replace(step, head=replace(step.head, checkpoint=head.checkpoint)) if is_record else step
+    kept = with_fields(step.head, checkpoint=head.turn.checkpoint)
+    return replace(step, head=kept) if is_record else step
 
 
 def shows_every_claim(head: Head, commit: Commit, **kwargs: Any) -> Step:
     if not (commit.claims and head.is_at_record):
         return rules.advance(head, commit, **kwargs)
     working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING), archive=True)
-    entries = (Restarted(head.restart_base), working, *commit.entries)
+    entries = (Restarted(head.turn.restart_base), working, *commit.entries)
     return rules.advance(head, replace(commit, entries=entries), **kwargs)
 
 
 def takes_back_again(head: Head, commit: Commit, **kwargs: Any) -> Step:
     step = rules.advance(head, commit, **kwargs)
     takes_back = any(isinstance(entry, Restarted) for entry in step.entries)
-    kept = replace(step.head, checkpoint=head.checkpoint)
+    kept = with_fields(step.head, checkpoint=head.turn.checkpoint)
     return replace(step, head=kept) if takes_back else step
 
 
 def counts_copies_on(head: Head, commit: Commit, **kwargs: Any) -> Step:
     step = rules.advance(head, commit, **kwargs)
     is_record = any(isinstance(entry, Recorded) for entry in commit.entries)
-    return replace(step, head=replace(step.head, wakes=head.wakes)) if is_record else step
+    kept = with_fields(step.head, requeued=head.turn.requeued)
+    return replace(step, head=kept) if is_record else step
 
 
 def opens_without_due(*args: Any, **kwargs: Any) -> Step:
@@ -213,8 +210,9 @@ def always_goes_on(head: Head | None, *, worked_on: Head) -> bool:
 
 def begins_with_the_same_copy(head: Head, commit: Commit, **kwargs: Any) -> Step:
     step = rules.advance(head, commit, **kwargs)
-    begins = head.next_turn and step.head.turn == head.next_turn
-    return replace(step, head=replace(step.head, sends=0, wakes=0)) if begins else step
+    begins = head.next_turn and step.head.turn.number == head.next_turn
+    again = with_fields(step.head, sends=0, requeued=0)
+    return replace(step, head=again) if begins else step
 
 
 def claims_whatever_it_meets(
@@ -238,7 +236,7 @@ def has_neighbours_at_any_time(*args: Any, **kwargs: Any) -> Delivered:
 
 
 def takes_no_release(head: Head, *args: Any, **kwargs: Any) -> Delivered:
-    claimed = replace(head, released=None)
+    claimed = with_fields(head, released=None)
     wanted = attempts.on_delivery(claimed, *args, **kwargs)
     is_alone = wanted is Delivered.QUARANTINE
     return wanted if is_alone else attempts.on_delivery(head, *args, **kwargs)
@@ -250,11 +248,11 @@ def gives_back_what_runs_alone(*args: Any, **kwargs: Any) -> Delivered:
 
 
 def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:
-    return attempts.may_give_up(head, params, seen=replace(seen, token=head.token))
+    return attempts.may_give_up(head, params, seen=with_fields(seen, token=head.turn.token))
 
 
 def gives_up_what_goes_on(head: Head, params: OperationParams, *, seen: Head) -> bool:
-    return attempts.may_give_up(head, params, seen=replace(head, token=seen.token))
+    return attempts.may_give_up(head, params, seen=with_fields(head, token=seen.turn.token))
 
 
 def leaves_auth_turns_open(state: TaskState | None) -> Returned:
@@ -272,7 +270,7 @@ class RetriesForEver(RetryPolicy):
 
 def counts_claims_alone(head: Head, *, is_claimed: bool) -> int:
     del is_claimed
-    return head.attempts
+    return head.turn.attempts
 
 
 def goes_on_when_fenced(*args: Any, **kwargs: Any) -> Refused:
@@ -319,7 +317,7 @@ def moves_the_deadline(head: Head, commit: Commit, **kwargs: Any) -> Step:
 
 def watches_ended_tasks(head: Head, commit: Commit, **kwargs: Any) -> Step:
     step = rules.advance(head, commit, **kwargs)
-    stays = step.head.is_terminal and not head.turn_is_open
+    stays = step.head.is_terminal and not head.turn.is_open
     return replace(step, head=replace(step.head, due_at=head.due_at)) if stays else step
 
 
@@ -358,7 +356,7 @@ def never_gives_up(*args: Any, **kwargs: Any) -> bool:
 
 
 def gives_up_claimed_turns(head: Head, **kwargs: Any) -> bool:
-    return attempts.is_given_up(replace(head, token=None, attempts=0), **kwargs)
+    return attempts.is_given_up(with_fields(head, token=None, attempts=0), **kwargs)
 
 
 def gives_up_at_once(head: Head, *, now_ms: int, **kwargs: Any) -> bool:
@@ -370,14 +368,14 @@ def gives_up_at_once(head: Head, *, now_ms: int, **kwargs: Any) -> bool:
 
 
 def renews_whatever_it_finds(head: Head, *, token: str, due_at: int) -> Head | None:
-    return rules.renewing(replace(head, token=token), token=token, due_at=due_at) and replace(
+    return rules.renewing(with_fields(head, token=token), token=token, due_at=due_at) and replace(
         head, due_at=due_at
     )
 
 
 def renews_what_was_left(head: Head, *, token: str, due_at: int) -> Head | None:
-    after = rules.renewing(replace(head, released=None), token=token, due_at=due_at)
-    return after and replace(after, released=head.released)
+    after = rules.renewing(with_fields(head, released=None), token=token, due_at=due_at)
+    return after and with_fields(after, released=head.turn.released)
 
 
 # -- what readers and subscribers see --------------------------------------------------------
@@ -390,8 +388,8 @@ class ForgetsEarlierTurns(Fold):
         super().__init__(task_id, context_id)
         self.records: list[Record] = []
 
-    def add(self, record: Record) -> None:
-        super().add(record)
+    def add(self, record: Record, *, skips: bool = False) -> None:
+        super().add(record, skips=skips)
         self.records.append(record)
 
     def _restart(self, base: int) -> None:
@@ -471,4 +469,4 @@ def does_not_show_restarts(record: Record, after: Fold) -> Iterator[Event]:
 
 def runs_left_turns(head: Head | None, operation: Operation, **options: Any) -> Delivered:
     """Run what stands in line, as if it did not."""
-    return attempts.on_delivery(head and replace(head, left=""), operation, **options)
+    return attempts.on_delivery(head and with_fields(head, parked=""), operation, **options)

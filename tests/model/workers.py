@@ -133,7 +133,7 @@ class Attempts:
         if op is None or seen is None or not budget.leaves or op.alone:
             return
         is_first = op.kind == "run" and worker.receives == 1
-        if is_first and self._rules.may_be_left(seen.head, params_of(op)):
+        if is_first and self._rules.may_park(seen.head, params_of(op)):
             spent = state._replace(budget=budget._replace(leaves=budget.leaves - 1))
             after = with_worker(spent, index, worker._replace(phase="stand", seen=seen))
             yield Move(f"{name}: comes late, reads HEAD", after, is_fair=False)
@@ -186,7 +186,7 @@ class Attempts:
             return Move(label, self._leave(state, index, worker, wanted))
         if seen.head.cancel is not None and wanted in _RUNS:
             state = wrong(state, "an agent is started although the cancel was seen")
-        if wanted in _RUNS and self._retry.is_exhausted(seen.head.attempts):
+        if wanted in _RUNS and self._retry.is_exhausted(seen.head.turn.attempts):
             worker = worker._replace(phase="fail", token="")
             return Move(f"{label}, gives up", with_worker(state, index, worker))
         if self._rules.keeps_delivery and _is_lost(state, worker):
@@ -220,7 +220,7 @@ class Attempts:
         """Leave a turn that has to run alone: begin to pass it on, or give it back once more."""
         assert worker.seen is not None
         if wanted is Delivered.QUARANTINE:
-            if worker.seen.head.was_released:
+            if worker.seen.head.turn.released is not None:
                 state = wrong(state, "a turn that was given back runs alone")
             passing = worker._replace(phase="pass on", seen=None)
             return with_worker(state, index, passing)
@@ -233,9 +233,9 @@ class Attempts:
         """The process dies of another turn; one turn's owners may not do so twice."""
         after = self._idle(state, index, worker)
         head = None if state.head is None else state.head.head
-        if head is None or not worker.token or head.token != worker.token:
+        if head is None or not worker.token or head.turn.token != worker.token:
             return after
-        turn = inc_of(head), head.turn
+        turn = inc_of(head), head.turn.number
         if state.bereft == turn:
             return wrong(after, "a turn loses a second worker to its neighbours")
         return after._replace(bereft=turn)
@@ -249,8 +249,8 @@ class Attempts:
         op, seen = worker.op, worker.seen
         assert op is not None
         assert seen is not None
-        turn = seen.head.turn
-        was_finished = seen.head.is_terminal or not seen.head.turn_is_open
+        turn = seen.head.turn.number
+        was_finished = seen.head.is_terminal or not seen.head.turn.is_open
         has_returned = op.inc == state.incs and state.returned >= turn
         if was_finished or has_returned:
             state = wrong(state, "an agent starts on a turn that is finished")
@@ -258,7 +258,7 @@ class Attempts:
         ended = self._world.looks(state.log).ended
         if op.inc == state.incs and any((ended, item) in recorded for item in worker.script):
             state = wrong(state, "a recorded step has run again")
-        starts = seen.head.attempts + (not worker.claimed)
+        starts = seen.head.turn.attempts + (not worker.claimed)
         if starts > self._scenario.most_attempts:
             state = wrong(state, "an agent is started more often than it may be")
         return state._replace(runner=(op.inc, turn, worker.token))
@@ -296,11 +296,11 @@ class Attempts:
         assert worker.op is not None
         assert worker.seen is not None
         head = worker.seen.head
-        copy = Op("run", worker.op.inc, head.turn, head.sends)
+        copy = Op("run", worker.op.inc, head.turn.number, head.turn.sends)
         label = f"{name}: sends {named(copy)}"
         over = worker._replace(phase="over")
         if state.outage == "queue":
-            is_left = head.turn == worker.turn
+            is_left = head.turn.number == worker.turn
             lost = self._idle(state, index, worker) if is_left else with_worker(state, index, over)
             return Move(f"{label}, and gets no answer", lost)
         return Move(label, with_worker(send(state, copy), index, over))
@@ -344,10 +344,12 @@ class Attempts:
             state = self._started(state, after)
         if plan.returns:
             assert worker.seen is not None
-            state = state._replace(returned=worker.seen.head.turn)
+            state = state._replace(returned=worker.seen.head.turn.number)
         if plan.then == "back":
             return self._given_back(state, index, after)
-        if plan.then == "over" and head.head.turn != worker.turn:  # the turn behind it begins
+        if (
+            plan.then == "over" and head.head.turn.number != worker.turn
+        ):  # the turn behind it begins
             after = after._replace(phase="hand on")
         return with_worker(state, index, after)
 
@@ -394,7 +396,7 @@ class Attempts:
                 if phase == "claim" and self._rules.is_stale(worker.seen.head, newer.head):
                     again = self._anew(state, index, worker)
                     return Move(f"{label}, reads again", with_worker(state, index, again))
-                is_its_own = bool(worker.token) and newer.head.token == worker.token
+                is_its_own = bool(worker.token) and newer.head.turn.token == worker.token
                 claimed = worker.claimed or is_its_own
                 again = worker._replace(seen=newer)
                 again = again._replace(phase=phase, claimed=claimed)
@@ -582,7 +584,7 @@ class Attempts:
             write = Write(("working",), token, claims=True)
             return Plan("counts its attempt", write, phase, "back")
         assert worker.seen is not None
-        entries = ("working",) if worker.seen.head.token is None else ()
+        entries = ("working",) if worker.seen.head.turn.token is None else ()
         write = Write(entries, token, claims=True)
         return Plan("claims the turn", write, "claim", worker.goal)
 

@@ -55,6 +55,7 @@ from a2a_serverless.worker.steps import SLEEP, Journal, until_time
 from tests.model import reference
 from tests.model.rules import Rules
 from tests.model.state import Kind, Op, Seen, Stored, Write
+from tests.support.heads import with_fields
 
 NOW_MS = 0
 LATE_MS = 10**15
@@ -166,7 +167,7 @@ class World:
 
     def with_values(self, seen: Seen, **fields: object) -> Seen:
         """HEAD with other values."""
-        return self.seen(replace(seen.head, **fields))  # type: ignore[arg-type]
+        return self.seen(with_fields(seen.head, **fields))
 
     def open_task(self, inc: int) -> tuple[Seen, Stored]:
         """HEAD and first commit of an incarnation."""
@@ -191,7 +192,7 @@ class World:
                 token=write.token or None,
                 claims=write.claims,
                 ends_turn=write.ends,
-                leaves=_left(write),
+                parks=_left(write),
                 commit_id=writer,
             )
             try:
@@ -263,12 +264,12 @@ class World:
     def left(self, current: Seen | None, seen: Seen) -> Seen | None:
         """HEAD after its turn was left by a process that has read `seen`; None: refused."""
         return self.once(
-            current, seen, self.rules.leaving, reason="share", at=NOW_MS, now_ms=NOW_MS
+            current, seen, self.rules.parking, reason="share", at=NOW_MS, now_ms=NOW_MS
         )
 
     def woken(self, current: Seen | None, seen: Seen) -> Seen | None:
         """HEAD after its left turn was woken by a process that has read `seen`; None: refused."""
-        return self.once(current, seen, self.rules.waking, now_ms=NOW_MS, timing=TIMING)
+        return self.once(current, seen, self.rules.requeueing, now_ms=NOW_MS, timing=TIMING)
 
     def entry(self, name: str) -> Entry:
         """`+1.2.3` and `=1.2.3` are chunks, `?1.2` is a message, all others are states.
@@ -326,12 +327,16 @@ class World:
         journal finds in the log is left out.
         """
         head = seen.head
-        key = (log if head.has_records else log[: head.turn_base], head.turn, head.restart_base)
+        key = (
+            log if head.turn.checkpoint > 0 else log[: head.turn.base],
+            head.turn.number,
+            head.turn.restart_base,
+        )
         if key not in self._scripts:
-            ordinal = self.looks(log).turns.index(head.turn) + 1
+            ordinal = self.looks(log).turns.index(head.turn.number) + 1
             act = self.turns[min(ordinal, len(self.turns)) - 1]
             kept = _log_of(seen, log).kept()
-            fold = _log_of(seen, log).restarted() if kept else self._fold(log[: head.turn_base])
+            fold = _log_of(seen, log).restarted() if kept else self._fold(log[: head.turn.base])
             emits = self._emitted(act, f"{inc_of(head)}.{ordinal}", Journal(kept), fold)
             end = f"{act.end}:{inc_of(head)}.{ordinal}" if act.end in _ASKS else act.end
             self._scripts[key] = (*emits, end)
@@ -558,9 +563,9 @@ def summary(seen: Seen | None) -> str:
         return "no task"
     head = seen.head
     state = state_name(head.state)[11:].lower().replace("_", "-")
-    turn = f"turn {head.turn} {'open' if head.turn_is_open else 'finished'}"
+    turn = f"turn {head.turn.number} {'open' if head.turn.is_open else 'finished'}"
     queued = f", next {head.next_turn}" if head.next_turn else ""
-    owner = f", owner {head.token}" if head.token else ""
+    owner = f", owner {head.turn.token}" if head.turn.token else ""
     due = "" if head.due_at is None else f", due at {head.due_at / 1000:g} s"
     due += ", to be canceled" if head.is_being_canceled else ""
     return f"{head.incarnation} v{head.version} {state}, {turn}{queued}{owner}{due}"

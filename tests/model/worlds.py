@@ -18,6 +18,7 @@ from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore
 from a2a_serverless.tasks.conversation import First, Started, on_first
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, OperationParams, SnapshotName
+from a2a_serverless.tasks.rules import Step
 from tests.model.blobs import BEHIND, DANGLES, FIRST, HEAD, UPLOADED, Files, ModelBlobs
 from tests.model.blobs import LEFT as BLOB_LEFT
 from tests.model.blobs import LOST as BLOB_LOST
@@ -27,6 +28,7 @@ from tests.model.lines import Lines
 from tests.model.programs import ModelTable
 from tests.model.search import Decision, Report
 from tests.model.snapshots import BEYOND, GONE, LITTER, MISREAD, Turns
+from tests.support.heads import with_fields
 
 TALK = Lines(is_late=False, is_serial=True)
 """A conversation, whose turns wait for no share."""
@@ -192,7 +194,7 @@ LONG = (
 # -- guards that are off ---------------------------------------------------------------------
 
 _replaced, _replaced_line = codec.replaced, conversation.replaced
-_waking, _ended = rules.waking, rules._ended
+_waking, _ended = rules.requeueing, rules._ended
 
 
 async def _nothing(*_: Any, **__: Any) -> None:
@@ -228,21 +230,23 @@ def _replaces_any_line(*args: Any) -> Write:
 
 
 def _keeps_share(head: Head, *args: Any) -> Head:
-    return replace(_ended(head, *args), woken=head.woken, left_at=head.left_at)
+    return with_fields(
+        _ended(head, *args), has_share=head.turn.has_share, waits_since=head.turn.waits_since
+    )
 
 
 def _same_copy(head: Head, **options: Any) -> Head | None:
     after = _waking(head, **options)
-    return after and replace(after, sends=head.sends)
+    return after and with_fields(after, sends=head.turn.sends)
 
 
 def _leaves_woken(head: Head, params: OperationParams) -> bool:
-    return attempts.may_be_left(replace(head, woken=False), params)
+    return attempts.may_park(with_fields(head, has_share=False), params)
 
 
 def _takes_for_left(item: Any, now_ms: int) -> Head | None:
     head = readable_head(item, now_ms)
-    return head and replace(head, left="share")
+    return head and with_fields(head, parked="share")
 
 
 def _never_due(*_: Any, **__: Any) -> None:
@@ -250,7 +254,7 @@ def _never_due(*_: Any, **__: Any) -> None:
 
 
 _delete_items, _delete_blobs = ModelTable.delete, ModelBlobs.delete
-_insert, _stored = DurableStorage._insert, blobs._stored
+_create, _stored = DurableStorage._create, blobs._stored
 _WAITING: ContextVar[tuple[Blobs, Sequence[ToStore]]] = ContextVar("_WAITING")
 
 
@@ -258,10 +262,10 @@ async def _waits(store: Blobs, to_store: Sequence[ToStore]) -> None:
     _WAITING.set((store, to_store))
 
 
-async def _inserts_first(*args: Any) -> Head | None:
-    taker = await _insert(*args)
+async def _inserts_first(*args: Any) -> tuple[Step, Head | None]:
+    created = await _create(*args)
     await store(*_WAITING.get())
-    return taker
+    return created
 
 
 async def _notes_owner(self: ModelBlobs, owner: BlobOwner) -> None:
@@ -431,8 +435,8 @@ GUARDS = (
         does="a turn that was woken is left no more: it has had its wait",
         without=_off(
             Lines(accepted=2, lags=True),
-            (f"{_SHARES}.may_be_left", _leaves_woken),
-            (f"{_WORKER}.may_be_left", _leaves_woken),
+            (f"{_SHARES}.may_park", _leaves_woken),
+            (f"{_WORKER}.may_park", _leaves_woken),
         ),
         breaks="a turn stands in line again and again",
     ),
@@ -441,7 +445,7 @@ GUARDS = (
         does="a woken turn's message has a number of its own, which the queue has not seen",
         without=_off(
             Lines(accepted=2, sweeps=False),
-            (f"{_DURABLE}.waking", _same_copy),
+            (f"{_DURABLE}.requeueing", _same_copy),
         ),
         breaks=WAITS,
     ),
@@ -517,7 +521,7 @@ GUARDS = (
         without=_off(
             Files(),
             (f"{_DURABLE}.store", _waits),
-            (f"{_DURABLE}.DurableStorage._insert", _inserts_first),
+            (f"{_DURABLE}.DurableStorage._create", _inserts_first),
         ),
         breaks=DANGLES,
     ),

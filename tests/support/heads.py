@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from typing import Any
+
 from a2a.types import TaskState
 
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.head import Head, Turn
 
 SMALL = Head(
     scope="scope",
@@ -18,7 +21,13 @@ SMALL = Head(
     metadata=b"",
     created_at=1_700_000_000_000,
     expires_at=1_700_000_001_000,
-    turn=1,
-    turn_base=1,
+    turn=Turn(number=1, base=1),
 )
 """A task as it was just created, with defaults where HEAD has one."""
+
+
+def with_fields(head: Head, **values: Any) -> Head:
+    """Return HEAD with other values of its fields, or of its turn's."""
+    names = {field.name for field in fields(Turn)}
+    turn = {name: values.pop(name) for name in names & values.keys()}
+    return replace(head, turn=replace(head.turn, **turn), **values)

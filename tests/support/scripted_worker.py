@@ -47,7 +47,7 @@ class Turn:
     async def commit(self, *entries: Entry, **options: Any) -> None:
         """Commit under this attempt's token; the first commit claims the turn."""
         while True:
-            claims = self.head.token != self.token
+            claims = self.head.turn.token != self.token
             commit = Commit(entries=entries, token=self.token, claims=claims, **options)
             try:
                 self.head = await self.storage.commit(self.head, commit)
@@ -124,7 +124,7 @@ class ScriptedWorker:
                 await Storage(storage).update_task(params.task_id, TaskState.TASK_STATE_CANCELED)
             await handle.ack()
             return
-        if log.head.finished_turn >= params.turn:
+        if log.head.is_over(params.turn):
             await handle.ack()
             return
         watch = CancelRegistry(storage, poll_s=CANCEL_POLL_S).on_cancel(params.task_id)
@@ -154,7 +154,7 @@ async def follow(turn: Turn, worker: ScriptedWorker) -> None:
                 state=TaskState.TASK_STATE_AUTH_REQUIRED, message=turn.said("Log in.")
             )
             nap = AttemptEnd(token=turn.token, reason=ASLEEP, until=turn.head.expires_at)
-            options = {"leaves": nap} if word == "nap" else {"ends_turn": True}
+            options = {"parks": nap} if word == "nap" else {"ends_turn": True}
             await turn.commit(StatusChanged(status), **options)
         case "fail":
             await turn.status(TaskState.TASK_STATE_FAILED, "It did not work.")

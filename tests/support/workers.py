@@ -160,7 +160,7 @@ def params_of(head: Head, *, turn: int | None = None, copy_number: int = 0) -> O
         scope=head.scope,
         task_id=head.task_id,
         incarnation=head.incarnation,
-        turn=turn or head.turn,
+        turn=turn or head.turn.number,
         copy_number=copy_number,
     )
 

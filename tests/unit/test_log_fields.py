@@ -77,13 +77,13 @@ def dead_letters(backends: Backends) -> DeadLetters:
 
 
 def ids_of(head: Head) -> Line:
-    return {"task_id": head.task_id, "context_id": "conversation", "turn": head.turn}
+    return {"task_id": head.task_id, "context_id": "conversation", "turn": head.turn.number}
 
 
 async def test_the_sweepers_lines(backends: Backends, clock: ManualClock) -> None:
     """A turn that is sent again, and a task that is canceled at its deadline."""
     head = await second_turn(backends)
-    assert head.turn == 3
+    assert head.turn.number == 3
     sweeper = Sweeper(backends.storage, backends.operations, clock=clock)
     with logged() as lines:
         clock.advance(7200)
@@ -147,7 +147,7 @@ async def test_what_an_unhandled_letter_is_about(backends: Backends) -> None:
     """The ids of an unhandled letter are its own, or none if it cannot be read."""
     head = await second_turn(backends)
     body = Operation.to_run(params_of(head)).model_dump_json()
-    assert ids_in(body) == {"operation": "run", "task_id": head.task_id, "turn": head.turn}
+    assert ids_in(body) == {"operation": "run", "task_id": head.task_id, "turn": head.turn.number}
     assert ids_in("poison") == {}
 
 
@@ -174,7 +174,7 @@ async def test_the_lines_of_a_delivery() -> None:
         await world.pump()
     told = fields(lines, "push_delivered", *IDS)
     common = {"task_id": head.task_id, "context_id": "ctx"}
-    turns = [None, None, opened.turn, opened.turn]
+    turns = [None, None, opened.turn.number, opened.turn.number]
     assert told == [common | {"turn": turn} for turn in turns]
 
 

@@ -232,7 +232,7 @@ class World(Bench):
         await (await self.deliver()).ack()
         head = await self.storage.head(self.sent["id"])
         assert head is not None
-        await self.storage.leave(head, "share")
+        await self.storage.park(head, "share")
 
     async def wake(self) -> None:
         await self.adapter.shares.refill(1)

@@ -94,14 +94,14 @@ class _AuthorLines(logging.Handler, Watch):
     def began(self, log: Log) -> None:
         head = log.head
         turns = [record.version for record in log.records if _opening(record) is not None]
-        self._numbers[head.task_id, head.turn] = 1 + turns.index(head.turn)
+        self._numbers[head.task_id, head.turn.number] = 1 + turns.index(head.turn.number)
 
     def ended(self, log: Log, head: Head) -> None:
-        opened = log.records[log.head.turn - 1]
+        opened = log.records[log.head.turn.number - 1]
         words = " ".join((_opening(opened) or "").split())
         words = words if len(words) <= _WORDS else f"{words[: _WORDS - 1].rstrip()}…"
         took = "" if opened.at is None else f" after {duration(max(0, head.status_at - opened.at))}"
-        about = self._about({"task_id": head.task_id, "turn": log.head.turn})
+        about = self._about({"task_id": head.task_id, "turn": log.head.turn.number})
         state = plain_state(head.state).replace("_", "-")
         used = _tokens_of_turn(log, head)
         tokens = f", {used:,} tokens" if used else ""
@@ -180,7 +180,7 @@ def _tokens_of_turn(log: Log, head: Head) -> int:
         one
         for record in log.records
         for entry in record.entries
-        if record.version >= log.head.turn and isinstance(entry, ModelsUsed)
+        if record.version >= log.head.turn.number and isinstance(entry, ModelsUsed)
         for one in entry.usage
     ]
     last = total(head.usage).tokens - total(log.head.usage).tokens

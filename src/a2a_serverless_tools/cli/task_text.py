@@ -32,8 +32,8 @@ _WIDE: Final = 100_000
 _TIMES: Final = re.compile(r"(.+_)?(at|since|until)")
 """The names of fields that are times."""
 _OF_HEAD: Final = (
-    *("task_id", "scope", "context_id", "created_at", "expires_at", "version", "attempts", "size"),
-    *("due_at", "resends", "wakes", "turn_is_open", "cancel", "usage", "spared"),
+    *("task_id", "scope", "context_id", "created_at", "expires_at", "version", "size"),
+    *("due_at", "cancel", "usage"),
 )
 _SHOWN: Final = (
     *("state", "looked_at", "changed_at", "took_ms", "question", "progress", "holder"),
@@ -95,6 +95,11 @@ def as_json(shown: Timeline, cost: Cost) -> dict[str, Any]:
     head, now = shown.head, shown.looked_at
     return {
         **{name: _field(name, getattr(head, name)) for name in _OF_HEAD},
+        "attempts": head.turn.attempts,
+        "resends": head.turn.resends,
+        "wakes": head.turn.requeued,
+        "turn_is_open": head.turn.is_open,
+        "uncounted": _field("uncounted", head.turn.uncounted),
         **{name: _field(name, getattr(shown, name)) for name in _SHOWN},
         "why": why(shown),
         "caller": shown.asked.caller,

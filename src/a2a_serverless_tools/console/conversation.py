@@ -152,7 +152,7 @@ class _Walk:
         """The attempt before another one, by the version of the other one's claim."""
         fold = seen.fold()
         for record in seen.records:
-            fold.add_later(record)
+            fold.add(record, skips=True)
         self._artifacts: dict[str, Artifact] = fold.artifacts
         self._lost: set[int] = set()
         """The restarts that have taken back what an attempt had said."""

@@ -140,7 +140,7 @@ def _rows_of(seen: Timeline) -> list[_Row]:
     for record in seen.records:
         own = rows.setdefault(record.version, [])
         if fold is not None:
-            fold.add_later(record)
+            fold.add(record, skips=True)
         if record.version in attempts:
             turn, attempt = attempts[record.version]
             name = f"Attempt {attempt.number or '?'}"

@@ -177,7 +177,7 @@ class Pages:
 
         It also changes with time, so that `1 min ago` is not said for hours.
         """
-        every_ms = OPEN_MS if head.turn_is_open else PAUSED_MS
+        every_ms = OPEN_MS if head.turn.is_open else PAUSED_MS
         ages = self._inspector.storage.clock.now_ms() // every_ms
         moved = [f"{one.version}.{one.index}.{one.failures}.{one.refusals}" for one in pushes]
         logs = self._inspector.logs

@@ -256,7 +256,7 @@ class Acts:
         return f"The task is {plain_state(tail.head.state)}."
 
     async def _resend(self, storage: DurableStorage, head: Head) -> str:
-        if not await storage.postpone(head, due_at=storage.clock.now_ms(), sends=head.sends):
+        if not await storage.postpone(head, due_at=storage.clock.now_ms(), sends=head.turn.sends):
             raise UnsupportedOperationError("It has moved on meanwhile: look at it again.")
         return "Its turn is due: the sweeper's next run sends it."
 
@@ -442,19 +442,19 @@ def _refused(act: Act, head: Head, *, now_ms: int, waits: InLine | None = None) 
 
 
 def _not_sent(head: Head, now_ms: int, waits: InLine | None) -> str:
-    if not head.turn_is_open:
+    if not head.turn.is_open:
         return "It has no open turn: there is nothing to send."
     if waits is not None and waits.place != 1:
         return (
             "The turn has no message to send: it stands in line, and starts when its place"
             f" comes ({in_line(waits)})."
         )
-    released = head.released
+    released = head.turn.released
     if released is None or released.until <= now_ms:
         return ""
-    if head.left == ASLEEP:
+    if head.turn.parked == ASLEEP:
         return f"The turn is {left_at_record(ASLEEP, released.until)}, and goes on then."
-    if head.was_released:
+    if head.turn.released is not None:
         return (
             f"The turn waits until {iso(released.until)} for {released.reason}: its message is"
             " in the queue, and starts it then."

@@ -212,6 +212,6 @@ def _requests(shown: Timeline, attempts: int) -> Iterator[_CostLine]:
     ended = sum(turn.ended is not None for turn in shown.turns)
     price = API_REQUEST + INVOCATION
     yield _priced("Requests that sent its messages", opened, price, "messages that opened turns")
-    copies = opened + shown.head.resends + shown.head.wakes
+    copies = opened + shown.head.turn.resends + shown.head.turn.requeued
     source = "messages and copies sent, attempts that received them, turns that ended"
     yield _priced("Requests to the queue", copies + attempts + ended, SQS_REQUEST, source)

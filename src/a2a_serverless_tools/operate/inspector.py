@@ -157,10 +157,10 @@ class Inspector:
 
 async def in_line_of(storage: DurableStorage, head: Head) -> InLine | None:
     """Return the place of a turn that is left; None if it is not. One request."""
-    if not head.left or head.left == ASLEEP or not head.turn_is_open:
+    if not head.turn.parked or head.turn.parked == ASLEEP or not head.turn.is_open:
         return None
-    waits = InLine(reason=head.left)
-    if head.left == "share":
+    waits = InLine(reason=head.turn.parked)
+    if head.turn.parked == "share":
         before = await ahead(storage, head, _MOST_BEFORE + 1)
         return replace(waits, before=before if before <= _MOST_BEFORE else None)
     places = (await line_of(storage, head.context_id)).places

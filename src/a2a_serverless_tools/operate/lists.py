@@ -68,7 +68,7 @@ _STEPS: Final = 50
 """The most reads for one page of all tasks; each looks at as many tasks as the page shows."""
 _OF_HEAD: Final = (
     *("scope", "task_id", "incarnation", "context_id", "created_at", "status_at", "version"),
-    *("attempts", "turn_is_open", "due_at"),
+    "due_at",
 )
 _PLACE: Final = re.compile(r"(?P<down_to>[0-9]{1,14})/(?P<after>[A-Za-z0-9_-]*)")
 
@@ -111,33 +111,36 @@ class TaskRow:
     def is_claimed(self) -> bool:
         """Return True if an attempt has claimed the open turn and has not given it back."""
         head = self.head
-        return head.turn_is_open and head.is_claimed and not (head.was_released or head.left)
+        turn = head.turn
+        return turn.is_open and turn.is_claimed and not turn.parked
 
     @property
     def waits_since(self) -> int | None:
         """Return since when the open turn has no worker; None: it has one, or it is unknown."""
         head = self.head
-        if not head.turn_is_open:
+        if not head.turn.is_open:
             return None
-        if head.released is not None and head.was_released:
-            return head.released.until if head.released.reason == ASLEEP else head.released.at
-        is_new = head.token is None and head.state == TaskState.TASK_STATE_SUBMITTED
+        if (end := head.turn.released) is not None:
+            return end.until if end.reason == ASLEEP else end.at
+        is_new = head.turn.token is None and head.state == TaskState.TASK_STATE_SUBMITTED
         return head.status_at if is_new else None
 
     @property
     def fields(self) -> dict[str, Any]:
         """Return what is known of the task, for programs; times are milliseconds."""
         head, why = self.head, self.why
-        released = head.released if head.turn_is_open and head.was_released else None
+        released = head.turn.released
         return {name: getattr(head, name) for name in _OF_HEAD} | {
+            "attempts": head.turn.attempts,
+            "turn_is_open": head.turn.is_open,
             "state": plain_state(head.state),
             "is_cancel_asked": head.cancel is not None,
-            "sends": head.resends,
+            "sends": head.turn.resends,
             "is_claimed": self.is_claimed,
             "waits_since": self.waits_since,
             "waits_until": released.until if released else 0,
             "waits_for": released.reason if released else "",
-            "left": head.left if head.turn_is_open else "",
+            "left": head.turn.parked,
             "reason": self.reason,
             "correlation_id": why.correlation_id if why else "",
             "holder": self.holder,
@@ -166,23 +169,23 @@ class TaskRow:
         notes = ["cancel asked"] if head.cancel is not None and not is_canceled else []
         if overdue_cancel(head, now_ms=now_ms):
             notes = ["a cancel that has not ended it"]
-        if not head.turn_is_open:
+        if not head.turn.is_open:
             return notes
-        released = head.released if head.was_released else None
+        released = head.turn.released
         waited = "" if since is None else f" for {age(now_ms - since)}"
-        if head.left == ASLEEP:
+        if head.turn.parked == ASLEEP:
             notes.append(left_at_record(ASLEEP, released.until if released else 0))
-        elif head.left:
-            notes.append(IN_LINE[head.left] + (waited and f",{waited}"))
+        elif head.turn.parked:
+            notes.append(IN_LINE[head.turn.parked] + (waited and f",{waited}"))
         elif released and released.until > now_ms:
             notes.append(f"waits {age(released.until - now_ms)}: {released.reason}")
         elif not self.is_claimed:
             handed = "handed over, " if released and released.reason == HANDOVER else ""
             notes.append(f"{handed}no worker{waited}")
-        if head.attempts > 1:
-            notes.append(f"attempt {head.attempts}")
-        if head.resends:
-            notes.append(f"sent again {times(head.resends)}")
+        if head.turn.attempts > 1:
+            notes.append(f"attempt {head.turn.attempts}")
+        if head.turn.resends:
+            notes.append(f"sent again {times(head.turn.resends)}")
         if self.is_overdue(now_ms):
             notes.append("overdue")
         return notes
@@ -192,13 +195,13 @@ class TaskRow:
 
         That is at most `LATE_MS` where it runs.
         """
-        late_ms = LATE_MS if self.head.left == ASLEEP else 0
+        late_ms = LATE_MS if self.head.turn.parked == ASLEEP else 0
         return self.head.due_at is not None and self.head.due_at + late_ms < now_ms
 
     def cells(self, now_ms: int) -> dict[str, Cell]:
         """Return what a list shows of the task, by the names of `COLUMNS`."""
         head, state = self.head, plain_state(self.head.state)
-        reason = self.reason if not head.turn_is_open else ""
+        reason = self.reason if not head.turn.is_open else ""
         notes = ((note, "note") for note in self.notes(now_ms))
         return {
             "task": Cell(head.task_id, task=self.key),
@@ -462,12 +465,12 @@ class Lists:
 
     async def _holder(self, head: Head) -> str:
         """Return the process that has claimed a turn; empty: it is not among its first commits."""
-        token = head.token
-        if token is None or not head.turn_is_open or not head.is_claimed or head.left:
+        token = head.turn.token
+        if token is None or not head.turn.is_open or not head.turn.is_claimed or head.turn.parked:
             return ""
         if token not in self._holders:
             partition = task_partition(head.scope, head.task_id)
-            first = event_sort(head.incarnation, head.turn_base)
+            first = event_sort(head.incarnation, head.turn.base)
             only = ("token", "worker")
             last = layout.HEAD
             wanted = Range(partition=partition, first=first, last=last, only=only, page=_CLAIMS)

@@ -238,7 +238,7 @@ class Timeline:
     @property
     def turn(self) -> Turn | None:
         """Return the current turn; None: the commit that opened it is missing."""
-        return next((one for one in self.turns if one.version == self.head.turn), None)
+        return next((one for one in self.turns if one.version == self.head.turn.number), None)
 
     @property
     def last(self) -> Attempt | None:
@@ -279,9 +279,9 @@ def timeline(
         push_events: which events its webhooks are told of.
     """
     head, records = seen.head, seen.records
-    left = head.left if head.turn_is_open else ""
+    left = head.turn.parked if head.turn.is_open else ""
     discards, turns = discards_of(records), turns_of(head, records)
-    released = head.released if head.turn_is_open and head.was_released else None
+    released = head.turn.released
     times = [record.at for record in records if record.at is not None]
     return Timeline(
         head=head,
@@ -290,7 +290,7 @@ def timeline(
         asked=asked_in(entry for record in records for entry in record.entries),
         question=_question(records) if head.state in INTERRUPTED else "",
         changed_at=times[-1] if times else head.status_at,
-        progress=_progress(records) if head.turn_is_open else None,
+        progress=_progress(records) if head.turn.is_open else None,
         holder=None if released or left else _holder(head, records, lease_s),
         given_back=released,
         in_line=(in_line or InLine(reason=left)) if left and left != ASLEEP else None,
@@ -312,12 +312,12 @@ def with_logs(shown: Timeline, lines: Iterable[LogLine]) -> Timeline:
 
 
 def _holder(head: Head, records: Iterable[Record], lease_s: float | None) -> _Holder | None:
-    if head.token is None or not head.turn_is_open:
+    if head.turn.token is None or not head.turn.is_open:
         return None
-    of_attempt = [record for record in records if record.token == head.token]
+    of_attempt = [record for record in records if record.token == head.turn.token]
     claim = next((record for record in of_attempt if record.worker), None)
     first = claim or next(iter(of_attempt), None)
-    until = head.due_at if head.resends == 0 and head.cancel is None else None
+    until = head.due_at if head.turn.resends == 0 and head.cancel is None else None
     seen = [record.at for record in of_attempt if record.at is not None]
     if seen and until is not None and lease_s is not None:
         seen.append(until - int(lease_s * 1000))

@@ -92,7 +92,7 @@ def facts(shown: Timeline) -> Iterator[_Fact]:
     if shown.progress is not None:
         yield _Fact(name="progress", text=str(shown.progress))
     yield _Fact(name="turn", text=_starts(shown))
-    if head.turn_is_open:
+    if head.turn.is_open:
         yield _Fact(name="worker", text=_what_holds(shown))
     if head.due_at is not None:
         yield _Fact(name="due", text=_due(shown, head.due_at))
@@ -267,16 +267,16 @@ def _ago(at: int | None, now: int) -> str:
 def _starts(shown: Timeline) -> str:
     """Return how many starts the turn has had, those apart that use up no attempt."""
     head, turn = shown.head, shown.turn
-    records, spared = len(turn.records) if turn else 0, head.spared
-    count = f"{turn.number if turn else '?'} ({'open' if head.turn_is_open else 'over'})"
+    records, uncounted = len(turn.records) if turn else 0, head.turn.uncounted
+    count = f"{turn.number if turn else '?'} ({'open' if head.turn.is_open else 'over'})"
     since = f" since its last record, {number(records, 'record')} in all" if records else ""
-    said = [count, f"attempts {head.attempts}{since}"]
-    if spared.faults:
-        said.append(f"{number(spared.faults, 'start')} met a fault that passes")
-    if spared.interruptions:
-        said.append(f"interrupted {times(spared.interruptions)}")
-    said += [f"sent again {times(head.resends)}"] if head.resends else []
-    said += [f"woken {times(head.wakes)}"] if head.wakes else []
+    said = [count, f"attempts {head.turn.attempts}{since}"]
+    if uncounted.faults:
+        said.append(f"{number(uncounted.faults, 'start')} met a fault that passes")
+    if uncounted.interruptions:
+        said.append(f"interrupted {times(uncounted.interruptions)}")
+    said += [f"sent again {times(head.turn.resends)}"] if head.turn.resends else []
+    said += [f"woken {times(head.turn.requeued)}"] if head.turn.requeued else []
     return ", ".join(said)
 
 
@@ -367,7 +367,7 @@ def why(shown: Timeline) -> str:
     asked = "; a cancel was asked for" if shown.head.cancel is not None else ""
     if shown.head.is_terminal:
         return _why_over(shown)
-    if not shown.head.turn_is_open:
+    if not shown.head.turn.is_open:
         return f"it waits for an answer of its caller{asked}"
     if shown.in_line is not None:
         return in_line(shown.in_line) + asked

@@ -41,23 +41,23 @@ class _OpenTurns:
 
     def _waits(self, row: TaskRow) -> bool:
         """Return True if a turn is overdue, was sent again, or is awake without a worker."""
-        lacks_worker = not (row.is_claimed or row.head.left == ASLEEP)
-        return lacks_worker or row.head.resends > 0 or row.is_overdue(self.at)
+        lacks_worker = not (row.is_claimed or row.head.turn.parked == ASLEEP)
+        return lacks_worker or row.head.turn.resends > 0 or row.is_overdue(self.at)
 
     def sentence(self) -> str:
         """Return how many there are, and who has them."""
-        turns = [row for row in self.rows if row.head.turn_is_open]
+        turns = [row for row in self.rows if row.head.turn.is_open]
         count = len(turns) + len(self.unread)
-        asleep = sum(row.head.left == ASLEEP for row in turns)
-        left = sum(bool(row.head.left) for row in turns) - asleep
-        alone = [row for row in turns if not (row.is_claimed or row.head.left)]
+        asleep = sum(row.head.turn.parked == ASLEEP for row in turns)
+        left = sum(bool(row.head.turn.parked) for row in turns) - asleep
+        alone = [row for row in turns if not (row.is_claimed or row.head.turn.parked)]
         oldest = min((one.waits_since for one in alone if one.waits_since), default=None)
         parts = [f"{len(turns) - len(alone) - left - asleep} claimed by a worker"]
         parts += [f"{asleep} asleep, to be woken within two hours"] if asleep else []
         parts += [f"{left} in line behind others"] if left else []
         since = f" (the oldest for {age(self.at - oldest)})" if oldest else ""
         parts += [f"{len(alone)} without a worker{since}"]
-        parts += [f"{sum(row.head.resends > 0 for row in turns)} sent again by the sweeper"]
+        parts += [f"{sum(row.head.turn.resends > 0 for row in turns)} sent again by the sweeper"]
         more = "" if self.is_all else ", those that the sweeper looks at next; there are more"
         s = "" if count == 1 else "s"
         return f"Looked at {count:,} open turn{s}{more}: {', '.join(parts)}."
@@ -97,7 +97,7 @@ async def open_turns(storage: DurableStorage, limit: int) -> _OpenTurns:
         rows=tuple(
             TaskRow(head=head, why=head.attention)
             for head in heads.values()
-            if head is not None and (head.turn_is_open or overdue_cancel(head, now_ms=now))
+            if head is not None and (head.turn.is_open or overdue_cancel(head, now_ms=now))
         ),
         unread=tuple(o for o in found[:limit] if heads[o.scope.digest, o.task_id] is None),
         is_all=len(found) <= limit,

@@ -239,7 +239,7 @@ class AgentBench:
                         points.check_time("has ended, and another one follows")
                     self._deliver(points)
                 now = self._now(head)
-                if points.is_late or now.left != ASLEEP or now.due_at is None:
+                if points.is_late or now.turn.parked != ASLEEP or now.due_at is None:
                     return
                 points.check_time(f"sleeps until {iso(now.due_at)}")
                 self._process.run(self._wake(now.due_at))
@@ -265,7 +265,7 @@ class AgentBench:
         """Return the task as it is now, with the events since `head`."""
         engine = self._process.engine
         cursor = Cursor(head.version, LAST, incarnation_tag(head.incarnation))
-        storage, turn = engine.storage_of(head), head.next_turn or head.turn
+        storage, turn = engine.storage_of(head), head.next_turn or head.turn.number
         tail, _ = await Tail.resume(storage, head.task_id, cursor)
         told = tail.events(until=lambda _: True, deadline=math.inf)
         log = _found(await storage.read(head.task_id))

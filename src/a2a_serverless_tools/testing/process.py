@@ -85,12 +85,12 @@ class _Engine:
         storage = self._seen_by(scope)
         now = _found(await storage.head(task.task_id))
         head = await storage.commit(now, Commit(entries=(TurnOpened(request, caller),)))
-        await self.enqueue(head, turn=head.next_turn or head.turn)
+        await self.enqueue(head, turn=head.next_turn or head.turn.number)
         return head
 
     async def enqueue(self, head: Head, *, turn: int | None = None, copy_number: int = 0) -> None:
         """Send the operation that runs a turn; by default the current one."""
-        params = OperationParams.of(head, turn or head.turn, copy_number)
+        params = OperationParams.of(head, turn or head.turn.number, copy_number)
         await self.operations.send(Operation.to_run(params))
 
     async def cancel(self, head: Head) -> None:
@@ -100,7 +100,7 @@ class _Engine:
             TaskTerminalStateError: the task has ended.
         """
         await self.storage_of(head).request_cancel(head.task_id)
-        await self.operations.send(Operation.to_cancel(OperationParams.of(head, head.turn)))
+        await self.operations.send(Operation.to_cancel(OperationParams.of(head, head.turn.number)))
 
     async def head(self, task: Head) -> Head:
         """Return the task's newest HEAD.

@@ -31,7 +31,7 @@ from a2a_serverless.tasks.entries import (
     Unknown,
     encode_entries,
 )
-from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
+from a2a_serverless.tasks.head import AttemptEnd, Head, Uncounted
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.operate.prices import WRITE_UNIT
@@ -293,8 +293,8 @@ def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> N
     head = claimed(storage, opened(storage), "a")
     until = head.created_at + 90_000
     end = AttemptEnd(token="a", reason="HTTPStatusError: HTTP 429", until=until)
-    spared = Spared(faults=2, waited=4_000, interruptions=1)
-    wait(storage.change(head, partial(releasing, end=end, attempts=0, spared=spared)))
+    uncounted = Uncounted(faults=2, waited=4_000, interruptions=1)
+    wait(storage.change(head, partial(releasing, end=end, attempts=0, uncounted=uncounted)))
     fields = lines_of(run(TASK).out)
     assert fields["worker"] == (
         "no worker; given back; starts again at 2026-11-22T02:15:30.000Z (in 1 min)"
@@ -304,7 +304,7 @@ def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> N
         "1 (open), attempts 0, 2 starts met a fault that passes, interrupted once"
     )
     said = run(TASK, "--json").json
-    assert said["spared"] == {"faults": 2, "waited": 4_000, "interruptions": 1}
+    assert said["uncounted"] == {"faults": 2, "waited": 4_000, "interruptions": 1}
     assert said["given_back"]["until"] == "2026-11-22T02:15:30.000Z"
 
 
@@ -314,7 +314,7 @@ def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
     head = claimed(storage, opened(storage), "a", plan)
     end = AttemptEnd(token="a", reason="asleep", at=head.created_at, until=head.created_at + 90_000)
     slept = Recorded(StepId("ctx.sleep", "", 1), "until", b"[1, 0]")
-    head = committed(storage, head, slept, token="a", leaves=end)
+    head = committed(storage, head, slept, token="a", parks=end)
     said, until = run(TASK).out, "2026-11-22T02:15:30.000Z"
     fields = lines_of(said)
     assert fields["worker"] == f"no worker; asleep until {until}"
@@ -335,7 +335,7 @@ def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
     ]
     head = claimed(storage, head, "b", plan)
     handed = AttemptEnd(token="b", reason="handover", at=head.created_at)
-    committed(storage, head, slept, token="b", leaves=handed)
+    committed(storage, head, slept, token="b", parks=handed)
     said = run(TASK).out
     assert lines_of(said)["worker"] == "no worker; handed over, and waits for one"
     went_on = "attempt 2 on host-b 17, went on after record 2 (ctx.sleep), 0 ms"

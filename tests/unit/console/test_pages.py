@@ -20,7 +20,7 @@ from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.entries import Caller, ModelsUsed, Recorded, StatusChanged, StepId
 from a2a_serverless.tasks.fold import LAST
-from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, Spared
+from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, Uncounted
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.rules import Commit, releasing, renewing
@@ -490,7 +490,7 @@ async def test_a_turn_in_line_says_what_it_waits_for(clock: ManualClock) -> None
     storage = stack.backends.storage
     for number, name in enumerate(("a", "b", "t")):
         head = await stack.send(name)
-        await storage.leave(head, "share", at=clock.now_ms() + number)
+        await storage.park(head, "share", at=clock.now_ms() + number)
     clock.advance(30)
     (shown,) = await stack.inspector.timelines("t")
     said = "in line for a place of the workers: 2 turns of this caller before it"
@@ -514,7 +514,7 @@ async def test_a_turn_that_waits_for_its_conversation_names_the_task(clock: Manu
     storage, inspector = stack.backends.storage, stack.inspector
     heads = [await stack.send(name) for name in ("a", "b", "t")]
     for head in heads[1:]:
-        assert await storage.leave(head, "conversation")
+        assert await storage.park(head, "conversation")
     (shown,) = await inspector.timelines("t")
     said = "waits until task a of its conversation has ended (3rd of 3)"
     assert what_holds(shown) == f"no worker; {said}"
@@ -530,7 +530,7 @@ async def test_a_turn_that_waits_for_its_conversation_names_the_task(clock: Manu
     await stack.sweeper.sweep()
     woken = await storage.head("b")
     assert woken is not None
-    assert (woken.left, woken.wakes, woken.resends) == ("", 1, 0)
+    assert (woken.turn.parked, woken.turn.requeued, woken.turn.resends) == ("", 1, 0)
 
 
 async def test_queues_say_how_many_turns_were_looked_at(
@@ -615,7 +615,7 @@ async def test_a_turn_that_waits_for_a_service_says_so(clock: ManualClock) -> No
         token="a", reason="ConnectError: no connection", at=now_ms, until=now_ms + 90_000
     )
     assert await storage.change(
-        head, partial(releasing, end=end, attempts=0, spared=Spared(faults=1, waited=90_000))
+        head, partial(releasing, end=end, attempts=0, uncounted=Uncounted(faults=1, waited=90_000))
     )
     clock.advance(30)
     path = f"/task/{head.scope}/t"
@@ -641,7 +641,7 @@ async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock
     await (await anext(stack.backends.operations.deliveries())).remove()
     end = AttemptEnd(token="a", reason="asleep", at=now_ms, until=now_ms + 3_600_000)
     record = Recorded(StepId("ctx.sleep", "", 1), "until", b"[1, 0]")
-    head = await storage.commit(head, Commit(entries=(record,), token="a", leaves=end))
+    head = await storage.commit(head, Commit(entries=(record,), token="a", parks=end))
     path, until = f"/task/{head.scope}/t?view=timeline", "asleep until 2026-11-22 03:14:00.000"
     for waited_s, wakes in ((1_800, "in 30 min"), (1_830, "30 s ago")):
         clock.advance(waited_s)

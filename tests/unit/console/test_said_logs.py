@@ -98,7 +98,7 @@ class Story:
     async def go_on(self) -> None:
         self.number += 1
         head = await self.writer.head()
-        if not head.turn_is_open:
+        if not head.turn.is_open:
             self.token = ""
             await self.writer.commit(TurnOpened(request("more"), Caller()))
         elif not self.token or self.chosen.random() < 0.25:

@@ -124,7 +124,7 @@ async def test_turns_that_wait_are_counted_by_what_they_wait_for(
     """One that was given back for a time says its reason; one sent again needs a person."""
     again = await asked(storage, "again")
     assert await storage.postpone(again, due_at=clock.now_ms(), sends=1)
-    assert await storage.leave(await asked(storage, "line"), "conversation")
+    assert await storage.park(await asked(storage, "line"), "conversation")
     busy = await asked(storage, "busy")
     busy = await storage.commit(busy, Commit(entries=(WORKING,), token="a", claims=True))
     end = AttemptEnd(token="a", reason="ModelBusy", at=1, until=clock.now_ms() + 60_000)

@@ -76,7 +76,7 @@ class Talk:
             sent = SendMessageRequest(message=said)
         opened = Commit(entries=(TurnOpened(sent),))
         now = await self.bench.storage.commit(await self.bench.head(head), opened)
-        await self.bench.enqueue(now, turn=now.next_turn or now.turn)
+        await self.bench.enqueue(now, turn=now.next_turn or now.turn.number)
         await self._work()
         return await self.bench.task(head)
 

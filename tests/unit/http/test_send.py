@@ -50,7 +50,7 @@ async def test_a_turn_that_sleeps_until_its_credentials_come_is_answered(
     assert answer.state == "AUTH_REQUIRED"
     head = await backends.storage.for_scope(worker.started[0].storage.scope).head(answer.task["id"])
     assert head is not None
-    assert (head.left, head.attempts) == ("asleep", 0)
+    assert (head.turn.parked, head.turn.attempts) == ("asleep", 0)
 
 
 async def test_the_agent_learns_who_sent_the_message(agent: Agent, worker: ScriptedWorker) -> None:
@@ -208,7 +208,9 @@ async def written_by_a_newer_release(backends: Backends, task_id: str, flags: in
     """HEAD of a task whose latest turn is opened by an entry of a kind not known here."""
     storage: Any = backends.storage
     head: Head = await storage.head(task_id)
-    place = Key(task_partition(head.scope, task_id), event_sort(head.incarnation, head.turn, 0))
+    place = Key(
+        task_partition(head.scope, task_id), event_sort(head.incarnation, head.turn.number, 0)
+    )
     body = encode_entries([Unknown(b"Z", flags, b"")])
     await storage.table.write(Update(key=place, values={"body": body}))
     return head

@@ -66,7 +66,7 @@ class Deployed(httpx.AsyncBaseTransport):
 
     async def work(self, turn: Turn, _: ScriptedWorker) -> None:
         asks = json.loads(turn.text)["do"] == "ask"
-        answers = turn.head.turn > 1
+        answers = turn.head.turn.number > 1
         state = self.answers if answers else TaskState.TASK_STATE_COMPLETED
         await turn.status(TaskState.TASK_STATE_INPUT_REQUIRED if asks else state)
 

@@ -248,7 +248,7 @@ def test_turns_fail_while_the_code_cannot_be_loaded(
         assert await bench.work()
         task, after = await bench.task(head), await bench.head(head)
         assert task.status.state == TaskState.TASK_STATE_FAILED
-        assert after.attempts == 1
+        assert after.turn.attempts == 1
         reason = task.status.message.parts[0].text
         assert reason == f"{REASON} Repair it, and send the message again."
 

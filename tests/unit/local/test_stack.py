@@ -130,7 +130,10 @@ async def test_round_ends_the_tasks_of_dead_letters() -> None:
             claim = Commit(token=f"attempt-{attempt}", claims=True)
             head = await backends.storage.commit(head, claim)
         params = OperationParams(
-            scope=head.scope, task_id=head.task_id, incarnation=head.incarnation, turn=head.turn
+            scope=head.scope,
+            task_id=head.task_id,
+            incarnation=head.incarnation,
+            turn=head.turn.number,
         )
         for body in ("not an operation", Operation.to_run(params).model_dump_json()):
             aws.client("sqs").send_message(

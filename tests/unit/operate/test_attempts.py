@@ -28,6 +28,7 @@ from a2a_serverless_tools.operate.view import why
 from a2a_serverless_tools.testing import AgentBench
 from a2a_serverless_tools.testing.clock import PacedClock
 from tests.support.clocks import ManualClock
+from tests.support.heads import with_fields
 from tests.support.memory import memory_storage
 from tests.support.messages import request
 from tests.support.workers import Agent, Bench
@@ -249,13 +250,13 @@ async def test_a_turn_stood_in_line_and_then_ran_alone() -> None:
     inspector = Inspector(storage, Settings(), place="here")
     head = (await storage.open_task("c", request())).head
     clock.advance(2)
-    assert await storage.leave(head, "share")
+    assert await storage.park(head, "share")
     (shown,) = await inspector.timelines(head.task_id, head.scope)
     assert why(shown) == "in line for a place of the workers: no turns of this caller before it"
     clock.advance(3)
     left = await storage.head(head.task_id)
     assert left is not None
-    woken = await storage.wake(left)
+    woken = await storage.requeue(left)
     assert woken is not None
     first = await storage.commit(woken, Commit(token="a", claims=True, worker="vm 1"))
     (shown,) = await inspector.timelines(head.task_id, head.scope)
@@ -263,7 +264,7 @@ async def test_a_turn_stood_in_line_and_then_ran_alone() -> None:
     assert waits(shown) == [f"waited 5.0 s {in_line}"]
     clock.advance(60)
     second = await storage.commit(first, Commit(token="b", claims=True, worker="vm 2"))
-    assert second.alone
+    assert second.turn.alone
     (shown,) = await inspector.timelines(head.task_id, head.scope)
     assert [one.outcome for one in shown.turns[0].attempts] == ["lost", "running"]
     assert waits(shown)[1].startswith("waited at most 1 min 0 s for its message to come again")
@@ -292,7 +293,7 @@ def claim(version: int, token: str, at: int | None, end: AttemptEnd | None = Non
 
 
 def released(end: AttemptEnd) -> Head:
-    return replace(claimed(token=end.token), released=end)
+    return with_fields(claimed(token=end.token), released=end)
 
 
 def waits(shown: Timeline) -> list[str]:
@@ -321,7 +322,9 @@ def test_an_open_wait_grows_until_now() -> None:
 
 def test_a_cancel_while_a_turn_waits_changes_no_attempt() -> None:
     """The attempt has ended before, with its reason; the wait ends with the turn."""
-    head = replace(released(END), state=TaskState.TASK_STATE_CANCELED, finished_turn=1, token=None)
+    head = with_fields(
+        released(END), state=TaskState.TASK_STATE_CANCELED, is_open=False, token=None
+    )
     end = Record(version=3, entries=(CANCELED, TurnEnded()), at=7_000)
     (turn,) = of(opening(), claim(2, "A", 1_000), end, head=head).turns
     (attempt,) = turn.attempts
@@ -384,18 +387,18 @@ def test_an_end_may_be_older_than_the_commit_that_claims() -> None:
 
 def test_a_first_attempt_waited_in_line_or_behind_a_turn() -> None:
     """In line as far as HEAD shows it; behind the turn before until that had ended."""
-    left = replace(opened(), left="share", left_at=5)
+    left = with_fields(opened(), parked="share", waits_since=5)
     shown = of(opening(), head=left, now_ms=3_000)
     text = "in line for a place of the workers or its conversation, and for a worker"
     assert waits(shown) == [f"waits 3.0 s so far {text}"]
     assert why(shown) == "in line for a place of the workers"
-    woken = replace(claimed(token="A"), sends=1, wakes=1)
+    woken = with_fields(claimed(token="A"), sends=1, requeued=1)
     assert waits(of(opening(), claim(2, "A", 4_000), head=woken)) == [f"waited 4.0 s {text}"]
     ended = Record(version=4, entries=(TurnEnded(),), token="A", at=5_000)
     second = Record(version=3, entries=(OPENING,), at=2_000)
-    behind = turns_of(replace(opened(), turn=3), (opening(), claim(2, "A", 1_000), second, ended))[
-        1
-    ].wait
+    behind = turns_of(
+        with_fields(opened(), number=3), (opening(), claim(2, "A", 1_000), second, ended)
+    )[1].wait
     assert behind is not None
     assert wait_text(behind, 9_000) == (
         "waits 7.0 s so far for the end of the turn before it, of which 4.0 s for a worker"

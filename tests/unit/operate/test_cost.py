@@ -13,6 +13,7 @@ from a2a_serverless.tasks.head import LOST, AttemptEnd
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.operate import prices
 from a2a_serverless_tools.operate.cost import NOT_COUNTED, Cost, Workers, cost_of, dollars
+from tests.support.heads import with_fields
 from tests.support.messages import request
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import opened
@@ -120,7 +121,7 @@ def test_time_without_a_price_is_not_in_the_sum(
 
 def test_a_running_attempt_counts_up_to_its_last_sign() -> None:
     """Whether its process still lives is not known."""
-    head = replace(opened(), token="a", attempts=1)
+    head = with_fields(opened(), token="a", attempts=1)
     of = cost_of(timeline_of(head, log(worker=FUNCTION)[:3]), NAMED)
     assert line(of, "Time of the worker")[0] == "9.0 s of 2,048 MB"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from typing import Any
 
 from a2a.types import StreamResponse, TaskState, TaskStatus, TaskStatusUpdateEvent
@@ -15,6 +14,7 @@ from a2a_serverless_tools.cli.task_text import as_json
 from a2a_serverless_tools.local.demo import _Transcript
 from a2a_serverless_tools.operate.cost import Workers, cost_of
 from a2a_serverless_tools.operate.view import facts, tree
+from tests.support.heads import with_fields
 from tests.support.messages import agent_message
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import opened
@@ -42,7 +42,7 @@ def test_only_what_counts_now_is_at_the_top() -> None:
     """A later status without progress, a restart, and the end of the turn leave none."""
     for last in (StatusChanged(WORKING), Restarted(1)):
         assert timeline_of(opened(), records(told(1), told(3), last)).progress is None
-    over = replace(opened(), finished_turn=1)
+    over = with_fields(opened(), is_open=False)
     assert timeline_of(over, records(told(3))).progress is None
 
 

@@ -74,8 +74,8 @@ def test_every_kill_point_has_a_recorded_log() -> None:
 def told(shown: Timeline) -> Iterator[str]:
     """What the sweeper did, how the attempts ended, who asked for the end, and the end."""
     head = shown.head
-    yield from ["sent again"] if head.resends else []
-    yield from ["woken"] if head.wakes else []
+    yield from ["sent again"] if head.turn.resends else []
+    yield from ["woken"] if head.turn.requeued else []
     yield from (attempt.outcome for turn in shown.turns for attempt in turn.attempts)
     yield from ["cancel asked"] if head.cancel else []
     yield from ("given up" for hook in shown.webhooks if hook.given_up)
@@ -88,7 +88,7 @@ def test_a_log_tells_what_happened(name: str) -> None:
     shown = recorded(name)
     assert list(told(shown)) == list(TOLD[name])
     assert shown.unreadable == ()
-    assert shown.head.turn_is_open is False
+    assert shown.head.turn.is_open is False
 
 
 @pytest.mark.parametrize(

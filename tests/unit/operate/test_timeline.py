@@ -43,6 +43,7 @@ from a2a_serverless_tools.operate.view import _outcome as outcome
 from a2a_serverless_tools.operate.view import _starts as starts
 from a2a_serverless_tools.operate.view import _webhook, tree
 from a2a_serverless_tools.operate.view import _what_holds as what_holds
+from tests.support.heads import with_fields
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import claimed, opened
 
@@ -110,16 +111,8 @@ def test_the_last_sign_of_a_holder_is_a_commit_or_a_renewal() -> None:
     assert held == _Holder(worker="host 1", since=2_000, seen_at=180_000, lease_until=480_000)
     resent = timeline_of(replace(renewed, due_at=5), records, lease_s=300).holder
     assert resent == _Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=5)
-    sent = timeline_of(replace(renewed, sends=2), records, lease_s=300).holder
+    sent = timeline_of(with_fields(renewed, sends=2), records, lease_s=300).holder
     assert sent == _Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=None)
-
-
-def test_a_release_of_an_earlier_attempt_is_over() -> None:
-    """A release of another attempt says nothing: the attempt of HEAD has the turn."""
-    head = replace(claimed(token="B"), released=AttemptEnd(token="A", reason="ValueError"))
-    shown = of(record(2, token="B", worker="host 2"), head=head)
-    assert shown.given_back is None
-    assert shown.holder == _Holder(worker="host 2", since=None, lease_until=300_000)
 
 
 def test_an_end_is_that_of_the_attempt_before_or_its_own() -> None:
@@ -217,7 +210,7 @@ def given_back(at: int | None) -> Timeline:
         record(1, TurnOpened(SendMessageRequest()), at=0),
         record(2, token="A", at=100, worker="host 1"),
         record(3, Restarted(1), token="B", at=120_100, worker="host 2", ended=end),
-        head=replace(claimed(token="B"), sends=2),
+        head=with_fields(claimed(token="B"), sends=2),
     )
 
 
@@ -225,7 +218,7 @@ def test_a_turn_that_was_woken_was_not_sent_again() -> None:
     """What stood in line is told as such, and its worker's lease is known."""
     opening = record(1, TurnOpened(SendMessageRequest()), at=0)
     claim = record(2, token="A", at=100, worker="host 1")
-    head = replace(claimed(token="A"), due_at=300_100, sends=2, wakes=2)
+    head = with_fields(claimed(token="A"), due_at=300_100, sends=2, requeued=2)
     shown = timeline_of(head, (opening, claim), lease_s=300)
     assert starts(shown) == "1 (open), attempts 1, woken 2 times"
     assert shown.holder is not None
@@ -254,7 +247,7 @@ def test_a_turn_with_records_tells_how_it_went_on() -> None:
         record(9, made("write"), token="C", at=63_000),
         record(10, token="D", at=64_000, ended=handed),
     )
-    head = replace(claimed(token="D"), checkpoint=10, sends=2, wakes=2)
+    head = with_fields(claimed(token="D"), checkpoint=10, sends=2, requeued=2)
     shown = timeline_of(head, records)
     assert [line.text for line in tree(shown)[0].below if line.text.startswith("attempt")] == [
         "attempt 1 on host 1, 200 ms: asleep until 1970-01-01T00:01:00.300Z",
@@ -271,7 +264,7 @@ def test_a_turn_with_records_tells_how_it_went_on() -> None:
         "asleep until 1970-01-01T00:01:00.300Z",
         "handed over to the next process",
     ]
-    woken = replace(claimed(token="A"), released=asleep, sends=1, wakes=1)
+    woken = with_fields(claimed(token="A"), released=asleep, sends=1, requeued=1)
     assert what_holds(timeline_of(woken, records[:4])) == (
         "no worker; woken from its sleep, and waits for one"
     )
@@ -292,7 +285,9 @@ def test_an_attempt_ends_when_it_says_so() -> None:
     (turn,) = given_back(420).turns
     first, second = turn.attempts
     assert (first.over_at, first.took_ms, second.waited_ms) == (420, 320, 119_680)
-    head = replace(claimed(token="A"), released=AttemptEnd(token="A", reason="ValueError", at=420))
+    head = with_fields(
+        claimed(token="A"), released=AttemptEnd(token="A", reason="ValueError", at=420)
+    )
     shown = of(record(2, token="A", at=100, worker="host 1"), head=head)
     assert shown.turns[0].attempts[0].took_ms == 320
     assert what_holds(shown) == (

@@ -14,7 +14,7 @@ from a2a_serverless.push.waiting import _WOKEN_MS, wake_due
 from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.head import Head, Operation
-from a2a_serverless.tasks.push import LEFT_MS, MAX_REFUSALS
+from a2a_serverless.tasks.push import LONG_WAIT_MS, MAX_REFUSALS
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.memory import items_of
 from tests.support.queues import MemoryQueue, is_empty
@@ -61,7 +61,7 @@ async def test_a_long_wait_is_not_in_flight(receiver: Receiver, world: World) ->
 
 async def test_a_short_wait_is_the_queues(receiver: Receiver, world: World) -> None:
     """A wait of less than a minute costs no sweep."""
-    receiver.script = lambda _: status(503, Retry_After=str(LEFT_MS // 1000 - 1))
+    receiver.script = lambda _: status(503, Retry_After=str(LONG_WAIT_MS // 1000 - 1))
     await waiting(world, receiver)
     assert not is_empty(world.jobs)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import (
     Commits,
@@ -31,26 +32,25 @@ from a2a_serverless.tasks.head import (
     Failure,
     Head,
     SnapshotName,
-    Spared,
+    Uncounted,
 )
 from a2a_serverless.tasks.rules import Step
 from a2a_serverless.tasks.usage import Usage
 from tests.support.clocks import ManualClock
 from tests.support.databases import Dictionaries
-from tests.support.heads import SMALL
+from tests.support.heads import SMALL, with_fields
 from tests.support.messages import agent_message, request
 from tests.support.newer import head_key, set_attributes
 
-FULL = replace(
+FULL = with_fields(
     SMALL,
     version=999_999_999_999,
     status=bytes(range(256)),
     metadata=b"\x00\xff",
     checkpoint=6,
-    parked=60_000,
+    slept_ms=60_000,
     usage=(Usage("m", 2, 10, 3, 4, 5, 1),),
     next_turn=5,
-    finished_turn=4,
     token="token",
     attempts=3,
     due_at=1_700_000_500_000,
@@ -72,16 +72,16 @@ FULL = replace(
         place="agent.py, line 3, in handle",
         message="no customer",
     ),
-    spared=Spared(faults=2, waited=300_000, interruptions=1),
+    uncounted=Uncounted(faults=2, waited=300_000, interruptions=1),
     alone=True,
     serial_from=2,
-    left="share",
-    left_at=1_700_000_500_000,
-    wakes=1,
+    parked="share",
+    waits_since=1_700_000_500_000,
+    requeued=1,
     started_at=1_700_000_300_000,
     mark="mark",
 )
-WOKEN = replace(FULL, left="", woken=True)
+WOKEN = with_fields(FULL, parked="", has_share=True)
 FAILURE = Failure(reason="ValueError#1", correlation_id="0123")
 
 
@@ -91,11 +91,12 @@ FAILURE = Failure(reason="ValueError#1", correlation_id="0123")
         SMALL,
         FULL,
         WOKEN,
-        replace(FULL, left="conversation"),
-        replace(FULL, left="asleep"),
-        replace(FULL, left="", left_at=0),
+        with_fields(FULL, parked="conversation"),
+        with_fields(FULL, parked="asleep"),
+        with_fields(FULL, parked="", waits_since=0),
         replace(FULL, status=None, metadata=None),
-        replace(FULL, due_at=None, token=None),
+        with_fields(FULL, due_at=None, token=None),
+        with_fields(FULL, is_open=False),
     ]
     + [replace(FULL, state=state) for state in sorted(KNOWN)]
     + [replace(FULL, state=state, failure=FAILURE) for state in sorted(FAILED)],
@@ -105,15 +106,20 @@ def test_head_comes_back_as_it_was(head: Head) -> None:
     assert head_of(head_item(head)) == head
 
 
-def test_no_field_of_head_is_forgotten() -> None:
-    """Every field of HEAD has a value here that its item must carry."""
-    names = {f.name for f in fields(Head)}
-    fixed = {
+def fixed(*values: Any) -> set[str]:
+    """The names of the fields that have one value in all of them."""
+    names = {field.name for field in fields(values[0])}
+    return {
         name
         for name in names
-        if getattr(SMALL, name) == getattr(FULL, name) == getattr(WOKEN, name)
+        if all(getattr(one, name) == getattr(values[0], name) for one in values)
     }
-    assert fixed == {
+
+
+def test_no_field_of_head_is_forgotten() -> None:
+    """Every field of HEAD has a value here that its item must carry."""
+    assert fixed(SMALL.turn, FULL.turn, WOKEN.turn) == {"number", "base", "is_open", "rest"}
+    assert fixed(SMALL, FULL, WOKEN) == {
         "scope",
         "task_id",
         "context_id",
@@ -122,8 +128,6 @@ def test_no_field_of_head_is_forgotten() -> None:
         "status_at",
         "created_at",
         "expires_at",
-        "turn",
-        "turn_base",
         "failure",  # of a task that has failed alone
         "rest",  # of a newer release
     }
@@ -267,6 +271,40 @@ def test_a_write_replaces_the_head_that_was_read() -> None:
         assert not holds(head_item(other), write.when)
     assert not holds(head_item(replace(seen, expires_at=0)), write.when)
     assert not holds(None, write.when)
+
+
+def test_a_newer_releases_fields_stay() -> None:
+    """What HEAD and its turn have besides their fields is written again, as it was."""
+    item = head_item(FULL) | {"mood": "good"}
+    item["turn"] = item["turn"][:-1] + ',"color":["red"]}'
+    head = head_of(item)
+    assert (head, head.rest, head.turn.rest) == (FULL, {"mood": "good"}, {"color": ["red"]})
+    assert head_item(head) == item
+
+
+@pytest.mark.parametrize("lacks", ["mark", "turn"])
+def test_an_earlier_releases_head_says_how_to_go_on(lacks: str) -> None:
+    """It had no mark, or its turn was a number."""
+    item = head_item(FULL) | {"turn": 1}
+    if lacks == "mark":
+        del item["mark"]
+    with pytest.raises(UnreadableTaskError, match="export the tasks with that release"):
+        head_of(item)
+
+
+@pytest.mark.parametrize(
+    ("turn", "why"),
+    [
+        ("{", "turn: Expecting property name"),
+        ('{"number":"1","base":1}', "turn: number is of type str"),
+        ('{"number":1}', "turn: .*missing 1 required keyword-only argument: 'base'"),
+        ('{"number":1,"base":1,"released":{"token":7}}', "turn: released: token is of type int"),
+    ],
+)
+def test_a_damaged_turn_names_its_field(turn: str, why: str) -> None:
+    """It is damage of HEAD."""
+    with pytest.raises(UnreadableTaskError, match=why):
+        head_of(head_item(FULL) | {"turn": turn})
 
 
 def test_values_in_text_keep_what_they_know() -> None:

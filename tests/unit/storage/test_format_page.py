@@ -53,7 +53,8 @@ from a2a_serverless.tasks.head import (
     Operation,
     OperationParams,
     SnapshotName,
-    Spared,
+    Turn,
+    Uncounted,
 )
 from a2a_serverless.tasks.rules import Commit, naming, releasing, renewing
 from a2a_serverless.tasks.usage import Usage
@@ -135,9 +136,9 @@ async def write_everything(database: Database, written: Written) -> None:
     hook = TaskPushNotificationConfig(url="https://example.com/hook")
     opened = await storage.open_task("c", request("go"), idempotency_key="key", push=hook)
     written.look()
-    assert await storage.leave(opened.head, "share")
+    assert await storage.park(opened.head, "share")
     written.look()
-    head = await storage.wake(await newest(storage, opened.head))
+    head = await storage.requeue(await newest(storage, opened.head))
     assert head is not None
     head = await run_turns(storage, head, written)
     snapshot = SnapshotName(version=1, digest="d", length=1, size=1)
@@ -198,9 +199,9 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     asleep = AttemptEnd(token="one", reason="asleep", at=1, until=1)
     record = Recorded(StepId("plan", "", 1), "json", b"1")
     used = ModelsUsed((Usage("m", input_tokens=1),))
-    head = await storage.commit(head, Commit(entries=(record, used), token="one", leaves=asleep))
+    head = await storage.commit(head, Commit(entries=(record, used), token="one", parks=asleep))
     written.look()
-    woken = await storage.wake(head)
+    woken = await storage.requeue(head)
     assert woken is not None
     head = await storage.commit(woken, Commit(token="one", claims=True, worker="w"))
     head = await storage.commit(head, Commit(token="next", claims=True, worker="w"))
@@ -208,7 +209,7 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     failed = AttemptEnd(token="next", reason="ValueError", correlation_id="c1", at=1, until=1)
     failed = replace(failed, place="agent.py, line 3, in handle", message="no customer")
     assert await storage.change(
-        head, partial(releasing, end=failed, due_at=1, spared=Spared(faults=1, waited=1))
+        head, partial(releasing, end=failed, due_at=1, uncounted=Uncounted(faults=1, waited=1))
     )
     written.look()
     assert await storage.postpone(await newest(storage, head), due_at=3, sends=1)
@@ -292,9 +293,17 @@ def test_heads_attributes_are_those_of_the_codec() -> None:
         *("PK", "SK", "scope_key", "status_key", "created_key", "id_key")
     }
     assert {name: cells for name, cells in listed.items() if name not in keys} == {
-        name: (stored[form.stored], codec._DEFAULTS[name] is MISSING or name == "mark")
-        for name, form in codec._FIELDS.items()
+        name: (stored[form.stored], form.default is MISSING)
+        for name, form in codec._FORMS[Head].items()
     }
+
+
+def test_the_turns_fields_are_those_of_the_codec() -> None:
+    """The page lists each field of a turn, and which of them are always there."""
+    listed = {
+        name: cells[1] == "always" for name, cells in rows("The current turn", "field").items()
+    }
+    assert listed == {name: form.default is MISSING for name, form in codec._FORMS[Turn].items()}
 
 
 def test_the_format_has_the_codes_number() -> None:

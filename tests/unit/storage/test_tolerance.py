@@ -387,7 +387,7 @@ async def test_a_worker_skips_what_may_be_skipped_and_gives_the_rest_back(
     after = await world.newest("waiting")
     assert len(agent.started) == (not entry.is_critical)
     if entry.is_critical:
-        assert (after.version, after.attempts) == (head.version, head.attempts)
+        assert (after.version, after.turn.attempts) == (head.version, head.turn.attempts)
         assert left(world.queue)
     else:
         assert after.state == S.TASK_STATE_COMPLETED
@@ -450,11 +450,11 @@ async def test_a_newer_turn_is_given_back(
     assert await world.bury(head, max_attempts=1) == "left"
     after = await world.newest(place)
     assert after == before
-    assert (after.version, after.attempts) == (head.version, head.attempts)
+    assert (after.version, after.turn.attempts) == (head.version, head.turn.attempts)
     world.clock.advance(3600)
     sweep = await world.sweep()
     assert (sweep.failed, sweep.given_up) == (0, 0)
-    assert (await world.newest(place)).sends == 1
+    assert (await world.newest(place)).turn.sends == 1
 
 
 async def test_a_newer_state_outlasts_a_sweep(world: World) -> None:
@@ -504,22 +504,22 @@ async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up(
         world.clock.advance((before.due_at - world.clock.now_ms()) / 1000)
         await sweeper.sweep()
         after = await world.newest("waiting")
-        if after.sends > before.sends:
+        if after.turn.sends > before.turn.sends:
             sent_after.append((world.clock.now_ms() - sent_at) // 1000)
             sent_at = world.clock.now_ms()
-            assert await world.bury(head, copy_number=after.sends) == "left"
+            assert await world.bury(head, copy_number=after.turn.sends) == "left"
             assert await world.newest("waiting") == after
     assert sent_after[:7] == [60, 120, 240, 480, 960, 1920, 3600]
     assert set(sent_after[7:]) == {3600}
     given_up = await world.newest("waiting")
     assert given_up.state == S.TASK_STATE_FAILED
-    assert given_up.attempts == 0
+    assert given_up.turn.attempts == 0
 
 
 UNOPENED: Final[Mapping[str, _Typed]] = {
     "no entry": {"body": {"B": b""}},
     "an entry that may be skipped": {"body": {"B": encode_entries([Unknown(b"Z", 0, b"x")])}},
-    "a turn beyond the log": {"turn": {"N": "50"}},
+    "a turn beyond the log": {"turn": {"S": '{"number":50,"base":50}'}},
 }
 
 
@@ -596,7 +596,7 @@ async def test_an_unknown_operation_is_left_to_a_newer_worker(
     settled = await letters.handle(body)
     assert settled == ("left" if place in {"waiting", "claimed"} else "dropped")
     after = await world.newest(place)
-    assert (after.version, after.attempts) == (head.version, head.attempts)
+    assert (after.version, after.turn.attempts) == (head.version, head.turn.attempts)
     assert agent.started == []
 
 
@@ -632,10 +632,10 @@ HEADS: Final[Mapping[str, tuple[_Typed, tuple[str, ...]]]] = {
     "without a state": ({}, ("state",)),
     "without a turn": ({}, ("turn",)),
     "a number for a text": ({"context_id": {"N": "1"}}, ()),
-    "a text for a number": ({"attempts": {"S": "1"}}, ()),
+    "a text for a number": ({"next_turn": {"S": "1"}}, ()),
     "a broken number": ({"due_at": {"N": "1.5"}}, ()),
     "no JSON": ({"cancel": {"S": "{"}}, ()),
-    "another type": ({"released": ODD}, ()),
+    "another type": ({"turn": ODD}, ()),
 }
 """What is written to HEAD, and the attributes that are taken away."""
 
@@ -746,7 +746,7 @@ async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
     world.clock.advance(3600)
     report = await world.sweep(limit=2)
     assert report == SweepReport(canceled=1, sent=1, skipped=7)
-    assert (await world.newest("last")).sends == 1
+    assert (await world.newest("last")).turn.sends == 1
     lines = unreadable(caplog)
     assert len(lines) == 7
     told = "An overdue task is left as it is until its item is restored from a backup or deleted:"

@@ -25,7 +25,7 @@ def claimed(head: Head | None = None, token: str = "A") -> Head:
 def moved(head: Head, state: TaskState) -> Head:
     """HEAD after its owner, if it has one, has set a state."""
     entries = (StatusChanged(TaskStatus(state=state)),)
-    return stepped(head, Commit(entries=entries, token=head.token))
+    return stepped(head, Commit(entries=entries, token=head.turn.token))
 
 
 def followed(head: Head) -> Head:

@@ -80,4 +80,4 @@ def test_an_ended_task_is_not_canceled(state: TaskState) -> None:
 
 
 def operation(kind: Literal["run", "cancel"], head: Head) -> Operation:
-    return Operation(operation=kind, params=OperationParams.of(head, head.turn))
+    return Operation(operation=kind, params=OperationParams.of(head, head.turn.number))

@@ -35,6 +35,7 @@ from a2a_serverless.tasks.head import (
     OperationParams,
 )
 from a2a_serverless.tasks.rules import Commit
+from tests.support.heads import with_fields
 from tests.unit.tasks.heads import asked, claimed, followed, moved, opened, stepped
 
 WAITS_FOR_CREDENTIALS = moved(claimed(), TaskState.TASK_STATE_AUTH_REQUIRED)
@@ -130,7 +131,7 @@ def test_a_turn_that_goes_on_is_not_given_up() -> None:
     step = (Recorded(StepId("work", "", 1), "json", b"1"),)
     left = AttemptEnd(token="C", reason=ASLEEP, until=9)
     assert not may_give_up(stepped(seen, Commit(entries=step, token="C")), FIRST, seen=seen)
-    assert not may_give_up(stepped(seen, Commit(token="C", leaves=left)), FIRST, seen=seen)
+    assert not may_give_up(stepped(seen, Commit(token="C", parks=left)), FIRST, seen=seen)
 
 
 @pytest.mark.parametrize("head", [*OVER, pytest.param(PAUSED, id="finished")])
@@ -161,7 +162,7 @@ def test_a_dead_letter_fails_a_turn_whose_attempts_are_used_up() -> None:
 def test_a_dead_letter_of_a_message_that_waits_is_about_the_current_turn() -> None:
     """A letter of a message that waits is decided by the current turn's attempts."""
     assert dead_letter(WITH_NEXT, turn=NEXT.turn) is DeadLettered.RESEND
-    exhausted = replace(WITH_NEXT, attempts=RETRY.max_attempts)
+    exhausted = with_fields(WITH_NEXT, attempts=RETRY.max_attempts)
     assert dead_letter(exhausted, turn=NEXT.turn) is DeadLettered.FAIL
 
 

@@ -8,8 +8,9 @@ from functools import partial
 import pytest
 
 from a2a_serverless.tasks.attempts import lease_end
-from a2a_serverless.tasks.head import AttemptEnd, Head, Spared
+from a2a_serverless.tasks.head import AttemptEnd, Head, Uncounted
 from a2a_serverless.tasks.rules import Timing, releasing, renewing
+from tests.support.heads import with_fields
 from tests.unit.tasks.heads import asked, claimed
 
 TIMING = Timing(lease_s=300, renew_before_s=120)
@@ -26,8 +27,8 @@ def test_only_the_owner_renews() -> None:
     renew = partial(renewing, due_at=1)
     assert renew(CLAIMED, token="A") == replace(CLAIMED, due_at=1)
     assert renew(CLAIMED, token="B") is None
-    assert renew(replace(CLAIMED, token=None), token="A") is None
-    assert renew(replace(CLAIMED, released=AttemptEnd(token="A")), token="A") is None
+    assert renew(with_fields(CLAIMED, token=None), token="A") is None
+    assert renew(with_fields(CLAIMED, released=AttemptEnd(token="A")), token="A") is None
 
 
 def test_no_renewal_moves_the_deadline_of_a_cancel() -> None:
@@ -40,20 +41,22 @@ def test_no_renewal_moves_the_deadline_of_a_cancel() -> None:
     ("head", "is_given_back"),
     [
         (CLAIMED, True),
-        (replace(CLAIMED, token="B"), False),
-        (replace(CLAIMED, released=AttemptEnd(token="A")), False),
-        (replace(CLAIMED, left="share"), False),
+        (with_fields(CLAIMED, token="B"), False),
+        (with_fields(CLAIMED, released=AttemptEnd(token="A")), False),
+        (with_fields(CLAIMED, parked="share"), False),
     ],
     ids=["its own", "of another", "given back", "left"],
 )
 def test_an_attempt_gives_back_what_it_has(head: Head, *, is_given_back: bool) -> None:
     """Once, and with its share of the workers; the counts are those that it names."""
     end = AttemptEnd(token="A", reason="ValueError")
-    after = releasing(replace(head, woken=True), end, due_at=7, attempts=3, spared=Spared(faults=1))
+    after = releasing(
+        with_fields(head, has_share=True), end, due_at=7, attempts=3, uncounted=Uncounted(faults=1)
+    )
     assert (after is not None) is is_given_back
     if after is not None:
-        assert (after.released, after.woken, after.due_at) == (end, False, 7)
-        assert (after.attempts, after.spared.faults) == (3, 1)
+        assert (after.turn.released, after.turn.has_share, after.due_at) == (end, False, 7)
+        assert (after.turn.attempts, after.turn.uncounted.faults) == (3, 1)
 
 
 def test_a_released_turn_keeps_the_deadline_of_a_cancel() -> None:

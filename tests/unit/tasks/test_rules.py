@@ -26,7 +26,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
 )
 from a2a_serverless.tasks.fold import Fold, Record
-from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head
+from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head, Turn
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, content_digest, open_task
 
 TIMING = Timing(ttl_s=100, waiting_s=60, lease_s=900)
@@ -77,9 +77,9 @@ def waiting_for_credentials() -> Head:
 def test_a_new_task_is_submitted_due_and_expires() -> None:
     """Version 1 opens turn 1, unclaimed, due after the waiting time, expiring after its life."""
     head = opened()
-    assert (head.version, head.turn, head.turn_base, head.finished_turn) == (1, 1, 1, 0)
+    assert (head.version, head.turn) == (1, Turn(number=1, base=1))
     assert head.state == TaskState.TASK_STATE_SUBMITTED
-    assert head.token is None
+    assert head.turn.token is None
     assert head.due_at == NOW + 60_000
     assert head.expires_at == NOW + 100_000
     assert not head.has_expired(head.expires_at - 1)
@@ -96,7 +96,7 @@ def test_a_claim_owns_the_turn_counts_the_attempt_and_moves_the_due_time() -> No
     made = advance(opened(), Commit(token="A", claims=True), now_ms=NOW, timing=TIMING)
     assert [type(entry) for entry in made.entries] == [StatusChanged]
     assert made.head.state == TaskState.TASK_STATE_WORKING
-    assert (made.head.token, made.head.attempts) == ("A", 1)
+    assert (made.head.turn.token, made.head.turn.attempts) == ("A", 1)
     assert made.head.due_at == NOW + 900_000
 
 
@@ -113,7 +113,7 @@ def test_a_second_claim_restarts_the_turn() -> None:
     assert made.entries[0] == Restarted(1)
     assert isinstance(made.entries[1], StatusChanged)
     assert made.entries[1].status.state == TaskState.TASK_STATE_WORKING
-    assert (made.head.token, made.head.attempts) == ("B", 2)
+    assert (made.head.turn.token, made.head.turn.attempts) == ("B", 2)
 
 
 def folded(commits: Iterable[Commit]) -> Fold:
@@ -212,8 +212,8 @@ def test_a_finished_turn_cannot_be_claimed() -> None:
 def test_terminal_states_end_the_turn_and_admit_no_transition(state: TaskState) -> None:
     """After a terminal state each status and message is refused; merging metadata is not."""
     head = step(claimed(), status(state), token="A")
-    assert not head.turn_is_open
-    assert (head.due_at, head.token) == (None, None)
+    assert not head.turn.is_open
+    assert (head.due_at, head.turn.token) == (None, None)
     with pytest.raises(TaskTerminalStateError):
         step(head, status(state))
     with pytest.raises(TaskTerminalStateError):
@@ -232,23 +232,23 @@ def test_input_required_ends_the_turn_by_itself() -> None:
         timing=TIMING,
     )
     assert made.entries[-1] == TurnEnded()
-    assert (made.head.finished_turn, made.head.due_at) == (1, None)
+    assert (made.head.turn.is_open, made.head.due_at) == (False, None)
 
 
 def test_auth_required_leaves_the_turn_to_its_attempt() -> None:
     """The agent may wait for out-of-band credentials; returning ends the turn."""
     head = waiting_for_credentials()
-    assert head.turn_is_open
-    assert head.token == "A"
-    assert not step(head, token="A", ends_turn=True).turn_is_open
+    assert head.turn.is_open
+    assert head.turn.token == "A"
+    assert not step(head, token="A", ends_turn=True).turn.is_open
 
 
 def test_a_message_opens_the_next_turn_of_a_paused_task() -> None:
     """The new turn is unclaimed, submitted, due, and numbered by its version."""
     head = step(paused(), follow_up())
-    assert (head.turn, head.turn_base) == (head.version, head.version)
+    assert (head.turn.number, head.turn.base) == (head.version, head.version)
     assert head.state == TaskState.TASK_STATE_SUBMITTED
-    assert (head.token, head.attempts, head.sends) == (None, 0, 0)
+    assert (head.turn.token, head.turn.attempts, head.turn.sends) == (None, 0, 0)
     assert head.due_at == NOW + 10 + 60_000
 
 
@@ -261,10 +261,10 @@ def test_a_working_task_takes_no_message() -> None:
 def test_a_message_for_an_attempt_that_waits_for_credentials_is_queued() -> None:
     """The attempt keeps the turn; the message's turn follows, based on what the attempt left."""
     head = step(waiting_for_credentials(), follow_up())
-    assert (head.turn, head.next_turn, head.token) == (1, head.version, "A")
+    assert (head.turn.number, head.next_turn, head.turn.token) == (1, head.version, "A")
     ended = step(head, token="A", ends_turn=True)
-    assert (ended.turn, ended.turn_base) == (head.version, ended.version)
-    assert (ended.next_turn, ended.finished_turn, ended.token) == (0, 1, None)
+    assert (ended.turn.number, ended.turn.base) == (head.version, ended.version)
+    assert (ended.next_turn, ended.turn.is_open, ended.turn.token) == (0, True, None)
     assert ended.due_at == NOW + 10 + 60_000
 
 
@@ -279,7 +279,7 @@ def test_a_task_that_ends_drops_the_turn_that_waited() -> None:
     """A terminal state also drops a queued turn, and the task is not due any more."""
     head = step(waiting_for_credentials(), follow_up())
     ended = step(head, status(TaskState.TASK_STATE_CANCELED))
-    assert (ended.turn_is_open, ended.next_turn, ended.due_at) == (False, 0, None)
+    assert (ended.turn.is_open, ended.next_turn, ended.due_at) == (False, 0, None)
 
 
 def test_status_times_rise_strictly_even_when_the_clock_stands_still() -> None:

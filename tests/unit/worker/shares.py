@@ -233,7 +233,9 @@ class House:
             await Sweeper(self.storage, self.queue, clock=self.clock).sweep()
 
     async def _woken(self, head: Head) -> None:
-        await self.queue.send(Operation.to_run(OperationParams.of(head, head.turn, head.sends)))
+        await self.queue.send(
+            Operation.to_run(OperationParams.of(head, head.turn.number, head.turn.sends))
+        )
 
     async def lose(self, caller: str, context_id: str = "ctx") -> Head:
         """A message of a caller whose turn is on no queue."""
@@ -334,7 +336,7 @@ def sweeps(
         made = await asyncio.gather(*(house.lose("A") for _ in range(lost)))
         lines = await asyncio.gather(*(house.lose("B") for _ in range(healthy)))
         storage = house.storage.for_scope(Scope.of("", "B"))
-        assert all(await asyncio.gather(*(storage.leave(head, "share") for head in lines)))
+        assert all(await asyncio.gather(*(storage.park(head, "share") for head in lines)))
         waiting.extend(head.task_id for head in lines)
         house.sent = dict.fromkeys([*(head.task_id for head in made), *waiting], 0.0)
         await house.clock.sleep(house.storage.timing.waiting_s)

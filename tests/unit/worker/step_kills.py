@@ -227,7 +227,7 @@ def _outcome(log: Log, trip: Trip, starts: int, fate: Fate) -> Outcome:
         calls=trip.calls,
         artifacts={name: "".join(parts) for name, parts in texts.items()},
         seen=seen,
-        resends=log.head.resends,
+        resends=log.head.turn.resends,
     )
 
 

@@ -92,7 +92,7 @@ async def test_a_staying_agent_goes_on_in_the_same_turn() -> None:
     working = asyncio.create_task(bench.work())
     await clock.pass_time(3600)
     head = await bench.head(task)
-    assert (head.state, head.turn_is_open) == (S.TASK_STATE_AUTH_REQUIRED, True)
+    assert (head.state, head.turn.is_open) == (S.TASK_STATE_AUTH_REQUIRED, True)
     credentials.here.set()
     await clock.pass_time(1)
     assert await working
@@ -108,7 +108,7 @@ async def test_a_returning_agent_is_called_again_with_the_credentials() -> None:
     bench = Bench(agent)
     task = await bench.send("go")
     assert await bench.work()
-    assert not (await bench.head(task)).turn_is_open
+    assert not (await bench.head(task)).turn.is_open
     await bench.follow_up(task, "password")
     assert await bench.work()
     given = agent.started[1].current_task
@@ -130,7 +130,7 @@ async def test_a_worker_is_fenced_while_its_agent_waits_for_credentials() -> Non
         again = asyncio.create_task(bench.work())
         await clock.pass_time(0.5)
         head = await bench.head(task)
-        assert (head.state, head.attempts) == (S.TASK_STATE_AUTH_REQUIRED, 2)
+        assert (head.state, head.turn.attempts) == (S.TASK_STATE_AUTH_REQUIRED, 2)
         credentials.here.set()
         await clock.pass_time(0.5)
         assert await again
@@ -211,15 +211,18 @@ async def test_an_answer_to_a_turn_that_is_left_holds_no_worker(
     task = await bench.send("go")
     assert await bench.work()
     if in_line:  # its copy came late
-        assert await bench.storage.wake(await bench.head(task))
-        assert await bench.storage.leave(await bench.head(task), "share")
+        assert await bench.storage.requeue(await bench.head(task))
+        assert await bench.storage.park(await bench.head(task), "share")
     left = await bench.head(task)
-    assert (left.left, left.state) == ("share" if in_line else "asleep", S.TASK_STATE_AUTH_REQUIRED)
+    assert (left.turn.parked, left.state) == (
+        "share" if in_line else "asleep",
+        S.TASK_STATE_AUTH_REQUIRED,
+    )
     await bench.follow_up(task, "here")
     assert await bench.work()  # `tests.support.rounds` has counted how often it read the task
     assert len(agent.started) == 1
     await clock.pass_time(3600)
-    woken = await bench.storage.wake(await bench.head(task))
+    woken = await bench.storage.requeue(await bench.head(task))
     assert woken is not None
     await send_copy(bench.operations, woken)
     assert await bench.work()
@@ -248,7 +251,7 @@ async def test_a_queue_that_is_away_leaves_the_next_turn_to_the_sweeper(
     assert [getattr(line, "action", "") for line in caplog.records] == ["pass_on_failed"]
     head = await bench.head(task)
     due_s = ((head.due_at or 0) - clock.now_ms()) / 1000
-    assert (head.state, head.turn_is_open, due_s > 0) == (S.TASK_STATE_INPUT_REQUIRED, True, True)
+    assert (head.state, head.turn.is_open, due_s > 0) == (S.TASK_STATE_INPUT_REQUIRED, True, True)
 
 
 @pytest.mark.parametrize("has_follow_up", [False, True])

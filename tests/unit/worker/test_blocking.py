@@ -67,15 +67,15 @@ async def test_a_blocking_agent_is_shown_working() -> None:
     seen: list[Head] = []
 
     async def blocking(context: RequestContext, queue: EventQueue) -> None:
-        block(lambda: stored(bench).token is not None)
+        block(lambda: stored(bench).turn.token is not None)
         seen.append(stored(bench))
         await complete(context, queue)
 
     bench = Bench(Agent(blocking), has_heartbeat=True)
     await bench.send()
     assert await bench.work()
-    assert [(head.state, head.attempts) for head in seen] == [(S.TASK_STATE_WORKING, 1)]
-    assert (stored(bench).state, stored(bench).attempts) == (S.TASK_STATE_COMPLETED, 1)
+    assert [(head.state, head.turn.attempts) for head in seen] == [(S.TASK_STATE_WORKING, 1)]
+    assert (stored(bench).state, stored(bench).turn.attempts) == (S.TASK_STATE_COMPLETED, 1)
 
 
 async def test_what_was_emitted_before_the_blockage_follows_the_claim() -> None:
@@ -83,7 +83,7 @@ async def test_what_was_emitted_before_the_blockage_follows_the_claim() -> None:
 
     async def blocking(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "before"))
-        block(lambda: stored(bench).token is not None)
+        block(lambda: stored(bench).turn.token is not None)
         await complete(context, queue)
 
     bench = Bench(Agent(blocking), has_heartbeat=True)
@@ -92,7 +92,7 @@ async def test_what_was_emitted_before_the_blockage_follows_the_claim() -> None:
     now = await bench.task(task)
     assert now.status.state == S.TASK_STATE_COMPLETED
     assert [part.text for part in now.artifacts[0].parts] == ["before"]
-    assert stored(bench).attempts == 1
+    assert stored(bench).turn.attempts == 1
 
 
 async def test_the_lease_of_a_blocking_agent_is_renewed() -> None:
@@ -100,7 +100,7 @@ async def test_the_lease_of_a_blocking_agent_is_renewed() -> None:
     first: list[int | None] = []
 
     async def blocking(context: RequestContext, queue: EventQueue) -> None:
-        block(lambda: stored(bench).token is not None)
+        block(lambda: stored(bench).turn.token is not None)
         first.append(stored(bench).due_at)
         block(lambda: stored(bench).due_at != first[0])
         await complete(context, queue)
@@ -280,7 +280,7 @@ async def test_without_a_thread_no_turn_starts(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(threading.Thread, "start", exhausted)
     assert await bench.work() is False
     assert agent.started == []
-    assert (await bench.head(task)).attempts == 0
+    assert (await bench.head(task)).turn.attempts == 0
 
 
 # -- by a clock --------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ async def test_a_claim_that_the_writer_has_made_is_not_made_again() -> None:
     await lease.commit()
     assert lease.head == first
     assert not lease.must_claim
-    assert first.attempts == 1
+    assert first.turn.attempts == 1
 
 
 async def test_a_silent_agent_is_claimed_after_a_second() -> None:
@@ -371,7 +371,7 @@ async def test_a_silent_agent_is_claimed_after_a_second() -> None:
     working = asyncio.create_task(bench.work())
     await clock.pass_time(CLAIM_AFTER_S)
     now = await bench.head(task)
-    assert (now.state, now.version, now.attempts) == (S.TASK_STATE_WORKING, 2, 1)
+    assert (now.state, now.version, now.turn.attempts) == (S.TASK_STATE_WORKING, 2, 1)
     await clock.pass_time(100)
     assert await working
     assert (await bench.head(task)).version == 3

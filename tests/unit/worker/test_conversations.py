@@ -22,7 +22,7 @@ from a2a_serverless.tasks.conversation import MOST_WAITING
 from a2a_serverless.tasks.entries import Caller, TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, Reason
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.rules import LEFT_MS, Commit
+from a2a_serverless.tasks.rules import PARKED_MS, Commit
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.sweeper import Sweeper
@@ -114,7 +114,7 @@ async def test_ten_messages_at_once_are_answered_in_order() -> None:
     assert talk.agent.runs == words
     assert talk.agent.most == 1
     assert await talk.texts(*tasks) == [" ".join(words[: n + 1]) for n in range(10)]
-    assert [(await talk.head(task)).attempts for task in tasks] == [1] * 10
+    assert [(await talk.head(task)).turn.attempts for task in tasks] == [1] * 10
     assert await talk.line() == []
 
 
@@ -128,11 +128,11 @@ async def test_a_conflict_never_counts_as_an_attempt() -> None:
         await talk.work_off()
     assert {(await talk.head(task)).state for task in tasks} == {S.TASK_STATE_COMPLETED}
     assert len(talk.agent.runs) > len(tasks)
-    assert {(await talk.head(task)).attempts for task in tasks} == {1}
+    assert {(await talk.head(task)).turn.attempts for task in tasks} == {1}
 
 
 async def test_a_conflict_without_end_is_bounded() -> None:
-    """A turn before whose end the state changes each time fails after its spared starts."""
+    """A turn before whose end the state changes each time fails after its uncounted starts."""
     talk = Talk(conversations="parallel", max_attempts=1)
 
     async def changes() -> None:
@@ -190,7 +190,9 @@ async def waiting(talk: Talk, *words: str) -> list[Head]:
     await idle()
     for handle in others:
         assert await talk.adapter.process(handle)
-    assert [(await talk.head(task)).left for task in tasks[1:]] == ["conversation"] * len(others)
+    assert [(await talk.head(task)).turn.parked for task in tasks[1:]] == ["conversation"] * len(
+        others
+    )
     assert not await talk.operations.pull(10, 0)
     return tasks
 
@@ -200,10 +202,10 @@ async def test_a_waiting_turn_holds_no_worker_and_no_message() -> None:
     talk = Talk()
     _, second = await waiting(talk, "one", "two")
     head = await talk.head(second)
-    assert (head.attempts, head.token, head.due_at) == (
+    assert (head.turn.attempts, head.turn.token, head.due_at) == (
         0,
         None,
-        talk.clock.now_ms() + LEFT_MS["conversation"],
+        talk.clock.now_ms() + PARKED_MS["conversation"],
     )
     await talk.clock.pass_time(2)
     await talk.first
@@ -254,9 +256,9 @@ async def test_an_expired_holder_passes_the_conversation_on() -> None:
     task = (await talk.storage.open_task("ctx", request("gone"), ttl_s=30)).head
     second = await talk.send("two")
     await talk.work_off()
-    assert (await talk.head(second)).left
+    assert (await talk.head(second)).turn.parked
     assert await talk.line() == [task.task_id, second.task_id]
-    await talk.sweep(after_s=LEFT_MS["conversation"] / 1000)
+    await talk.sweep(after_s=PARKED_MS["conversation"] / 1000)
     await talk.work_off()
     assert await talk.texts(second) == ["two"]
 
@@ -280,7 +282,7 @@ async def test_a_turn_that_does_not_run_keeps_the_conversation_for_an_hour() -> 
     for _ in range(11):
         await talk.sweep(after_s=310)
         await talk.work_off()
-    assert (await talk.head(second)).left == "conversation"
+    assert (await talk.head(second)).turn.parked == "conversation"
     for _ in range(2):
         await talk.sweep(after_s=310)
         await talk.work_off()
@@ -341,7 +343,7 @@ async def test_what_a_dead_process_has_not_passed_on_is_swept(
         patched.setattr("a2a_serverless.faults.point", die)
         await cancel_task(talk.storage, await talk.head(first))
     assert not await talk.operations.pull(10, 0)
-    await talk.sweep(after_s=LEFT_MS["conversation"] / 1000)
+    await talk.sweep(after_s=PARKED_MS["conversation"] / 1000)
     await talk.work_off()
     assert await talk.texts(second) == ["two"]
 
@@ -369,7 +371,7 @@ async def test_a_turn_left_while_its_place_becomes_the_first_is_woken(
     talk = Talk()
     tasks = [await talk.send("one"), await talk.send("two")]
     one, two = await received(talk, tasks)
-    leave = DurableStorage.leave
+    leave = DurableStorage.park
 
     async def late(storage: DurableStorage, head: Head, reason: Reason) -> Head | None:
         running = asyncio.create_task(talk.adapter.process(one))
@@ -377,7 +379,7 @@ async def test_a_turn_left_while_its_place_becomes_the_first_is_woken(
         assert await running
         return await leave(storage, head, reason)
 
-    monkeypatch.setattr(DurableStorage, "leave", late)
+    monkeypatch.setattr(DurableStorage, "park", late)
     assert await talk.adapter.process(two)
     await talk.work_off()
     assert await talk.texts(tasks[1]) == ["one two"]
@@ -387,21 +389,21 @@ async def test_a_turn_whose_conversation_was_held_for_a_day_is_not_given_up() ->
     """Its time to be started counts from when it was woken."""
     talk = Talk()
     first, second = [await talk.send(word) for word in ("one", "two")]
-    assert await talk.storage.leave(second, "conversation")
+    assert await talk.storage.park(second, "conversation")
     await talk.clock.pass_time(25 * 3600)
     await talk.storage.request_cancel(first.task_id)
     await cancel_task(talk.storage, await talk.head(first))
     await talk.sweep(after_s=61)
     head = await talk.head(second)
-    assert (head.left, head.is_terminal) == ("", False)
+    assert (head.turn.parked, head.is_terminal) == ("", False)
 
 
 async def test_a_turn_that_waits_for_a_share_keeps_its_conversation() -> None:
     """It takes no part in the hour after which one that does not run loses its place."""
     talk = Talk()
     first, second = [await talk.send(word) for word in ("one", "two")]
-    assert await talk.storage.leave(first, "share")
-    assert await talk.storage.leave(second, "conversation")
+    assert await talk.storage.park(first, "share")
+    assert await talk.storage.park(second, "conversation")
     await talk.clock.pass_time(2 * 3600)
     await pass_on(talk.storage, "ctx")
     assert await talk.line() == [first.task_id, second.task_id]
@@ -421,7 +423,11 @@ async def test_a_backlog_of_one_conversation_waits_for_the_conversation() -> Non
     while not sorted_then.done():  # the last poll of a sort waits for a second
         await talk.clock.pass_time(1)
     await sorted_then
-    assert [(await talk.head(head)).left for head in heads] == ["", "conversation", "conversation"]
+    assert [(await talk.head(head)).turn.parked for head in heads] == [
+        "",
+        "conversation",
+        "conversation",
+    ]
 
 
 @pytest.mark.parametrize("is_serial", [True, False])

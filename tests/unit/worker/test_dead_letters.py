@@ -49,7 +49,7 @@ class Stack:
 
     async def attempt(self, head: Head) -> Head:
         """One more attempt that has claimed the turn and never came back."""
-        claim = Commit(token=f"attempt-{head.attempts}", claims=True)
+        claim = Commit(token=f"attempt-{head.turn.attempts}", claims=True)
         return await self.storage.commit(head, claim)
 
     async def used_up(self) -> Head:
@@ -81,7 +81,7 @@ def body(head: Head, kind: Kind = "run", *, turn: int | None = None) -> str:
         scope=head.scope,
         task_id=head.task_id,
         incarnation=head.incarnation,
-        turn=turn or head.turn,
+        turn=turn or head.turn.number,
     )
     return Operation(operation=kind, params=params).model_dump_json()
 
@@ -122,7 +122,7 @@ async def test_a_turn_with_attempts_left_is_due_at_once(
         head = await stack.attempt(head)
     assert await stack.dead_letters.handle(body(head)) == "resent"
     resent = await stack.head(head)
-    assert (resent.version, resent.sends) == (head.version, 7)
+    assert (resent.version, resent.turn.sends) == (head.version, 7)
     assert resent.due_at == stack.clock.now_ms()
     (record,) = [r for r in caplog.records if getattr(r, "action", "") == "dead_letter_resent"]
     assert record.levelname == "WARNING"
@@ -152,7 +152,7 @@ async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
 
     monkeypatch.setattr(DurableStorage, "postpone", claimed_first)
     assert await stack.dead_letters.handle(body(head)) == "failed"
-    assert (await stack.head(head)).attempts == 2
+    assert (await stack.head(head)).turn.attempts == 2
 
 
 async def test_a_turn_that_ends_meanwhile_is_dropped(

@@ -55,14 +55,14 @@ async def test_a_failed_attempt_leaves_its_end_on_head(caplog: pytest.LogCapture
     task = await bench.send()
     assert await bench.work() is False
     head = await bench.head(task)
-    assert head.token is not None
+    assert head.turn.token is not None
     correlation_id = line(caplog, "retry")["correlation_id"]
-    assert head.released is not None
-    assert head.released.at is not None
-    assert head.status_at <= head.released.at <= clock.now_ms()
-    end = AttemptEnd(token=head.token, reason="ValueError", correlation_id=correlation_id)
-    assert replace(head.released, at=None, place="") == end
-    assert head.was_released
+    assert head.turn.released is not None
+    assert head.turn.released.at is not None
+    assert head.status_at <= head.turn.released.at <= clock.now_ms()
+    end = AttemptEnd(token=head.turn.token, reason="ValueError", correlation_id=correlation_id)
+    assert replace(head.turn.released, at=None, place="") == end
+    assert head.turn.released is not None
     claim = (await bench.records(task))[-1]
     assert claim.worker == process_name()
 
@@ -74,7 +74,7 @@ async def test_the_next_attempt_takes_the_end_into_the_log(
     bench = Bench(Agent(fail), max_attempts=2, retry_base_s=0)
     task = await bench.send()
     await bench.work()
-    released = (await bench.head(task)).released
+    released = (await bench.head(task)).turn.released
     assert await bench.work() is True
     ends = [record.ended for record in await bench.records(task) if record.ended is not None]
     logged = line(caplog, "gave_up")
@@ -183,7 +183,7 @@ async def end_of(agent: AgentExecutor, **settings: Any) -> AttemptEnd:
     bench = Bench(agent, max_attempts=2, retry_base_s=0, **settings)
     task = await bench.send()
     await bench.work()
-    end = (await bench.head(task)).released
+    end = (await bench.head(task)).turn.released
     assert end is not None
     return end
 
@@ -285,7 +285,7 @@ async def test_an_attempt_is_released_by_its_own_token() -> None:
     working = asyncio.create_task(bench.work())
     await clock.pass_time(4)
     assert await working is False
-    assert (await bench.head(task)).was_released
+    assert (await bench.head(task)).turn.released is not None
 
 
 # -- attempts that are interrupted -----------------------------------------------------------
@@ -327,7 +327,7 @@ async def test_an_error_that_nothing_foresees_counts(monkeypatch: pytest.MonkeyP
     for _ in range(3):
         await bench.work()
     head = await bench.head(task)
-    assert (head.state, head.attempts) == (S.TASK_STATE_FAILED, 3)
+    assert (head.state, head.turn.attempts) == (S.TASK_STATE_FAILED, 3)
 
 
 async def test_a_shutdown_releases_the_turns_that_it_interrupts(
@@ -339,18 +339,18 @@ async def test_a_shutdown_releases_the_turns_that_it_interrupts(
     bench = Bench(Agent(begin), clock=clock)
     task = await bench.send()
     worker = await serving(bench, clock)
-    token = (await bench.head(task)).token
+    token = (await bench.head(task)).turn.token
     assert token is not None
     await told_to_end(bench, worker)
     head = await bench.head(task)
     correlation_id = line(caplog, "shutdown")["correlation_id"]
-    assert head.released is not None
-    assert head.released.at is not None
-    assert replace(head.released, at=None) == AttemptEnd(
+    assert head.turn.released is not None
+    assert head.turn.released.at is not None
+    assert replace(head.turn.released, at=None) == AttemptEnd(
         token=token, reason=SHUTDOWN, correlation_id=correlation_id
     )
     await bench.storage.commit(head, Commit(token="next", claims=True))
-    assert (await bench.records(task))[-1].ended == head.released
+    assert (await bench.records(task))[-1].ended == head.turn.released
 
 
 @pytest.mark.parametrize("end", [S.TASK_STATE_COMPLETED, S.TASK_STATE_INPUT_REQUIRED])
@@ -396,7 +396,7 @@ async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
     task = await bench.send()
     worker = asyncio.create_task(bench.work())
     await idle()
-    assert (await bench.head(task)).token is not None
+    assert (await bench.head(task)).turn.token is not None
     asked = asyncio.Event()
 
     async def unanswered(*_: object, **__: object) -> bool:
@@ -417,7 +417,7 @@ async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
     assert worker.done()
     assert worker.cancelled()
     bench.operations.is_closed = False
-    assert not (await bench.head(task)).was_released
+    assert (await bench.head(task)).turn.released is None
     assert (await bench.deliver()).attempt == 2
 
 
@@ -446,7 +446,7 @@ async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(
         test.uncancel()
         await asyncio.wait([worker])
         head = await bench.head(task)
-        assert (head.attempts, head.was_released) == (attempts, False)
+        assert (head.turn.attempts, head.turn.released is not None) == (attempts, False)
     assert [record.__dict__.get("action") for record in caplog.records].count("cut_off") == 2
     assert await bench.work() is True
     assert (await bench.head(task)).state == S.TASK_STATE_FAILED
@@ -471,13 +471,13 @@ async def test_an_unforeseen_error_releases_the_turn(
     give_back = handle.nack
 
     async def noted(*, delay_s: float = 0) -> None:
-        released_at_nack.append((await bench.head(task)).was_released)
+        released_at_nack.append((await bench.head(task)).turn.released is not None)
         await give_back(delay_s=delay_s)
 
     monkeypatch.setattr(handle, "nack", noted)
     assert await bench.adapter.process(handle) is False
     assert released_at_nack == [True]
-    released = (await bench.head(task)).released
+    released = (await bench.head(task)).turn.released
     assert released is not None
     assert released.reason == "LookupError"
     assert released.correlation_id == line(caplog, "delivery_failed")["correlation_id"]

@@ -97,14 +97,14 @@ async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
             assert await bench.work() is (attempt == 3)
         healthy.set()
         assert await neighbour
-    assert ((await bench.head(bad)).state, (await bench.head(bad)).attempts) == (
+    assert ((await bench.head(bad)).state, (await bench.head(bad)).turn.attempts) == (
         S.TASK_STATE_FAILED,
         3,
     )
     ended = [record.ended.reason for record in await bench.records(bad) if record.ended]
     assert ended == ["SystemExit" if call is exits else "KeyboardInterrupt"] * 3
     now = await bench.head(good)
-    assert (now.state, now.attempts) == (S.TASK_STATE_COMPLETED, 1)
+    assert (now.state, now.turn.attempts) == (S.TASK_STATE_COMPLETED, 1)
 
 
 async def test_an_exit_does_not_hold_up_a_cancel() -> None:

@@ -210,7 +210,7 @@ async def test_leaving_is_no_cancel(
     assert ended == [ends]
     assert set(heard) == {"TurnLeft", "finally"}
     assert heard.count("TurnLeft") == heard.count("finally")
-    assert head.attempts == 0
+    assert head.turn.attempts == 0
     assert not [line for line in caplog.records if line.levelno > logging.INFO], caplog.text
     await stand.pass_time(3600)
     working = asyncio.create_task(stand.work())
@@ -228,8 +228,8 @@ async def left_by(stand: Stand, *, is_handed_over: bool) -> Head:
     await stand.bench.adapter.process(handle)
     stand.queue.is_closed = False
     head = await stand.head()
-    assert head.released is not None
-    assert head.released.reason == ("handover" if is_handed_over else "asleep")
+    assert head.turn.released is not None
+    assert head.turn.released.reason == ("handover" if is_handed_over else "asleep")
     return head
 
 
@@ -279,7 +279,7 @@ async def test_each_call_says_that_the_turn_has_left() -> None:
     assert (did, heard) == ([], [f"{name} in a thread" for name in CALLS])
     await stand.pass_time(3600)
     head = await stand.work()
-    assert (head.state, head.attempts) == (S.TASK_STATE_COMPLETED, 1)
+    assert (head.state, head.turn.attempts) == (S.TASK_STATE_COMPLETED, 1)
 
 
 async def _awaited(work: Awaitable[Any]) -> Any:
@@ -356,4 +356,4 @@ async def test_executors_of_the_sdk_leave_as_workers_do() -> None:
     await bench.work()
     head = await bench.head(head)
     assert heard == ["left", "left"]
-    assert (head.left, head.state) == ("asleep", TaskState.TASK_STATE_WORKING)
+    assert (head.turn.parked, head.state) == ("asleep", TaskState.TASK_STATE_WORKING)

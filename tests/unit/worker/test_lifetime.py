@@ -349,7 +349,7 @@ async def test_a_turn_is_given_back_before_the_deadline(caplog: pytest.LogCaptur
     assert agent.cancelled == []
     again = await bench.deliver()
     assert again.attempt == 2
-    assert (await bench.head(task)).attempts == 1
+    assert (await bench.head(task)).turn.attempts == 1
 
 
 async def test_a_deadline_on_the_last_attempt_fails_the_task() -> None:

@@ -49,7 +49,7 @@ SUBMITTED = TaskState.TASK_STATE_SUBMITTED
 
 TABLE: dict[type, tuple[str, ...]] = {
     DurableStorage: (
-        *("head", "read", "look", "postpone", "_insert", "_apply"),
+        *("head", "read", "look", "postpone", "_create", "_apply"),
         "request_cancel",
     ),
     Table: ("first",),

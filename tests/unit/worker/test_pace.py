@@ -136,8 +136,8 @@ async def test_a_deadline_is_kept_while_the_agent_waits() -> None:
     assert working.done()
     assert not await working
     head = await world.bench.head(task)
-    assert head.released is not None
-    assert head.released.reason == "DeadlineError"
+    assert head.turn.released is not None
+    assert head.turn.released.reason == "DeadlineError"
 
 
 async def test_an_end_is_stored_before_the_deadline() -> None:

@@ -22,12 +22,12 @@ from a2a_serverless.tasks.attempts import (
     after_interruption,
     after_passing,
 )
-from a2a_serverless.tasks.head import Head, Operation, Spared
+from a2a_serverless.tasks.head import Head, Operation, Uncounted
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import FinalError, RetryLater, TaskContext, Worker
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing import AgentBench
-from tests.support.heads import SMALL
+from tests.support.heads import SMALL, with_fields
 from tests.support.queues import MemoryQueue
 from tests.support.workers import (
     Agent,
@@ -104,8 +104,8 @@ async def test_a_model_that_comes_back_fails_no_task(away_s: int, headers: dict[
     heads = await served(bench, clock, tasks, within_s=2 * away_s + 60)
     assert Counter(head.state for head in heads) == {S.TASK_STATE_COMPLETED: TASKS}
     assert max(model.asked.values()) <= MOST_STARTS
-    assert {head.attempts for head in heads} == {1}
-    assert {head.spared.faults for head in heads} == {n - 1 for n in model.asked.values()}
+    assert {head.turn.attempts for head in heads} == {1}
+    assert {head.turn.uncounted.faults for head in heads} == {n - 1 for n in model.asked.values()}
 
 
 async def test_refused_credentials_fail_at_once() -> None:
@@ -167,12 +167,12 @@ async def test_the_wait_stands_on_the_task() -> None:
     task = await bench.send()
     assert await bench.work() is False
     head, shown = await bench.head(task), await bench.task(task)
-    assert head.released is not None
-    assert head.was_released
-    assert (head.attempts, head.spared.faults) == (0, 1)
-    assert head.spared.waited == head.released.until - clock.now_ms()
-    assert head.released.reason == "HTTPStatusError: HTTP 429"
-    assert 40_000 <= head.released.until - clock.now_ms() <= 44_000
+    assert head.turn.released is not None
+    assert head.turn.released is not None
+    assert (head.turn.attempts, head.turn.uncounted.faults) == (0, 1)
+    assert head.turn.uncounted.waited == head.turn.released.until - clock.now_ms()
+    assert head.turn.released.reason == "HTTPStatusError: HTTP 429"
+    assert 40_000 <= head.turn.released.until - clock.now_ms() <= 44_000
     assert shown.status.state == S.TASK_STATE_WORKING
     assert status_text(shown).startswith(
         "The agent waits for a service that it calls (HTTP 429) and starts again at 2023-11-14T22:"
@@ -201,7 +201,7 @@ def test_an_agent_says_that_it_has_to_wait() -> None:
         run = bench.send("find it")
         assert (run.state, run.text) == ("completed", "found")
         assert bench.clock.monotonic() - began >= 90
-        assert run.head.attempts == 1
+        assert run.head.turn.attempts == 1
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ async def test_other_failures_keep_their_attempts() -> None:
     bench = bench_of(Agent(execute), clock)
     task = await bench.send()
     (head,) = await served(bench, clock, [task], within_s=60)
-    assert (head.state, head.attempts, errors) == (S.TASK_STATE_FAILED, 3, [])
+    assert (head.state, head.turn.attempts, errors) == (S.TASK_STATE_FAILED, 3, [])
 
 
 async def test_a_delivery_that_comes_early_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +291,7 @@ async def test_the_time_in_which_the_agent_works_is_no_wait() -> None:
     bench = bench_of(Agent(execute), clock, visibility_s=10_000)
     task = await bench.send()
     (head,) = await served(bench, clock, [task], within_s=4000)
-    assert (head.state, head.attempts, len(starts)) == (S.TASK_STATE_COMPLETED, 1, 3)
+    assert (head.state, head.turn.attempts, len(starts)) == (S.TASK_STATE_COMPLETED, 1, 3)
 
 
 async def test_without_retry_minutes_an_asked_wait_still_counts() -> None:
@@ -304,7 +304,7 @@ async def test_without_retry_minutes_an_asked_wait_still_counts() -> None:
     bench = bench_of(Agent(execute), clock, retry_minutes=0)
     task = await bench.send()
     assert await bench.work() is False
-    released = (await bench.head(task)).released
+    released = (await bench.head(task)).turn.released
     assert released is not None
     assert released.until - clock.now_ms() == 90_000
 
@@ -322,7 +322,11 @@ async def test_a_fault_is_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(bench.storage), "change", unheard)
     assert await bench.work() is False
     head = await bench.head(task)
-    assert (head.attempts, head.spared.faults, head.was_released) == (0, 1, True)
+    assert (head.turn.attempts, head.turn.uncounted.faults, head.turn.released is not None) == (
+        0,
+        1,
+        True,
+    )
 
 
 async def test_a_shutdown_behind_a_wait_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +352,7 @@ async def test_a_shutdown_behind_a_wait_keeps_it(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(asyncio.CancelledError):
         await working
     assert await bench.head(task) == head
-    assert head.spared.faults == 1
+    assert head.turn.uncounted.faults == 1
 
 
 @pytest.mark.parametrize("text", ["half \ud800 of a character", "x" * 2_000_000])
@@ -394,7 +398,7 @@ async def test_the_sweeper_leaves_a_turn_that_waits() -> None:
     for _ in range(13):
         assert (await sweeper.sweep()).sent == 0
         await clock.pass_time(60)
-    assert (await bench.head(task)).sends == 0
+    assert (await bench.head(task)).turn.sends == 0
 
 
 async def test_a_cancel_ends_the_wait() -> None:
@@ -446,9 +450,9 @@ async def test_interruptions_are_bounded(caplog: pytest.LogCaptureFixture) -> No
 )
 def test_the_first_interruptions_use_up_no_attempt(interruptions: int, attempts: int) -> None:
     """Up to the bound the count of attempts stays; beyond it each one counts."""
-    head = replace(SMALL, attempts=1, spared=Spared(interruptions=interruptions))
-    counted, spared = after_interruption(head)
-    assert (counted, spared.interruptions) == (attempts, interruptions + 1)
+    head = with_fields(SMALL, attempts=1, uncounted=Uncounted(interruptions=interruptions))
+    counted, uncounted = after_interruption(head.turn, head.turn.attempts)
+    assert (counted, uncounted.interruptions) == (attempts, interruptions + 1)
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
@@ -456,8 +460,8 @@ def test_the_first_interruptions_use_up_no_attempt(interruptions: int, attempts:
 def test_the_starts_are_spread_over_the_window(jitter: float, minutes: float) -> None:
     """Ten starts cover a third of the window or more, and all of them lie within it."""
     retry = RetryPolicy(window_s=minutes * 60, jitter=lambda: jitter)
-    spared = Spared()
-    while (later := after_passing(spared, retry)) is not None:
-        spared = later
-    assert spared.faults == MOST_STARTS - 1
-    assert retry.window_s / 3 <= spared.waited / 1000 <= retry.window_s
+    uncounted = Uncounted()
+    while (later := after_passing(uncounted, retry)) is not None:
+        uncounted = later
+    assert uncounted.faults == MOST_STARTS - 1
+    assert retry.window_s / 3 <= uncounted.waited / 1000 <= retry.window_s

@@ -104,7 +104,7 @@ async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
             report = await sweeper.sweep()
             assert (report.sent, report.given_up) == (0, 0)
         head = await bench.head(task)
-        assert (head.attempts, head.sends, len(agent.started)) == (1, 0, 1)
+        assert (head.turn.attempts, head.turn.sends, len(agent.started)) == (1, 0, 1)
         await clock.pass_time(HOUR_S)
         assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
     assert len(agent.started) == 1
@@ -159,9 +159,9 @@ async def test_a_shutdown_costs_no_attempt() -> None:
         serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
         await clock.pass_time(2)
         head = await bench.head(task)
-        assert head.attempts == 1
+        assert head.turn.attempts == 1
         await _told_to_end(bench, serving)
-        assert (await bench.head(task)).attempts == 0
+        assert (await bench.head(task)).turn.attempts == 0
     serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
     await clock.pass_time(10)
     assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
@@ -181,9 +181,9 @@ async def test_a_shutdown_leaves_the_attempts_before_it() -> None:
     await bench.storage.commit(await bench.head(task), Commit(token="dead", claims=True))
     serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
     await clock.pass_time(2)
-    assert (await bench.head(task)).attempts == 2
+    assert (await bench.head(task)).turn.attempts == 2
     await _told_to_end(bench, serving)
-    assert (await bench.head(task)).attempts == 1
+    assert (await bench.head(task)).turn.attempts == 1
 
 
 async def _told_to_end(bench: Bench, serving: asyncio.Task[None]) -> None:

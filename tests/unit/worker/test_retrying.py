@@ -60,7 +60,7 @@ async def test_an_agent_is_started_max_attempts_times(
     assert outcomes == [False] * (max_attempts - 1) + [True]
     assert len(agent.started) == max_attempts
     head = await bench.head(task)
-    assert (head.state, head.attempts) == (S.TASK_STATE_FAILED, max_attempts)
+    assert (head.state, head.turn.attempts) == (S.TASK_STATE_FAILED, max_attempts)
     text = status_text(await bench.task(task))
     assert FIXED.fullmatch(text)
     logged = [r for r in caplog.records if getattr(r, "action", "") == "gave_up"]
@@ -224,7 +224,7 @@ async def test_an_agent_that_cancels_itself_is_retried() -> None:
     bench = Bench(Agent(confused), retry_base_s=0)
     task = await bench.send()
     assert await bench.work() is False
-    assert (await bench.head(task)).attempts == 1
+    assert (await bench.head(task)).turn.attempts == 1
 
 
 async def test_a_group_without_a_final_exception_is_retried() -> None:
@@ -232,7 +232,7 @@ async def test_a_group_without_a_final_exception_is_retried() -> None:
     bench = Bench(Agent(raising(group(ValueError(), TimeoutError()))), retry_base_s=0)
     task = await bench.send()
     assert await bench.work() is False
-    assert (await bench.head(task)).attempts == 1
+    assert (await bench.head(task)).turn.attempts == 1
 
 
 async def test_an_agent_that_exits_fails_alone() -> None:
@@ -244,7 +244,7 @@ async def test_an_agent_that_exits_fails_alone() -> None:
     bench = Bench(Agent(leaves), retry_base_s=0)
     task = await bench.send()
     assert await bench.work() is False
-    assert (await bench.head(task)).attempts == 1
+    assert (await bench.head(task)).turn.attempts == 1
 
 
 async def test_what_a_failed_attempt_had_not_committed_is_gone() -> None:
@@ -302,7 +302,7 @@ async def test_a_commit_that_was_applied_without_an_answer_counts_once(
     await clock.pass_time(101)
     assert await working is True
     now = await bench.head(task)
-    assert (now.attempts, now.state) == (1, S.TASK_STATE_COMPLETED)
+    assert (now.turn.attempts, now.state) == (1, S.TASK_STATE_COMPLETED)
 
 
 async def test_an_unexpected_error_gives_the_delivery_back(

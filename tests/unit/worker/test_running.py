@@ -47,7 +47,7 @@ async def test_a_fast_agent_costs_one_commit() -> None:
     task = await bench.send()
     assert await bench.work()
     head = await bench.head(task)
-    assert (head.version, head.attempts, head.finished_turn) == (2, 1, 1)
+    assert (head.version, head.turn.attempts, head.turn.is_open) == (2, 1, False)
     assert artifact_texts(await bench.task(task)) == {"a": ["one two three"]}
 
 
@@ -91,7 +91,7 @@ async def test_a_second_delivery_claims_before_its_agent_starts() -> None:
     seen = []
 
     async def look(context: RequestContext, queue: EventQueue) -> None:
-        seen.append((await bench.head(task)).attempts)
+        seen.append((await bench.head(task)).turn.attempts)
         await complete(context, queue)
 
     bench = Bench(Agent(look))
@@ -169,7 +169,7 @@ async def test_the_fence_meets_a_commit_too() -> None:
     task = await bench.send()
     assert await bench.work() is False
     head = await bench.head(task)
-    assert (head.token, head.version) == ("other", 2)
+    assert (head.turn.token, head.version) == ("other", 2)
 
 
 async def test_a_write_by_others_is_rebased_over() -> None:
@@ -288,7 +288,7 @@ async def test_auth_required_ends_the_turn_when_execute_returns() -> None:
     assert await bench.work()
     head = await bench.head(task)
     assert (head.version, head.state) == (2, S.TASK_STATE_AUTH_REQUIRED)
-    assert not head.turn_is_open
+    assert not head.turn.is_open
 
 
 async def test_an_operation_of_a_waiting_turn_works_on_the_current_one_first() -> None:

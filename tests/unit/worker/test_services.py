@@ -25,7 +25,7 @@ from a2a.utils.errors import A2AError, InternalError
 from google.auth.exceptions import DefaultCredentialsError, TransportError
 
 from a2a_serverless.tasks.attempts import RetryPolicy
-from a2a_serverless.tasks.head import Spared
+from a2a_serverless.tasks.head import Uncounted
 from a2a_serverless.worker import FinalError, RetryLater
 from a2a_serverless.worker.failures import is_final
 from a2a_serverless.worker.services import (
@@ -354,7 +354,7 @@ def test_headers_of_any_kind() -> None:
 
 def test_the_end_of_the_waits_is_told_as_it_is() -> None:
     """Without a wait that was asked for, the client reads how often the service was not there."""
-    waited = Spared(faults=4, waited=900_000)
+    waited = Uncounted(faults=4, waited=900_000)
     text = no_longer(Passing("HTTP 503"), waited, RetryPolicy())
     assert text.startswith("A service that the agent calls was not there at 5 starts (HTTP 503):")
 

@@ -166,7 +166,7 @@ async def test_a_turn_ends_at_its_own_limit() -> None:
     await function.clock.pass_time(LIMIT_S - 1)
     assert function.running == {"slow"}
     await function.clock.pass_time(2)
-    assert (await function.bench.head(head)).attempts == 2
+    assert (await function.bench.head(head)).turn.attempts == 2
     await function.clock.pass_time(200)
     assert invocation.done()
     await function.work_off()

@@ -169,7 +169,7 @@ async def test_those_who_wait_are_woken_by_turns() -> None:
     world = Stand()
     heads = [await world.lose(user) for user in ("ann", "ann", "ann", "bob", "bob")]
     for at, head in enumerate(heads):
-        await world.storage.for_scope(Scope(head.scope)).leave(head, "share", at=at)
+        await world.storage.for_scope(Scope(head.scope)).park(head, "share", at=at)
     for _ in heads:
         world.clock.advance(10)
         await world.shares.refill(1)
@@ -187,7 +187,7 @@ async def test_a_woken_turn_without_a_place_stands_in_line_again() -> None:
     heads = []
     for _ in range(2):
         heads.append(head := await world.lose())
-        await world.storage.for_scope(Scope(head.scope)).leave(head, "share", at=head.created_at)
+        await world.storage.for_scope(Scope(head.scope)).park(head, "share", at=head.created_at)
         world.clock.advance(1)
     await world.shares.refill(1)
     await world.send("bob")
@@ -211,7 +211,7 @@ async def test_each_idle_place_of_a_process_gets_a_turn_at_once() -> None:
     handle = await world.receive()
     for _ in range(9):
         head = await world.lose()
-        await world.storage.for_scope(Scope(head.scope)).leave(head, "share")
+        await world.storage.for_scope(Scope(head.scope)).park(head, "share")
     world.shares.idle = lambda: 6
     await world.shares.beside(handle, asyncio.Event(), is_late=False)
     assert len(world.copies()) == 7
@@ -223,8 +223,8 @@ async def test_a_dead_worker_keeps_no_share() -> None:
     world = Stand()
     head = await world.lose()
     storage = world.storage.for_scope(Scope(head.scope))
-    left_head = await storage.leave(head, "share")
-    woken = None if left_head is None else await storage.wake(left_head)
+    left_head = await storage.park(head, "share")
+    woken = None if left_head is None else await storage.requeue(left_head)
     assert woken is not None
     assert [each.task_id for each in await shares.woken(world.storage)] == [head.task_id]
     await storage.commit(woken, Commit(token="dead", claims=True))
@@ -267,7 +267,7 @@ async def test_the_old_message_of_a_turn_in_line_is_dropped() -> None:
     running = await world.send()
     handle = await world.receive()
     old = await world.send()
-    assert await world.storage.for_scope(Scope(old.scope)).leave(old, "share") is not None
+    assert await world.storage.for_scope(Scope(old.scope)).park(old, "share") is not None
     world.clock.advance(2)
     await world.shares.beside(handle, asyncio.Event(), is_late=True)
     assert world.copies() == [running.task_id, old.task_id]
@@ -295,7 +295,7 @@ async def test_a_place_that_leaves_its_turn_runs_a_woken_one() -> None:
     world = Stand()
     for user in ("ann", "bob"):
         head = await world.lose(user)
-        await world.storage.for_scope(Scope(head.scope)).leave(head, "share", at=0)
+        await world.storage.for_scope(Scope(head.scope)).park(head, "share", at=0)
     own = await world.send()
     handle = await world.receive()
     await world.shares.refill(1)

@@ -254,7 +254,7 @@ async def test_a_sleep_until_a_time_leaves_a_worker_that_ends_before() -> None:
     stand = Stand(handle, clock=PacedClock(), max_attempts=1)
     until = stand.clock.now_ms() / 1000 + 150
     await stand.send()
-    assert (await stand.work(deadline_s=240)).left == "asleep"
+    assert (await stand.work(deadline_s=240)).turn.parked == "asleep"
     await stand.pass_time(51)
     assert (await stand.work()).state == S.TASK_STATE_COMPLETED
     assert 0 <= woke[0] < MINUTE
@@ -275,7 +275,7 @@ async def test_a_worker_that_is_told_to_stop_leaves_at_a_sleep(*, has_records: b
     await stand.send()
     await stand.bench.adapter.process(await stand.bench.deliver())
     head = await stand.head()
-    assert head.left == ("asleep" if has_records else "")
+    assert head.turn.parked == ("asleep" if has_records else "")
     assert head.is_terminal != has_records
 
 
@@ -290,5 +290,5 @@ async def test_short_sleeps_alone_are_not_recorded() -> None:
     stand = Stand(handle)
     await stand.send()
     head = await stand.work()
-    assert (head.checkpoint, head.needs) == (0, 0)
+    assert (head.turn.checkpoint, head.needs) == (0, 0)
     assert await recorded(stand) == []

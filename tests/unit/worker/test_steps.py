@@ -433,7 +433,7 @@ async def test_a_step_is_tried_again_in_its_attempt() -> None:
     stand = Stand(handle)
     await stand.send()
     head = await stand.work()
-    assert (len(ran), head.left, head.attempts) == (2, "asleep", 0)
+    assert (len(ran), head.turn.parked, head.turn.attempts) == (2, "asleep", 0)
     await stand.pass_time(60)
     await stand.work()
     assert len(ran) == 3
@@ -581,7 +581,7 @@ async def test_a_turn_longer_than_a_worker_is_handed_over() -> None:
     kinds = await stand.kinds()
     assert "Restarted" not in kinds
     assert kinds.count("ArtifactWritten") == 20
-    assert head.resends == 0
+    assert head.turn.resends == 0
 
 
 async def test_a_turn_leaves_before_a_step_that_may_not_end_in_time() -> None:
@@ -621,8 +621,8 @@ async def test_a_worker_that_is_told_to_stop_hands_over() -> None:
     assert await stand.bench.adapter.process(handle_)
     head = await stand.head()
     assert ran == ["one", "two"]
-    assert head.released is not None
-    assert (head.released.reason, head.sends, head.attempts) == ("handover", 1, 0)
+    assert head.turn.released is not None
+    assert (head.turn.released.reason, head.turn.sends, head.turn.attempts) == ("handover", 1, 0)
 
 
 async def test_a_turn_that_was_not_sent_on_is_sent_by_the_sweeper(
@@ -681,12 +681,12 @@ async def test_a_long_sleep_holds_no_worker() -> None:
     stand = Stand(handle)
     await stand.send()
     head = await stand.work()
-    assert (head.left, head.attempts, head.state) == ("asleep", 0, S.TASK_STATE_WORKING)
+    assert (head.turn.parked, head.turn.attempts, head.state) == ("asleep", 0, S.TASK_STATE_WORKING)
     await stand.pass_time(4 * 3600)
     assert not left(stand.queue)
     await stand.pass_time(3600)
     head = await stand.work()
-    assert (head.state, head.resends) == (S.TASK_STATE_COMPLETED, 0)
+    assert (head.state, head.turn.resends) == (S.TASK_STATE_COMPLETED, 0)
     assert (ran, stand.script.starts) == (["first", "second"], 2)
     assert "Restarted" not in await stand.kinds()
 
@@ -732,7 +732,7 @@ async def test_sleeps_beside_one_another_each_end_at_their_time() -> None:
     begun = stand.clock.now_ms()
     await stand.send()
     for _ in range(4):
-        assert (await stand.work()).left == "asleep"
+        assert (await stand.work()).turn.parked == "asleep"
         await stand.pass_time(3600)
     head = await stand.work()
     assert head.state == S.TASK_STATE_COMPLETED
@@ -777,7 +777,7 @@ async def test_a_sleeping_turn_is_canceled_at_once() -> None:
     stand, head = await run(handle)
     await stand.bench.cancel(head)
     head = await stand.work()
-    assert (head.state, head.left, head.due_at) == (S.TASK_STATE_CANCELED, "", None)
+    assert (head.state, head.turn.parked, head.due_at) == (S.TASK_STATE_CANCELED, "", None)
     assert stand.script.starts == 1
 
 
@@ -955,7 +955,7 @@ async def test_a_late_copy_does_not_wake_a_sleeping_turn() -> None:
     assert stand.script.starts == 1
     storage = stand.bench.storage_of(head)
     assert not await storage.change(
-        head, partial(renewing, token=head.token or "", due_at=stand.clock.now_ms())
+        head, partial(renewing, token=head.turn.token or "", due_at=stand.clock.now_ms())
     )
     assert (await stand.head()).due_at == head.due_at
 
@@ -1043,7 +1043,7 @@ async def test_a_turn_of_a_day_is_handed_over_a_hundred_times() -> None:
     stand = Stand(handle, clock=PacedClock(), max_attempts=1)
     await stand.send()
     head = await stand.work(deadline_s=900, times=120)
-    assert (head.state, head.resends) == (S.TASK_STATE_COMPLETED, 0)
+    assert (head.state, head.turn.resends) == (S.TASK_STATE_COMPLETED, 0)
     assert stand.script.starts == 101
     assert (await stand.sweeper.sweep()).sent == 0
 
@@ -1314,7 +1314,7 @@ async def test_a_step_after_the_end_is_a_plain_call(caplog: pytest.LogCaptureFix
         await ctx.sleep(3600)
 
     _, head = await run(handle)
-    assert (head.state, ran, head.checkpoint) == (S.TASK_STATE_COMPLETED, ["late"], 0)
+    assert (head.state, ran, head.turn.checkpoint) == (S.TASK_STATE_COMPLETED, ["late"], 0)
     assert "Call after the end of the turn: ctx.step" in caplog.text
 
 
@@ -1327,7 +1327,7 @@ async def test_without_steps_nothing_is_recorded() -> None:
         await ctx.complete()
 
     stand, head = await run(handle)
-    assert (head.checkpoint, head.needs) == (0, 0)
+    assert (head.turn.checkpoint, head.needs) == (0, 0)
     assert "Recorded" not in await stand.kinds()
     item = (await stand.bench.storage.table.load([head_key(head.scope, head.task_id)])).popitem()[1]
     assert item is not None

@@ -119,7 +119,7 @@ async def test_a_turn_that_was_never_sent_is_sent(stack: Stack) -> None:
         scope=scope.digest,
         task_id=head.task_id,
         incarnation=head.incarnation,
-        turn=head.turn,
+        turn=head.turn.number,
         copy_number=1,
     )
     first = operation.model_copy(
@@ -153,9 +153,9 @@ async def test_a_turn_that_was_woken_often_is_not_stuck(
     monkeypatch.setattr(metrics, "count", lambda name, *_, **__: counted.append(name))
     head = await stack.open()
     for _ in range(sweeper.STUCK_AFTER):
-        left = await stack.storage.leave(head, reason)
+        left = await stack.storage.park(head, reason)
         assert left is not None
-        woken = await stack.storage.wake(left)
+        woken = await stack.storage.requeue(left)
         assert woken is not None
         head = woken
     for wait in (60, 120, 240):
@@ -179,7 +179,7 @@ async def test_only_a_turn_out_of_line_has_been_left_by_its_worker(
     stack.clock.advance(LEASE_S)
     await stack.sweep()
     assert told.count("AgeOfLeftTurns") == 1
-    assert await stack.storage.leave(await stack.head(head), "conversation")
+    assert await stack.storage.park(await stack.head(head), "conversation")
     stack.clock.advance(LEASE_S)
     assert await stack.sweep() == SweepReport(passed=1)
     assert told.count("AgeOfLeftTurns") == 1
@@ -201,7 +201,7 @@ async def test_a_claimed_turn_is_sent_again_too(stack: Stack) -> None:
     assert await stack.sweep() == SweepReport()
     stack.clock.advance(1)
     assert await stack.sweep() == SweepReport(sent=1)
-    assert stack.queue.sent[0].params.turn == head.turn
+    assert stack.queue.sent[0].params.turn == head.turn.number
 
 
 async def test_a_finished_turn_is_not_watched(stack: Stack) -> None:
@@ -243,7 +243,7 @@ async def test_of_two_sweepers_one_sends(stack: Stack, monkeypatch: pytest.Monke
     monkeypatch.setattr(DurableStorage, "postpone", lost)
     assert await stack.sweep() == SweepReport(passed=1)
     assert stack.queue.sent == []
-    assert (await stack.head(head)).sends == 0
+    assert (await stack.head(head)).turn.sends == 0
 
 
 async def test_a_queue_that_is_down_costs_no_wait(
@@ -255,7 +255,7 @@ async def test_a_queue_that_is_down_costs_no_wait(
     stack.queue.is_down = True
     for _ in range(60):
         assert await stack.sweep() == SweepReport(failed=1)
-        assert (await stack.head(head)).sends == 0
+        assert (await stack.head(head)).turn.sends == 0
         stack.clock.advance(60)
     assert "sweep_failed" in actions(caplog)
     stack.queue.is_down = False
@@ -278,7 +278,7 @@ async def test_an_unforeseen_error_of_the_queue_costs_no_wait_either(
     with monkeypatch.context() as broken:
         broken.setattr(stack.queue, "send", no_thread)
         assert await stack.sweep() == SweepReport(failed=1)
-    assert (await stack.head(head)).sends == 0
+    assert (await stack.head(head)).turn.sends == 0
     assert await stack.sweep() == SweepReport(sent=1)
     assert [op.params.copy_number for op in stack.queue.sent] == [1]
 
@@ -312,7 +312,7 @@ async def test_a_claim_beside_a_send_that_fails_stays(
     monkeypatch.setattr(stack.queue, "send", taken)
     assert await stack.sweep() == SweepReport(failed=1)
     claimed = await stack.head(head)
-    assert (claimed.token, claimed.sends) == ("t", 1)
+    assert (claimed.turn.token, claimed.turn.sends) == ("t", 1)
     assert claimed.due_at is not None
     assert claimed.due_at > stack.clock.now_ms()
 
@@ -399,7 +399,7 @@ async def test_a_message_that_waited_has_its_time_from_its_turn_on(stack: Stack)
     head = await stack.storage.commit(head, Commit(entries=(TurnOpened(request("key")),)))
     stack.clock.advance(3 * DAY_S)
     head = await stack.storage.commit(head, Commit(token="t", ends_turn=True))
-    assert head.turn_is_open
+    assert head.turn.is_open
     stack.clock.advance(DAY_S - 0.001)
     assert await stack.sweep() == SweepReport(sent=1)
     stack.clock.advance(2 * WAITING_S)
@@ -514,7 +514,7 @@ async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.Monk
 
         return slowed
 
-    for name in ("postpone", "leave"):
+    for name in ("postpone", "park"):
         monkeypatch.setattr(DurableStorage, name, slow(getattr(DurableStorage, name)))
     assert await stack.sweep(budget_s=25) == SweepReport(
         sent=MOST_COPIES, left=at_once - MOST_COPIES

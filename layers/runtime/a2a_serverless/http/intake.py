@@ -37,7 +37,7 @@ from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.attempts import repeated_turn
 from a2a_serverless.tasks.entries import Caller, TurnOpened
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
-from a2a_serverless.tasks.head import Head, Operation, OperationParams, is_interrupted
+from a2a_serverless.tasks.head import INTERRUPTED, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import (
     Dialect,
     Scope,
@@ -68,13 +68,13 @@ class SendResult:
 
     def is_answered(self, head: Head) -> bool:
         """Return True if a blocking send returns at `head`: end or interruption (section 3.2.2)."""
-        waits_for_client = is_interrupted(head.state) and head.turn == self.turn
+        waits_for_client = head.state in INTERRUPTED and head.turn.number == self.turn
         # A turn that was accepted while an attempt held the task inherits that attempt's state.
-        return self.is_over(head) or (waits_for_client and head.was_claimed)
+        return self.is_over(head) or (waits_for_client and head.turn.token is not None)
 
     def is_over(self, head: Head) -> bool:
         """Return True if the agent's work on the turn has ended."""
-        return head.is_terminal or head.finished_turn >= self.turn
+        return head.is_over(self.turn)
 
 
 class Intake:
@@ -138,7 +138,7 @@ class Intake:
         if chosen is None:
             return await self._rejoin(storage, head, turn, request, context)
         if _repeats_outcome(head, request):
-            return await self._rejoin(storage, head, head.turn, request, context)
+            return await self._rejoin(storage, head, head.turn.number, request, context)
         try:
             return await self._follow_up(storage, _addressed(request, chosen), context)
         except (TaskTerminalStateError, TaskNotAcceptingMessagesError) as error:
@@ -187,7 +187,7 @@ class Intake:
             raise
         if opened.created:
             metrics.count("TurnsAccepted")
-            await self._send(head, OperationParams.of(head, head.turn), is_new_task=True)
+            await self._send(head, OperationParams.of(head, head.turn.number), is_new_task=True)
         return opened
 
     async def _follow_up(
@@ -322,7 +322,7 @@ def _repeats_outcome(head: Head, request: SendMessageRequest) -> bool:
     that waits. A later message with the same content is a new answer, such as a second "yes".
     """
     is_same = content_digest(request.message) == head.content_digest
-    return is_same and not head.turn_is_open and (head.is_terminal or head.turn == 1)
+    return is_same and not head.turn.is_open and (head.is_terminal or head.turn.number == 1)
 
 
 def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> int | None:
@@ -338,7 +338,7 @@ def _repeated_turn(head: Head, request: SendMessageRequest, key: str | None) -> 
         message_digest(request.message) == head.message_digest
         and content_digest(request.message) == head.content_digest
     )
-    return (head.next_turn or head.turn) if head.turn_is_open and is_same else None
+    return (head.next_turn or head.turn.number) if head.turn.is_open and is_same else None
 
 
 # -- waits -----------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ async def cancel(
     faults.point("after-cancel-request")
     # A number of its own: the queue must not drop this operation as a repetition of an earlier
     # one, which a worker may have dropped meanwhile.
-    params = OperationParams.of(head, head.turn, secrets.randbelow(_MANY))
+    params = OperationParams.of(head, head.turn.number, secrets.randbelow(_MANY))
     await _sent(backends.operations, "cancel", Operation.to_cancel(params), head)
     faults.point("after-cancel-send")
     tail = await Tail.open(storage, task_id)
@@ -451,7 +451,7 @@ async def _end(storage: DurableStorage, tail: Tail) -> None:
     seen = tail.head
     if await cancel_task(storage, seen):
         metrics.count("ForcedCancels")
-        ids = {"task_id": seen.task_id, "context_id": seen.context_id, "turn": seen.turn}
-        extra = {"action": "cancel_forced", "attempts": seen.attempts, **ids}
+        ids = {"task_id": seen.task_id, "context_id": seen.context_id, "turn": seen.turn.number}
+        extra = {"action": "cancel_forced", "attempts": seen.turn.attempts, **ids}
         logger.warning("canceled without the agent", extra=extra)
     await tail.poll()

@@ -117,21 +117,26 @@ def observed_attempt(log: Log, *, clock: Clock, timing: Timing) -> Iterator[Span
     kills its process.
     """
     head = log.head
-    number = head.attempts + head.spared.faults + head.spared.interruptions + 1
+    number = head.turn.starts + 1
     metrics.count("Attempts")
     works_on(log, clock.now_ms())
-    if not head.was_claimed and head.state == TaskState.TASK_STATE_SUBMITTED:
+    if head.turn.token is None and head.state == TaskState.TASK_STATE_SUBMITTED:
         queued_ms = clock.now_ms() - head.status_at
         metrics.time("TimeQueued", queued_ms)
         if queued_ms >= timing.waiting_s * 1000:
             metrics.number("Callers", caller_number(log.caller.user), whose="waited")
     metrics.flush()
-    ids = {"a2a.task.id": head.task_id, "a2a.context.id": head.context_id, "a2a.turn": head.turn}
-    within = spans.elsewhere(log.at(head.turn).trace)
-    if head.released is not None and head.was_released and head.released.at is not None:
-        reason = word_of(head.released)
+    ids = {
+        "a2a.task.id": head.task_id,
+        "a2a.context.id": head.context_id,
+        "a2a.turn": head.turn.number,
+    }
+    within = spans.elsewhere(log.at(head.turn.number).trace)
+    released = head.turn.released
+    if released is not None and released.at is not None:
+        reason = word_of(released)
         waited = {**ids, "a2a.wait.reason": reason}
-        with span(f"wait {reason}", within, began_ms=head.released.at, attributes=waited):
+        with span(f"wait {reason}", within, began_ms=released.at, attributes=waited):
             pass
     about = {
         "gen_ai.operation.name": "invoke_agent",
@@ -140,7 +145,7 @@ def observed_attempt(log: Log, *, clock: Clock, timing: Timing) -> Iterator[Span
         "a2a.attempt": number,
     }
     with (
-        log_context(context_id=head.context_id, turn=head.turn, attempt=number),
+        log_context(context_id=head.context_id, turn=head.turn.number, attempt=number),
         span("invoke_agent", within, links=_links(log, within), attributes=about) as attempt,
     ):
         logger.info("Attempt begins", extra={"action": "attempt"})
@@ -154,11 +159,15 @@ def observed_cancel(log: Log) -> Iterator[None]:
     `log` was read from its beginning; the span is linked to the turn that is canceled.
     """
     head = log.head
-    ids = {"a2a.task.id": head.task_id, "a2a.context.id": head.context_id, "a2a.turn": head.turn}
-    opened = loaded(log.at(head.turn).trace)
+    ids = {
+        "a2a.task.id": head.task_id,
+        "a2a.context.id": head.context_id,
+        "a2a.turn": head.turn.number,
+    }
+    opened = loaded(log.at(head.turn.number).trace)
     links: list[Link] = [(opened, "turn")] if opened else []
     with (
-        log_context(context_id=head.context_id, turn=head.turn),
+        log_context(context_id=head.context_id, turn=head.turn.number),
         span("cancel", links=links, attributes=ids),
     ):
         yield
@@ -173,8 +182,8 @@ def _links(log: Log, within: TraceContext | None) -> Iterator[Link]:
     head, brought = log.head, spans.trace_context()
     if within is not None and brought:
         yield brought, "delivery"
-    attempts = [record for record in log.between(head.turn, head.version) if record.token]
-    turns = [record for record in log.between(0, head.turn - 1) if _opens_turn(record)]
+    attempts = [record for record in log.between(head.turn.number, head.version) if record.token]
+    turns = [record for record in log.between(0, head.turn.number - 1) if _opens_turn(record)]
     for records, what in ((attempts, "previous attempt"), (turns, "previous turn")):
         if records and (earlier := loaded(records[-1].trace)):
             yield earlier, what
@@ -205,12 +214,12 @@ def ended(before: Head, step: Step, commit: Commit) -> None:
         if step.head.state == TaskState.TASK_STATE_FAILED:
             metrics.count("TasksFailed", reason=commit.failed_by)
         metrics.time("TimeToEnd", step.at - before.created_at)
-    if not before.turn_is_open:
+    if not before.turn.is_open:
         return
     current = spent.current.get()
     work = current if isinstance(current, _Work) else _Work()
-    turn = before.incarnation, before.turn
-    is_its = work.log is not None and (work.log.head.incarnation, work.log.head.turn) == turn
+    turn = before.incarnation, before.turn.number
+    is_its = work.log is not None and (work.log.head.incarnation, work.log.head.turn.number) == turn
     reason = None
     if step.head.state == TaskState.TASK_STATE_FAILED:
         failed = commit.failed
@@ -218,10 +227,10 @@ def ended(before: Head, step: Step, commit: Commit) -> None:
     told: dict[str, Any] = {
         "task_id": before.task_id,
         "context_id": before.context_id,
-        "turn": before.turn,
+        "turn": before.turn.number,
         "state": plain_state(step.head.state),
         "reason": reason,
-        "commits": step.head.version - before.turn_base,
+        "commits": step.head.version - before.turn.base,
     }
     # What is not known is None: a number is never guessed.
     if work.log is not None and is_its:
@@ -242,9 +251,9 @@ def ended(before: Head, step: Step, commit: Commit) -> None:
 def _by_log(log: Log, step: Step, began_at: int | None) -> dict[str, Any]:
     head, told = log.head, dict[str, Any]()
     is_own = step.token is not None and step.ended is None
-    if began_at is not None and is_own and not head.was_claimed:
+    if began_at is not None and is_own and head.turn.token is None:
         # As most turns end: its first attempt has done so, and the log knows of no other one.
-        opened_at = log.at(head.turn).at
+        opened_at = log.at(head.turn.number).at
         told["attempts"], told["waits"], told["waiting_ms"] = 1, {}, 0
         told["queued_ms"] = None if opened_at is None else max(0, began_at - opened_at)
         told["running_ms"] = max(0, step.at - began_at)
@@ -257,7 +266,7 @@ def _by_log(log: Log, step: Step, began_at: int | None) -> dict[str, Any]:
         told["running_ms"] = turn.running_ms if turn.attempts else None
         told["waiting_ms"] = turn.paused_ms if turn.attempts else None
         told["caller"] = caller_number(turn.by) if turn.version else None
-    if head.wakes:
+    if head.turn.requeued:
         told["waits"] |= _stood(head)
     if step.head.usage:
         told |= _spending(log, step.head.usage)
@@ -270,10 +279,10 @@ def _by_log(log: Log, step: Step, began_at: int | None) -> dict[str, Any]:
 
 def _by_head(before: Head, step: Step) -> dict[str, Any]:
     """Return what HEAD alone knows: little of a turn with records, or after the task's first."""
-    is_first = before.turn == 1
-    starts = before.attempts + before.spared.faults + before.spared.interruptions
+    is_first = before.turn.number == 1
+    starts = before.turn.starts
     return {
-        "attempts": None if before.has_records else starts,
+        "attempts": None if before.turn.checkpoint > 0 else starts,
         "running_ms": None,
         "total_ms": max(0, step.at - before.created_at) if is_first else None,
         **(_spending(None, step.head.usage) if is_first and step.head.usage else {}),
@@ -302,10 +311,12 @@ def _stood(head: Head) -> dict[str, int]:
     Of later attempts it says too little; and if a turn was woken more than once that had a place in
     its conversation, it does not say for what it waited.
     """
-    times = head.wakes - (head.turn < head.turn_base)  # one copy began a turn that was behind one
-    if head.was_claimed or not times or (head.is_in_line and times > 1):
+    times = head.turn.requeued - (
+        head.turn.number < head.turn.base
+    )  # one copy began a turn that was behind one
+    if head.turn.token is not None or not times or (head.is_serial and times > 1):
         return {}
-    return {"conversation" if head.is_in_line and not head.woken else "share": times}
+    return {"conversation" if head.is_serial and not head.turn.has_share else "share": times}
 
 
 def count_failed(log: Log, *, is_used_up: bool = False) -> None:

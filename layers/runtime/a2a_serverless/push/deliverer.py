@@ -42,7 +42,7 @@ from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, caller_number
-from a2a_serverless.tasks.push import HOST_FAILS, LEFT_MS, MAX_REFUSALS, NO_CONSENT, Push
+from a2a_serverless.tasks.push import HOST_FAILS, LONG_WAIT_MS, MAX_REFUSALS, NO_CONSENT, Push
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class Deliverer:
             with spans.messaging("process", jobs.name, jobs.system, job.trace, about):
                 verdict = await delivery.verdict()
         except Exception:  # noqa: BLE001 - an invocation's edge: the job must not be lost
-            verdict = again(min(self.retry.delay_s(handle.attempt), LEFT_MS / 1000))
+            verdict = again(min(self.retry.delay_s(handle.attempt), LONG_WAIT_MS / 1000))
             metrics.count("PushErrors")
             delivery.log(logging.ERROR, "push_delivery_failed", "Delivery failed", exc_info=True)
         return await conclude(
@@ -406,7 +406,7 @@ class _Job:
         after = after.answered(outcome.reason, now_ms, next_at=next_at)
         is_stored = await self._storage.webhooks.move(push, after)
         # A long wait is that of the table, if the table knows of it: then the sweeper sends a job.
-        return DONE if is_stored and after.is_left else again(min(wait_s, LEFT_MS / 1000))
+        return DONE if is_stored and after.is_left else again(min(wait_s, LONG_WAIT_MS / 1000))
 
     def _early_s(self, push: Push) -> float:
         """Return the seconds until the next attempt; a second or less does not matter."""
@@ -553,8 +553,8 @@ class _Job:
     ) -> None:
         """Log a line about an attempt; with the turn, unless the event is of an earlier one."""
         head, version = self._head, attempt.notification.version
-        if head is not None and (version > head.turn_base or version == head.turn):
-            more["turn"] = head.turn
+        if head is not None and (version > head.turn.base or version == head.turn.number):
+            more["turn"] = head.turn.number
         self.log(
             level,
             action,

@@ -7,8 +7,9 @@ expiry up to one, so that an item and its HEAD agree to the millisecond.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields, replace
+from functools import partial
 from types import UnionType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -37,7 +38,7 @@ from a2a_serverless.storage.layout import (
     waiting_key,
 )
 from a2a_serverless.storage.table import NEW, Check, Item, Key, Put, Update, are
-from a2a_serverless.tasks.entries import decode_entries
+from a2a_serverless.tasks.entries import StatusChanged, decode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import (
     NEWER,
@@ -46,8 +47,8 @@ from a2a_serverless.tasks.head import (
     Failure,
     Head,
     SnapshotName,
-    Spared,
-    state_name,
+    Turn,
+    Uncounted,
 )
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.pace import PART_BYTES
@@ -62,84 +63,115 @@ def seconds(ms: int) -> int:
     return -(-ms // 1000)
 
 
-# -- values that are stored as text ----------------------------------------------------------------
+# -- dataclasses -----------------------------------------------------------------------------------
+
+
+class _Field(NamedTuple):
+    """How a field is stored under its name: what types it has there, and what makes them."""
+
+    stored: type | UnionType
+    default: Any
+    """The value that is not stored: every commit pays by the KB."""
+    write: Callable[[Any], Any] | None = None
+    read: Callable[[Any], Any] | None = None
+    """None: the field's value is stored as it is."""
+
+
+def stored(value: object) -> dict[str, Any]:
+    """Return a dataclass as it is stored, with what it has kept of a newer release."""
+    values: dict[str, Any] = {}
+    for name, field in _FORMS[type(value)].items():
+        one = getattr(value, name)
+        if one != field.default:
+            values[name] = one if field.write is None else field.write(one)
+    rest: Mapping[str, Any] = getattr(value, "rest", {})
+    return {**values, **rest}
+
+
+def value_in(form: type[T], values: Mapping[str, Any], **known: Any) -> T:
+    """Return what `stored` has returned; `known` are fields that are not stored there.
+
+    Fields that only a newer release knows are kept in `rest`, where the dataclass has it.
+
+    Raises:
+        ValueError, TypeError: it is not that; the error names the field.
+    """
+    rest: dict[str, Any] = {}
+    for name, one in values.items():
+        field = _FORMS[form].get(name)
+        if field is None:
+            rest[name] = one
+            continue
+        if not isinstance(one, field.stored):
+            raise TypeError(f"{name} is of type {type(one).__name__}")
+        try:
+            known[name] = one if field.read is None else field.read(one)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise ValueError(f"{name}: {error}") from error
+    return form(**known, **({"rest": rest} if form in _KEEPING else {}))
 
 
 def text_of(value: object) -> str:
-    """Return a dataclass of plain fields as JSON, without the fields that have their defaults."""
-    stored = {f.name: getattr(value, f.name) for f in fields(value)}  # type: ignore[arg-type]
-    defaults = {f.name: f.default for f in fields(value)}  # type: ignore[arg-type]
-    shown = {name: one for name, one in stored.items() if one != defaults[name]}
-    return json.dumps(shown, separators=(",", ":"))
+    """Return a dataclass as JSON."""
+    return json.dumps(stored(value), separators=(",", ":"))
 
 
 def value_of(form: type[T], text: str) -> T:
-    """Return what `text_of` has written; fields that a newer release adds are left out.
-
-    Raises:
-        ValueError, TypeError: it is not that.
-    """
-    known = {one.name for one in fields(form)}  # type: ignore[arg-type]
-    return form(**{name: one for name, one in json.loads(text).items() if name in known})
-
-
-# -- HEAD ------------------------------------------------------------------------------------------
-
-
-class _Form(NamedTuple):
-    """How a field of HEAD is stored in the attribute of its name, and read from it."""
-
-    stored: type | UnionType
-    write: Callable[[Any], Any]
-    read: Callable[[Any], Any]
-
-    def value(self, name: str, stored: Any) -> Any:
-        """Return a field's value; raise ValueError if its attribute is damaged."""
-        try:
-            if isinstance(stored, self.stored):
-                return self.read(stored)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{name}: {error}") from error
-        raise ValueError(f"{name} is of type {type(stored).__name__}")
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _json(form: type) -> _Form:
-    return _Form(str, text_of, lambda text: value_of(form, text))
+    """Return what `text_of` has written; raise as `value_in`."""
+    return value_in(form, json.loads(text))
 
 
 _TYPES: Final[Mapping[str, type | UnionType]] = {
     "int": int,
     "str": str,
+    "bool": bool,
     "int | None": int | None,
     "str | None": str | None,
     "bytes | None": bytes | None,
     "Reason": str,
 }
-"""By the annotations of fields: the types of attributes that have the same value."""
-_FLAG: Final = _Form(int, int, bool)  # a table has no truth values
-_FORMS: Final[Mapping[str, _Form]] = {
-    "state": _Form(str, state_name, _same),
-    "expires_at": _Form(int, seconds, lambda value: value * 1000),
-    "alone": _FLAG,
-    "woken": _FLAG,
-    "replied": _FLAG,
-    "usage": _Form(str, encoded, decoded),
-    "spared": _json(Spared),
-    "snapshot": _json(SnapshotName),
-    "cancel": _json(CancelMark),
-    "released": _json(AttemptEnd),
-    "failure": _json(Failure),
+"""By the annotations of fields: the types of those that are stored as they are."""
+
+
+def _fields_of(form: type, **others: _Field) -> dict[str, _Field]:
+    own = [one for one in fields(form) if one.name not in ("rest", "scope", "task_id")]
+    return {
+        one.name: others.get(one.name) or _Field(_TYPES[str(one.type)], one.default) for one in own
+    }
+
+
+def _text(form: type, default: Any) -> _Field:
+    return _Field(str, default, text_of, partial(value_of, form))
+
+
+_FORMS: Final[Mapping[type, Mapping[str, _Field]]] = {
+    **{form: _fields_of(form) for form in (AttemptEnd, CancelMark, Failure, SnapshotName)},
+    Uncounted: _fields_of(Uncounted),
+    Turn: _fields_of(
+        Turn,
+        uncounted=_Field(dict, Uncounted(), stored, partial(value_in, Uncounted)),
+        released=_Field(dict, None, stored, partial(value_in, AttemptEnd)),
+    ),
+    Head: _fields_of(
+        Head,
+        state=_Field(str, MISSING, TaskState.Name, TaskState.Value),
+        expires_at=_Field(int, MISSING, seconds, (1000).__mul__),
+        replied=_Field(int, default=False, write=int, read=bool),  # a table has no truth values
+        usage=_Field(str, (), encoded, decoded),
+        turn=_text(Turn, MISSING),
+        snapshot=_text(SnapshotName, SnapshotName()),
+        cancel=_text(CancelMark, None),
+        failure=_text(Failure, Failure()),
+        mark=_Field(str, MISSING),
+    ),
 }
-_STORED: Final = [one for one in fields(Head) if one.name not in ("scope", "task_id", "rest")]
-_FIELDS: Final[Mapping[str, _Form]] = {
-    one.name: _FORMS.get(one.name) or _Form(_TYPES[str(one.type)], _same, _same) for one in _STORED
-}
-_DEFAULTS: Final = {one.name: one.default for one in _STORED} | {"mark": None}
-"""What is not stored; a mark always is."""
+_KEEPING: Final = frozenset({Head, Turn})
+"""The dataclasses with a `rest`."""
+
+
+# -- HEAD ------------------------------------------------------------------------------------------
+
+
 _DERIVED: Final = frozenset(
     {
         *("PK", "SK", "created_key", "due_key"),
@@ -151,41 +183,30 @@ _DERIVED: Final = frozenset(
 
 
 def head_item(head: Head) -> Item:
-    """Return HEAD as an item: an attribute for each field, and the keys of the indexes.
-
-    Defaults are left out: every commit pays by the KB.
-    """
-    item = _keys_of(head)
-    for name, form in _FIELDS.items():
-        value = getattr(head, name)
-        if value != _DEFAULTS[name]:
-            item[name] = form.write(value)
-    if "state" in head.rest:  # only a newer release knows it: what it has stored stays
-        item.pop("needs", None)
-    return {**item, **head.rest}
-
-
-def _keys_of(head: Head) -> Item:
-    shard = shard_of(head.task_id)
-    keys: Item = {
+    """Return HEAD as an item: an attribute for each field, and the keys of the indexes."""
+    shard, turn = shard_of(head.task_id), head.turn
+    item: Item = {
         **head_key(head.scope, head.task_id)._asdict(),
         "scope_key": scope_key(head.scope, shard),
         "status_key": in_scope(head.scope, status_key(head.status_at, head.task_id)),
         "created_key": status_key(head.created_at, head.task_id),
         "id_key": hour_key(head.created_at, shard),
+        **stored(head),
     }
+    if "state" in head.rest and "needs" not in head.rest:  # only a newer release knows it
+        del item["needs"]
     if not head.begins_context:
-        keys["context_key"] = context_key(head.scope, head.context_id)
+        item["context_key"] = context_key(head.scope, head.context_id)
     if head.due_at is not None:
-        keys["due_key"] = due_key(shard)
-    if head.left == "share" or head.woken:
+        item["due_key"] = due_key(shard)
+    if turn.parked == "share" or turn.has_share:
         principal = Scope(head.scope).principal
-        has_share = share_key(principal) if head.is_claimed else WOKEN
-        keys["line_key"] = has_share if head.woken else waiting_key(principal)
-        keys["line_at"] = line_place(principal, head.left_at, head.task_id)
+        share = share_key(principal) if turn.is_claimed else WOKEN
+        item["line_key"] = share if turn.has_share else waiting_key(principal)
+        item["line_at"] = line_place(principal, turn.waits_since, head.task_id)
     if (attention := head.attention) is not None:
-        keys |= attention_values(head.task_id, attention)
-    return keys
+        item |= attention_values(head.task_id, attention)
+    return item
 
 
 def head_of(item: Mapping[str, Any]) -> Head:
@@ -198,32 +219,27 @@ def head_of(item: Mapping[str, Any]) -> Head:
         UnreadableTaskError: the item is no HEAD of this format, or damaged.
     """
     scope, task_id = owner_of(item["PK"])
-    values: dict[str, Any] = {}
-    rest: dict[str, Any] = {}
+    values = {name: one for name, one in item.items() if name not in _DERIVED}
+    newer: dict[str, Any] = {}
+    state = item.get("state")
+    if isinstance(state, str) and state not in _STATES:
+        newer = {name: values[name] for name in ("state", "needs") if name in values}
+        values |= {"state": _UNSPECIFIED, "needs": NEWER}
     try:
-        for name, stored in item.items():
-            if (form := _FIELDS.get(name)) is not None:
-                values[name] = form.value(name, stored)
-            elif name not in _DERIVED:
-                rest[name] = stored
-        values["mark"]
-        if values["state"] in TaskState.keys():  # noqa: SIM118 - an enum of protobuf, no mapping
-            values["state"] = TaskState.Value(values["state"])
-        else:
-            rest |= {name: item[name] for name in ("state", "needs") if name in item}
-            values |= {"state": TaskState.TASK_STATE_UNSPECIFIED, "needs": NEWER}
-        return Head(scope=scope, task_id=task_id, rest=rest, **values)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UnreadableTaskError(_unreadable(item, task_id, error)) from error
+        if "mark" not in item or isinstance(item.get("turn"), int):
+            raise UnreadableTaskError(
+                f"HEAD of task {task_id} has the form of an earlier release: export the tasks with"
+                " that release (`a2a-serverless export`), and start this one with a new table."
+            )
+        head = value_in(Head, values, scope=scope, task_id=task_id)
+    except (TypeError, ValueError) as error:
+        msg = f"HEAD of task {task_id} is damaged ({error}): restore its item, or delete the task."
+        raise UnreadableTaskError(msg) from error
+    return replace(head, rest={**head.rest, **newer}) if newer else head
 
 
-def _unreadable(item: Mapping[str, Any], task_id: str, error: Exception) -> str:
-    if "mark" not in item:
-        return (
-            f"HEAD of task {task_id} has the form of an earlier release: export the tasks with that"
-            " release (`a2a-serverless export`), and start this one with a new table."
-        )
-    return f"HEAD of task {task_id} is damaged ({error}): restore its item, or delete the task."
+_STATES: Final = frozenset(TaskState.keys())
+_UNSPECIFIED: Final = TaskState.Name(TaskState.TASK_STATE_UNSPECIFIED)
 
 
 def replaced(before: Head, after: Head, now_ms: int) -> Put:
@@ -275,8 +291,7 @@ def event_items(step: Step, body: bytes) -> list[Item]:
     Each part of a commit that changes the status says which state it led to. A filter on the
     table's stream sees one item at a time, in any order, and nothing of the body. Because every
     part has the state, the filter can pick the commits that need a delivery, and passes all of
-    their parts: so one record comes after the whole commit. What belongs to the commit as a whole
-    stands in the first part alone.
+    their parts: so one record comes after the whole commit.
     """
     head = step.head
     starts = range(0, max(1, len(body)), PART_BYTES)
@@ -287,8 +302,8 @@ def event_items(step: Step, body: bytes) -> list[Item]:
     }
     if step.token is not None:
         common["token"] = step.token
-    if step.changes_status:
-        common["state"] = state_name(head.state)
+    if StatusChanged in step.kinds:
+        common["state"] = TaskState.Name(head.state)
     if step.trace is not None:
         common["trace"] = step.trace
     partition = task_partition(head.scope, head.task_id)
@@ -298,7 +313,20 @@ def event_items(step: Step, body: bytes) -> list[Item]:
         | {"body": body[start : start + PART_BYTES]}
         for part, start in enumerate(starts)
     ]
-    parts[0] |= _of_the_commit(step)
+    # What belongs to the commit as a whole stands in its first part alone.
+    first = parts[0]
+    first["at"] = step.at
+    if step.worker:
+        first["worker"] = step.worker
+    if step.ended is not None:
+        first["ended"] = text_of(step.ended)
+    if head.is_terminal and "state" in common:
+        first["took"] = max(0, step.at - head.created_at)
+        if head.started_at:
+            first["waited"] = max(0, head.started_at - head.created_at)
+    if head.version == 1:
+        created = status_key(head.created_at, head.task_id)
+        first |= {"id_key": id_key(head.task_id), "created_key": created}
     return parts
 
 
@@ -307,24 +335,6 @@ def sent_item(head: Head, key_digest: str) -> Item:
     partition = task_partition(head.scope, head.task_id)
     values = {"turn": head.version, "expires_at": seconds(head.expires_at)}
     return Key(partition, sent_sort(head.incarnation, key_digest))._asdict() | values
-
-
-def _of_the_commit(step: Step) -> dict[str, str | int]:
-    """Return the attributes that stand in a commit's first part alone."""
-    head = step.head
-    values: dict[str, str | int] = {"at": step.at}
-    if step.worker:
-        values["worker"] = step.worker
-    if (ended := step.ended) is not None:
-        values["ended"] = text_of(ended)
-    if head.is_terminal and step.changes_status:
-        values["took"] = max(0, step.at - head.created_at)
-        if head.started_at:
-            values["waited"] = max(0, head.started_at - head.created_at)
-    if head.version == 1:
-        created = status_key(head.created_at, head.task_id)
-        values |= {"id_key": id_key(head.task_id), "created_key": created}
-    return values
 
 
 # -- EVENT: reading --------------------------------------------------------------------------------
@@ -348,26 +358,21 @@ class Commits:
         self.since = since
         """HEAD that names the snapshot of `version`; None: there is none."""
         self.records: list[Record] = []
-        self._parts: list[dict[str, Any]] = []
+        self._parts: list[Mapping[str, Any]] = []
 
     def add(self, items: Iterable[Mapping[str, Any]]) -> None:
         """Take the next items. A commit may go on in the next call, or begin anew."""
-        for values in self._own(items):
-            if values["part"] == 0:
-                self._parts.clear()
-            is_next = values["version"] == self.version + 1
-            if not is_next or values["part"] != len(self._parts):
-                continue
-            self._parts.append(values)
-            if len(self._parts) == values["parts"]:
-                self._complete()
-
-    def _own(self, items: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         for item in items:
-            place = event_position(item["SK"])
-            if place is not None and place[0] == self.incarnation:
-                _, version, part = place
-                yield {"parts": 1} | dict(item) | {"version": version, "part": part}
+            incarnation, version, part = event_position(item["SK"]) or ("", 0, 0)
+            if incarnation != self.incarnation:
+                continue
+            if part == 0:
+                self._parts.clear()
+            if version != self.version + 1 or part != len(self._parts):
+                continue
+            self._parts.append(item)
+            if len(self._parts) == item.get("parts", 1):
+                self._complete()
 
     def _complete(self) -> None:
         first = self._parts[0]

@@ -196,8 +196,8 @@ async def _wake(storage: DurableStorage, head: Head) -> bool:
     send = storage.observer.send
     if send is None:  # a command on the table alone: the next sweep passes on
         now_ms = storage.clock.now_ms()
-        return await storage.postpone(head, due_at=now_ms, sends=head.sends) is not None
-    woken = await storage.wake(head)
+        return await storage.postpone(head, due_at=now_ms, sends=head.turn.sends) is not None
+    woken = await storage.requeue(head)
     if woken is None:
         return False
     faults.point("after-wake")
@@ -214,7 +214,7 @@ async def take_place(storage: DurableStorage, head: Head) -> Line:
     for _ in range(_STEPS):
         line = await line_of(storage, head.context_id)
         try:
-            after = line.joined(head, head.turn, storage.clock.now_ms())
+            after = line.joined(head, head.turn.number, storage.clock.now_ms())
         except ConversationFullError:
             break
         write = replaced(storage, head.context_id, line, after)

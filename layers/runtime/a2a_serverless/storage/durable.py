@@ -83,6 +83,7 @@ from a2a_serverless.tasks.entries import (
     Caller,
     Entry,
     Recorded,
+    TurnOpened,
     advice_on_size,
     check_readable,
     content_of,
@@ -107,7 +108,7 @@ from a2a_serverless.tasks.identity import (
     new_incarnation,
     new_token,
 )
-from a2a_serverless.tasks.push import Push, inline_push
+from a2a_serverless.tasks.push import inline_push
 from a2a_serverless.tasks.rules import (
     Commit,
     NewTask,
@@ -120,10 +121,10 @@ from a2a_serverless.tasks.rules import (
     is_applied,
     is_behind,
     key_digest,
-    leaving,
     open_task,
+    parking,
     postponing,
-    waking,
+    requeueing,
 )
 
 M = TypeVar("M", bound=AnyMessage)
@@ -196,7 +197,7 @@ class Fences:
         age = self._clock.now_ms() - self._read_at
         if not 0 <= age < (self.KEPT_MS if self._is_reading else self.FRESH_MS):
             await self._read()
-        return max(self._until.get(one, 0) for one in layout.owners_of(scope, context_id))
+        return max([self._until.get(one, 0) for one in layout.owners_of(scope, context_id)])
 
     async def check(self, scope: str, context_id: str, created_at: int) -> None:
         """Refuse what was, or would be, created at `created_at`, if it is deleted.
@@ -272,7 +273,8 @@ class DurableStorage:
         """Return HEAD as of now, None when the task does not exist or has expired."""
         if not is_task_id(task_id):
             return None
-        return self._live(await self.table.get(layout.head_key(self.scope.digest, task_id)))
+        item = await self.table.get(layout.head_key(self.scope.digest, task_id))
+        return live_head(item, self.clock.now_ms())
 
     async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
         """Look at up to `LOOK_AT_ONCE` tasks of all scopes, in one request that is not repeated.
@@ -325,7 +327,9 @@ class DurableStorage:
                 return None
             records = belonging_to(head, commits.records, commits.version)
             if records is not None:
-                return await self._since_snapshot(Log(head=head, records=records), commits.since)
+                log = Log(head=head, records=records)
+                since = commits.since
+                return log if since is None else await self._since_snapshot(log, since)
             start = layout.event_sort(commits.incarnation, commits.version + 1)
             gaps.add((commits.incarnation, commits.version + 1))
             await self.clock.sleep(pause_s(attempt))
@@ -336,10 +340,8 @@ class DurableStorage:
         msg = f"The events of task {task_id} did not reach its version in {_TORN_READS} reads."
         raise UnavailableError(msg)
 
-    async def _since_snapshot(self, log: Log, named: Head | None) -> Log | None:
+    async def _since_snapshot(self, log: Log, named: Head) -> Log | None:
         """Return a log with the snapshot that HEAD has named in the place of what it lacks."""
-        if named is None:
-            return log
         since = await snapshot_of(self, named)
         if since is not None and since.version == named.snapshot.version:
             return replace(log, since=since)
@@ -353,7 +355,7 @@ class DurableStorage:
         HEAD sorts behind the events, so that one Query on the partition has both.
         """
         is_head = bool(found) and found[-1]["SK"] == layout.HEAD
-        head = self._live(found[-1] if is_head else None)
+        head = live_head(found[-1] if is_head else None, self.clock.now_ms())
         if head is None:
             return None, commits
         if commits is None or commits.incarnation != head.incarnation:
@@ -421,18 +423,22 @@ class DurableStorage:
 
     async def items_of(self, task_id: str, start: str = layout.EVENTS) -> list[Item]:
         """Return the items of a task from the sort key `start` on, HEAD last."""
-        wanted = Range(partition=self._partition(task_id), first=start, last=layout.HEAD)
+        wanted = Range(
+            partition=layout.task_partition(self.scope.digest, task_id),
+            first=start,
+            last=layout.HEAD,
+        )
         return await self.table.all(wanted)
 
     async def _newest_items(self, task_id: str) -> list[Item]:
         """Return the items of a task since its snapshot, HEAD last; all, if it has none."""
-        partition = self._partition(task_id)
+        partition = layout.task_partition(self.scope.digest, task_id)
         wanted = Range(partition=partition, first=layout.EVENTS, last=layout.HEAD)
         pages = self.table.query(replace(wanted, newest_first=True, page=_NEWEST))
         async with aclosing(pages):
             found: list[Item] = (await anext(pages, []))[::-1]
         is_head = bool(found) and found[-1]["SK"] == layout.HEAD
-        head = self._live(found[-1]) if is_head else None
+        head = live_head(found[-1], self.clock.now_ms()) if is_head else None
         if head is None:
             return found
         # Fewer items than were asked for need not be all: a page also ends at 1 MB.
@@ -445,17 +451,12 @@ class DurableStorage:
 
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
         """Return when the task may have moved beyond `version`, at the latest after `timeout_s`."""
-        with self.table.watch(self._partition(task_id)) as watch:
+        with self.table.watch(layout.task_partition(self.scope.digest, task_id)) as watch:
             if self.table.wakes:
                 head = await self.head(task_id)
                 if head is None or head.version > version:
                     return
             await watch.wait(timeout_s)
-
-    @property
-    def wakes(self) -> bool:
-        """True where `changed` returns at every commit and deletion, so that no reader polls."""
-        return self.table.wakes
 
     # -- commits -----------------------------------------------------------------------------
 
@@ -550,12 +551,12 @@ class DurableStorage:
 
     async def _apart(self, head: Head, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Return the entries of a commit that names nothing that is not stored."""
-        contents = [content_of(entry) for entry in entries]
-        apart = [None if c is None else await self.set_apart(head, c) for c in contents]
-        return tuple(
-            entry if content is None else with_content(entry, content)
-            for entry, content in zip(entries, apart, strict=True)
-        )
+        kept = list(entries)
+        for number, entry in enumerate(entries):
+            content = content_of(entry)
+            if content is not None and not is_plain(content):
+                kept[number] = with_content(entry, await self.set_apart(head, content))
+        return tuple(kept)
 
     async def open_task(
         self,
@@ -602,6 +603,7 @@ class DurableStorage:
         step = open_task(new, now_ms=now_ms, timing=self.timing, trace=trace)
         check_readable(step.entries)
         try:
+            step = replace(step, entries=await self._apart(step.head, step.entries))
             step, taker = await self._create(step)
         except UnavailableError:
             raise  # it may have been made
@@ -617,12 +619,29 @@ class DurableStorage:
     async def _create(self, step: Step) -> tuple[Step, Head | None]:
         """Store a new task; return it as it is stored, and HEAD of a task that has its id already.
 
-        Raises what `open_task` does; then nothing is stored but blobs.
+        Raises what `open_task` does; then nothing is stored but blobs. A task that has expired
+        leaves its id free.
         """
-        step = replace(step, entries=await self._apart(step.head, step.entries))
-        body = _body_of(step)
-        step = _sized(step, len(body))
-        return step, await self._insert(step, body, _pushed(step))
+        step, body = _encoded(step)
+        head = step.head
+        writes: list[Write] = [Put(item=item) for item in event_items(step, body)]
+        if step.push is not None:
+            writes.append(push_inline(inline_push(step.push, step.push_dialect, head), head))
+        joins = self._joins(step) if head.serial_from else None
+        for _ in range(_INSERTS):
+            free = Put(item=head_item(head), when=[gone(self.clock.now_ms())])
+            try:
+                await self._write_in_line(head, [free, *writes], Line(), joins)
+            except ConditionFailedError as failed:
+                found = live_head(failed.items[0], self.clock.now_ms())
+                taker = found or await self.head(head.task_id)
+                if taker is None:
+                    continue
+                is_own = taker.incarnation == head.incarnation
+                return step, None if is_own else taker
+            return step, None
+        msg = f"The id {head.task_id} was taken and free by turns, {_INSERTS} times."
+        raise UnavailableError(msg)
 
     async def commit(self, head: Head, commit: Commit) -> Head:
         """Write `commit` onto `head` as one atomic step; return the new HEAD.
@@ -655,10 +674,10 @@ class DurableStorage:
                 await self.forget_gone(head)
             raise
         has_ended = step.head.is_terminal and not head.is_terminal
-        if has_ended or (head.turn_is_open and step.head.finished_turn >= head.turn):
+        if has_ended or (head.turn.is_open and step.head.is_over(head.turn.number)):
             # Every end of a turn passes here, in the process that commits it.
             self.observer.ended(head, step, commit)
-        if head.next_turn and step.head.turn == head.next_turn:
+        if head.next_turn and step.head.turn.number == head.next_turn:
             await conversation.begin(self, step.head)
         if not is_settled:
             await conversation.pass_on(self, head.context_id)
@@ -675,39 +694,13 @@ class DurableStorage:
             if commit.idempotency_key:
                 await self._check_key(head, key_digest(commit.idempotency_key))
             raise
-        body, push = _body_of(step), _pushed(step)
-        if head.has_expired(self.clock.now_ms()):
+        if head.expires_at <= now_ms:
             raise TaskNotFoundError
-        step = _sized(step, len(body))
-        return step, await self._apply(head, step, body, push)
+        step, body = _encoded(step)
+        return step, await self._apply(head, step, body)
 
-    async def _insert(self, step: Step, body: bytes, push: Push | None) -> Head | None:
-        """Store a new task; None when stored, else HEAD of the task that has its id already.
-
-        `body` is the step's entries, encoded; `push` is stored with it. A task that has expired
-        leaves its id free.
-        """
-        head = step.head
-        writes: list[Write] = [Put(item=item) for item in event_items(step, body)]
-        if push is not None:
-            writes.append(push_inline(push, head))
-        joins = self._joins(step) if head.serial_from else None
-        for _ in range(_INSERTS):
-            free = Put(item=head_item(head), when=[gone(self.clock.now_ms())])
-            try:
-                await self._write_in_line(head, [free, *writes], Line(), joins)
-            except ConditionFailedError as failed:
-                taker = self._live(failed.items[0]) or await self.head(head.task_id)
-                if taker is None:
-                    continue
-                is_own = taker.incarnation == head.incarnation
-                return None if is_own else taker
-            return None
-        msg = f"The id {head.task_id} was taken and free by turns, {_INSERTS} times."
-        raise UnavailableError(msg)
-
-    async def _apply(self, before: Head, step: Step, body: bytes, push: Push | None) -> bool:
-        """Store a commit if HEAD is still `before`.
+    async def _apply(self, before: Head, step: Step, body: bytes) -> bool:
+        """Store a commit if HEAD is still `before`; `body` is its entries, encoded.
 
         Return False if it has ended a turn whose conversation has to be passed on.
 
@@ -719,7 +712,8 @@ class DurableStorage:
         head = step.head
         writes: list[Write] = [replaced(before, head, self.clock.now_ms())]
         writes += [Put(item=item) for item in event_items(step, body)]
-        if push is not None:
+        if step.push is not None:
+            push = inline_push(step.push, step.push_dialect, head)
             await self.webhooks.check_room(push)
             writes.append(push_inline(push, head))
         if step.key_digest:
@@ -728,14 +722,14 @@ class DurableStorage:
             writes.append(self.contexts.update(head.context_id, step.context_write))
         line, alone = Line(), Line()
         change: Callable[[Line], Line] | None = None
-        ends = before.turn_is_open and head.finished_turn >= before.turn and before.is_in_line
+        ends = before.turn.is_open and head.is_over(before.turn.number) and before.is_serial
         if ends:
             place = Place.of(before)
             alone = Line((place,), expires_at=seconds(before.expires_at))
             # Most turns are alone in their conversation. One that is left does not have it.
-            line = Line() if before.left else alone
+            line = Line() if before.turn.parked else alone
             change = partial(Line.without, place=place, now_ms=self.clock.now_ms())
-        elif step.opens_turn and head.serial_from:
+        elif head.serial_from and TurnOpened in step.kinds:
             change = self._joins(step)
         try:
             line = await self._write_in_line(head, writes, line, change)
@@ -794,16 +788,18 @@ class DurableStorage:
                 await self._check_key(head, step.key_digest)
             raise context_conflict(next(iter(failed.values())))
         event = layout.event_sort(head.incarnation, head.version, 0)
-        stored = await self.table.get(Key(self._partition(head.task_id), event))
+        stored = await self.table.get(Key(layout.task_partition(head.scope, head.task_id), event))
         stored_id = stored.get("commit_id") if stored else None
         if is_applied(stored_id, step.commit_id):
             return
-        raise conflict(self._live(failed[0]) or await self.head(head.task_id), head)
+        raise conflict(
+            live_head(failed[0], self.clock.now_ms()) or await self.head(head.task_id), head
+        )
 
     async def _check_key(self, head: Head, digest: str) -> None:
         """Raise RepeatedKeyError if a follow-up with this key has opened a turn of the task."""
         sort = layout.sent_sort(head.incarnation, digest)
-        sent = await self.table.get(Key(self._partition(head.task_id), sort))
+        sent = await self.table.get(Key(layout.task_partition(head.scope, head.task_id), sort))
         if sent is not None:
             raise RepeatedKeyError(sent["turn"])
 
@@ -853,7 +849,7 @@ class DurableStorage:
             except ConditionFailedError as failed:
                 if 0 not in failed.items:
                     raise
-                found = self._live(failed.items[0])
+                found = live_head(failed.items[0], self.clock.now_ms())
                 if found is None or found.incarnation != head.incarnation:
                     return None
                 if found.mark == after.mark:  # an earlier request was applied, unanswered
@@ -874,31 +870,25 @@ class DurableStorage:
         """Move HEAD's due time; None when HEAD has changed since, or expired, or is canceled."""
         return await self._once(head, postponing(head, due_at=due_at, sends=sends))
 
-    async def leave(self, head: Head, reason: Reason, *, at: int | None = None) -> Head | None:
+    async def park(self, head: Head, reason: Reason, *, at: int | None = None) -> Head | None:
         """Take an unclaimed turn off the queue: from now on it stands in the table alone.
 
-        The caller acknowledges the turn's message afterwards. `at` is the turn's place among those
-        of its caller, by default now. None when HEAD has changed since it was read, has expired, or
+        The caller acknowledges the turn's message afterwards. `at` is its position among those of
+        its caller, by default now. None when HEAD has changed since it was read, has expired, or
         is to be canceled.
         """
         now_ms = self.clock.now_ms()
         at = now_ms if at is None else at
-        return await self._once(head, leaving(head, reason, at=at, now_ms=now_ms))
+        return await self._once(head, parking(head, reason, at=at, now_ms=now_ms))
 
-    async def wake(self, head: Head) -> Head | None:
-        """Put a left turn on the queue again, of which the caller sends the copy `sends` of HEAD.
+    async def requeue(self, head: Head) -> Head | None:
+        """Put a parked turn on the queue again, of which the caller sends the copy `sends` of HEAD.
 
         None when HEAD has changed since. If the copy is not sent, the sweeper sends one.
         """
-        return await self._once(head, waking(head, now_ms=self.clock.now_ms(), timing=self.timing))
-
-    # -- helpers -------------------------------------------------------------------------------
-
-    def _partition(self, task_id: str) -> str:
-        return layout.task_partition(self.scope.digest, task_id)
-
-    def _live(self, item: Mapping[str, Any] | None) -> Head | None:
-        return live_head(item, self.clock.now_ms())
+        return await self._once(
+            head, requeueing(head, now_ms=self.clock.now_ms(), timing=self.timing)
+        )
 
 
 def _owner(head: Head) -> BlobOwner:
@@ -922,25 +912,13 @@ def tell_left_out(error: UnreadableTaskError) -> None:
     logger.error("A task is left out: %s", error, extra={"action": "unreadable_task"})
 
 
-def _sized(step: Step, size: int) -> Step:
-    """Return a step as it is stored: its HEAD counts the bytes of its entries, and has a mark."""
-    return replace(step, head=marked(replace(step.head, size=step.head.size + size)))
-
-
 def marked(head: Head) -> Head:
     """Return HEAD with a mark of its own: each write is told from all others by it."""
     return replace(head, mark=new_token())
 
 
-def _pushed(step: Step) -> Push | None:
-    """Return the inline configuration that is stored with a commit; None without one."""
-    if step.push is None:
-        return None
-    return inline_push(step.push, step.push_dialect, step.head)
-
-
-def _body_of(step: Step) -> bytes:
-    """Return the entries of a commit as they are stored.
+def _encoded(step: Step) -> tuple[Step, bytes]:
+    """Return a step and its entries as they are stored: HEAD counts their bytes, and has a mark.
 
     Raises:
         CommitTooLargeError: more than `MAX_COMMIT_BYTES` at once.
@@ -949,4 +927,5 @@ def _body_of(step: Step) -> bytes:
     size = len(body) + (len(step.context_write.value) if step.context_write else 0)
     if size > MAX_COMMIT_BYTES:
         raise CommitTooLargeError(size, MAX_COMMIT_BYTES, advice_on_size(step.entries))
-    return body
+    head = marked(replace(step.head, size=step.head.size + len(body)))
+    return replace(step, head=head), body

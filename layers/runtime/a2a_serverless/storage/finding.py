@@ -77,7 +77,7 @@ def _due(entry: Item) -> Due:
 
 async def opened_at(log: DurableStorage, head: Head) -> int | None:
     """Return when the open turn became the current one, in milliseconds; None: unknown."""
-    return await committed_at(log, head, head.turn_base)
+    return await committed_at(log, head, head.turn.base)
 
 
 async def committed_at(log: DurableStorage, head: Head, version: int) -> int | None:

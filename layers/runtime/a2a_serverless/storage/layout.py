@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from a2a_serverless.storage.table import Index, Key
 from a2a_serverless.tasks.head import Attention, Trouble, Wait
-from a2a_serverless.tasks.identity import Scope, digest
+from a2a_serverless.tasks.identity import PRINCIPAL_CHARS, Scope, digest
 
 SHARDS = 4
 """Partitions of a scope's listing, of the hours and of the due index, each good for 1,000 writes a
@@ -156,7 +156,7 @@ def fenced_in(sort: str) -> str:
 
 def owners_of(scope: str, context_id: str) -> list[str]:
     """Return the names of the fences before a task: those of its principal, scope and context."""
-    owners = [Scope(scope).principal, scope]
+    owners = [scope[:PRINCIPAL_CHARS], scope]
     return owners + [context_key(owner, context_id) for owner in owners]
 
 
@@ -211,7 +211,7 @@ def push_sort(incarnation: str, config_id: str) -> str:
 
 def scope_key(scope: str, shard: int) -> str:
     """Return a key of the index by scope: the scopes of a principal share a partition."""
-    return f"{Scope(scope).principal}#{shard}"
+    return f"{scope[:PRINCIPAL_CHARS]}#{shard}"
 
 
 def scope_keys(scope: str) -> list[str]:
@@ -221,7 +221,7 @@ def scope_keys(scope: str) -> list[str]:
 
 def in_scope(scope: str, place: str) -> str:
     """Return the `status_key` of a place in a scope, as `status_key` returns one."""
-    return f"{Scope(scope).tenant}#{place}"
+    return f"{scope[PRINCIPAL_CHARS:]}#{place}"
 
 
 def place_in(entry: Mapping[str, Any]) -> str:

@@ -56,13 +56,13 @@ async def woken(storage: DurableStorage, *, but: str = "") -> list[Head]:
     """
     entries = await storage.table.all(_live(storage, layout.WOKEN))
     heads = await load_heads(storage, [entry for entry in entries if entry["PK"] != but])
-    return [head for head in heads if head.woken and not head.is_claimed]
+    return [head for head in heads if head.turn.has_share and not head.turn.is_claimed]
 
 
 async def ahead(storage: DurableStorage, head: Head, most: int) -> int:
     """Return how many turns of its caller stand in line before a turn: up to `most` are counted."""
     principal = Scope(head.scope).principal
-    own = layout.line_place(principal, head.left_at, head.task_id)
+    own = layout.line_place(principal, head.turn.waits_since, head.task_id)
     before = _live(storage, layout.waiting_key(principal), f"{principal}#", own)
     found = await storage.table.first(most + 1, before)
     return min(most, len([entry for entry in found if entry["line_at"] < own]))

@@ -119,13 +119,10 @@ class Check:
         if self.operator in ("absent", "present"):
             return is_stored is (self.operator == "present")
         value = item[self.name] if item is not None and is_stored else None
-        if not is_stored or _type_of(value) is not _type_of(self.value):
+        number = isinstance(value, float) and isinstance(self.value, int)
+        if not is_stored or not (number or type(value) is type(self.value)):
             return self.operator == "<>"
         return _COMPARED[self.operator](value, self.value)
-
-
-def _type_of(value: Any) -> type:
-    return int if isinstance(value, float) else type(value)
 
 
 When: TypeAlias = Sequence[Check | Sequence[Check]]
@@ -144,10 +141,11 @@ def are(**values: Any) -> list[Check]:
 
 def holds(item: Mapping[str, Any] | None, when: When) -> bool:
     """Return True if an item as it is stored meets a condition; None: there is no item."""
-    return all(
-        check.passes(item) if isinstance(check, Check) else any(one.passes(item) for one in check)
-        for check in when
-    )
+    for check in when:
+        several = [check] if isinstance(check, Check) else check
+        if not [one for one in several if one.passes(item)]:
+            return False
+    return True
 
 
 # -- changes ---------------------------------------------------------------------------------
@@ -176,7 +174,7 @@ class Put:
 
     @property
     def key(self) -> Key:
-        return key_of(self.item)
+        return Key(self.item["PK"], self.item["SK"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,7 +282,7 @@ def check_writes(writes: Sequence[Write]) -> None:
         raise RefusedError(f"A transaction has 1 to {MAX_WRITES} writes, not {len(writes)}.")
     check_keys([write.key for write in writes])
     for write in writes:
-        _check_when(write.when)
+        _checked_names(write.when)
         if isinstance(write, Update):
             names = [*write.values, *write.remove]
             if not names or len(set(names)) < len(names) or {"PK", "SK"} & set(names):
@@ -354,21 +352,20 @@ def _check_stored(items: Iterable[Item | None], indexes: Mapping[str, Index]) ->
 
 def _size_of(item: Mapping[str, Any]) -> int:
     """Return the bytes of an item, as DynamoDB counts them."""
-    return sum([len(name.encode()) + _size(value) for name, value in item.items()])
-
-
-def _size(value: Any) -> int:
-    match value:
-        case str():
-            return len(value) if value.isascii() else len(value.encode())
-        case None:
-            return 1
-        case bytes():
-            return len(value)
-        case int():
-            return (len(str(abs(value))) + 1) // 2 + 1 + (value < 0)
-        case _:
-            raise RefusedError(f"An item has no value of type {type(value).__name__}.")
+    size = sum([len(name.encode()) for name in item])
+    for value in item.values():
+        match value:
+            case str():
+                size += len(value) if value.isascii() else len(value.encode())
+            case None:
+                size += 1
+            case bytes():
+                size += len(value)
+            case int():
+                size += (len(str(abs(value))) + 1) // 2 + 1 + (value < 0)
+            case _:
+                raise RefusedError(f"An item has no value of type {type(value).__name__}.")
+    return size
 
 
 def check_range(wanted: Range, indexes: Mapping[str, Index]) -> Index:
@@ -382,8 +379,7 @@ def check_range(wanted: Range, indexes: Mapping[str, Index]) -> Index:
     if wanted.index and wanted.index not in indexes:
         raise ConfigurationError(f"The table has no index {wanted.index}.")
     index = indexes[wanted.index] if wanted.index else TABLE
-    _check_when(wanted.when)
-    filtered = {check.name for check in _checks(wanted.when)}
+    filtered = _checked_names(wanted.when)
     if {index.partition, index.sort} & filtered:
         raise RefusedError("A filter has no keys of its range.")
     if wanted.index and (filtered | set(wanted.only)) - index.attributes:
@@ -394,15 +390,15 @@ def check_range(wanted: Range, indexes: Mapping[str, Index]) -> Index:
     return index
 
 
-def _check_when(when: When) -> None:
-    for check in _checks(when):
-        if check.value is None and check.operator in ("<", "<=", ">", ">="):
-            raise RefusedError("None has no order.")
-
-
-def _checks(when: When) -> Iterable[Check]:
-    for check in when:
-        yield from [check] if isinstance(check, Check) else check
+def _checked_names(when: When) -> set[str]:
+    """Return the attributes that a condition compares; refuse None compared by order."""
+    names: set[str] = set()
+    for several in when:
+        for check in [several] if isinstance(several, Check) else several:
+            names.add(check.name)
+            if check.value is None and check.operator in ("<", "<=", ">", ">="):
+                raise RefusedError("None has no order.")
+    return names
 
 
 # -- the table -------------------------------------------------------------------------------

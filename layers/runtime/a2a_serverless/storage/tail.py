@@ -138,7 +138,7 @@ class Tail:
                 may_wait = None
             last_news = now if news else last_news
             wait_s = (deadline if may_wait is None else min(deadline, free_until)) - now
-            if not self._source.wakes:
+            if not self._source.table.wakes:
                 wait_s = min(wait_s, _poll_interval(now - last_news, quiet_s))
             await self._source.changed(self.head.task_id, self.head.version, wait_s)
             await self.poll()

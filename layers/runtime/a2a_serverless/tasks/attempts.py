@@ -11,7 +11,7 @@ from typing import Final
 from a2a.types import TaskState
 
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import Head, Operation, OperationParams, Spared, is_terminal
+from a2a_serverless.tasks.head import Head, Operation, OperationParams, Turn, Uncounted, is_terminal
 from a2a_serverless.tasks.rules import Timing, runs_alone, slept_ms
 
 NEWER_DELAY_S: Final = 30.0
@@ -64,7 +64,7 @@ def is_over(head: Head | None, params: OperationParams) -> bool:
     """
     if head is None or head.incarnation != params.incarnation:
         return True
-    return head.is_terminal or head.finished_turn >= params.turn
+    return head.is_over(params.turn)
 
 
 def on_delivery(
@@ -100,16 +100,16 @@ def on_delivery(
     if cannot_run or head.needs_newer:
         return Delivered.GIVE_BACK
     is_cancel = head.cancel is not None or operation.operation == "cancel"
-    if not is_cancel and (is_over(head, params) or not head.turn_is_open):
+    if not is_cancel and (is_over(head, params) or not head.turn.is_open):
         return Delivered.DROP
     if has_neighbours and runs_alone(head):
         return Delivered.QUARANTINE
     if is_cancel:
         return Delivered.CANCEL
-    if head.left:  # an earlier copy: the turn gets another one when it is woken
+    if head.turn.parked:  # an earlier copy: the turn gets another one when it is woken
         return Delivered.DROP
     is_first = receives == 1 and params.copy_number == 0
-    return Delivered.START if is_first and not head.was_claimed else Delivered.CLAIM
+    return Delivered.START if is_first and head.turn.token is None else Delivered.CLAIM
 
 
 def comes_late(operation: Operation, *, waited_ms: int, line_stands: bool) -> bool:
@@ -121,13 +121,15 @@ def comes_late(operation: Operation, *, waited_ms: int, line_stands: bool) -> bo
     return operation.operation == "run" and (line_stands or waited_ms > LATE_MS)
 
 
-def may_be_left(head: Head, params: OperationParams) -> bool:
+def may_park(head: Head, params: OperationParams) -> bool:
     """Return True if the turn of a delivery may stand in line: no attempt works on it.
 
     A turn that was woken has had its wait: left again and again, it might never start.
     """
-    is_current = head.incarnation == params.incarnation and head.turn == params.turn
-    is_waiting = head.turn_is_open and not (head.is_claimed or head.left or head.woken)
+    is_current = head.incarnation == params.incarnation and head.turn.number == params.turn
+    is_waiting = head.turn.is_open and not (
+        head.turn.is_claimed or head.turn.parked or head.turn.has_share
+    )
     return is_current and is_waiting and head.cancel is None and not head.needs_newer
 
 
@@ -137,7 +139,7 @@ def on_current_turn(params: OperationParams, head: Head) -> OperationParams:
     An attempt that used the later turn's number would not notice the end of the current turn, and
     would go on writing.
     """
-    return params.model_copy(update={"turn": head.turn})
+    return params.model_copy(update={"turn": head.turn.number})
 
 
 def waits_behind(head: Head, operation: Operation) -> bool:
@@ -145,8 +147,8 @@ def waits_behind(head: Head, operation: Operation) -> bool:
 
     False once the task has ended: the later turn never begins.
     """
-    is_later = head.turn < operation.params.turn
-    return operation.operation == "run" and head.turn_is_open and is_later
+    is_later = head.turn.number < operation.params.turn
+    return operation.operation == "run" and head.turn.is_open and is_later
 
 
 def goes_on(head: Head | None, *, worked_on: Head) -> bool:
@@ -156,7 +158,7 @@ def goes_on(head: Head | None, *, worked_on: Head) -> bool:
     one any more. A turn that was left, quarantined or handed over still is: its delivery ends,
     because looking again would change nothing.
     """
-    return head is not None and head.turn != worked_on.turn
+    return head is not None and head.turn.number != worked_on.turn.number
 
 
 def on_refusal(head: Head | None, params: OperationParams, *, token: str | None) -> Refused:
@@ -171,7 +173,7 @@ def on_refusal(head: Head | None, params: OperationParams, *, token: str | None)
         return Refused.REBASE
     if is_over(head, params):
         return Refused.OVER
-    return Refused.REBASE if head.token in (None, token) else Refused.FENCED
+    return Refused.REBASE if head.turn.token in (None, token) else Refused.FENCED
 
 
 def on_lost_claim(
@@ -185,7 +187,9 @@ def on_lost_claim(
     if head is None or is_over(head, params):
         return Refused.OVER
     is_in_danger = runs_alone(head) and not is_alone
-    return Refused.FENCED if is_in_danger or retry.is_exhausted(head.attempts) else Refused.REBASE
+    return (
+        Refused.FENCED if is_in_danger or retry.is_exhausted(head.turn.attempts) else Refused.REBASE
+    )
 
 
 def is_stale(read: Head, newer: Head) -> bool:
@@ -193,7 +197,7 @@ def is_stale(read: Head, newer: Head) -> bool:
 
     The turn has other records than the log that it has read: its steps would run again.
     """
-    return newer.restart_base != read.restart_base
+    return newer.turn.restart_base != read.turn.restart_base
 
 
 def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
@@ -202,8 +206,8 @@ def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
     False if another attempt has taken it since: that attempt ends it. False also if its attempt has
     recorded a step or left the turn since, which gives the turn attempts again.
     """
-    has_gone_on = is_stale(seen, head) or head.attempts < seen.attempts
-    return head.token == seen.token and not has_gone_on and not is_over(head, params)
+    has_gone_on = is_stale(seen, head) or head.turn.attempts < seen.turn.attempts
+    return head.turn.token == seen.turn.token and not has_gone_on and not is_over(head, params)
 
 
 class Returned(Enum):
@@ -245,12 +249,12 @@ def on_cancel(head: Head, operation: Operation) -> Canceled:
 
     The agent is told if it has had a turn of the task, or if the operation itself is "cancel".
     """
-    agent_knows_it = head.finished_turn > 0 or head.was_claimed
+    agent_knows_it = head.turn.number > 1 or not head.turn.is_open or head.turn.token is not None
     if not agent_knows_it and operation.operation != "cancel":
         return Canceled.ALONE
-    if not head.turn_is_open:
+    if not head.turn.is_open:
         return Canceled.PAUSED
-    return Canceled.CLAIMED if head.was_claimed else Canceled.WAITING
+    return Canceled.CLAIMED if head.turn.token is not None else Canceled.WAITING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,7 +302,7 @@ def attempts_started(head: Head, *, is_claimed: bool) -> int:
 
     HEAD counts an attempt when it claims. `is_claimed` False: HEAD does not count this one yet.
     """
-    return head.attempts + (not is_claimed)
+    return head.turn.attempts + (not is_claimed)
 
 
 def attempts_that_differ(log: Log, attempts: int) -> int:
@@ -311,38 +315,41 @@ def attempts_that_differ(log: Log, attempts: int) -> int:
     return max(attempts, log.beginnings())
 
 
-def after_passing(spared: Spared, retry: RetryPolicy, *, asked_s: float = 0) -> Spared | None:
-    """Return HEAD's count of spared starts after a fault that passes; None: the task fails.
+def after_passing(
+    uncounted: Uncounted, retry: RetryPolicy, *, asked_s: float = 0
+) -> Uncounted | None:
+    """Return HEAD's count of uncounted starts after a fault that passes; None: the task fails.
 
     The turn starts again after the milliseconds that it adds to `waited`. All waits together are at
     most `retry.window_s`; the time in which the agent runs is no part of them. `asked_s` is the
     wait that the service has asked for. The turn does not start earlier, and not at all if that
     wait is longer than what is left of the window.
     """
-    faults, left_s = spared.faults + 1, left_of(spared, retry)
+    faults, left_s = uncounted.faults + 1, left_of(uncounted, retry)
     if faults >= MOST_STARTS or left_s <= 0 or asked_s > left_s:
         return None
     # Turns that were told the same time do not start together.
     spread_s = asked_s * (1 + retry.jitter() / 10)
     delay_s = min(left_s, max(spread_s, retry.passing_s(faults)))
-    waited = spared.waited + int(delay_s * 1000)
-    return replace(spared, faults=faults, waited=waited)
+    waited = uncounted.waited + int(delay_s * 1000)
+    return replace(uncounted, faults=faults, waited=waited)
 
 
-def left_of(spared: Spared, retry: RetryPolicy) -> float:
+def left_of(uncounted: Uncounted, retry: RetryPolicy) -> float:
     """Return the seconds for which a turn may still wait for faults to pass."""
-    return retry.window_s - spared.waited / 1000
+    return retry.window_s - uncounted.waited / 1000
 
 
-def after_interruption(head: Head) -> tuple[int, Spared]:
+def after_interruption(turn: Turn, attempts: int) -> tuple[int, Uncounted]:
     """Return the attempts that count after one was interrupted, and the starts that do not.
 
-    `head` is HEAD without that attempt. An interruption uses up no attempt, as no agent has failed.
-    Beyond `MOST_INTERRUPTIONS` it does: the turn may be what ends its workers.
+    `attempts` are those that count of `turn` without that one. An interruption uses up no attempt,
+    as no agent has failed. Beyond `MOST_INTERRUPTIONS` it does: the turn may be what ends its
+    workers.
     """
-    spared = replace(head.spared, interruptions=head.spared.interruptions + 1)
-    is_spared = spared.interruptions <= MOST_INTERRUPTIONS
-    return head.attempts + (not is_spared), spared
+    uncounted = replace(turn.uncounted, interruptions=turn.uncounted.interruptions + 1)
+    is_uncounted = uncounted.interruptions <= MOST_INTERRUPTIONS
+    return attempts + (not is_uncounted), uncounted
 
 
 def lasts_too_long(log: Log, *, now_ms: int, limit_s: float) -> bool:
@@ -352,15 +359,15 @@ def lasts_too_long(log: Log, *, now_ms: int, limit_s: float) -> bool:
     bounded by its attempts. The log was read from its beginning.
     """
     head = log.head
-    if not head.has_records or head.cancel is not None:
+    if head.turn.checkpoint == 0 or head.cancel is not None:
         return False
     own = (
         record.at
-        for record in log.between(head.turn_base, head.version)
+        for record in log.between(head.turn.base, head.version)
         if record.token is not None
     )
     began = next((at for at in own if at is not None), now_ms)
-    slept = head.parked + slept_ms(head, now_ms)
+    slept = head.turn.slept_ms + slept_ms(head, now_ms)
     return now_ms - began - slept > limit_s * 1000
 
 
@@ -369,8 +376,8 @@ def early_s(head: Head, *, now_ms: int) -> float:
 
     A delivery can come early: a copy, or one that the queue was not told to hold back.
     """
-    released = head.released
-    if released is None or not head.was_released:
+    released = head.turn.released
+    if released is None:
         return 0
     left_s = (released.until - now_ms) / 1000
     return left_s if left_s > EARLY_S else 0
@@ -381,8 +388,8 @@ def ready_at(head: Head) -> int:
 
     Its message has waited for a place only since then.
     """
-    released = head.released
-    if released is None or not head.was_released:
+    released = head.turn.released
+    if released is None:
         return 0
     return max(released.until, released.at or 0)
 
@@ -455,8 +462,8 @@ def on_dead_letter(
     if wanted is Delivered.CANCEL:
         return DeadLettered.CANCEL
     if wanted is Delivered.GIVE_BACK:
-        return DeadLettered.LEAVE if head.turn_is_open else DeadLettered.DROP
-    if retry.is_exhausted(head.attempts):
+        return DeadLettered.LEAVE if head.turn.is_open else DeadLettered.DROP
+    if retry.is_exhausted(head.turn.attempts):
         return DeadLettered.FAIL
     return DeadLettered.LEAVE if cannot_run else DeadLettered.RESEND
 
@@ -469,27 +476,30 @@ def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:
     The copy has a number of its own, because the queue drops a number that it has seen within its
     5 minutes of deduplication. It may be sent once HEAD was postponed with `sends` = its number.
     """
-    if head is None or not head.turn_is_open or head.cancel is not None:
+    if head is None or not head.turn.is_open or head.cancel is not None:
         return None
     if head.due_at is None or head.due_at > now_ms:
         return None
-    return OperationParams.of(head, head.turn, head.sends + 1)
+    return OperationParams.of(head, head.turn.number, head.turn.sends + 1)
 
 
 def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: float) -> bool:
     """Return True if the open turn fails because no attempt has claimed it for `give_up_s`.
 
     `opened_at` is when the turn became the current one, in milliseconds: the time of the commit
-    `head.turn_base`. A turn whose time is unknown (None) is never given up. A turn that needs a
+    `head.turn.base`. A turn whose time is unknown (None) is never given up. A turn that needs a
     newer release is not given up either: it waits for a worker of that release; nor is one that
     waits for its conversation. One that was woken, or waits for a share since its conversation was
     free, counts from then on.
     """
-    if opened_at is None or not head.turn_is_open or head.needs_newer:
+    if opened_at is None or not head.turn.is_open or head.needs_newer:
         return False
-    if head.left == "conversation":
+    if head.turn.parked == "conversation":
         return False
-    return not head.was_claimed and max(opened_at, head.left_at) + int(give_up_s * 1000) <= now_ms
+    return (
+        head.turn.token is None
+        and max(opened_at, head.turn.waits_since) + int(give_up_s * 1000) <= now_ms
+    )
 
 
 def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
@@ -498,11 +508,11 @@ def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
     None if a worker has the turn, or had it: the due index watches such a turn. None also if the
     turn is left: it gets its next copy when it is woken.
     """
-    if head is None or head.turn != turn or not head.turn_is_open:
+    if head is None or head.turn.number != turn or not head.turn.is_open:
         return None
-    if head.was_claimed or head.left:
+    if head.turn.token is not None or head.turn.parked:
         return None
-    return OperationParams.of(head, turn, head.sends)
+    return OperationParams.of(head, turn, head.turn.sends)
 
 
 def overdue_cancel(head: Head | None, *, now_ms: int) -> bool:

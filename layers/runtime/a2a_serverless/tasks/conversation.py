@@ -27,7 +27,7 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, head: Head, turn: int | None = None) -> Self:
         """Return the place of a turn of a task, by default of its current one."""
-        return cls(head.task_id, head.incarnation, head.turn if turn is None else turn)
+        return cls(head.task_id, head.incarnation, head.turn.number if turn is None else turn)
 
     @classmethod
     def stored(cls, text: str) -> Self:
@@ -59,7 +59,7 @@ def on_start(head: Head, line: Sequence[Place]) -> Started:
 
     The place of a later turn of the task is as good: that turn waits for this one.
     """
-    if line and line[0].is_of(head) and line[0].turn >= head.turn:
+    if line and line[0].is_of(head) and line[0].turn >= head.turn.number:
         return Started.RUN
     return Started.LEAVE if Place.of(head) in line else Started.JOIN
 
@@ -91,13 +91,11 @@ def on_first(
     Its place is gone then, and it takes another one at the end when a worker receives it. One that
     waits for a share of the workers keeps it: it runs when it is its caller's turn.
     """
-    if head is None or not place.is_of(head) or head.is_terminal:
+    if head is None or not place.is_of(head) or head.is_over(place.turn):
         return First.DROP
-    if head.finished_turn >= place.turn:
-        return First.DROP
-    if head.cancel is not None or head.left == "share":
+    if head.cancel is not None or head.turn.parked == "share":
         return First.STAYS
-    if head.left == "conversation":
+    if head.turn.parked == "conversation":
         return First.WAKE
     is_too_long = now_ms - _ran_until(head, since) > hold_s * 1000
     return First.DROP if waiting and is_too_long else First.STAYS
@@ -105,9 +103,9 @@ def on_first(
 
 def _ran_until(head: Head, since: int) -> int:
     """Return until when the first turn of a line has run, or will run, as far as HEAD tells."""
-    if head.released is not None and head.was_released:
-        return max(since, head.released.at or 0)
-    if head.woken and not head.is_claimed:
-        return max(since, head.left_at)
-    is_leased = head.token is not None and not head.needs_newer
+    if head.turn.released is not None:
+        return max(since, head.turn.released.at or 0)
+    if head.turn.has_share and not head.turn.is_claimed:
+        return max(since, head.turn.waits_since)
+    is_leased = head.turn.token is not None and not head.needs_newer
     return max(since, head.due_at or 0) if is_leased else since

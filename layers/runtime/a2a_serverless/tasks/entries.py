@@ -226,12 +226,28 @@ _TOLD = 2
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
     """Return the body of a commit."""
-    return b"".join(_encode(entry) for entry in entries)
+    body = bytearray()
+    for entry in entries:
+        kind, flags, payload = _pack(entry)
+        body += _HEADER.pack(kind, flags, len(payload)) + payload
+    return bytes(body)
 
 
 def decode_entries(body: bytes) -> tuple[Entry, ...]:
     """Return the entries of a whole body, as new objects that belong to the caller."""
-    return tuple(_decode_all(body))
+    entries: list[Entry] = []
+    offset = 0
+    while offset < len(body):
+        start = offset + _HEADER.size
+        if start > len(body):
+            entries.append(Unknown(body[offset : offset + 1], CRITICAL, body[offset + 1 :]))
+            break
+        kind, flags, length = _HEADER.unpack_from(body, offset)
+        offset = start + length
+        if offset > len(body):  # cut off: what is left may look like a smaller entry
+            flags |= CRITICAL
+        entries.append(_decode(kind, flags, body[start:offset]))
+    return tuple(entries)
 
 
 def check_readable(entries: Iterable[Entry]) -> None:
@@ -304,7 +320,8 @@ def contents_of(message: AnyMessage | None) -> Iterator[Message | Artifact]:
 
 def parts_of(message: AnyMessage | None) -> Iterator[Part]:
     """Yield all parts in a message of the protocol; none if it is None."""
-    return (part for content in contents_of(message) for part in content.parts)
+    for content in contents_of(message):
+        yield from content.parts
 
 
 def data_of(parts: Iterable[Part]) -> list[Any]:
@@ -314,7 +331,7 @@ def data_of(parts: Iterable[Part]) -> list[Any]:
 
 def is_plain(message: AnyMessage | None) -> bool:
     """Return True if a message is stored and shown as it is: no part is large, or has a URL."""
-    return not any(part.url or part.ByteSize() > APART_BYTES for part in parts_of(message))
+    return not [part for part in parts_of(message) if part.url or part.ByteSize() > APART_BYTES]
 
 
 def content_of(entry: Entry) -> SendMessageRequest | Message | TaskStatus | Artifact | None:
@@ -420,15 +437,11 @@ def _shown_in(entry: Entry) -> Task:
             return Task()
 
 
-def _encode(entry: Entry) -> bytes:
-    kind, flags, payload = _pack(entry)
-    return _HEADER.pack(kind, flags, len(payload)) + payload
-
-
 def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
     match entry:
         case TurnOpened(request, caller):
-            who = json.dumps(_fields(caller)).encode()
+            known = (caller.user, caller.tenant, caller.extensions)
+            who = json.dumps((*known, caller.variables) if caller.variables else known).encode()
             return b"T", 0, len(who).to_bytes(4, "big") + who + request.SerializeToString()
         case MessageAppended(content) | MetadataMerged(content) | Replied(content):
             return _WHOLE[type(entry)], 0, content.SerializeToString()
@@ -457,60 +470,31 @@ _WHOLE: Final = {MessageAppended: b"M", MetadataMerged: b"D", Replied: b"P"}
 """The kinds of entries that are one message of the protocol, or one Struct."""
 
 
-def _fields(caller: Caller) -> list[object]:
-    """Return the fields to encode, without variables if there are none."""
-    known: list[object] = [caller.user, caller.tenant, caller.extensions]
-    return [*known, caller.variables] if caller.variables else known
-
-
-def _decode_all(body: bytes) -> Iterator[Entry]:
-    offset = 0
-    while offset < len(body):
-        start = offset + _HEADER.size
-        if start > len(body):
-            yield Unknown(body[offset : offset + 1], CRITICAL, body[offset + 1 :])
-            return
-        kind, flags, length = _HEADER.unpack_from(body, offset)
-        offset = start + length
-        if offset > len(body):  # cut off: what is left may look like a smaller entry
-            flags |= CRITICAL
-        yield _decode(kind, flags, body[start:offset])
-
-
 def _decode(kind: bytes, flags: int, payload: bytes) -> Entry:
     """Return the entry, as a critical `Unknown` if the payload is not one of its kind.
 
-    For an unknown kind only the critical flag has a meaning here; only its writer knows the others.
+    So is one that no answer can show, of which `check_readable` admits none. For an unknown kind
+    only the critical flag has a meaning here; only its writer knows the others.
     """
     if flags & CRITICAL or kind not in _KINDS:
         return Unknown(kind, flags, payload)
     try:
-        return _shown(_unpack(kind, flags, payload), payload)
+        entry = _unpack(kind, flags, payload)
     except (DecodeError, ValueError, TypeError, KeyError, RecursionError):
         return Unknown(kind, flags | CRITICAL, payload)
-
-
-def _shown(entry: Entry, payload: bytes) -> Entry:
-    """Return an entry; raise ValueError if no answer can show it (`check_readable` admits none)."""
-    if isinstance(entry, StatusChanged) and not has_time(entry.status):
-        raise ValueError("a status has a time that JSON does not have")
-    if _NOT_FINITE.search(payload) and not is_finite(_shown_in(entry)):
-        raise ValueError("a number is one that JSON does not have")
+    has_no_time = isinstance(entry, StatusChanged) and not has_time(entry.status)
+    if has_no_time or (_NOT_FINITE.search(payload) and not is_finite(_shown_in(entry))):
+        return Unknown(kind, flags | CRITICAL, payload)
     return entry
-
-
-def _size(payload: bytes) -> int:
-    """Return the length that stands in the first four bytes."""
-    return int.from_bytes(payload[:4], "big")
 
 
 def _caller(fields: list[Any]) -> Caller:
     """Return the sender; fields that a newer release has added at the end are ignored."""
     user, tenant, extensions, *more = fields
-    names = (user, tenant, more[0] if more else "", *extensions)
-    if not all(isinstance(name, str) for name in names):
+    variables = more[0] if more else ""
+    if {type(name) for name in (user, tenant, variables, *extensions)} != {str}:
         raise TypeError("a name of the sender is no text")
-    return Caller(user, tenant, tuple(extensions), names[2])
+    return Caller(user, tenant, tuple(extensions), variables)
 
 
 def _named(fields: list[Any]) -> tuple[StepId, str]:
@@ -530,9 +514,9 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
     """
     match kind:
         case b"T":
-            size = _size(payload)
-            caller = _caller(json.loads(payload[4 : 4 + size]))
-            return TurnOpened(SendMessageRequest.FromString(payload[4 + size :]), caller)
+            end = 4 + int.from_bytes(payload[:4], "big")
+            caller = _caller(json.loads(payload[4:end]))
+            return TurnOpened(SendMessageRequest.FromString(payload[end:]), caller)
         case b"M":
             return MessageAppended(Message.FromString(payload))
         case b"S":
@@ -559,7 +543,7 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
         case b"P":
             return Replied(Message.FromString(payload))
         case b"J":
-            end = 4 + _size(payload)
+            end = 4 + int.from_bytes(payload[:4], "big")
             return Recorded(*_named(json.loads(payload[4:end])), payload[end:])
         case b"U":
             return ModelsUsed(decoded(payload))

@@ -111,6 +111,8 @@ class Fold:
 
     task_id: str
     context_id: str
+    version: int = 0
+    """That of the newest record, or of the snapshot before the first."""
     newest: Record | None = None
     """The record that was added last."""
     status: TaskStatus = field(default_factory=TaskStatus)
@@ -132,27 +134,20 @@ class Fold:
     _changes: list[tuple[Record, _Undo]] = field(default_factory=list)
     """Every change that no restart has taken back, in the order in which it was made."""
 
-    def __post_init__(self) -> None:
-        if self.since is None:
-            return
-        record = Record(version=self.since.version, entries=self.since.entries)
+    def begin_with(self, since: Snapshot) -> None:
+        """Put what a snapshot stands for in the place of the first records."""
+        self.since, self.version = since, since.version
+        record = Record(version=since.version, entries=since.entries)
         for entry in record.entries:
             self._change(entry, record)
         self._changes.clear()
-
-    @property
-    def version(self) -> int:
-        """Return the version of the newest record; 0 before the first."""
-        if self.newest is None:
-            return self.since.version if self.since else 0
-        return self.newest.version
 
     @property
     def shown(self) -> int:
         """Return how many events the newest record shows."""
         if self.newest is None:
             return self.since.shown if self.since else 0
-        return sum(1 for _ in events_of(self.newest, self))
+        return len([*events_of(self.newest, self)])
 
     def snapshot(self) -> Snapshot | None:
         """Return what takes the place of the records so far; None: the next ones may need them.
@@ -177,21 +172,17 @@ class Fold:
             entries=tuple(entries),
         )
 
-    def add(self, record: Record) -> None:
-        """Apply the next record.
+    def add(self, record: Record, *, skips: bool = False) -> None:
+        """Apply the next record; with `skips` a later one, as those between cannot be had.
 
         Raises:
             ValueError: `record` does not follow on the newest one.
         """
-        if record.version != self.version + 1:
+        if record.version != self.version + 1 and not skips:
             raise ValueError(f"record {record.version} does not follow version {self.version}")
-        self.add_later(record)
-
-    def add_later(self, record: Record) -> None:
-        """Apply a record after the newest one, for a reader who cannot have those between."""
         for entry in record.entries:
             self.apply(entry, record)
-        self.newest = record
+        self.newest, self.version = record, record.version
 
     def apply(self, entry: Entry, record: Record) -> int:
         """Apply one entry of `record`, for a reader that stops inside a commit.
@@ -227,9 +218,11 @@ class Fold:
         with its turn. `history_length`: None = all, 0 = none, n = the last n messages.
         """
         task = Task(id=self.task_id, context_id=self.context_id, status=self.status)
-        task.history.extend(_limit_history(self.history, history_length))
+        check_history_length(history_length)
+        limit = len(self.history) if history_length is None else history_length
+        task.history.extend(self.history[max(0, len(self.history) - limit) :])
         if include_artifacts:
-            task.artifacts.extend(joined(*each) for each in self._artifacts())
+            task.artifacts.extend([joined(*each) for each in self._artifacts()])
         if self.metadata.fields:
             task.metadata.CopyFrom(self.metadata)
         return task
@@ -263,7 +256,8 @@ class Fold:
         return [others[version] for version in sorted(others)]
 
     def _change(self, entry: Entry, record: Record) -> None:
-        self._changes.extend((record, undo) for undo in self._changed_by(entry, record))
+        for undo in self._changed_by(entry, record):
+            self._changes.append((record, undo))
 
     def _changed_by(self, entry: Entry, record: Record) -> Iterator[_Undo]:
         """Make the changes of an entry; after each, yield the function that takes it back."""
@@ -271,9 +265,11 @@ class Fold:
             case TurnOpened(request, _):
                 self._opened[record.version] = entry
                 yield from self._archive_status_message()
-                yield self._tell(bound(request.message, self.task_id, self.context_id))
+                self.history.append(bound(request.message, self.task_id, self.context_id))
+                yield self.history.pop
             case MessageAppended(message):
-                yield self._tell(message)
+                self.history.append(message)
+                yield self.history.pop
             case StatusChanged(status, metadata, archive):
                 if archive:
                     yield from self._archive_status_message()
@@ -295,10 +291,6 @@ class Fold:
             case _:
                 pass
 
-    def _tell(self, message: Message) -> _Undo:
-        self.history.append(message)
-        return self.history.pop
-
     def _set(self, name: Literal["status", "reply"], value: TaskStatus | Message) -> _Undo:
         before = getattr(self, name)
         setattr(self, name, value)
@@ -306,7 +298,8 @@ class Fold:
 
     def _archive_status_message(self) -> Iterator[_Undo]:
         if self.status.HasField("message"):
-            yield self._tell(self.status.message)
+            self.history.append(self.status.message)
+            yield self.history.pop
             without = copied(self.status)
             without.ClearField("message")
             yield self._set("status", without)
@@ -411,16 +404,11 @@ def _unmerge(metadata: Struct, update: Struct, before: Struct) -> None:
     merge_metadata(metadata, before)
 
 
-def _limit_history(history: list[Message], length: int | None) -> list[Message]:
-    """Return the last `length` messages, oldest first (A2A 1.0.1, section 3.2.4)."""
-    check_history_length(length)
-    if length is None:
-        return history
-    return history[-length:] if length else []
-
-
 def check_history_length(length: object) -> None:
-    """Refuse a length that is neither None nor a whole number of messages."""
+    """Refuse a length that is neither None nor a whole number of messages.
+
+    The last ones are shown, the oldest first (A2A 1.0.1, section 3.2.4).
+    """
     if length is None:
         return
     if isinstance(length, bool) or not isinstance(length, int) or length < 0:
@@ -459,17 +447,15 @@ class Log:
 
     def of_turn(self) -> tuple[Record, ...]:
         """Return the commit that has accepted the current turn's message, and those of the turn."""
-        opened, last = self.head.turn, self.head.version
-        return (*self.between(opened - 1, opened), *self.between(self.head.turn_base, last))
+        opened, last = self.head.turn.number, self.head.version
+        return (*self.between(opened - 1, opened), *self.between(self.head.turn.base, last))
 
     @property
     def needs_newer(self) -> bool:
         """Return True if only a newer release may run or write the task."""
-        return self.head.needs_newer or any(
-            isinstance(entry, Unknown) and entry.is_critical
-            for record in self.records
-            for entry in record.entries
-        )
+        entries = [entry for record in self.records for entry in record.entries]
+        unknown = [entry for entry in entries if isinstance(entry, Unknown) and entry.is_critical]
+        return self.head.needs_newer or bool(unknown)
 
     @property
     def cannot_run(self) -> bool:
@@ -478,22 +464,26 @@ class Log:
         The task needs a newer release, or the message that opened the turn cannot be read. For a
         log read from its beginning.
         """
-        return self.needs_newer or (self.head.turn_is_open and not self._has_opening)
+        return self.needs_newer or (self.head.turn.is_open and self.opening is None)
 
     @property
-    def _has_opening(self) -> bool:
-        return any(
-            isinstance(entry, TurnOpened)
-            for record in self.records
-            if record.version == self.head.turn
-            for entry in record.entries
-        )
+    def opening(self) -> TurnOpened | None:
+        """Return the entry that opened the current turn; None: this release cannot read it.
+
+        The log was read from its beginning.
+        """
+        number = self.head.turn.number
+        for record in self.between(number - 1, number):
+            for entry in record.entries:
+                if isinstance(entry, TurnOpened):
+                    return entry
+        return None
 
     @property
     def caller(self) -> Caller:
         """Return the sender of the current turn's message; the log was read from its beginning."""
-        opening = self.at(self.head.turn)
-        return next(entry.caller for entry in opening.entries if isinstance(entry, TurnOpened))
+        opening = self.opening
+        return Caller() if opening is None else opening.caller
 
     def restarted(self) -> Fold:
         """Return the fold after the restart with which a claim begins another attempt.
@@ -502,7 +492,7 @@ class Log:
         """
         fold = self.fold()
         claim = Record(version=self.head.version + 1, entries=())
-        fold.apply(Restarted(self.head.restart_base), claim)
+        fold.apply(Restarted(self.head.turn.restart_base), claim)
         return fold
 
     def kept(self) -> list[Record]:
@@ -511,20 +501,20 @@ class Log:
         The log was read from its beginning.
         """
         kept: list[Record] = []
-        for record in self.between(self.head.turn_base, self.head.version):
+        for record in self.between(self.head.turn.base, self.head.version):
             for entry in record.entries:
                 if isinstance(entry, Restarted):
                     kept = [each for each in kept if each.version <= entry.base]
             if record.token is not None:
                 kept.append(record)
-        return [record for record in kept if record.version <= self.head.restart_base]
+        return [record for record in kept if record.version <= self.head.turn.restart_base]
 
     def beginnings(self) -> int:
         """Return how often the open turn has begun: again each time that records were taken back.
 
         The log was read from its beginning.
         """
-        number, newest = 1, self.head.turn_base
+        number, newest = 1, self.head.turn.base
         for record in self.between(newest, self.head.version):
             for entry in record.entries:
                 if isinstance(entry, Restarted) and entry.base < newest:
@@ -536,7 +526,9 @@ class Log:
     def fold(self, version: int | None = None) -> Fold:
         """Return the fold of a log that was read from its beginning; up to a version, or HEAD's."""
         last = self.head.version if version is None else version
-        fold = Fold(self.head.task_id, self.head.context_id, since=self.since)
+        fold = Fold(self.head.task_id, self.head.context_id)
+        if self.since is not None:
+            fold.begin_with(self.since)
         return extend(fold, self.between(fold.version, last))
 
 
@@ -639,4 +631,4 @@ def belonging_to(head: Head, records: Sequence[Record], reached: int) -> tuple[R
     """
     if reached < head.version:
         return None
-    return tuple(record for record in records if record.version <= head.version)
+    return tuple(records[: len(records) - (reached - head.version)])

@@ -110,7 +110,7 @@ class FailedBy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spared:
+class Uncounted:
     """The starts of the agent on the current turn that use up no attempt."""
 
     faults: int = 0
@@ -167,7 +167,7 @@ class Attention:
 
 
 Reason: TypeAlias = Literal["", "share", "conversation", "asleep"]
-"""What a turn waits for that is `Head.left`; empty: it is not."""
+"""What a turn waits for that is parked; empty: it is not."""
 
 LOST: Final = "lost"
 """The reason of an attempt that said nothing at its end: its process died, or was cut off."""
@@ -177,6 +177,70 @@ ASLEEP: Final = "asleep"
 """The reason of an attempt that has left its turn until a time."""
 HANDOVER: Final = "handover"
 """The reason of an attempt that has left its turn to the next process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The current turn of a task: who works on it, what it waits for, how often it was started.
+
+    Of a turn that is over its number, its base and its counts are left.
+    """
+
+    number: int
+    """The version at which its message was accepted."""
+    base: int
+    """The version at which it became the current one."""
+    is_open: bool = True
+    """False once its work is over."""
+    checkpoint: int = 0
+    """The version up to which a restart keeps what the attempts have written: that of the last
+    record; 0: there is none."""
+    token: str | None = None
+    """The attempt that may commit; None: the turn was never claimed."""
+    released: AttemptEnd | None = None
+    """How the attempt `token` has given the turn back; None: it has not."""
+    attempts: int = 0
+    """Attempts started, without the uncounted ones."""
+    uncounted: Uncounted = Uncounted()
+    alone: bool = False
+    """True once a worker has died during the turn: it runs without neighbours to its end, because
+    it may be the cause."""
+    sends: int = 0
+    """Copies of the turn's operation that were sent after the first."""
+    requeued: int = 0
+    """How many of them say nothing about a lost message: the turn before it has ended, it was
+    parked or handed over, or has recorded a step since."""
+    parked: Reason = ""
+    """Why it has no message on the queue: it stands in the table until it is requeued. Only a turn
+    that no attempt works on can be parked."""
+    has_share: bool = False
+    """It has waited for a share of the workers, and has one until it ends or is given back."""
+    waits_since: int = 0
+    """When it was parked, in milliseconds, or when it was requeued with a share."""
+    slept_ms: int = 0
+    """Milliseconds for which it has slept."""
+    rest: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The fields that only a newer release knows; each write keeps them."""
+
+    @property
+    def restart_base(self) -> int:
+        """Return the version to which a new attempt goes back."""
+        return self.checkpoint or self.base
+
+    @property
+    def starts(self) -> int:
+        """Return how often the agent has started since the last record, counted or not."""
+        return self.attempts + self.uncounted.faults + self.uncounted.interruptions
+
+    @property
+    def resends(self) -> int:
+        """Return how often the turn was sent again because its message seemed lost."""
+        return self.sends - self.requeued
+
+    @property
+    def is_claimed(self) -> bool:
+        """Return True if an attempt has the turn, and has not given it back."""
+        return self.token is not None and self.released is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,46 +267,15 @@ class Head:
     expires_at: int
     """Fixed at creation, equal on all items of the task."""
 
-    turn: int
-    """The current turn: the version at which its message was accepted."""
-    turn_base: int
-    """The version at which `turn` became the current one."""
-    checkpoint: int = 0
-    """The version up to which a restart keeps what the attempts have written: that of the turn's
-    last record. It is of an earlier turn if it is not above `turn_base`."""
-    parked: int = 0
-    """Milliseconds for which the current turn has slept."""
+    turn: Turn
     next_turn: int = 0
     """A turn accepted while an attempt waits for out-of-band credentials; 0: none."""
-    finished_turn: int = 0
-    """The last turn whose work is over; equal to `turn` when no turn is open."""
-    token: str | None = None
-    """The attempt that may commit; None: the open turn was never claimed."""
-    attempts: int = 0
-    """Attempts started on the current turn, without those that are spared."""
-    spared: Spared = Spared()
-    alone: bool = False
-    """True once a worker has died during the current turn: it runs without neighbours to its end,
-    because it may be the cause."""
     due_at: int | None = None
     """The time at which the sweeper looks at the task; None: it does not have to. Of a task that is
     being canceled: the deadline, which only the task's end moves."""
-    sends: int = 0
-    """Copies of the current turn's operation that were sent after the first."""
-    wakes: int = 0
-    """How many of them say nothing about a lost message: the turn before it has ended, it was
-    woken or handed over, or has recorded a step since."""
-    left: Reason = ""
-    """Why the current turn has no message on the queue: it stands in the table until it is woken.
-    Only a turn that no attempt works on can be left."""
     serial_from: int = 0
-    """The first turn that takes a place in the line of its conversation, as all later ones do; 0:
-    none does."""
-    woken: bool = False
-    """The current turn has waited for a share of the workers, and has one until it ends or is given
-    back."""
-    left_at: int = 0
-    """Since when the current turn is left, in milliseconds, or since when it is woken."""
+    """The first turn that takes a position in the queue of its conversation, as all later ones do;
+    0: none does."""
     replied: bool = False
     """The agent answered with a Message alone."""
 
@@ -262,8 +295,6 @@ class Head:
     """What the task's models have used in all attempts, also in those that were taken back."""
     cancel: CancelMark | None = None
     """The request to cancel the task; a writer that has not read it cannot commit. It stays."""
-    released: AttemptEnd | None = None
-    """The attempt that gave the turn back. It counts as long as `token` is still its token."""
     started_at: int = 0
     """When an attempt has claimed a turn of the task for the first time; 0: none has."""
     failure: Failure = Failure()
@@ -277,53 +308,31 @@ class Head:
     @property
     def attention(self) -> Attention | None:
         """Return why a person may have to look at the task; None: for no reason that is known."""
-        if self.has_failed:
+        turn = self.turn
+        if self.state in FAILED:
             kind: Trouble = "failed" if self.state == TaskState.TASK_STATE_FAILED else "rejected"
             reason, reference = self.failure.reason, self.failure.correlation_id
             return Attention(kind=kind, at=self.status_at, reason=reason, correlation_id=reference)
-        if not self.turn_is_open:
+        if not turn.is_open:
             return None
-        if self.left:
-            return Attention(kind=self.left, at=self.left_at)
-        end = self.released if self.was_released else None
-        # A turn that has slept is on the queue again once it is not left any more.
+        if turn.parked:
+            return Attention(kind=turn.parked, at=turn.waits_since)
+        # A turn that has slept is on the queue again once it is not parked any more.
+        end = turn.released
         if end is not None and end.reason != ASLEEP and end.until > (end.at or 0):
             return Attention(kind="retry", at=end.at or self.created_at, reason=end.reason)
-        return Attention(kind="again", at=self.created_at) if self.resends else None
-
-    @property
-    def has_failed(self) -> bool:
-        """Return True if the task has failed or was rejected."""
-        return self.state in FAILED
-
-    @property
-    def turn_is_open(self) -> bool:
-        return self.finished_turn < self.turn
-
-    @property
-    def restart_base(self) -> int:
-        """Return the version to which a new attempt goes back."""
-        return max(self.turn_base, self.checkpoint)
-
-    @property
-    def has_records(self) -> bool:
-        """Return True if the current turn goes on at a record instead of starting over."""
-        return self.turn_is_open and self.checkpoint > self.turn_base
+        is_resent = turn.sends > turn.requeued
+        return Attention(kind="again", at=self.created_at) if is_resent else None
 
     @property
     def is_at_record(self) -> bool:
         """Return True if no attempt has written anything since the current turn's last record."""
-        return self.has_records and self.checkpoint == self.version
+        return self.turn.checkpoint == self.version
 
     @property
-    def resends(self) -> int:
-        """Return how often the current turn was sent again because its message seemed lost."""
-        return max(0, self.sends - self.wakes)
-
-    @property
-    def is_in_line(self) -> bool:
-        """Return True if the current turn has taken a place in the line of its conversation."""
-        return 0 < self.serial_from <= self.turn
+    def is_serial(self) -> bool:
+        """Return True if the current turn has taken a position in the queue of its conversation."""
+        return 0 < self.serial_from <= self.turn.number
 
     @property
     def begins_context(self) -> bool:
@@ -332,27 +341,12 @@ class Head:
 
     @property
     def is_terminal(self) -> bool:
-        return is_terminal(self.state)
+        return self.state in TERMINAL
 
     @property
     def is_being_canceled(self) -> bool:
         """Return True from the request to cancel until the task ends."""
         return self.cancel is not None and not self.is_terminal
-
-    @property
-    def was_released(self) -> bool:
-        """Return True if the turn's last attempt has given it back, and none has taken it since."""
-        return self.released is not None and self.released.token == self.token
-
-    @property
-    def was_claimed(self) -> bool:
-        """Return True once an attempt has claimed the open turn, also if it has left it since."""
-        return self.token is not None
-
-    @property
-    def is_claimed(self) -> bool:
-        """Return True if an attempt has the current turn, and has not given it back."""
-        return self.was_claimed and not self.was_released
 
     @property
     def needs_newer(self) -> bool:
@@ -362,15 +356,17 @@ class Head:
     def has_expired(self, now_ms: int) -> bool:
         return self.expires_at <= now_ms
 
+    def is_over(self, turn: int) -> bool:
+        """Return True if nothing is left to do for a turn of the task, its current one or not."""
+        is_later = turn > self.turn.number
+        return self.is_terminal or not (
+            is_later or (self.turn.is_open and turn == self.turn.number)
+        )
+
 
 def is_terminal(state: TaskState) -> bool:
     """Return True if the task has ended."""
     return state in TERMINAL
-
-
-def is_interrupted(state: TaskState) -> bool:
-    """Return True if the turn waits for its client."""
-    return state in INTERRUPTED
 
 
 def state_name(state: TaskState) -> str:
@@ -381,7 +377,8 @@ def state_name(state: TaskState) -> str:
 
 def plain_state(state: TaskState) -> str:
     """Return the name in logs and metrics, such as `working`."""
-    return state_name(state).removeprefix("TASK_STATE_").lower()
+    name: str = TaskState.Name(state)
+    return name.removeprefix("TASK_STATE_").lower()
 
 
 # -- operations ------------------------------------------------------------------------------
@@ -412,11 +409,6 @@ class OperationParams(BaseModel):
             turn=turn,
             copy_number=copy_number,
         )
-
-    @property
-    def group(self) -> str:
-        """Return the FIFO group: one per task, so that a task's operations never overlap."""
-        return digest("group", self.scope, self.task_id)
 
 
 _KNOWN: Final = ("run", "cancel")
@@ -472,8 +464,8 @@ class Operation(BaseModel):
 
     @property
     def group(self) -> str:
-        """Return the FIFO message group: that of the task."""
-        return self.params.group
+        """Return the FIFO group: one per task, so that a task's operations never overlap."""
+        return digest("group", self.params.scope, self.params.task_id)
 
     @property
     def task_id(self) -> str:

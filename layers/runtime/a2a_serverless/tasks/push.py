@@ -38,7 +38,7 @@ NO_CONSENT: Final = "no consent"
 HOST_FAILS: Final = "the host fails"
 """How `Push.answer` begins if the receiver was not called: why not."""
 
-LEFT_MS: Final = 60_000
+LONG_WAIT_MS: Final = 60_000
 """A wait from this one on is spent in the table, and a shorter one on the queue."""
 
 CONFIG_ID_OF_0_1: Final = "a2a-0.1"
@@ -177,7 +177,7 @@ class Push:
         """Return True if it waits in the table: the sweeper sends its next job."""
         if self.next_at is None or self.answered_at is None:
             return False
-        return self.next_at - self.answered_at >= LEFT_MS
+        return self.next_at - self.answered_at >= LONG_WAIT_MS
 
     @property
     def is_given_up(self) -> bool:

@@ -46,6 +46,8 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.head import (
     ASLEEP,
+    FAILED,
+    INTERRUPTED,
     LOST,
     MAX_INLINE_BYTES,
     NOT_STARTED,
@@ -57,16 +59,15 @@ from a2a_serverless.tasks.head import (
     Head,
     Reason,
     SnapshotName,
-    Spared,
-    is_interrupted,
-    is_terminal,
+    Turn,
+    Uncounted,
     state_name,
 )
 from a2a_serverless.tasks.identity import Dialect, digest, new_incarnation, new_token
 from a2a_serverless.tasks.usage import summed
 
-LEFT_MS: Final[Mapping[Reason, int]] = {"share": 3_600_000, "conversation": 300_000}
-"""Milliseconds after which the sweeper looks at a turn that is left, by what it waits for."""
+PARKED_MS: Final[Mapping[Reason, int]] = {"share": 3_600_000, "conversation": 300_000}
+"""Milliseconds after which the sweeper looks at a turn that is parked, by what it waits for."""
 
 AS_NEW: Final = "without taskId"
 """How a client sends a message that opens a task, unless it names its tasks itself."""
@@ -141,7 +142,7 @@ class Waits:
     """How an attempt gives its turn back until `end.until`, without using up an attempt."""
 
     end: AttemptEnd
-    spared: Spared
+    uncounted: Uncounted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,8 +173,8 @@ class Commit:
     """The correlation id that the client of a failed task is given; empty: that of `failed`."""
     waits: Waits | None = None
     """With this commit the attempt gives its turn back."""
-    leaves: AttemptEnd | None = None
-    """With this commit the attempt leaves its turn at a record: asleep until `until`, or, if that
+    parks: AttemptEnd | None = None
+    """With this commit the attempt parks its turn at a record: asleep until `until`, or, if that
     is 0, for the process that gets the copy which the writer sends."""
     is_serial: bool = False
     """True: the turn that the commit opens takes a place in the line of its conversation."""
@@ -204,14 +205,9 @@ class Step:
     push_dialect: Dialect = "1.0"
 
     @property
-    def changes_status(self) -> bool:
-        """Return True if the task's status is written, even with the same state."""
-        return any(isinstance(entry, StatusChanged) for entry in self.entries)
-
-    @property
-    def opens_turn(self) -> bool:
-        """Return True if the commit accepts a message."""
-        return any(isinstance(entry, TurnOpened) for entry in self.entries)
+    def kinds(self) -> set[type[Entry]]:
+        """Return the types of the entries: what the commit changes."""
+        return {type(entry) for entry in self.entries}
 
 
 def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = None) -> Step:
@@ -230,8 +226,7 @@ def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = 
         metadata=b"",
         created_at=now_ms,
         expires_at=expiry(now_ms, ttl_s),
-        turn=1,
-        turn_base=1,
+        turn=Turn(number=1, base=1),
         due_at=now_ms + int(timing.waiting_s * 1000),
         key_digest=key_digest(new.idempotency_key),
         serial_from=int(new.is_serial),
@@ -260,32 +255,35 @@ def advance(
         TaskNotAcceptingMessagesError: a message for a task that does not wait for one.
         NewerReleaseError: only a newer release may write the task.
     """
-    _check(head, commit)
-    if head.token == commit.token:
+    kinds = {type(entry) for entry in commit.entries}
+    _check(head, commit, kinds)
+    if head.turn.token == commit.token:
         commit = replace(commit, claims=False)
-    entries = _expand(head, commit)
-    opens = any(isinstance(entry, TurnOpened) for entry in entries)
-    after = replace(head, version=head.version + 1)
-    if commit.claims:
-        after = _claimed(after, commit, now_ms, timing)
-    if opens:
+    entries = _expand(head, commit, kinds)
+    after = _claimed(head, commit, now_ms, timing) if commit.claims else head
+    after = replace(after, version=head.version + 1)
+    if TurnOpened in kinds:
         after = _opened(after, entries, now_ms, timing)
         if commit.is_serial and not after.serial_from:
             after = replace(after, serial_from=after.version)
     after, entries = _with_content(after, entries, now_ms)
-    after = _recorded(head, after, commit, entries)
+    after = _recorded(head, after, commit, {type(entry) for entry in entries})
     if commit.waits is not None:
         after = _waiting(after, commit.waits, timing)
-    if commit.leaves is not None:
-        after = _left(after, commit.leaves, now_ms, timing)
-    ends = commit.ends_turn or is_terminal(after.state) or _pauses(entries)
-    if ends and after.turn_is_open:
+    if commit.parks is not None:
+        after = _parked(after, commit.parks, now_ms, timing)
+    pauses = after.state == TaskState.TASK_STATE_INPUT_REQUIRED and StatusChanged in kinds
+    if (commit.ends_turn or after.is_terminal or pauses) and after.turn.is_open:
         after = _ended(after, now_ms, timing)
         entries = (*entries, TurnEnded())
-    if after.has_failed and not head.is_terminal:
+    if after.state in FAILED and not head.is_terminal:
         after = replace(after, failure=_failure(head, commit))
+    if after.is_terminal:
+        after = replace(after, due_at=None)
+    elif head.cancel is not None:
+        after = replace(after, due_at=head.due_at)
     return Step(
-        head=_watched(after, head),
+        head=after,
         entries=entries,
         token=commit.token,
         commit_id=commit.commit_id,
@@ -363,39 +361,40 @@ def postponing(head: Head, *, due_at: int, sends: int) -> Head | None:
     """
     if head.due_at is None or head.cancel is not None:
         return None
-    return replace(head, due_at=due_at, sends=sends)
+    return replace(head, due_at=due_at, turn=replace(head.turn, sends=sends))
 
 
-def leaving(head: Head, reason: Reason, *, at: int, now_ms: int) -> Head | None:
-    """Return HEAD with its open turn left, for `reason`: its message may be acknowledged.
+def parking(head: Head, reason: Reason, *, at: int, now_ms: int) -> Head | None:
+    """Return HEAD with its open turn parked, for `reason`: its message may be acknowledged.
 
-    `at` is the turn's place among those of its caller, the earliest first, in milliseconds. The
-    sweeper looks at the turn later, if nothing has woken it by then. None once a cancel was
+    `at` is the turn's position among those of its caller, the earliest first, in milliseconds. The
+    sweeper looks at the turn later, if nothing has requeued it by then. None once a cancel was
     requested: its deadline stays the due time.
     """
     if head.cancel is not None:
         return None
-    due_at = now_ms + LEFT_MS[reason]
-    return replace(head, left=reason, left_at=at, woken=False, due_at=due_at)
+    turn = replace(head.turn, parked=reason, waits_since=at, has_share=False)
+    return replace(head, turn=turn, due_at=now_ms + PARKED_MS[reason])
 
 
-def waking(head: Head, *, now_ms: int, timing: Timing) -> Head | None:
-    """Return HEAD with its left turn on the queue again: send number `sends` has to be sent.
+def requeueing(head: Head, *, now_ms: int, timing: Timing) -> Head | None:
+    """Return HEAD with its parked turn on the queue again: send number `sends` has to be sent.
 
     A turn that has waited for a share has one from now on, to its end. None once a cancel was
-    requested, or if the turn is not left.
+    requested, or if the turn is not parked.
     """
-    if head.cancel is not None or not head.left:
+    turn = head.turn
+    if head.cancel is not None or not turn.parked:
         return None
-    return replace(
-        head,
-        left="",
-        woken=head.left == "share",
-        left_at=now_ms,
-        sends=head.sends + 1,
-        wakes=head.wakes + 1,
-        due_at=now_ms + int(timing.waiting_s * 1000),
+    turn = replace(
+        turn,
+        parked="",
+        has_share=turn.parked == "share",
+        waits_since=now_ms,
+        sends=turn.sends + 1,
+        requeued=turn.requeued + 1,
     )
+    return replace(head, turn=turn, due_at=now_ms + int(timing.waiting_s * 1000))
 
 
 def renewing(head: Head, *, token: str, due_at: int) -> Head | None:
@@ -414,27 +413,26 @@ def releasing(
     *,
     due_at: int | None = None,
     attempts: int | None = None,
-    spared: Spared | None = None,
+    uncounted: Uncounted | None = None,
     starts_over: bool = False,
 ) -> Head | None:
     """Return HEAD with its turn given back by the attempt `end.token`; None if that has it not.
 
     The turn has no share of the workers any more. `due_at` also moves the due time, unless a cancel
-    has set it; `attempts` sets how many attempts of the turn count, and `spared` how many starts do
-    not. `starts_over`: the next attempt begins at the turn's beginning, whatever was recorded.
+    has set it; `attempts` sets how many attempts of the turn count, and `uncounted` how many starts
+    do not. `starts_over`: the next attempt begins at the turn's beginning, whatever was recorded.
     """
-    if not _has_turn(head, end.token) or head.left:
+    turn = head.turn
+    if not _has_turn(head, end.token) or turn.parked:
         return None
-    return replace(
-        head,
-        released=end,
-        woken=False,
-        left_at=0,
-        due_at=head.due_at if due_at is None or head.cancel is not None else due_at,
-        attempts=head.attempts if attempts is None else attempts,
-        spared=head.spared if spared is None else spared,
-        checkpoint=0 if starts_over else head.checkpoint,
+    turn = replace(
+        _given_back(turn, end),
+        attempts=turn.attempts if attempts is None else attempts,
+        uncounted=turn.uncounted if uncounted is None else uncounted,
+        checkpoint=0 if starts_over else turn.checkpoint,
     )
+    is_moved = due_at is not None and head.cancel is None
+    return replace(head, turn=turn, due_at=due_at if is_moved else head.due_at)
 
 
 def naming(head: Head, snapshot: SnapshotName) -> Head | None:
@@ -445,7 +443,11 @@ def naming(head: Head, snapshot: SnapshotName) -> Head | None:
 
 
 def _has_turn(head: Head, token: str) -> bool:
-    return head.token == token and not head.was_released
+    return head.turn.token == token and head.turn.released is None
+
+
+def _given_back(turn: Turn, end: AttemptEnd) -> Turn:
+    return replace(turn, released=end, has_share=False, waits_since=0)
 
 
 def expiry(now_ms: int, ttl_s: float) -> int:
@@ -486,18 +488,18 @@ def _opened_by(head: Head, message: Message) -> Head:
     )
 
 
-def _check(head: Head, commit: Commit) -> None:
+def _check(head: Head, commit: Commit, kinds: set[type[Entry]]) -> None:
+    """Raise what `advance` does; `kinds` are the types of the commit's entries."""
     check_writable(head)
-    transitions = any(isinstance(entry, StatusChanged) for entry in commit.entries)
-    opens = any(isinstance(entry, TurnOpened) for entry in commit.entries)
-    if head.is_terminal and (transitions or opens):
+    opens = TurnOpened in kinds
+    if head.is_terminal and (opens or StatusChanged in kinds):
         raise terminal_error(head, f"Send the message {AS_NEW}: it starts a new task.")
-    if commit.claims and not head.turn_is_open:
+    if commit.claims and not head.turn.is_open:
         raise TurnFinishedError
-    written_by_another = commit.token is not None and head.token != commit.token
+    written_by_another = commit.token is not None and head.turn.token != commit.token
     if written_by_another and not commit.claims:
         raise FencedError(current_version=head.version)
-    if opens and (not is_interrupted(head.state) or head.next_turn):
+    if opens and (head.state not in INTERRUPTED or head.next_turn):
         msg = (
             f"The task is {state_name(head.state)} and does not wait for a message: send it"
             f" when the task asks for input, or {AS_NEW} as a new task."
@@ -521,7 +523,7 @@ def check_writable(head: Head) -> None:
         raise NewerReleaseError
 
 
-def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
+def _expand(head: Head, commit: Commit, kinds: set[type[Entry]]) -> tuple[Entry, ...]:
     """Add the status that follows from the commit: working for a claim, submitted for a new turn.
 
     A claim keeps the message of the status in the history: the agent may have asked again after
@@ -532,11 +534,10 @@ def _expand(head: Head, commit: Commit) -> tuple[Entry, ...]:
         working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING), archive=True)
         if head.is_at_record:  # nothing is taken back, and the task is still worked on
             return entries
-        if head.token is not None:
-            return (Restarted(head.restart_base), working, *entries)
-        says_so_itself = any(isinstance(entry, StatusChanged) for entry in entries)
-        return entries if says_so_itself else (working, *entries)
-    if any(isinstance(entry, TurnOpened) for entry in entries) and not head.turn_is_open:
+        if head.turn.token is not None:
+            return (Restarted(head.turn.restart_base), working, *entries)
+        return entries if StatusChanged in kinds else (working, *entries)
+    if TurnOpened in kinds and not head.turn.is_open:
         return (*entries, StatusChanged(TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)))
     return entries
 
@@ -548,75 +549,86 @@ def runs_alone(head: Head) -> bool:
     turn was the cause, the next worker dies as well, and must not interrupt healthy turns. If the
     turn was only a neighbour of the cause, it is safe from it when it runs alone.
     """
-    return head.turn_is_open and (head.alone or head.is_claimed)
+    return head.turn.alone or head.turn.is_claimed
 
 
 def left_by(head: Head) -> AttemptEnd | None:
     """Return the end of the attempt that a claim takes the turn from; None: there was none."""
-    if head.token is None:
+    turn = head.turn
+    if turn.token is None:
         return None
-    if head.released is not None and head.was_released:
-        return head.released
-    return AttemptEnd(token=head.token, reason=LOST)
+    return turn.released or AttemptEnd(token=turn.token, reason=LOST)
 
 
 def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
+    turn = head.turn
+    claimed = replace(
+        turn,
+        token=commit.token,
+        released=None,
+        attempts=turn.attempts + 1,
+        alone=runs_alone(head),
+        parked="",
+        slept_ms=turn.slept_ms + slept_ms(head, now_ms),
+    )
+    is_first = turn.token is None
+    # A restart brings back earlier metadata, which only the log knows.
+    takes_back = not (is_first or head.metadata == b"" or head.is_at_record)
     return replace(
         head,
-        token=commit.token,
-        attempts=head.attempts + 1,
-        alone=runs_alone(head),
+        turn=claimed,
         due_at=now_ms + int(timing.lease_s * 1000),
-        left="",
-        # A restart brings back earlier metadata, which only the log knows.
-        metadata=head.metadata
-        if head.token is None or head.metadata == b"" or head.is_at_record
-        else None,
-        replied=head.replied and head.token is None,
-        released=None,
-        parked=head.parked + slept_ms(head, now_ms),
+        metadata=None if takes_back else head.metadata,
+        replied=head.replied and is_first,
         started_at=head.started_at or now_ms,
     )
 
 
 def slept_ms(head: Head, now_ms: int) -> int:
-    """Return the milliseconds for which the turn has slept since its last attempt has left it."""
-    if head.released is None or not head.was_released or head.released.reason != ASLEEP:
+    """Return the milliseconds for which the turn has slept since its last attempt has parked it."""
+    released = head.turn.released
+    if released is None or released.reason != ASLEEP:
         return 0
-    return max(0, now_ms - (head.released.at or now_ms))
+    return max(0, now_ms - (released.at or now_ms))
 
 
-def _recorded(head: Head, after: Head, commit: Commit, entries: tuple[Entry, ...]) -> Head:
+def _recorded(head: Head, after: Head, commit: Commit, kinds: set[type[Entry]]) -> Head:
     """Move the checkpoint, to which a restart goes back; `after` is what `commit` makes of `head`.
 
-    A record is progress: the turn has all its attempts again, and all its spared starts.
+    `kinds` are the types of all that is stored with it.
+
+    A record is progress: the turn has all its attempts again, and all its uncounted starts.
     """
-    if commit.token is not None and any(isinstance(entry, Recorded) for entry in entries):
-        return replace(
-            after,
+    turn = after.turn
+    if commit.token is not None and Recorded in kinds:
+        turn = replace(
+            turn,
             checkpoint=after.version,
-            attempts=min(after.attempts, 1),
-            spared=Spared(),
-            wakes=after.sends,
-            needs=max(after.needs, RECORDS),
+            attempts=min(turn.attempts, 1),
+            uncounted=Uncounted(),
+            requeued=turn.sends,
         )
+        return replace(after, turn=turn, needs=max(after.needs, RECORDS))
     # Nothing that could be taken back stands behind the checkpoint: it moves along.
-    says_nothing = all(isinstance(entry, ModelsUsed) for entry in entries)
-    is_quiet = head.is_at_record and (commit.token is None or says_nothing)
-    is_taken_back = commit.claims and not commit.entries and head.has_records
-    return replace(after, checkpoint=after.version) if is_quiet or is_taken_back else after
+    is_quiet = head.is_at_record and (commit.token is None or kinds <= {ModelsUsed})
+    is_taken_back = commit.claims and not commit.entries and head.turn.checkpoint > 0
+    if not (is_quiet or is_taken_back):
+        return after
+    return replace(after, turn=replace(turn, checkpoint=after.version))
 
 
-def _left(head: Head, end: AttemptEnd, now_ms: int, timing: Timing) -> Head:
+def _parked(head: Head, end: AttemptEnd, now_ms: int, timing: Timing) -> Head:
     """Give the turn back at a record: it sleeps, or the next copy of its message goes on.
 
     No attempt is used up, and no share of the workers is kept.
     """
-    head = replace(head, released=end, woken=False, left_at=0, attempts=head.attempts - 1)
+    turn = _given_back(head.turn, end)
+    turn = replace(turn, attempts=turn.attempts - 1)
     if end.until:
-        return replace(head, left="asleep", left_at=now_ms, due_at=end.until)
-    due_at = now_ms + int(timing.waiting_s * 1000)
-    return replace(head, sends=head.sends + 1, wakes=head.wakes + 1, due_at=due_at)
+        asleep = replace(turn, parked="asleep", waits_since=now_ms)
+        return replace(head, turn=asleep, due_at=end.until)
+    turn = replace(turn, sends=turn.sends + 1, requeued=turn.requeued + 1)
+    return replace(head, turn=turn, due_at=now_ms + int(timing.waiting_s * 1000))
 
 
 def _waiting(head: Head, waits: Waits, timing: Timing) -> Head:
@@ -624,68 +636,52 @@ def _waiting(head: Head, waits: Waits, timing: Timing) -> Head:
 
     The sweeper looks at it a lease after the wait: it comes by itself.
     """
-    return replace(
-        head,
-        released=waits.end,
-        woken=False,
-        left_at=0,
-        attempts=head.attempts - 1,
-        spared=waits.spared,
-        due_at=waits.end.until + int(timing.lease_s * 1000),
-    )
+    turn = _given_back(head.turn, waits.end)
+    turn = replace(turn, attempts=turn.attempts - 1, uncounted=waits.uncounted)
+    return replace(head, turn=turn, due_at=waits.end.until + int(timing.lease_s * 1000))
 
 
 def _opened(head: Head, entries: Iterable[Entry], now_ms: int, timing: Timing) -> Head:
     message = next(e.request.message for e in entries if isinstance(e, TurnOpened))
     head = _opened_by(head, message)
-    if head.turn_is_open:
+    if head.turn.is_open:
         # The running attempt keeps the task; the message's turn follows when it has returned.
         return replace(head, next_turn=head.version, status=_without_message(head.status))
-    return _current(head, head.version, now_ms, timing)
+    return _current(head, Turn(number=head.version, base=head.version), now_ms, timing)
 
 
 def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
-    ended = replace(head, finished_turn=head.turn, token=None, due_at=None)
-    ended = replace(ended, left="", left_at=0, woken=False, needs=0, parked=0)
-    if ended.next_turn and not ended.is_terminal:
+    """Return HEAD with its turn over; a message that was accepted meanwhile opens the next one."""
+    turn, head = head.turn, replace(head, needs=0)
+    if head.next_turn and not head.is_terminal:
         # Its message may have been dropped meanwhile: the writer sends a copy.
-        head = _current(ended, ended.next_turn, now_ms, timing)
-        return replace(head, sends=1, wakes=1)
-    return replace(ended, next_turn=0)
+        following = Turn(number=head.next_turn, base=head.version, sends=1, requeued=1)
+        return _current(head, following, now_ms, timing)
+    over = Turn(
+        number=turn.number,
+        base=turn.base,
+        is_open=False,
+        attempts=turn.attempts,
+        uncounted=turn.uncounted,
+        sends=turn.sends,
+        requeued=turn.requeued,
+    )
+    return replace(head, turn=over, next_turn=0, due_at=None)
 
 
 def _failure(head: Head, commit: Commit) -> Failure:
     """Return why `commit` ends the task as failed or rejected."""
-    end, was_tried = commit.failed, head.was_claimed or commit.token is not None
+    end, was_tried = commit.failed, head.turn.token is not None or commit.token is not None
     reason = end.reason if end else "" if was_tried else NOT_STARTED
     return Failure(
         reason=reason, correlation_id=commit.reference or (end.correlation_id if end else "")
     )
 
 
-def _watched(after: Head, before: Head) -> Head:
-    """Return HEAD with the due time that it has after a commit on `before`."""
-    if after.is_terminal:
-        return replace(after, due_at=None)
-    return after if before.cancel is None else replace(after, due_at=before.due_at)
-
-
-def _current(head: Head, turn: int, now_ms: int, timing: Timing) -> Head:
+def _current(head: Head, turn: Turn, now_ms: int, timing: Timing) -> Head:
     """Make `turn` the current turn: unclaimed, and due in `timing.waiting_s` seconds."""
-    return replace(
-        head,
-        turn=turn,
-        turn_base=head.version,
-        next_turn=0,
-        token=None,
-        attempts=0,
-        spared=Spared(),
-        alone=False,
-        sends=0,
-        wakes=0,
-        parked=0,
-        due_at=now_ms + int(timing.waiting_s * 1000),
-    )
+    due_at = now_ms + int(timing.waiting_s * 1000)
+    return replace(head, turn=turn, next_turn=0, due_at=due_at)
 
 
 def _with_content(
@@ -714,12 +710,6 @@ def _with_content(
             head = replace(head, usage=summed((*head.usage, *entry.usage)))
         stamped.append(kept)
     return head, tuple(stamped)
-
-
-def _pauses(entries: Iterable[Entry]) -> bool:
-    """Return True if the commit leaves the task input-required, which ends the turn by itself."""
-    states = [entry.status.state for entry in entries if isinstance(entry, StatusChanged)]
-    return bool(states) and states[-1] == TaskState.TASK_STATE_INPUT_REQUIRED
 
 
 def _stamped(status: TaskStatus, at_ms: int) -> TaskStatus:
@@ -769,7 +759,7 @@ def wants_snapshot(head: Head) -> bool:
     long as the task at most.
     """
     enough = max(SNAPSHOT_BYTES, head.snapshot.length // 32)
-    return not head.turn_is_open and head.size - head.snapshot.size >= enough
+    return not head.turn.is_open and head.size - head.snapshot.size >= enough
 
 
 def is_behind(created_at: int, until: int) -> bool:

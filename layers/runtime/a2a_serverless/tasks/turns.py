@@ -259,14 +259,14 @@ def turns_of(head: Head, records: Iterable[Record]) -> tuple[Turn, ...]:
     walk = _Walk()
     for record in records:
         walk.add(record)
-    current, released = walk.current, head.released
+    current, released = walk.current, head.turn.released
     if released is not None and released.token == walk.token and current and current.attempts:
         last = current.attempts[-1]
         if last.outcome in ("running", "cut short"):  # a cancel may have come while it waited
             _give_back(last, released)
     for turn in walk.turns:
         turn.wait = _wait_of(turn, is_over=head.is_terminal, is_behind=turn is walk.waiting)
-    if current is not None and current.version == head.turn:
+    if current is not None and current.version == head.turn.number:
         _mark_line(head, current)
     return tuple(walk.turns)
 
@@ -304,8 +304,8 @@ def _wait_after(turn: Turn, before: Attempt | None, at: int | None) -> Wait:
 def _mark_line(head: Head, turn: Turn) -> None:
     """Say of the first wait of the current turn that it was in line, as far as HEAD shows it."""
     wait = turn.attempts[0].wait if turn.attempts else turn.wait
-    is_left = not turn.attempts and head.left != ""
-    woken = len(turn.attempts) <= 1 and not turn.records and head.wakes > 0
+    is_left = not turn.attempts and head.turn.parked != ""
+    woken = len(turn.attempts) <= 1 and not turn.records and head.turn.requeued > 0
     slept = any(one.reason in _FIXED for one in turn.attempts)
     if wait is None or not (is_left or (woken and not slept)):
         return

@@ -112,10 +112,10 @@ def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     attempts, as `replayed` has. `state` becomes the headers of the call context.
     """
     head = log.head
-    fold = log.fold(head.turn - 1)
-    given = _given(log, fold) if head.turn > 1 else None
-    extend(fold, log.between(head.turn - 1, head.turn_base))
-    request, caller = fold.opening(head.turn)
+    fold = log.fold(head.turn.number - 1)
+    given = _given(log, fold) if head.turn.number > 1 else None
+    extend(fold, log.between(head.turn.number - 1, head.turn.base))
+    request, caller = fold.opening(head.turn.number)
     context = _request_context(fold, caller, request=request, given=given, state=state)
     replayed = log.kept()
     return TurnInput(
@@ -139,7 +139,7 @@ def canceled_turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
 
 def _cancel_context(log: Log, state: Mapping[str, str]) -> RequestContext:
     now = log.fold()
-    _, caller = now.opening(log.head.turn)
+    _, caller = now.opening(log.head.turn.number)
     return _request_context(now, caller, request=None, given=now.task(), state=state)
 
 
@@ -166,11 +166,11 @@ def _given(log: Log, before: Fold) -> Task:
     was written until the end of that turn.
     """
     head = log.head
-    if head.turn == head.turn_base:
+    if head.turn.number == head.turn.base:
         return before.task()
-    opening = replace(log.at(head.turn), entries=())
-    behind = log.between(head.turn, head.turn_base)
-    return extend(log.fold(head.turn - 1), (opening, *behind)).task()
+    opening = replace(log.at(head.turn.number), entries=())
+    behind = log.between(head.turn.number, head.turn.base)
+    return extend(log.fold(head.turn.number - 1), (opening, *behind)).task()
 
 
 def _request_context(
@@ -264,8 +264,8 @@ class AgentRun:
             UnavailableError: the end of the attempt could not be stored.
         """
         lease, head = self.lease, self.lease.head
-        if not head.has_records:  # else the turn, which has come back, may have shown something
-            self.outbox.accepted_at = self.given.log.at(head.turn).at
+        if head.turn.checkpoint == 0:  # else it may have shown something
+            self.outbox.accepted_at = self.given.log.at(head.turn.number).at
         keeping = lease.keeping_turn(is_writing=self.outbox.is_writing, on_blocked=self._blocked)
         try:
             async with self.outbox, keeping:
@@ -374,7 +374,7 @@ class AgentRun:
     async def _execute(self) -> None:
         if self.meter.budgets.is_set:
             await self.meter.begin()
-            if not self.lease.head.has_records:  # what was paid for may be all that is missing
+            if self.lease.head.turn.checkpoint == 0:  # else all may be paid for
                 self.meter.check()
         enter_turn(self.given.context, self.turn)
         await called(self.agent.execute, self.given.context, self.turn)

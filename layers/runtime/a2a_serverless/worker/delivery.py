@@ -53,8 +53,8 @@ from a2a_serverless.tasks.attempts import (
     early_s,
     goes_on,
     lasts_too_long,
-    may_be_left,
     may_give_up,
+    may_park,
     on_cancel,
     on_current_turn,
     on_delivery,
@@ -220,17 +220,17 @@ class Delivery:
         if run is None or run.lease.must_claim or run.turn.state.is_released:
             self._log(level, action, text, exc_info=error or False)
             return
-        head, attempts, spared = run.lease.head, None, None
+        head, attempts, uncounted = run.lease.head, None, None
         if reason == SHUTDOWN:
-            before = head.attempts - 1  # without this attempt
-            attempts, spared = after_interruption(replace(head, attempts=before))
+            before = head.turn.attempts - 1  # without this attempt
+            attempts, uncounted = after_interruption(head.turn, before)
             if attempts > before:
-                count = spared.interruptions
+                count = uncounted.interruptions
                 self._log(logging.WARNING, "interrupted_often", _OFTEN, interruptions=count)
         end = run.lease.ended(reason)
         reference = end.correlation_id
         self._log(level, action, text, exc_info=error or False, correlation_id=reference)
-        releases = partial(releasing, end=end, attempts=attempts, spared=spared)
+        releases = partial(releasing, end=end, attempts=attempts, uncounted=uncounted)
         noting = self._storage.change(head, releases)
         failure = await with_timeout(noting, clock=self._adapter.clock, seconds=RELEASE_S)
         if failure is not None:  # the next claim will report the attempt as lost
@@ -250,7 +250,7 @@ class Delivery:
             head = None if log is None else log.head
             if worked_on is not None and not goes_on(head, worked_on=worked_on):
                 return verdict
-            self._was_requeued = self._was_requeued or (head is not None and head.woken)
+            self._was_requeued = self._was_requeued or (head is not None and head.turn.has_share)
             try:
                 verdict = await self._act(log)
             except StaleReadError:
@@ -272,7 +272,7 @@ class Delivery:
     async def _read(self) -> Log | None:
         task_id, incarnation = self._params.task_id, self._params.incarnation
         log = await self._storage.read(task_id, incarnation=incarnation, is_whole=False)
-        if log is None or log.since is None or log.head.turn_is_open:
+        if log is None or log.since is None or log.head.turn.is_open:
             return log
         return await self._storage.read(task_id, incarnation=incarnation)
 
@@ -328,7 +328,7 @@ class Delivery:
             metrics.count("FencedWrites")
             self._log(logging.WARNING, "fenced", f"Task not canceled here: {error}")
             return again(adapter.retry.delay_s(self._handle.attempt))
-        self._log(logging.INFO, "canceled", "Task canceled", turn=log.head.turn)
+        self._log(logging.INFO, "canceled", "Task canceled", turn=log.head.turn.number)
         return DONE
 
     # -- its turn's attempt ------------------------------------------------------------------------
@@ -336,13 +336,13 @@ class Delivery:
     async def _start(self, log: Log, *, claims_first: bool) -> Verdict:
         """Start the turn, unless it has used up its time or attempts, or others come first."""
         adapter, head = self._adapter, log.head
-        if adapter.retry.is_exhausted(head.attempts):  # the last one died without settling it
+        if adapter.retry.is_exhausted(head.turn.attempts):  # the last one died without settling it
             return await self._give_up(log)
         hours = adapter.settings.max_turn_hours
         if lasts_too_long(log, now_ms=adapter.clock.now_ms(), limit_s=hours * 3600):
             return await self._give_up(log, TOO_LONG.format(hours), failed_by=FailedBy.TOO_LONG)
         found: Mapping[str, Item] | None = None
-        if head.is_in_line:
+        if head.is_serial:
             started, found = await self._place_of(head)
             if started is Started.LEAVE:
                 return await self._stand_in_line(head)
@@ -352,7 +352,7 @@ class Delivery:
         if admitted is None:
             self._log(logging.INFO, "left", "Turn left: others wait for a worker too")
             return DONE
-        self._was_requeued = self._was_requeued or admitted.woken
+        self._was_requeued = self._was_requeued or admitted.turn.has_share
         try:
             return await self._attempt(replace(log, head=admitted), found, claims_first)
         except ConcurrencyError as error:  # fenced, or the delivery has expired
@@ -377,16 +377,16 @@ class Delivery:
             run = self._run = await self._made(log, given, new_token(), found)
             try:
                 async with run.lease.keeping_delivery():
-                    if claims_first or head.woken:
+                    if claims_first or head.turn.has_share:
                         is_alone = self._quarantine is None
                         await run.lease.take_over(log, adapter.retry, is_alone=is_alone)
-                    serves = head.woken or self._is_late
+                    serves = head.turn.has_share or self._is_late
                     # Beside the loop of the agents, which may be blocked.
                     async with (
                         adapter.heartbeat.over(self._serve_shares) if serves else nullcontext()
                     ):
                         verdict = await run.run()
-                    if run.parked is not None and not run.lease.head.left:
+                    if run.parked is not None and not run.lease.head.turn.parked:
                         # One that sleeps has no copy. If this process dies before, the sweeper
                         # sends it.
                         faults.point("after-hand-over")
@@ -480,7 +480,7 @@ class Delivery:
                 logging.ERROR,
                 "gave_up",
                 f"Task failed after its last attempt, {reference}",
-                attempts=seen.attempts,
+                attempts=seen.turn.attempts,
                 max_attempts=self._adapter.retry.max_attempts,
                 correlation_id=reference,
             )
@@ -503,7 +503,7 @@ class Delivery:
 
     async def _stand_in_line(self, head: Head) -> Verdict:
         """Park a turn that waits for another one of its conversation, and acknowledge."""
-        if not await self._storage.leave(head, "conversation"):
+        if not await self._storage.park(head, "conversation"):
             return again(0)  # HEAD has changed since it was read
         faults.point("after-leave")
         self._log(logging.INFO, "left", "Turn left until its conversation is free")
@@ -516,7 +516,7 @@ class Delivery:
         since = max(adapter.since, ready_at(head))
         waited_ms = handle.waited_ms(adapter.clock.now_ms(), since=since)
         late = partial(comes_late, self._operation, waited_ms=waited_ms)
-        may_wait = late(line_stands=adapter.shares.line_stands) and may_be_left(head, self._params)
+        may_wait = late(line_stands=adapter.shares.line_stands) and may_park(head, self._params)
         if self._is_quarantined or not may_wait:
             return head
         admitted = Admitted(head)

@@ -218,8 +218,8 @@ class Lease:
     def must_claim(self) -> bool:
         """Return True when the next commit of an attempt has to claim the turn."""
         head = self.head
-        is_open = head.finished_turn < self.params.turn
-        return is_open and self.token is not None and head.token != self.token
+        is_open = not head.is_over(self.params.turn)
+        return is_open and self.token is not None and head.turn.token != self.token
 
     @property
     def is_canceling(self) -> bool:
@@ -260,7 +260,7 @@ class Lease:
                 raise TurnFinishedError(_OVER)
             met = on_lost_claim(newer.head, self.params, retry, is_alone=is_alone)
             head = _unless(met, newer.head)
-            if head.token == self.token:  # by a claim whose answer was lost
+            if head.turn.token == self.token:  # by a claim whose answer was lost
                 return self._take(head)
             if is_stale(self.head, head):
                 raise StaleReadError
@@ -307,7 +307,7 @@ class Lease:
             ConcurrencyError: HEAD was another one.
         """
         # Of this HEAD: the other loop may have claimed since, on a newer one, which refuses this.
-        claims = self.token is not None and head.token != self.token
+        claims = self.token is not None and head.turn.token != self.token
         worker = process_name() if claims else ""
         commit = replace(  # with an id of its own: a rebased write is another request
             wanted, token=self.token, claims=claims, worker=worker, commit_id=new_token()

@@ -276,5 +276,5 @@ def _both(earlier: Commit, later: Commit) -> Commit:
         failed=later.failed if has_failed else earlier.failed,
         failed_by=later.failed_by if has_failed else earlier.failed_by,
         waits=later.waits or earlier.waits,
-        leaves=later.leaves or earlier.leaves,
+        parks=later.parks or earlier.parks,
     )

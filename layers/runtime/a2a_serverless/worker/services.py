@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from a2a_serverless.tasks.attempts import MOST_STARTS, RetryPolicy, left_of
-from a2a_serverless.tasks.head import Spared
+from a2a_serverless.tasks.head import Uncounted
 from a2a_serverless.worker.failures import RetryLater, is_final, members
 
 MOST_SEEN: Final = 100
@@ -329,18 +329,18 @@ def waits(passing: Passing, until_ms: int) -> str:
     return f"The agent waits for a service that it calls{_for(passing)} and starts again at {at}."
 
 
-def no_longer(passing: Passing, spared: Spared, retry: RetryPolicy) -> str:
+def no_longer(passing: Passing, uncounted: Uncounted, retry: RetryPolicy) -> str:
     """Return why a turn is not started again after a fault that passes."""
     what = "What the agent waits for" if passing.is_own else "A service that the agent calls"
-    left_s = max(0.0, left_of(spared, retry))
-    if spared.faults + 1 < MOST_STARTS and passing.asked_s > left_s:
+    left_s = max(0.0, left_of(uncounted, retry))
+    if uncounted.faults + 1 < MOST_STARTS and passing.asked_s > left_s:
         return (
             f"{what} will not be there for {_length(passing.asked_s)}{_for(passing)}, and of the"
             f" {_length(retry.window_s)} for which this agent waits {_length(left_s)} are left:"
             " send the message again later."
         )
     return (
-        f"{what} was not there at {spared.faults + 1} starts{_for(passing)}: send the message"
+        f"{what} was not there at {uncounted.faults + 1} starts{_for(passing)}: send the message"
         " again later."
     )
 

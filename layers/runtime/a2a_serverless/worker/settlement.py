@@ -26,7 +26,7 @@ from a2a_serverless.tasks.attempts import (
 )
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import AttemptEnd, FailedBy, Spared
+from a2a_serverless.tasks.head import AttemptEnd, FailedBy, Uncounted
 from a2a_serverless.tasks.rules import Commit, Waits, releasing
 from a2a_serverless.worker.failures import (
     MOST_OF_ERROR,
@@ -112,13 +112,13 @@ class Settlement:
         has_raised = isinstance(error, AgentFailedError) and not is_final(error.__cause__)
         now_ms = self._clock.now_ms()
         self._meaning = meaning_of(error.__cause__, now_ms) if has_raised else None
-        self._attempts, self._spared = self._counted()
+        self._attempts, self._uncounted = self._counted()
         place = raised_at(error)
         left = MOST_OF_ERROR - len(place.encode())
         said = text_of(error, left) if self.keeps_texts else ""
         self.end = lease.ended(reason_of(error), place=place, message=said)
 
-    def _counted(self) -> tuple[int, Spared | None]:
+    def _counted(self) -> tuple[int, Uncounted | None]:
         """Return the attempts used up so far, and the starts that use up none.
 
         The second is None unless this start is one of those.
@@ -126,7 +126,7 @@ class Settlement:
         head = self._lease.head
         attempts = attempts_started(head, is_claimed=not self._lease.must_claim)
         if isinstance(self.error, StaleStateError):  # no agent has failed: another turn came first
-            return after_interruption(replace(head, attempts=attempts - 1))
+            return after_interruption(head.turn, attempts - 1)
         if isinstance(self.error, DivergedError):
             return attempts_that_differ(self.log, attempts), None
         return attempts, None
@@ -140,7 +140,7 @@ class Settlement:
         """
         error, retry, meaning, why = self.error, self.retry, self._meaning, self._why()
         if isinstance(meaning, Passing) and retry.window_s:
-            before = self._lease.head.spared
+            before = self._lease.head.turn.uncounted
             passed = after_passing(before, retry, asked_s=meaning.asked_s)
             if passed is not None:
                 return await self._wait(meaning, passed)
@@ -216,7 +216,7 @@ class Settlement:
             await self._outbox.flush()
         metrics.count("Retries")
         at_once = isinstance(self.error, DeadlineError)
-        starts = self._attempts if self._spared is None else self._spared.interruptions
+        starts = self._attempts if self._uncounted is None else self._uncounted.interruptions
         asked_s = self._meaning.asked_s if isinstance(self._meaning, Passing) else 0
         own_s = 0 if at_once else self.retry.delay_s(starts)
         delay_s = max(own_s, min(asked_s, self.retry.cap_s))
@@ -231,7 +231,7 @@ class Settlement:
         )
         return again(delay_s)
 
-    async def _wait(self, passing: Passing, spared: Spared) -> Verdict:
+    async def _wait(self, passing: Passing, uncounted: Uncounted) -> Verdict:
         """Give the turn back until a fault has passed; the attempt does not count.
 
         The status that says what the turn waits for is in the same commit, so that the next attempt
@@ -239,13 +239,13 @@ class Settlement:
         """
         self._outbox.discard()
         head, reason = self._lease.head, self.end.reason
-        delay_s = (spared.waited - head.spared.waited) / 1000
+        delay_s = (uncounted.waited - head.turn.uncounted.waited) / 1000
         until = self._clock.now_ms() + int(delay_s * 1000)
         reason = f"{reason}: {passing.what}" if passing.what else reason
         end = replace(self.end, reason=reason, until=until)
         text = waits(passing, until)
         status = stated(head, TaskState.TASK_STATE_WORKING, text)
-        wanted = Commit(waits=Waits(end=end, spared=spared))
+        wanted = Commit(waits=Waits(end=end, uncounted=uncounted))
         self._outbox.put(StatusChanged(status), wanted=wanted)
         await self._outbox.flush()
         self.turn.state = TurnState.GIVEN_BACK
@@ -255,7 +255,7 @@ class Settlement:
             "retry_later",
             "%s Start %d of %d",
             text,
-            spared.faults,
+            uncounted.faults,
             MOST_STARTS,
             cause=self.error,
             delay_s=delay_s,
@@ -278,8 +278,8 @@ class Settlement:
                 releasing,
                 end=replace(self.end, until=again_ms if delay_s else 0),
                 due_at=due_at,
-                attempts=self._attempts if self._spared else None,
-                spared=self._spared,
+                attempts=self._attempts if self._uncounted else None,
+                uncounted=self._uncounted,
                 starts_over=isinstance(self.error, DivergedError),
             )
             await storage.change(self._lease.head, releases)

@@ -32,7 +32,7 @@ from a2a_serverless.tasks.attempts import (
     Delivered,
     comes_late,
     early_s,
-    may_be_left,
+    may_park,
     on_delivery,
 )
 from a2a_serverless.tasks.conversation import Started, on_start
@@ -137,7 +137,7 @@ class Shares:
         if left is None:
             return Admitted(head)  # it has changed: the commit that claims it finds out
         if await self._is_next(left, waiting):
-            return Admitted(await storage.wake(left))
+            return Admitted(await storage.requeue(left))
         found, instead = await self._sort()
         if instead is None:
             await self._clock.sleep(VISIBLE_S if found else 0)
@@ -149,7 +149,7 @@ class Shares:
         own = Scope(head.scope).principal
         people = {*waiting, own}
         at_work = await self._at_work(people)
-        place = layout.line_place(own, head.left_at, head.task_id)
+        place = layout.line_place(own, head.turn.waits_since, head.task_id)
         is_oldest = own not in waiting or place <= waiting[own][0]["line_at"]
         return is_oldest and at_work[own] <= min(at_work[each] for each in people)
 
@@ -220,10 +220,10 @@ class Shares:
         """Leave a woken turn at its old place: its next copy is a new message."""
         storage = self._storage.for_scope(Scope(params.scope))
         head = await storage.head(params.task_id)
-        if head is None or not head.woken or head.is_claimed:
+        if head is None or not head.turn.has_share or head.turn.is_claimed:
             return False
         at = await opened_at(storage, head)
-        return await storage.leave(head, "share", at=at) is not None
+        return await storage.park(head, "share", at=at) is not None
 
     async def _moved(self, handle: Handle[Operation]) -> _Sorted:
         """Take a delivery off the queue if that costs its turn nothing; it uses up no receive."""
@@ -241,14 +241,14 @@ class Shares:
             return _Sorted.MOVED
         if operation.operation != "run" or early_s(head, now_ms=self._clock.now_ms()):
             return _Sorted.STAYS
-        if head.woken and not head.is_claimed:
+        if head.turn.has_share and not head.turn.is_claimed:
             return _Sorted.WOKEN
-        if not may_be_left(head, params):
+        if not may_park(head, params):
             return _Sorted.STAYS
-        if head.is_in_line:
+        if head.is_serial:
             line = await line_of(storage, head.context_id)
             if on_start(head, line.places) is Started.LEAVE:
-                is_left = await storage.leave(head, "conversation") is not None
+                is_left = await storage.park(head, "conversation") is not None
                 await pass_on(storage, head.context_id)
                 return _Sorted.MOVED if is_left else _Sorted.STAYS
         is_left = await self._left(storage, handle, head) is not None
@@ -257,7 +257,7 @@ class Shares:
     async def _left(
         self, storage: DurableStorage, handle: Handle[Operation], head: Head
     ) -> Head | None:
-        left = await storage.leave(head, "share", at=handle.sent_at or self._clock.now_ms())
+        left = await storage.park(head, "share", at=handle.sent_at or self._clock.now_ms())
         if left is not None:
             self.line_stands = True
             metrics.count("TurnsLeft")
@@ -294,7 +294,7 @@ class Shares:
         """
         others = await shares.woken(self._storage)
         now_ms = self._clock.now_ms()
-        fresh = [head for head in others if now_ms - head.left_at <= patience_s * 1000]
+        fresh = [head for head in others if now_ms - head.turn.waits_since <= patience_s * 1000]
         if len(fresh) < SPARES:
             await self._wake(count, others)
 
@@ -344,11 +344,11 @@ class Shares:
                 break
             entries.pop(0)
             head = readable_head(heads[key], self._clock.now_ms())
-            if head is not None and head.left == "share":
+            if head is not None and head.turn.parked == "share":
                 tries.append(head)
-        tried = (self._storage.for_scope(Scope(head.scope)).wake(head) for head in tries)
+        tried = (self._storage.for_scope(Scope(head.scope)).requeue(head) for head in tries)
         woken = [head for head in await asyncio.gather(*tried) if head is not None]
         # If this fails, the sweeper sends the copy.
-        copies = [OperationParams.of(head, head.turn, head.sends) for head in woken]
+        copies = [OperationParams.of(head, head.turn.number, head.turn.sends) for head in woken]
         await send_copies(self._operations, copies)
         return len(woken)

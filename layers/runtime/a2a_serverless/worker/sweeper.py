@@ -52,7 +52,7 @@ from a2a_serverless.tasks.attempts import (
     DeadLettered,
     RetryPolicy,
     is_given_up,
-    may_be_left,
+    may_park,
     on_dead_letter,
     overdue_cancel,
     overdue_turn,
@@ -60,7 +60,7 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, TaskKey
-from a2a_serverless.tasks.rules import LEFT_MS, Commit, is_behind
+from a2a_serverless.tasks.rules import PARKED_MS, Commit, is_behind
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.failures import log_exceptions
 from a2a_serverless.worker.shares import Shares
@@ -303,12 +303,12 @@ class Sweeper:
             since = await opened_at(log, head)
             if self._is_given_up(head, since):
                 return await self._give_up(log, head, since, fields)
-        if may_be_left(head, copy):
+        if may_park(head, copy):
             # Lost, or waiting for a place: in line it needs no copy to be found out.
             run.copies += 1
             if run.copies > MOST_COPIES:
                 at = self._clock.now_ms() if since is None else since
-                return "passed" if await log.leave(head, "share", at=at) is None else "left"
+                return "passed" if await log.park(head, "share", at=at) is None else "left"
         return await self._postponed(log, head, copy, fields)
 
     async def _is_fenced(self, head: Head) -> bool:
@@ -321,36 +321,38 @@ class Sweeper:
         Of one with records it is the age of the last one: with it the turn has all its attempts.
         One that stands in line has no worker because others are before it.
         """
-        is_counted = head.was_claimed and not head.left
-        began = await committed_at(log, head, head.restart_base) if is_counted else None
+        is_counted = head.turn.token is not None and not head.turn.parked
+        began = await committed_at(log, head, head.turn.restart_base) if is_counted else None
         if began is not None:
             metrics.time("AgeOfLeftTurns", self._clock.now_ms() - began)
 
     async def _postponed(
         self, log: DurableStorage, head: Head, params: OperationParams, fields: Fields
     ) -> Swept | _Copy:
-        if head.left == "asleep":
-            woken = await log.wake(head)
+        if head.turn.parked == "asleep":
+            woken = await log.requeue(head)
             if woken is None:
                 return "passed"
             faults.point("after-postpone")
-            copy = OperationParams.of(woken, woken.turn, woken.sends)
-            return _Copy(params=copy, head=woken, sends_before=head.sends, fields=fields)
-        if head.left:
-            if head.left == "conversation":
+            copy = OperationParams.of(woken, woken.turn.number, woken.turn.sends)
+            return _Copy(params=copy, head=woken, sends_before=head.turn.sends, fields=fields)
+        if head.turn.parked:
+            if head.turn.parked == "conversation":
                 await pass_on(log, head.context_id, waiting=head)
             await log.postpone(
-                head, due_at=self._clock.now_ms() + LEFT_MS[head.left], sends=head.sends
+                head,
+                due_at=self._clock.now_ms() + PARKED_MS[head.turn.parked],
+                sends=head.turn.sends,
             )
             return "passed"
         sends = params.copy_number
-        due_at = self._clock.now_ms() + int(self._wait_s(log, head.resends + 1) * 1000)
+        due_at = self._clock.now_ms() + int(self._wait_s(log, head.turn.resends + 1) * 1000)
         # Postponed first: of two runs only one sends. A crash in between only costs a wait.
         after = await log.postpone(head, due_at=due_at, sends=sends)
         if after is None:
             return "passed"
         faults.point("after-postpone")
-        return _Copy(params=params, head=after, sends_before=head.sends, fields=fields)
+        return _Copy(params=params, head=after, sends_before=head.turn.sends, fields=fields)
 
     async def _sent_again(self, copies: Sequence[_Copy]) -> Counter[str]:
         """Send a batch's operations; put back the turns of those that were not sent."""
@@ -362,12 +364,12 @@ class Sweeper:
         for copy in sent:
             self._tell_sent(copy)
         await asyncio.gather(*(self._put_back(copy, error) for copy, error in failed))
-        woken = sum(not copy.head.resends for copy in sent)
+        woken = sum(not copy.head.turn.resends for copy in sent)
         counts = {"sent": len(sent) - woken, "woken": woken, "failed": len(failed)}
         return Counter(counts)
 
     def _tell_sent(self, copy: _Copy) -> None:
-        resends = copy.head.resends
+        resends = copy.head.turn.resends
         if not resends:
             extra = {"action": "turn_woken", **copy.fields}
             logger.info("A turn that slept was woken", extra=extra)
@@ -375,7 +377,7 @@ class Sweeper:
         metrics.count("Resends")
         if resends >= STUCK_AFTER:
             metrics.count("StuckTurns")
-        was_claimed = copy.head.was_claimed
+        was_claimed = copy.head.turn.token is not None
         why = "its worker has not renewed its lease" if was_claimed else "no worker has taken it"
         extra = {
             "action": "resend",
@@ -415,7 +417,7 @@ class Sweeper:
         self, log: DurableStorage, seen: Head, opened_at: int | None, fields: Fields
     ) -> Swept:
         def decide(head: Head) -> Commit | None:
-            is_same = (head.incarnation, head.turn) == (seen.incarnation, seen.turn)
+            is_same = (head.incarnation, head.turn.number) == (seen.incarnation, seen.turn.number)
             if not is_same or not self._is_given_up(head, opened_at):
                 return None
             return never_started(head, self._give_up_s)
@@ -423,7 +425,7 @@ class Sweeper:
         if not await end_task(log, seen.task_id, decide):
             return "passed"
         metrics.count("TurnsGivenUp")
-        extra = {"action": "turn_given_up", "sends": seen.resends, **fields}
+        extra = {"action": "turn_given_up", "sends": seen.turn.resends, **fields}
         logger.error("A task was failed whose agent could not be started", extra=extra)
         return "given_up"
 
@@ -509,7 +511,7 @@ def _tell_unreadable(due: Due, error: UnreadableTaskError, told: set[TaskKey]) -
 
 
 def _known_of(head: Head) -> Fields:
-    return {"context_id": head.context_id, "turn": head.turn, "attempts": head.attempts}
+    return {"context_id": head.context_id, "turn": head.turn.number, "attempts": head.turn.attempts}
 
 
 Settled = Literal["failed", "canceled", "resent", "left", "dropped", "undecodable"]
@@ -599,7 +601,7 @@ class DeadLetters:
         metrics.count("DeadLetters", outcome=settled)
         known: dict[str, object] = {}
         if head is not None and head.incarnation == letter.operation.params.incarnation:
-            known = {"context_id": head.context_id, "attempts": head.attempts}
+            known = {"context_id": head.context_id, "attempts": head.turn.attempts}
         logger.log(
             _LEVELS[settled],
             "Dead letter: %s",
@@ -665,7 +667,7 @@ async def _make_due(log: DurableStorage, head: Head) -> bool:
     now_ms = log.clock.now_ms()
     if head.due_at is not None and head.due_at <= now_ms:
         return True
-    return await log.postpone(head, due_at=now_ms, sends=head.sends) is not None
+    return await log.postpone(head, due_at=now_ms, sends=head.turn.sends) is not None
 
 
 def ids_in(body: str) -> dict[str, object]:

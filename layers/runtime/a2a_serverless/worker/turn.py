@@ -635,7 +635,7 @@ class ActiveTurn(EventQueue):
     def _put_records(self, records: tuple[Recorded, ...], parks: AttemptEnd | None) -> None:
         """Put records into the log's next commit; `parks`: the turn leaves this process with it."""
         self._unrecorded_s = 0.0
-        self.outbox.put(*records, wanted=Commit(leaves=parks))
+        self.outbox.put(*records, wanted=Commit(parks=parks))
         if parks is not None:  # in this commit, so that nothing comes behind it
             self.parking, self.state = parks, TurnState.PARKING
 
