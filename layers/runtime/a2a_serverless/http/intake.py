@@ -187,6 +187,8 @@ class Intake:
             raise
         if opened.created:
             metrics.count("TurnsAccepted")
+            # After the commit: if this process dies here, the sweeper finds the turn in the due
+            # index. The other way round, a worker could get a turn that does not exist yet.
             await self._send(head, OperationParams.of(head, head.turn.number), is_new_task=True)
         return opened
 

@@ -192,6 +192,8 @@ class Receivers:
         """Forget a configuration; do nothing if it does not exist (section 3.1.10)."""
         _check_push(self._card)
         storage, _ = await self._storage_with(request.task_id, context)
+        # No fence: a delivery that is under way moves its cursor only where the item still is, and
+        # so cannot bring it back.
         await storage.webhooks.delete(request.task_id, request.id)
 
     async def check_inline(self, request: SendMessageRequest, context: CallContext) -> None:

@@ -101,7 +101,7 @@ class PushClient:
         try:
             found = await receiver.addresses(self.allowed, resolve=self.resolve)
         except (InvalidArgumentError, UnavailableError):
-            return False
+            return False  # the safe side: it has to consent before it is sent an event
         return all(self.allowed.covers(address) for address in found)
 
     @property

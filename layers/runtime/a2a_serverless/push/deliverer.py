@@ -491,6 +491,8 @@ class _Job:
             - (self._held is not None),  # a receiver that is held is not called
             failing_since=failing_since,
         )
+        # Before the cursor moves: a process that dies in between sends the letter once more, under
+        # the same deduplication id. The other way round, the event would be lost without a trace.
         faults.point("push-before-dead-letter")
         await self._deliverer.push.dead_letter(letter)
         faults.point("push-after-dead-letter")

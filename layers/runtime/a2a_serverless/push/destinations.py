@@ -144,6 +144,7 @@ class Destinations:
                 found[key] = breaker
         unread = [key for key in kinds if key not in found]
         for key, item in (await self._table.load(unread)).items() if unread else ():
+            # DynamoDB deletes an expired item late, perhaps days later: until then it is read.
             is_live = item is not None and item.get("expires_at", 0) > now_ms // 1000
             found[key] = _breaker_of(kinds[key], item if is_live else None)
             self._keep(key, found[key])

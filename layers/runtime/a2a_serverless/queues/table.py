@@ -410,6 +410,8 @@ class TableQueue(FifoQueue[M]):
                     return taken, max(_LEAST_WAIT_S, min(next_s, left_s))
                 try:
                     key = Key(entry["PK"], entry["SK"])
+                    # The index may lag: `receive` decides on the group itself, and of several
+                    # consumers that have seen the same entry one alone gets the message.
                     group = await self._change(key, _Group.receive, now, self._visibility_s)
                     # What was received too often is a dead letter: the next one is received.
                     while self._dead_letters and group and group.receives > self._max_receives:

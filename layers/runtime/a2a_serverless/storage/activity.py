@@ -151,6 +151,7 @@ async def count_ended(table: Table, ends: Iterable[Ended], now_ms: int) -> None:
             if ms is not None:
                 counts[f"{name}_{_step_of(ms)}"] += 1
     for hour, counts in hours.items():
+        # DynamoDB takes 1,000 writes a second of one item: the counts of an hour are several items.
         shard = random.randrange(layout.SHARDS)  # noqa: S311 - a place, not a secret
         key = Key(PARTITION, f"{_HOUR}{layout.hour_of(hour * HOUR_MS)}#{shard}")
         values: dict[str, Any] = {name: Added(number) for name, number in counts.items()}

@@ -266,6 +266,7 @@ def is_live(item: Mapping[str, Any], now_ms: int) -> bool:
 
 def lives(now_ms: int) -> Check:
     """Return the condition that an item has not expired."""
+    # DynamoDB deletes an expired item late, perhaps days later: until then this alone hides it.
     return Check("expires_at", ">", now_ms // 1000)
 
 

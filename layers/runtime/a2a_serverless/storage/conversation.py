@@ -201,6 +201,8 @@ async def _wake(storage: DurableStorage, head: Head) -> bool:
     if woken is None:
         return False
     faults.point("after-wake")
+    # After the write, which only one process wins: so one copy is sent. If this process dies here,
+    # the sweeper sends it.
     await send(woken)
     return True
 

@@ -661,6 +661,8 @@ class DurableStorage:
         check_readable(commit.entries)
         entries, state = await self._apart(head, commit.entries), commit.context_write
         if state is not None:
+            # Before the commit: a blob that no item names is only waste, but an item whose blob is
+            # missing could never be read again.
             state = await self.contexts.set_apart(head.context_id, state)
         commit = replace(commit, entries=entries, context_write=state, is_serial=self.is_serial)
         try:

@@ -92,6 +92,8 @@ class KeyStore:
         place = Key(PARTITION, f"{_KEY}{jwk['kid']}")
         item = await self._table.get(place)
         before, now_ms = _readable(item) if item else None, self._clock.now_ms()
+        # DynamoDB deletes an expired item late. The document has not had its key since then, so
+        # receivers need time to learn it anew.
         is_live = before is not None and before.expires_at > now_ms
         published = PublishedKey(
             jwk=dict(jwk),

@@ -146,6 +146,7 @@ async def newest_heads(storage: DurableStorage, query: ListTasksQuery) -> tuple[
 async def count_states(storage: DurableStorage) -> Counter[str]:
     """Return how many of the scope's tasks are in each state; it reads an index entry for each."""
     listing = _Listing.of(ListTasksQuery(), storage.scope)
+    # An index has the entry of an expired task until DynamoDB has deleted the item, days later.
     live = [lives(storage.clock.now_ms())]
     ranges = [replace(one, only=(), when=live) for one in _ranges(storage.scope, listing)]
     parts = await asyncio.gather(*map(storage.table.all, ranges))

@@ -84,5 +84,6 @@ def _live(storage: DurableStorage, key: str, first: str = "", last: str | None =
         index=layout.BY_LINE,
         first=first or None,
         last=last,
+        # The index has an expired turn until DynamoDB deletes its item: it would hold up others.
         when=[lives(storage.clock.now_ms())],
     )

@@ -378,6 +378,8 @@ class SqliteTable(Streamed):
                 f"SELECT {sort}, PK, SK, item, bytes FROM items WHERE {where}"  # noqa: S608 - names of the layout
                 f" ORDER BY {order} LIMIT {size}"
             )
+            # Each page is a read of its own, from the last row on: a cursor that stays open would
+            # hold a snapshot of the file, and the log could not be taken in meanwhile.
             rows = await self.patiently(self._rows(select, values))
             yield [_decoded(*row) for _, *row in rows]
             if len(rows) < size:

@@ -237,6 +237,7 @@ class Webhooks:
                 *(() if after.set_mark else ("set_mark",)),
             ],
             when=[
+                # `version` has no default: where the item was deleted, the update makes no new one.
                 *(_as_seen(*one) for one in seen.items()),
                 [
                     Check("expires_at", "absent"),

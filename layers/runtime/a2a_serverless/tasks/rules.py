@@ -423,6 +423,7 @@ def releasing(
     do not. `starts_over`: the next attempt begins at the turn's beginning, whatever was recorded.
     """
     turn = head.turn
+    # A parked turn has no message: its position and its due time are all that bring it back.
     if not _has_turn(head, end.token) or turn.parked:
         return None
     turn = replace(

@@ -209,4 +209,5 @@ class WorkerAdapter:
         try:
             await self.process(handle, deadline=self.clock.monotonic() + PULL_LIMIT_S)
         finally:
+            # No invocation ends here: what is not written yet is lost if the process is killed.
             metrics.flush()

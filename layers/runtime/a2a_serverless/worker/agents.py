@@ -231,7 +231,7 @@ def pulling_agent(
     try:
         return _counted_load(reference, Path(), prepare, is_serial=is_serial)
     except ConfigurationError:
-        metrics.flush()
+        metrics.flush()  # the process ends with this error, before it has begun to flush by itself
         raise
 
 

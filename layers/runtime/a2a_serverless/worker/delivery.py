@@ -191,6 +191,8 @@ class Delivery:
                 await self._handle.ack()
             elif verdict.delay_s is not None:
                 faults.point("before-nack")
+                # If this does not reach the queue, the message comes back all the same, once its
+                # visibility timeout is over.
                 await self._handle.nack(delay_s=verdict.delay_s)
         except Exception:  # noqa: BLE001 - an invocation's edge: its other deliveries go on
             self._log(logging.WARNING, "broker_not_told", "Queue not told", exc_info=True)

@@ -256,7 +256,7 @@ class Lease:
                 return await self._commit_on(read.head, Commit())
             except ConcurrencyError:
                 newer = await self.storage.read(self.params.task_id, is_whole=False)
-            if newer is None:
+            if newer is None:  # deleted or expired: the read is consistent, so it is not just late
                 raise TurnFinishedError(_OVER)
             met = on_lost_claim(newer.head, self.params, retry, is_alone=is_alone)
             head = _unless(met, newer.head)

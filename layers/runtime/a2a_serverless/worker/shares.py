@@ -279,6 +279,7 @@ class Shares:
             await self._clock.sleep(VISIBLE_S)
         params = handle.message.params
         own = layout.task_partition(params.scope, params.task_id)
+        # Without its own turn: a first attempt claims with its first commit, which may still come.
         others = await shares.woken(self._storage, but=own)
         count = 1
         if len(others) >= SPARES and (is_late or waited_s > IDLE_S):

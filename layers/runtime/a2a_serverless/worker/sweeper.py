@@ -582,6 +582,7 @@ class DeadLetters:
         letter = _Letter(operation, self._retry, log)
         if log is not None:
             works_on(log)
+        # Counted and logged only after the write: if it raises, the letter comes again.
         settled = await _settle(storage, letter)
         self._report(letter, settled, letter.seen or (log.head if log else None))
         if settled == "failed" and log is not None:

@@ -490,6 +490,8 @@ class ActiveTurn(EventQueue):
             TurnLeft: the turn has left this process meanwhile.
             CancelledError: the client has canceled; raised here in a loop other than the worker's.
         """
+        # A long sleep in a parallel branch must not take the turn out of this process now: this
+        # wait has no record from which the next attempt could go on.
         with self.busy():
             await self._wait(self._clock.sleep(seconds))
 

@@ -208,6 +208,8 @@ class LegacyDialects:
         """
         task_id = _text(params, "taskId")
         context.chosen_id, context.creation_key = task_id, digest("submitted-task", task_id)
+        # Before the id is used: the time to live of the table counts from a task's beginning, and
+        # nothing else frees the id of a result that was kept for its time.
         await self._handler.forget_result(context, kept_s=self._settings.submitted_ttl_s)
         return task_id
 
