@@ -83,7 +83,8 @@ COLUMNS: Final[Mapping[str, str]] = {
     "created": "from-1500",
     "context": "from-1900 short",
 }
-"""What a list shows of a task, each with the look of its column."""
+"""What a list on a page shows of a task, each with the look of its column; `cli/tasks.py` chooses
+what a list on a terminal shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

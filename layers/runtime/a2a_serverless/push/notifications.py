@@ -91,9 +91,9 @@ class Notification:
             raise InvalidArgumentError("The event cannot be written as JSON.") from error
 
     def headers(self, push: Push, signature: str) -> dict[str, str]:
-        """Return the headers of the next attempt that depend on configuration and event.
+        """Return the headers of the next attempt, which each request to a webhook has.
 
-        The deliverer adds those of the trace, the connection host and length.
+        The deliverer adds those of the trace; the HTTP client adds host and length.
         """
         authentication = push.config.authentication
         fields = {
