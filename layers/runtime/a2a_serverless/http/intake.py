@@ -119,6 +119,8 @@ class Intake:
         context.check_may_open()
         message, key = request.message, context.idempotency_key
         chosen = context.chosen_id
+        # From the key: a repeated message has the same ids, and meets the task that the first has
+        # made.
         derived = keyed_context_id(storage.scope, key) if key else new_id()
         context_id = message.context_id or derived
         first = first_task_id(storage.scope, derived) if context_id == derived else None
@@ -220,6 +222,8 @@ class Intake:
             except RepeatedKeyError as repeated:
                 return await self._rejoin(storage, head, repeated.turn, request, context)
             metrics.count("TurnsAccepted")
+            # After the commit: should this process die here, the sweeper finds the turn in the due
+            # index.
             await self._send(head, OperationParams.of(head, head.version))
             accepted_at = Cursor(head.version, 0, incarnation_tag(head.incarnation))
             tail, opening = await Tail.resume(storage, head.task_id, accepted_at)
@@ -242,6 +246,8 @@ class Intake:
             if content_digest(first.message) != content_digest(request.message):
                 raise IdempotencyConflictError
         again = repeated_turn(tail.head, turn)
+        # The first may not have been sent. If it was, SQS drops this one by its deduplication id,
+        # or a worker by HEAD.
         if again is not None:
             await self._send(tail.head, again)
         return SendResult(turn=turn, opening=tail.snapshot(), tail=tail)
@@ -429,6 +435,8 @@ async def cancel(
     """
     storage = backends.storage.for_scope(scope)
     try:
+        # The mark comes before the message: with it the task ends at its deadline, whatever is
+        # lost.
         head = await storage.request_cancel(task_id, by=by)
     except TaskTerminalStateError as error:
         raise TaskNotCancelableError(f"{error} It cannot be canceled.") from error

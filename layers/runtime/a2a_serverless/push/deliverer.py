@@ -542,6 +542,7 @@ class _Job:
             if await self._storage.webhooks.move(push, after, closes=ends):
                 return
             push = await self._push()
+        # The job comes again, and goes on from where the cursor is then.
         raise ConcurrencyError
 
     def _log(

@@ -181,6 +181,7 @@ class PushStream:
 
         sent = await asyncio.gather(*(send(commits) for commits in tasks.values()))
         failed = [number for numbers in sent for number in numbers]
+        # Without those that failed: the stream passes them again, and they are counted then.
         await self._count(records, set(failed))
         return failed
 

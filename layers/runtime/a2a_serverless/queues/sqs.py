@@ -343,6 +343,8 @@ class SqsFifoQueue(FifoQueue[M]):
             _start(thread)
             return await asyncio.wrap_future(poll)
         except asyncio.CancelledError:
+            # SQS has answered already: without this, the messages would lie hidden for their
+            # visibility.
             if not poll.cancel() and poll.exception() is None:
                 Thread(target=self._give_back, args=(url, poll.result()), daemon=True).start()
             raise
@@ -426,6 +428,8 @@ def _firsts_of_groups(
     groups: set[str] = set()
     firsts: list[EventRecord] = []
     behind: list[EventRecord] = []
+    # SQS may return several messages of one group at once: handed out together, they would run
+    # beside one another.
     for record in records:
         group = record["attributes"].get("MessageGroupId", record["messageId"])
         (behind if group in groups else firsts).append(record)

@@ -160,6 +160,7 @@ class Contexts:
             # The blob first: a deletion that is resumed finds it by the item.
             if (blob := self._blob_in(context_id, item)) is not None:
                 await self.table.blobs.delete(blob.owner)
+            # Of the state whose blob is gone: one that was stored since has a blob of its own.
             version = item.get("version")
             is_same = are(version=version) if isinstance(version, int) else [STORED]
             if await self.table.did(Delete(key=key, when=is_same)):
@@ -174,6 +175,8 @@ class Contexts:
         """
         write = await self.set_apart(context_id, write)
         try:
+            # As a transaction: after a lost answer, a plain write that is repeated would be refused
+            # by the version that it has itself stored.
             await self.table.write(self.update(context_id, write), exactly=True)
         except ConditionFailedError as failed:
             raise context_conflict(failed.items[0]) from failed

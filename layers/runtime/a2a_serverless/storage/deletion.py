@@ -134,6 +134,7 @@ async def delete_task(
     if incarnation not in (None, head.incarnation):
         return False
     erased, _ = await _erase(storage, task_id, incarnation=head.incarnation)
+    # The turns that stood behind it would otherwise wait for a sweep.
     if head.serial_from:
         await pass_on(storage, head.context_id)
     return erased.tasks > 0
@@ -149,6 +150,7 @@ async def delete_remains(storage: DurableStorage, task_id: str) -> bool:
         return False
     if item["SK"] != layout.HEAD:
         key = layout.head_key(storage.scope.digest, task_id)
+        # Without a HEAD there is nothing to fence: one is stored that no reader finds.
         values = {"incarnation": new_incarnation(), "expires_at": _DELETED}
         item = {**key._asdict(), **values}
         if not await storage.table.did(Put(item=item, when=[Check("PK", "absent")])):
@@ -402,6 +404,7 @@ class Erasure:
                 deleted in the files of an embedded table; call it again.
         """
         clock, total, is_empty = self._storage.clock, Amounts(), True
+        # First: whatever the look below does not see yet is created behind a fence that stands.
         await self._renew()
         began = clock.now_ms()
         # A tenant that is empty now stays among them: counts, and what comes late.
@@ -422,6 +425,7 @@ class Erasure:
             settles_ms=self._settles_ms,
         )
         if is_last:
+            # It still stands for what was created before: its creator looks at it after the write.
             await self._put_up(now_ms)
             await self._storage.table.scrub()
         return replace(total, after=None if is_last else "")
@@ -429,6 +433,7 @@ class Erasure:
     async def _renew(self) -> None:
         until, clock = self._until, self._storage.clock
         await self._put_up(clock.now_ms() + _FENCE_MS)
+        # Read after the write: the fence stands since then at the latest.
         now_ms = clock.now_ms()
         if now_ms >= until:  # it is new, or had lapsed
             self._since = now_ms
@@ -530,6 +535,8 @@ async def _erase(
     doomed = keys if is_own else [k for k in keys if not _is_of(k, _incarnation_of(now))]
     await storage.table.delete(doomed)
     faults.point("items-deleted")
+    # HEAD last: by its entries in the indexes an interrupted deletion is found and resumed. Only
+    # the one that was fenced: a creation may have taken its place.
     if is_whole and is_own:
         own = Delete(key=Key(partition, layout.HEAD), when=are(incarnation=fence))
         await storage.table.did(own)
@@ -600,6 +607,7 @@ _KEYS: Final = ("PK", "SK")
 def _fence(head: Item, fence: str) -> Update:
     """Return the write after which a task is gone, if HEAD is the one that was read."""
     is_same = [STORED, Check("incarnation", "absent")]
+    # A damaged HEAD may have none, and is deleted as well.
     if "incarnation" in head:
         is_same = are(incarnation=head["incarnation"])
     values = {"incarnation": fence, "expires_at": _DELETED}

@@ -358,6 +358,7 @@ class DurableStorage:
         head = live_head(found[-1] if is_head else None, self.clock.now_ms())
         if head is None:
             return None, commits
+        # Deleted and created anew between two reads: what was read so far is of another task.
         if commits is None or commits.incarnation != head.incarnation:
             since = None if is_whole or not head.snapshot.version else head
             commits = Commits(head.incarnation, since.snapshot.version if since else 0, since)
@@ -637,6 +638,7 @@ class DurableStorage:
                 taker = found or await self.head(head.task_id)
                 if taker is None:
                     continue
+                # It is there by an earlier request of this creation, whose answer was lost.
                 is_own = taker.incarnation == head.incarnation
                 return step, None if is_own else taker
             return step, None
@@ -679,6 +681,7 @@ class DurableStorage:
         if has_ended or (head.turn.is_open and step.head.is_over(head.turn.number)):
             # Every end of a turn passes here, in the process that commits it.
             self.observer.ended(head, step, commit)
+        # Messages follow the commit: should this process die in between, the sweeper sends them.
         if head.next_turn and step.head.turn.number == head.next_turn:
             await conversation.begin(self, step.head)
         if not is_settled:
@@ -693,6 +696,7 @@ class DurableStorage:
         try:
             step = advance(head, commit, now_ms=now_ms, timing=self.timing, trace=trace)
         except (TaskTerminalStateError, TaskNotAcceptingMessagesError):
+            # The same message may have come before, and have been taken: its key tells.
             if commit.idempotency_key:
                 await self._check_key(head, key_digest(commit.idempotency_key))
             raise
@@ -718,6 +722,8 @@ class DurableStorage:
             push = inline_push(step.push, step.push_dialect, head)
             await self.webhooks.check_room(push)
             writes.append(push_inline(push, head))
+        # HEAD has the key of the creation alone. This item refuses a repeated follow-up, however
+        # late it comes.
         if step.key_digest:
             writes.append(Put(item=sent_item(head, step.key_digest), when=[NEW]))
         if step.context_write is not None:
@@ -766,8 +772,12 @@ class DurableStorage:
             if after is not line:
                 own = [conversation.replaced(self, head.context_id, line, after)]
             try:
+                # In one transaction: no crash leaves a turn without its place, or its place after
+                # its end.
                 await self.table.write(*writes, *own)
             except ConditionFailedError as failed:
+                # The refusal brings the line as it is; it is decided anew only if nothing else was
+                # refused.
                 if not own or failed.items.keys() != {len(writes)}:
                     raise
                 line = Line.of(failed.items[len(writes)])
@@ -785,6 +795,7 @@ class DurableStorage:
         committed since; HEAD would not.
         """
         head = step.head
+        # The first write is that of HEAD, which is as it was.
         if 0 not in failed:
             if step.key_digest:
                 await self._check_key(head, step.key_digest)

@@ -180,6 +180,9 @@ class Webhooks:
             )
             write = replaced(held.head, head, self.clock.now_ms())
             try:
+                # With a new mark of HEAD: of two puts, or a put and a commit, at the same time one
+                # is refused. So `MAX_CONFIGS` holds, and the cursor stands at the version that the
+                # task has.
                 await self.table.write(write, _put(new, head))
             except ConditionFailedError:
                 continue

@@ -257,7 +257,7 @@ def advance(
     """
     kinds = {type(entry) for entry in commit.entries}
     _check(head, commit, kinds)
-    if head.turn.token == commit.token:
+    if head.turn.token == commit.token:  # a second claim would count another attempt
         commit = replace(commit, claims=False)
     entries = _expand(head, commit, kinds)
     after = _claimed(head, commit, now_ms, timing) if commit.claims else head

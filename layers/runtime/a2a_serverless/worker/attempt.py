@@ -322,6 +322,8 @@ class AgentRun:
                 timeout_s = self.settings.cancel_timeout_s
                 error = await with_timeout(asking, clock=self._clock, seconds=timeout_s)
             finally:
+                # Before the end is committed: what `cancel()` has started may still write until
+                # here.
                 await self._started.end(clock=self._clock, fields=self.lease.ids)
             if error is not None:
                 self._log_raised(error)

@@ -262,6 +262,8 @@ class Delivery:
                 if head is not None:
                     await self._storage.forget_gone(head)
             run = self._run
+            # Behind the end of the turn, for which a client waits, and before that of the
+            # invocation, with which Lambda freezes the process.
             if verdict.is_done and run is not None and wants_snapshot(run.lease.head):
                 await take_snapshot(self._storage, run.lease.head)
             is_behind = head is not None and waits_behind(head, self._operation)
@@ -320,6 +322,8 @@ class Delivery:
         try:
             with observed_cancel(log):
                 async with run.lease.keeping_delivery():
+                    # Claimed first: its last attempt may still run, and can write nothing from here
+                    # on.
                     if way is Canceled.CLAIMED:
                         await run.lease.take_over(log, adapter.retry)
                     if way is Canceled.ALONE:
@@ -350,6 +354,7 @@ class Delivery:
                 return await self._stand_in_line(head)
         elif self._storage.is_serial and self._handle.sent_at > adapter.since:
             self._log(logging.WARNING, "no_place", _NO_PLACE)
+        # After the conversation: a turn that may not begin yet takes no place from other callers.
         admitted = await self._admitted(head)
         if admitted is None:
             self._log(logging.INFO, "left", "Turn left: others wait for a worker too")
@@ -379,6 +384,8 @@ class Delivery:
             run = self._run = await self._made(log, given, new_token(), found)
             try:
                 async with run.lease.keeping_delivery():
+                    # An earlier attempt may still run: it is fenced before the agent is called. A
+                    # first attempt claims with its first commit, which saves a write.
                     if claims_first or head.turn.has_share:
                         is_alone = self._quarantine is None
                         await run.lease.take_over(log, adapter.retry, is_alone=is_alone)
@@ -509,6 +516,7 @@ class Delivery:
             return again(0)  # HEAD has changed since it was read
         faults.point("after-leave")
         self._log(logging.INFO, "left", "Turn left until its conversation is free")
+        # The turn before it may have ended before this one was parked, and have woken nobody.
         await pass_on(self._storage, head.context_id)
         return DONE
 

@@ -132,6 +132,8 @@ class HeadPoller:
                     continue
                 self._next_at = self._clock.monotonic() + self._interval_s
                 if not self._polling.locked():
+                    # A turn that ends does not wait for the poll: the next job polls for all of
+                    # them.
                     async with self._polling:
                         await first_of(self._poll_all(), stop.wait())
                     self._next_at = self._clock.monotonic() + self._interval_s
@@ -253,6 +255,8 @@ class Lease:
         """
         for _ in range(MAX_REBASES):
             try:
+                # By a commit of its own, before the agent runs: whatever the other attempt still
+                # writes is refused from here on.
                 return await self._commit_on(read.head, Commit())
             except ConcurrencyError:
                 newer = await self.storage.read(self.params.task_id, is_whole=False)
@@ -495,6 +499,7 @@ class Lease:
         asked_at = self.clock.monotonic()
         seconds = self._visible_s(asked_at)
         extending = asyncio.ensure_future(handle.extend(seconds))
+        # Only for as long as the delivery counts: a later answer would come too late.
         limit = self.clock.sleep(self._counts_until - asked_at)
         await first_of(limit, stop.wait(), tasks=[extending])
         if not extending.done():

@@ -220,6 +220,7 @@ class Settlement:
         asked_s = self._meaning.asked_s if isinstance(self._meaning, Passing) else 0
         own_s = 0 if at_once else self.retry.delay_s(starts)
         delay_s = max(own_s, min(asked_s, self.retry.cap_s))
+        # Before the delivery goes back: the next attempt finds in HEAD where it begins.
         await self._release(delay_s)
         self._log(
             logging.WARNING,

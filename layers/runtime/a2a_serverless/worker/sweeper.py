@@ -287,6 +287,7 @@ class Sweeper:
     ) -> Swept | _Copy:
         log, now_ms = self._storage.for_scope(due.scope), self._clock.now_ms()
         head = live_head(item, now_ms)
+        # Before its turn: no worker is sent what is about to end.
         if head is not None and overdue_cancel(head, now_ms=now_ms):
             return await self._end_cancel(log, head, fields)
         copy = overdue_turn(head, now_ms=now_ms)
@@ -338,6 +339,7 @@ class Sweeper:
             return _Copy(params=copy, head=woken, sends_before=head.turn.sends, fields=fields)
         if head.turn.parked:
             if head.turn.parked == "conversation":
+                # The process that ended the turn before it may have died before it passed it on.
                 await pass_on(log, head.context_id, waiting=head)
             await log.postpone(
                 head,
@@ -564,6 +566,7 @@ class DeadLetters:
         with spans.messaging("process", "dead letters", self._queue.system, operation.trace, about):
             try:
                 return await self.end(operation)
+            # It would be as unreadable each time: the letters behind it go on.
             except UnreadableTaskError as error:
                 extra = {"action": "unreadable_task", **operation.ids}
                 logger.error("Dead letter dropped: %s", error, extra=extra)  # noqa: TRY400 - its sentence says all
@@ -591,6 +594,7 @@ class DeadLetters:
         return settled
 
     async def _keep_undecodable(self, body: str, reason: str) -> None:
+        # Raised, so that the letter stays in its queue: nothing else has the message any more.
         if not await self._queue.keep_undecodable(body, reason=reason):
             msg = "A2A_UNDECODABLE_QUEUE is not set: it names the queue for unreadable messages."
             raise ConfigurationError(msg)
@@ -656,6 +660,7 @@ async def _settle(log: DurableStorage, letter: _Letter) -> Settled:
             return "left"
         if letter.wanted is not DeadLettered.RESEND or letter.seen is None:
             return "dropped"
+        # Not sent from here: the due index has one sender, the sweeper, which numbers the copies.
         if await _make_due(log, letter.seen):
             return "resent"
         letter.wanted = DeadLettered.DROP  # unless the next HEAD says otherwise

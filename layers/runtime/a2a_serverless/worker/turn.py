@@ -604,6 +604,8 @@ class ActiveTurn(EventQueue):
                 return
             async with self._in_turn(ROOM_FOR_RECORDS):
                 await self._set_delayed_apart()
+                # Another task may have ended the turn, or parked it, while this one waited. It
+                # wakes for the first of all that sleep.
                 if self.state is TurnState.OPEN:
                     end = self._end(ASLEEP, until=min(self._sleeping.values()))
                     self._put_records(self.journal.waiting(caught), end)
@@ -778,6 +780,7 @@ class ActiveTurn(EventQueue):
             await self._set_delayed_apart()
             if self.state is TurnState.OPEN:
                 self._put_held(running)
+                # Not beside another step, which would be cut off and run again.
                 leaves = self.journal.running == {running} and self._hands_over(self._longest_s)
                 records = self.journal.record(entry, running.caught)
                 self._put_records(records, self._end(HANDOVER) if leaves else None)
