@@ -82,6 +82,7 @@ def lambda_handler(app: ASGIApp) -> _LambdaHandler:
                         return _refused(error, event)
                 return adapter(event, context)
         finally:
+            # Lambda freezes the process after the answer: what is not written by then may be lost.
             metrics.flush()
             spans.flush(spans.ANSWER_S)
 
@@ -147,6 +148,8 @@ def observed(app: ASGIApp) -> ASGIApp:
             with log_context(request_id=request_id):
                 await app(scope, receive, send)
         finally:
+            # Lambda may freeze the process after the answer: what is not written by then may be
+            # lost.
             metrics.flush()
             spans.flush(spans.ANSWER_S)
 

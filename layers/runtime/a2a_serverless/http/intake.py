@@ -169,6 +169,7 @@ class Intake:
             InvalidArgumentError, ConversationFullError: as `DurableStorage.open_task`.
         """
         scope = storage.scope.digest
+        # First, so that what is refused is not stored; the look after the write decides.
         await self._fences.check(scope, context_id, storage.clock.now_ms())
         message, push = _without_push(request)
         opened = await storage.open_task(

@@ -203,6 +203,7 @@ class DurableRequestHandler:
         if head is None or head.key_digest != key_digest(context.creation_key):
             return
         if head.is_terminal and head.status_at + kept_s * 1000 <= storage.clock.now_ms():
+            # Not a task that another request has created under the id since.
             await delete_task(storage, task_id, incarnation=head.incarnation)
 
     @operation("list_tasks")

@@ -130,6 +130,7 @@ class Destinations:
             try:
                 await self._table.write(self._update(key, after, seen=seen))
             except ConditionFailedError as failed:
+                # Another process has noted an outcome meanwhile: this one counts on top of it.
                 seen = _breaker_of(seen.kind, failed.items[0])
             else:
                 self._keep(key, after)

@@ -255,6 +255,7 @@ class Signer:
     async def _choice(self) -> _SigningKey:
         keys = self._usable(await self._secret())
         published = {key.kid: key for key in await self._store.keys()}
+        # Published before it signs: receivers keep the set of keys that they have read for a while.
         await self._publish(keys[0], published)
         chosen = _choose(keys, published.values(), self._clock.now_ms())
         await self._publish(chosen, published)

@@ -37,6 +37,7 @@ class EventFunction(ABC):
             with begun(request_id=getattr(context, "aws_request_id", None)):
                 return self._run(self._answer(event, context))
         finally:
+            # Lambda freezes the process after the answer: what is not written by then may be lost.
             metrics.flush()
             spans.flush()
 

@@ -114,6 +114,7 @@ class SqsRequests:
         """Send a body for a person to read, in a group of its own if the queue has groups."""
         own = digest("push-undecodable", message_id or body)  # the kind of stored messages' ids
         is_fifo = self.name.endswith(".fifo")
+        # A FIFO queue knows it by this id: kept again within five minutes, it is there once.
         await self.send(
             MessageBody=body,
             MessageAttributes={"reason": {"DataType": "String", "StringValue": reason}},
@@ -145,6 +146,7 @@ class SqsRequests:
 
     async def _request(self, method: Callable[..., Any], **arguments: Any) -> Any:
         try:
+            # A send can be repeated: for five minutes SQS drops what has the same deduplication id.
             return await aws.repeat(method, clock=self.clock, **arguments)
         except aws.ERRORS as error:
             if "ReceiptHandle" in arguments and _code(error) in _EXPIRED_CODES:
@@ -196,10 +198,12 @@ class _SqsHandle(Handle[M]):
         try:
             await self._requests.delete(self._receipt)
         except ConcurrencyError:
+            # It comes again, and its worker finds that nothing is left to do.
             self._log_expired("ack")
 
     async def nack(self, *, delay_s: float = 0) -> None:
         """Give the message back by its visibility; in push mode, before it is reported failed."""
+        # SQS hides a message for 12 hours from its receipt at most, and refuses more.
         seconds = min(max(0, math.ceil(delay_s)), max(0, self._rest_s()))
         try:
             await self._requests.hide(self._receipt, seconds)

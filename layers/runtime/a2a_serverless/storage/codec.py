@@ -366,6 +366,7 @@ class Commits:
         for item in items:
             incarnation, version, part = event_position(item["SK"]) or ("", 0, 0)
             if incarnation != self.incarnation:
+                # Of an earlier task under this id, whose items are not all removed yet.
                 continue
             if part == 0:
                 self._parts.clear()

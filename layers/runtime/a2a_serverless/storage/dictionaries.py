@@ -47,6 +47,7 @@ class MemoryTable(Table):
 
     def __init__(self, indexes: Mapping[str, Index]) -> None:
         self._indexes = dict(indexes)
+        # Loops of several threads use it: that of the agents, and the heartbeat's.
         self._lock = threading.RLock()
         self._items: dict[Key, Item] = {}
         self._orders: dict[str, defaultdict[str, list[tuple[Any, Key]]]] = {

@@ -115,6 +115,8 @@ class DirectoryBlobs(ServedBlobs):
                             sha.update(chunk)
                             file.write(chunk)
                         check_content(blob, sha.hexdigest())
+                    # On the disk before it gets its name: a power cut leaves the whole file, or
+                    # none.
                     file.flush()
                     os.fsync(file.fileno())
                     os.replace(file.name, path)  # noqa: PTH105 - of a name, not of a path

@@ -137,6 +137,7 @@ class DynamoTable(Table):
     async def write(self, *writes: Write, exactly: bool = False) -> None:
         actions = [_action_of(write) for write in writes]
         try:
+            # A transaction costs twice as many units; see `Table.write` for what it is needed for.
             if len(actions) == 1 and not exactly:
                 ((kind, action),) = actions
                 await self._request(f"{kind.lower()}_item", **action)
@@ -188,6 +189,7 @@ class DynamoTable(Table):
                 if attempt == _BATCH_ATTEMPTS:
                     msg = f"DynamoDB left items of a batch unprocessed {attempt} times."
                     raise UnavailableError(msg)
+                # It leaves items unprocessed when it throttles: at once it would leave them again.
                 await self._clock.sleep(pause_s(attempt))
                 pending = await step(pending)
                 attempt += 1
@@ -407,6 +409,7 @@ def _action_of(write: Write) -> tuple[str, Request]:
     words, request = _Words(), Request()
     if write.when:
         request["ConditionExpression"] = words.condition(write.when)
+        # So the refusal brings the item, and the next try needs no read.
         request["ReturnValuesOnConditionCheckFailure"] = "ALL_OLD"
     match write:
         case Put(item=item):
@@ -425,6 +428,7 @@ def _query_of(wanted: Range, index: Index) -> Request:
     """Return the parameters of a Query; `index` is the range's, or has the table's own keys."""
     words = _Words()
     request: Request = {"KeyConditionExpression": words.keys(wanted, index)}
+    # A global index has no consistent reads.
     if wanted.index:
         request["IndexName"] = wanted.index
     else:

@@ -162,6 +162,7 @@ class Leases:
         lease = Lease(token, tuple(slot for slot in found if isinstance(slot, _Slot)))
         if all(isinstance(slot, _Slot) for slot in found):
             return lease
+        # Both or none: what was free of one limit would count for a request that the other refuses.
         await self.give_back(lease)
         for failure in found:
             if isinstance(failure, UnavailableError):

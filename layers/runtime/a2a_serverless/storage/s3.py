@@ -42,6 +42,7 @@ class S3Blobs(Blobs):
         def put() -> None:
             if not isinstance(content, bytes):
                 content.seek(0)
+            # S3 checks size and digest itself, and stores nothing that has arrived damaged.
             self._client.put_object(
                 Bucket=self._bucket,
                 Key=blob.key,
@@ -83,6 +84,8 @@ class S3Blobs(Blobs):
 
     async def upload(self, blob: Blob, link: Link) -> Upload:
         media_type, checksum = header_type(link.media_type), _checksum(blob)
+        # The link outlives the upload: a second one must not replace what tasks may refer to by
+        # then.
         fixed = {
             "ContentLength": blob.size,
             "ContentType": media_type,

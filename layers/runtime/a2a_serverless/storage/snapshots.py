@@ -77,6 +77,7 @@ async def _take(storage: DurableStorage, head: Head) -> None:
     about = json.dumps([made.version, made.turn, made.shown])
     content = b"%b\n%b" % (about.encode(), encode_entries(made.entries))
     name = SnapshotName(version=made.version, size=log.head.size)
+    # Before HEAD names it: what HEAD names is there to be read.
     blob = await put_whole(blobs, content, _owner(replace(log.head, snapshot=name)))
     faults.point("snapshot-stored")
     after = replace(log.head, snapshot=replace(name, digest=blob.digest, length=blob.size))

@@ -41,6 +41,7 @@ class Spending:
         Raises:
             UnavailableError: there was no answer; it may be counted.
         """
+        # The table adds: turns of the same caller run in many processes, and none reads first.
         await self._table.write(
             Update(
                 key=self._key(),

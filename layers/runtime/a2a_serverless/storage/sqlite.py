@@ -139,6 +139,7 @@ class SqliteTable(Streamed):
         self._own = threading.local()
         self._all: list[sqlite3.Connection] = []
         self._file: tuple[int, int] | None = None
+        # All tables of the process on this file share the thread that looks at it.
         with _lock:
             self._waits = _all_waits.setdefault(self.path, _Waits(self.path))
         weakref.finalize(self, _close, self._all)
@@ -177,6 +178,7 @@ class SqliteTable(Streamed):
     async def write(self, *writes: Write, exactly: bool = False) -> None:  # noqa: ARG002 - no answer is lost
         check_writes(writes)
         await self.patiently(lambda: self._write(writes))
+        # After the commit: whoever is woken finds it.
         self._waits.end({write.key.PK for write in writes})
 
     @contextmanager
@@ -392,6 +394,7 @@ class SqliteTable(Streamed):
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         connection = self._connection
+        # Nobody else writes between what is read here and what is decided by it.
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield connection
@@ -530,6 +533,7 @@ class _Waits:
                 self._changed_at = time.monotonic()
             self._version = version
             waits = [wait for waits in self._waits.values() for wait in waits]
+        # Read outside the lock: the writers of this process do not wait for the file.
         newest = {name: _newest(connection, name) for name in {w.partition for w in waits}}
         for wait in waits:
             if wait.newest != newest[wait.partition]:

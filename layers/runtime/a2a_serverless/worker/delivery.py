@@ -506,6 +506,7 @@ class Delivery:
         found = await found_in(self._storage, head.context_id)
         started = on_start(head, Line.of(found.get(LINE)).places)
         if started is Started.JOIN:
+            # Decided on the line as it is stored: others may have joined since it was read.
             line = await take_place(self._storage, head)
             return on_start(head, line.places), None
         return started, found

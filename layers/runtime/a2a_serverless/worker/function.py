@@ -207,6 +207,8 @@ class WorkerFunction(EventFunction):
             except UndecodableMessageError as error:
                 extra = {"action": "undecodable", "message_id": record["messageId"]}
                 logger.error("Record not processed: %s", error, extra=extra)  # noqa: TRY400 - expected
+                # Not acknowledged: received too often, it becomes a dead letter, which the sweeper
+                # keeps.
                 return False
             return await process(handle)
 

@@ -433,6 +433,7 @@ class Lease:
         """Renew the claim; return False if the turn is not this attempt's any more."""
         due_at = lease_end(self.clock.now_ms(), self.storage.timing)
         renews = partial(renewing, token=self.token or "", due_at=due_at)
+        # No commit: a renewal is nothing for the readers of the log.
         head = await self.storage.change(self.head, renews)
         if head is None:
             return False

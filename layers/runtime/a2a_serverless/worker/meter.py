@@ -137,12 +137,14 @@ class Meter:
     @contextmanager
     def taken(self) -> Iterator[Used]:
         """Yield what the commit in the block has to store; if it raises, the next one has to."""
+        # Taken out before the commit: what is counted during it belongs to the next one.
         with self._lock:
             taken, self.pending = self.pending, ()
         self._expected = summed((*self.by_task(), *taken))
         try:
             yield taken
         except UnavailableError:
+            # It may have been stored: before the next commit HEAD is asked.
             self.unsure = taken
             raise
         except BaseException:

@@ -251,12 +251,15 @@ class Outbox:
         if not self.lease.must_claim:
             faults.point("between-commits")
         if self.meter.unsure:
+            # The commit before had no answer: HEAD tells whether it was stored, so that nothing is
+            # counted twice.
             head = await self.lease.storage.head(self.lease.params.task_id)
             await self.meter.settle(head.usage if head else ())
         with self.meter.taken() if self.meter.pending else nullcontext(()) as used:
             entries = [*batch.entries, ModelsUsed(used)] if used else batch.entries
             commit = replace(batch.wanted, entries=tuple(entries))
             await self.lease.commit(commit, merged=self.merged)
+        # Counted behind the commit: what this one has not stored, the next one stores.
         if used:
             await self.meter.stored(used)
         chunks = [each for each in batch.entries if isinstance(each, ArtifactWritten)]

@@ -233,10 +233,13 @@ class Shares:
         shares = self._quarantine is not None
         wanted = on_delivery(head, operation, receives=handle.attempt, has_neighbours=shares)
         if head is None or wanted is Delivered.DROP:
+            # The process that ended or parked the turn may have died before it passed it on.
             if head is not None and head.serial_from:
                 await pass_on(storage, head.context_id)
             return _Sorted.MOVED
         if wanted is Delivered.QUARANTINE and self._quarantine is not None:
+            # Sent before it is acknowledged: a crash in between sends it twice, under one
+            # deduplication id.
             await self._quarantine.send(operation)
             return _Sorted.MOVED
         if operation.operation != "run" or early_s(head, now_ms=self._clock.now_ms()):
@@ -249,6 +252,8 @@ class Shares:
             line = await line_of(storage, head.context_id)
             if on_start(head, line.places) is Started.LEAVE:
                 is_left = await storage.park(head, "conversation") is not None
+                # The turn before it may have ended before this one was parked, and have woken
+                # nobody.
                 await pass_on(storage, head.context_id)
                 return _Sorted.MOVED if is_left else _Sorted.STAYS
         is_left = await self._left(storage, handle, head) is not None
