@@ -104,6 +104,7 @@ class ServedFiles:
                 return _wrong(_OTHER_SIZE)
             if sha.hexdigest() != blob.digest:
                 return _wrong(_OTHER_CONTENT)
+            # Only now: until here no link finds anything of it.
             await self._blobs.put(blob, file, link.media_type)  # type: ignore[arg-type]
         return Response()
 

@@ -118,6 +118,7 @@ class Tokens:
         try:
             key = await self._issuer.key(header.get("kid"), header["alg"])
         except UnavailableError as error:
+            # Not 401: the token may be valid, and the client would ask for another one in vain.
             raise RequestRefusedError(
                 "IssuerUnavailable",
                 503,

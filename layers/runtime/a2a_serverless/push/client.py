@@ -148,6 +148,7 @@ class Session:
             OSError,  # a time-out of ours, or a broken record of TLS
         ) as error:
             return Outcome(meaning="again", reason=_reason(error))
+        # Read to its end, so that the connection can serve the next event.
         await _drain(answer)
         fields = {name.lower(): value for name, value in answer.headers}
         retry_after = fields.get(b"retry-after", b"").decode("latin-1")

@@ -312,6 +312,7 @@ class _Job:
         faults.point("push-after-post")
         if self._held is None and outcome is not _NO_PLACE:
             destinations = self._deliverer.destinations
+            # Before the cursor moves: the next event asks the breakers with this outcome.
             await destinations.note(self._destination, outcome, is_consent=False)
         match outcome.meaning:
             case "delivered":

@@ -272,6 +272,7 @@ def lives(now_ms: int) -> Check:
 
 def gone(now_ms: int) -> list[Check]:
     """Return the checks, of which one is enough, that an item has expired or is not there."""
+    # DynamoDB deletes an expired item late, perhaps days later: its key is free before.
     return [NEW, Check("expires_at", "<=", now_ms // 1000)]
 
 

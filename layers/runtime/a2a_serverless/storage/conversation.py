@@ -182,6 +182,7 @@ async def _is_settled(storage: DurableStorage, context_id: str, line: Line) -> b
         return await _wake(storage, head)
     if first is First.DROP:
         rest = line.without(place, storage.clock.now_ms())
+        # Refused if the line has changed meanwhile: it is looked at again in either case.
         await storage.table.did(replaced(storage, context_id, line, rest))
         return False
     return True

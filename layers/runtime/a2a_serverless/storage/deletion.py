@@ -440,6 +440,7 @@ class Erasure:
 
     async def _put_up(self, until: int) -> None:
         """Let the fence count for what is created before `until`."""
+        # It is stored for longer than it counts: a creation that was held up still finds it.
         values = {"until": until, "expires_at": until // 1000 + _FORGOTTEN_S}
         await self._storage.table.write(Update(key=self._fence, values=values))
         self._until = until
@@ -532,6 +533,7 @@ async def _erase(
                 owner = BlobOwner(storage.scope.digest, task_id, str(name))
                 await storage.table.blobs.delete(owner)
                 faults.point("blobs-deleted")
+    # A creation may have taken the id since: what is of its incarnation stays.
     doomed = keys if is_own else [k for k in keys if not _is_of(k, _incarnation_of(now))]
     await storage.table.delete(doomed)
     faults.point("items-deleted")
@@ -570,6 +572,7 @@ async def _fenced(
         try:
             await storage.table.write(_fence(item, fence))
         except ConditionFailedError:
+            # A commit or a creation came in between: fenced with the next try, if it is to be.
             continue
         return item | {"incarnation": fence}, was_live
     msg = f"A task was replaced {_FENCES} times while it was deleted; delete it again."

@@ -343,6 +343,8 @@ class DurableStorage:
     async def _since_snapshot(self, log: Log, named: Head) -> Log | None:
         """Return a log with the snapshot that HEAD has named in the place of what it lacks."""
         since = await snapshot_of(self, named)
+        # A later snapshot may have taken its place since HEAD was read: the whole log is still
+        # there.
         if since is not None and since.version == named.snapshot.version:
             return replace(log, since=since)
         return await self.read(log.head.task_id, incarnation=log.head.incarnation)
@@ -630,6 +632,7 @@ class DurableStorage:
             writes.append(push_inline(inline_push(step.push, step.push_dialect, head), head))
         joins = self._joins(step) if head.serial_from else None
         for _ in range(_INSERTS):
+            # An expired HEAD stands there until DynamoDB deletes it: it does not hold the id.
             free = Put(item=head_item(head), when=[gone(self.clock.now_ms())])
             try:
                 await self._write_in_line(head, [free, *writes], Line(), joins)

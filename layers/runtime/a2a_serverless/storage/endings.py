@@ -107,6 +107,7 @@ async def end_task(
         try:
             await log.commit(head, commit)
         except (ConcurrencyError, TaskNotFoundError, TaskTerminalStateError):
+            # HEAD, read anew, says what has come in between.
             continue
         return True
     msg = f"The task was changed by others {REBASES} times while it was to be ended."

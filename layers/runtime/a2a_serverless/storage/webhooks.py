@@ -207,6 +207,7 @@ class Webhooks:
 
         A webhook is open until its receiver was told of the task's end, or that was given up.
         """
+        # The index has an expired one until DynamoDB has deleted its item, days later.
         is_live = lives(self.clock.now_ms())
         partition = open_webhooks(self.scope.digest)
         return await self.table.count(Range(partition=partition, index=BY_SCOPE, when=[is_live]))

@@ -251,6 +251,7 @@ class Fold:
         while self._changes and self._changes[-1][0].version > base:
             record, undo = self._changes.pop()
             undo()
+            # A message that came meanwhile stays: a restart takes back what attempts have written.
             if record.token is None:
                 others[record.version] = record
         return [others[version] for version in sorted(others)]

@@ -394,6 +394,7 @@ class AgentRun:
             return
         if lease.reason is not None:
             raise lease.reason
+        # Before all errors of the agent: a task that was canceled does not fail.
         if is_cancelled:
             await self._commit(canceled(lease.head))
             return

@@ -158,6 +158,7 @@ class Delivery:
             try:
                 verdict = await self._verdict()
             except asyncio.CancelledError:
+                # At once: otherwise the message would come again only when its visibility ends.
                 await self._cut_off()
                 raise
             except Exception as error:  # noqa: BLE001 - an invocation's edge: the operation must not be lost

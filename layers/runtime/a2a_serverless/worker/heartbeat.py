@@ -118,6 +118,7 @@ class _Thread:
         self._jobs: dict[Future[None], asyncio.Event] = {}
         self._stop = asyncio.Event()
         self._over = self._home.create_future()
+        # A daemon, so that it never keeps a process alive whose loop has died.
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         try:
             self._thread.start()

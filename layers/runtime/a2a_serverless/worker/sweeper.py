@@ -230,6 +230,7 @@ class Sweeper:
 
     async def _wake_webhooks(self, run: _Sweep) -> None:
         if self._wake is not None:
+            # Webhooks that cannot be woken hold up no turn.
             with log_exceptions(logger, logging.WARNING, NOT_PUSHED, action="wake_failed"):
                 run.pushed = await self._wake(run.until)
 
@@ -262,6 +263,7 @@ class Sweeper:
             swept = await asyncio.gather(*found)
             copies = [each for each in swept if isinstance(each, _Copy)]
             run.counts.update(each for each in swept if not isinstance(each, _Copy))
+            # All are postponed: if this process dies now, they are due again after their wait.
             run.counts.update(await self._sent_again(copies))
 
     async def _swept(self, due: Due, item: Item | None, run: _Sweep) -> Swept | _Copy:
@@ -559,6 +561,7 @@ class DeadLetters:
         try:
             operation = decode_message(Operation, body)
         except UndecodableMessageError as error:
+            # It would never become readable: kept for a person, it is out of the way of the others.
             await self._keep_undecodable(body, str(error))
             return "undecodable"
         params = operation.params
