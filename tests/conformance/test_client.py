@@ -58,7 +58,7 @@ BINDINGS = ["JSONRPC", "HTTP+JSON"]
 async def served(app: Any) -> AsyncIterator[str]:
     """The URL of a real server."""
     listening = bind(0)
-    config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False)
+    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:

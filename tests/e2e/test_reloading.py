@@ -387,7 +387,7 @@ MISTAKES = {
             "    async def handle(self, ctx):\n"
             "        await ctx.emit_artifact('file', file_bytes='text')  # here\n"
         ),
-        r"write `file_bytes=text\.encode\(\)`",
+        r"takes bytes as file_bytes, and got 'text': .*`text\.encode\(\)`",
     ),
     "an edit that cannot be loaded": (
         agent_of("    async def handle(self, ctx)  # here\n"),

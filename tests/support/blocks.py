@@ -14,6 +14,8 @@ from tests.support.pages import DOCS
 
 _MARKDOWN = MarkdownIt("commonmark")
 _COMMENT = re.compile(r"(?m)(?:^|\s)#\s.*$")
+_OUTPUT = re.compile(r"(?m)\s>\s\S+$")
+_VARIABLE = re.compile(r"[A-Z_0-9]+=.*", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(source: str) -> Iterator[list[str]]:
-    """Yield the words of each command of a shell's block, without its comments."""
-    joined = _COMMENT.sub("", source.replace("\\\n", " "))
+    """Yield the words of each command of a shell's block, without variables, output, comments."""
+    joined = _OUTPUT.sub("", _COMMENT.sub("", source.replace("\\\n", " ")))
     lexer = shlex.shlex(joined, posix=True, punctuation_chars=";&|\n")
     lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t", "", True
     words: list[str] = []
@@ -50,7 +52,7 @@ def commands(source: str) -> Iterator[list[str]]:
             if words:
                 yield words
             words = []
-        else:
+        elif words or not _VARIABLE.fullmatch(word):
             words.append(word)
     if words:
         yield words
