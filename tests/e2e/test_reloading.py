@@ -67,6 +67,7 @@ def reason_of(task: dict[str, Any]) -> str:
     return reason
 
 
+@pytest.mark.long
 def test_edits_in_a_row(tmp_path: Path) -> None:
     """The next turn has the new code, within a second where a spare waits.
 
@@ -110,6 +111,7 @@ def test_edits_in_a_row(tmp_path: Path) -> None:
     assert min(times) <= MOST_S, times
 
 
+@pytest.mark.long
 def test_what_is_mended_without_an_edit(tmp_path: Path) -> None:
     """A module that comes later counts for the next message, though no known file has changed."""
     files = {"agent.py": ECHO, "words.py": "WORD = 'first'\n"}
@@ -150,6 +152,7 @@ def test_a_turn_that_runs_and_a_stream(tmp_path: Path) -> None:
     assert (tmp_path / "starts").read_text() == "old "
 
 
+@pytest.mark.long
 def test_a_turn_that_is_handed_over(tmp_path: Path) -> None:
     """The new code begins a turn again that does not end soon, without a word to its client."""
     files = {"agent.py": HELD, "words.py": "WORD = 'old'\n"}
@@ -206,6 +209,7 @@ def test_an_agent_that_ends_its_process(tmp_path: Path) -> None:
         assert "has ended (with exit code 7): another one serves now" in edited.command.said()
 
 
+@pytest.mark.long
 def test_an_agent_that_ends_its_process_when_it_is_loaded(tmp_path: Path) -> None:
     """The process before it goes on, and messages say so until it is repaired."""
     files = {"agent.py": ECHO, "words.py": "WORD = 'first'\n"}
@@ -238,6 +242,7 @@ def test_a_start_that_is_refused(tmp_path: Path) -> None:
     assert "No module named 'nowhere_to_be_found'" in refused.stderr
 
 
+@pytest.mark.long
 def test_variables_and_card_that_change(tmp_path: Path) -> None:
     """`.env` counts from the next message on, and is named where a key is missing.
 
@@ -268,8 +273,9 @@ def test_variables_and_card_that_change(tmp_path: Path) -> None:
         (tmp_path / "agent_card.json").write_text(json.dumps(card))
         assert text_of(edited.send()) == "third"
         said = edited.command.said()
-    assert said.count("card.json changed: turns that begin now run the new code") == 3
-    assert said.count(".env changed: turns that begin now run the new code") == 3
+    told = [line for line in said.splitlines() if "changed: turns that begin now" in line]
+    assert sum("agent_card.json" in line for line in told) == 3, said
+    assert sum(".env" in line for line in told) == 3, said
     (tmp_path / ".env").unlink()
     refused = run("dev", cwd=tmp_path)
     assert (refused.returncode, way_out in refused.stderr) == (2, True)
@@ -456,6 +462,7 @@ def awaited(edited: Dev, since: int, file: str, line: int, way_out: str) -> None
         time.sleep(0.05)
 
 
+@pytest.mark.long(but=3)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(edited: Dev, mistake: str) -> None:
     """What `dev` says of it has the file, the line and the way out.
@@ -499,6 +506,7 @@ def test_an_exception_in_cancel_is_named(edited: Dev) -> None:
     assert edited.task(held)["status"]["state"] == "TASK_STATE_CANCELED"
 
 
+@pytest.mark.long
 def test_an_endless_output_is_named(edited: Dev) -> None:
     """With the line that emits; a cancel ends it."""
     text = agent_of(
@@ -528,6 +536,7 @@ def test_a_wrong_card_is_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_failure_is_one_block_for_each_attempt(tmp_path: Path) -> None:
     """The author's line, once an attempt, with what follows; no frame of the runtime.
 
