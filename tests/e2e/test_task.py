@@ -56,7 +56,7 @@ async def test_a_task_is_shown_with_and_without_the_index(
 
     by_scope = run("task", head.task_id, "--scope", head.scope, env=env)
     assert (by_scope.returncode, by_scope.stderr) == (0, TOLD)
-    lengths = re.compile(r"\d[\d.]* (ms|s|min)\b")  # they grow
+    lengths = re.compile(r"\d[\d.]* (ms|s|min|h|d)\b")  # they grow
     assert lengths.sub("", by_scope.stdout) == lengths.sub("", shown.stdout)
 
 

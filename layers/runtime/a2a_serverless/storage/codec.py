@@ -133,6 +133,22 @@ _TYPES: Final[Mapping[str, type | UnionType]] = {
 """By the annotations of fields: the types of those that are stored as they are."""
 
 
+def _turn_text(turn: Turn) -> str:
+    """Return a turn as JSON; how its attempt has given it back does not repeat the token."""
+    values = stored(turn)
+    if turn.released is not None and turn.released.token == turn.token:
+        del values["released"]["token"]
+    return json.dumps(values, separators=(",", ":"))
+
+
+def _turn_in(text: str) -> Turn:
+    """Return what `_turn_text` has written; raise as `value_in`."""
+    values = json.loads(text)
+    if released := values.get("released"):
+        values["released"] = {"token": values.get("token"), **released}
+    return value_in(Turn, values)
+
+
 def _fields_of(form: type, **others: _Field) -> dict[str, _Field]:
     own = [one for one in fields(form) if one.name not in ("rest", "scope", "task_id")]
     return {
@@ -158,7 +174,7 @@ _FORMS: Final[Mapping[type, Mapping[str, _Field]]] = {
         expires_at=_Field(int, MISSING, seconds, (1000).__mul__),
         replied=_Field(int, default=False, write=int, read=bool),  # a table has no truth values
         usage=_Field(str, (), encoded, decoded),
-        turn=_text(Turn, MISSING),
+        turn=_Field(str, MISSING, _turn_text, _turn_in),
         snapshot=_text(SnapshotName, SnapshotName()),
         cancel=_text(CancelMark, None),
         failure=_text(Failure, Failure()),
