@@ -1,6 +1,6 @@
 """Time as a dependency: the runtime makes all decisions by this clock, and waits by it.
 
-Only the measuring of a blocked event loop (`worker/loops.py`) reads the system's clock itself.
+Only the measuring of a blocked event loop (`worker/heartbeat.py`) reads the system's clock itself.
 """
 
 from __future__ import annotations

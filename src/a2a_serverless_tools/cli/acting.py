@@ -83,8 +83,8 @@ def add_filter(parser: Parser, *, is_verb: bool = False) -> None:
         "context": "only those of this context",
         "since": "only those changed since: 30m, 1h, 7d ago, or a time such as 2026-11-27T08:00Z",
         "until": "only those changed before then",
-        "created": "only those created since then, where a list of all owners ends (default of "
-        "such a list: --since, at least 1d)",
+        "created": "only those created since then; a list of all owners looks back no further (its "
+        "default: --since, at least 1d)",
     }
     for name, text in shown.items():
         default = SUPPRESS if is_verb else ""

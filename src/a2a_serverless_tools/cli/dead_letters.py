@@ -1,4 +1,4 @@
-"""`a2a-serverless undecodable` and `notifications`: dead letters, for a person to look at."""
+"""`a2a-serverless undecodable` and `notifications`: what was set aside, for a person to look at."""
 
 from __future__ import annotations
 

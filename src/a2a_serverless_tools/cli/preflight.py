@@ -49,8 +49,8 @@ def _add_preflight(preflight: Parser) -> None:
         _preflight,
         "Asks CloudFormation by SAM what a deployment of the last build would change, and compares "
         "its region with what AWS has there. It says in one sentence each what would replace the "
-        "table, a queue or a secret, or would not deploy. Stack, region and parameters are those "
-        "of samconfig.toml. It uploads what was built, and changes nothing else.",
+        "table, the bucket, a queue or a secret, or would not deploy. Stack, region and parameters "
+        "are those of samconfig.toml. It uploads what was built, and changes nothing else.",
     )
     add_deployment(preflight)
     preflight.add_argument(

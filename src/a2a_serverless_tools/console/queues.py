@@ -1,4 +1,4 @@
-"""The page of what waits to be worked on, and of the dead letters."""
+"""The page of what waits to be worked on, and of what was set aside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOOKED: Final = 500
 
 
 async def queues_page(inspector: Inspector, _: Request) -> Response:
-    """Show what is known of work that waits, and each queue of dead letters.
+    """Show what is known of work that waits, and each queue of what was set aside.
 
     The quarantine is left out where none is named, and where it is empty and no turns share a
     worker here.

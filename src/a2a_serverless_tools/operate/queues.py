@@ -1,4 +1,4 @@
-"""The queues as a person sees them: how full they are, and the dead letters."""
+"""The queues as a person sees them: how full they are, and what was set aside."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, Name, queue_on
 
 Aside: TypeAlias = Literal["dead_letter_queue", "undecodable_queue", "push_dead_letter_queue"]
-"""A queue of dead letters, by the setting that names the queue."""
+"""A queue of what was set aside, by the setting that names it."""
 
 ASIDE: Final[Mapping[Aside, str]] = {
     "dead_letter_queue": "operations whose deliveries ran out",

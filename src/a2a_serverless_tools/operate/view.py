@@ -493,7 +493,7 @@ def _webhook(one: Webhook, now: int) -> str:
 
 
 def _answered(answer: str) -> str:
-    """Return what came of the last attempt; a gate that was shut is no answer of the receiver."""
+    """Return what came of the last attempt; an open breaker is no answer of the receiver."""
     is_held = answer.startswith((NO_CONSENT, HOST_FAILS))
     return f"not called ({answer})" if is_held else f"last answer {answer}"
 
