@@ -158,7 +158,7 @@ async def _purge(options: Namespace) -> int:
     if counted.is_nothing and options.settle:
         await storage.clock.sleep(options.settle)
         purge = Purge(storage, owner_of(options), lag_s=options.settle)
-    counted, tenants = await _counted(purge)
+        counted, tenants = await _counted(purge)
     if counted.is_nothing:
         await storage.table.scrub()  # a purge before may have been kept from it
         return nothing_of(options, f"{whose} has nothing {where}, and nothing was deleted")

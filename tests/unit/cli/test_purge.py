@@ -32,6 +32,7 @@ from a2a_serverless_tools.cli import tasks
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.own_file import own_file
 from a2a_serverless_tools.local.stack import Options, Stack
+from a2a_serverless_tools.operate.purge import Purge
 from a2a_serverless_tools.operate.wording import amounts
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
@@ -182,6 +183,22 @@ def test_what_the_index_shows_late_is_found(
     began = clock.now_ms()
     assert run("tasks", "purge", "--user", "nobody", "--yes")[0] == 3
     assert clock.now_ms() - began == 10_000
+
+
+def test_a_look_that_finds_tasks_counts_once(
+    purge: Run, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A count reads all that a caller has, which costs as much as it has."""
+    counts: list[Purge] = []
+    count = Purge.count
+
+    async def counted(purge: Purge, *given: Any) -> tuple[Amounts, int]:
+        counts.append(purge)
+        return await count(purge, *given)
+
+    monkeypatch.setattr(Purge, "count", counted)
+    assert purge("--user", "ann", "--yes")[0] == 0
+    assert len(counts) == 1
 
 
 def test_one_context(purge: Run, storage: DurableStorage) -> None:
