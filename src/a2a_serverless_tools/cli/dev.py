@@ -8,7 +8,7 @@ import signal
 import sys
 from argparse import SUPPRESS, Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -79,13 +79,14 @@ def _dev(options: Namespace) -> int:
     given = options.given[options.given.index("dev") + 1 :]
     # -P: no module of the current folder stands in for one of the runtime's.
     family = Family([sys.executable, "-P", "-m", "a2a_serverless_tools.cli", "serve", *given])
-    try:
-        with _held(options) as bound:  # while the first process imports the runtime
-            return family.run(bound)
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        family.end()
+    with ExitStack() as kept:
+        try:
+            # While the first process imports the runtime.
+            return family.run(kept.enter_context(_held(options)))
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            family.end()  # before file and port are free for another start
 
 
 @contextmanager
