@@ -90,9 +90,22 @@ class _Keeping(RotatingFileHandler):
         return json.dumps(asdict(_line(record)))
 
     def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: ARG002, N802 - logging's name
-        """Return True if the file is full. logging's own way formats each record twice."""
+        """Return True if the file is full. logging's own way formats each record twice.
+
+        After an edit two processes write for a while: what the other one has begun is gone on with.
+        """
+        if self.stream and not self._is_newest(self.stream):
+            self.stream.close()
+            self.stream = self._open()
         self.stream = self.stream or self._open()
         return os.fstat(self.stream.fileno()).st_size >= self.maxBytes
+
+    def _is_newest(self, stream: TextIOWrapper) -> bool:
+        """Return False if the file that is written has another name by now, or none."""
+        try:
+            return os.path.samestat(os.fstat(stream.fileno()), os.stat(self.baseFilename))  # noqa: PTH116
+        except FileNotFoundError:
+            return False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Leave the record out: the terminal has it, and a full disk must not stop any work."""

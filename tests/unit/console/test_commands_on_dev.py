@@ -198,3 +198,22 @@ async def test_the_newest_lines_are_kept(tmp_path: Path, monkeypatch: pytest.Mon
     line = len(path.read_bytes().splitlines(keepends=True)[0])
     for each in (path, tmp_path / "dev.log.1"):
         assert each.stat().st_size < 2_000 + line
+
+
+async def test_two_processes_keep_the_newest_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where one has begun another file, the other one writes to it, and loses no lines."""
+    monkeypatch.setattr(lines, "MOST_BYTES", 2_000)
+    path = tmp_path / "dev.log"
+    with closing(_Keeping(path)) as leaving, closing(_Keeping(path)) as serving:
+        for number in range(100):
+            for keeping in (leaving, serving):
+                keeping.handle(logging.makeLogRecord({"msg": str(number), "task_id": "t"}))
+        kept = [int(line.message) async for line in KeptLines(path).about("t", 0)]
+        assert kept == sorted([*range(kept[0], 100)] * 2)[-len(kept) :]
+        line = len(path.read_bytes().splitlines(keepends=True)[0])
+        assert 2_000 <= (tmp_path / "dev.log.1").stat().st_size < 2_000 + line
+        path.unlink()
+        serving.handle(logging.makeLogRecord({"msg": "100", "task_id": "t"}))
+    assert [line.message async for line in KeptLines(path).about("t", 0)][-1] == "100"
