@@ -21,33 +21,19 @@ def completed(text: str, *, said: str = "") -> dict[str, Any]:
     }
 
 
-def failed() -> dict[str, Any]:
-    return {"status": {"state": "TASK_STATE_FAILED"}}
-
-
 class ScriptedAgent:
-    """Takes orders and shows what each came to; `others` answers all other requests."""
+    """Takes orders and shows what each came to; no other request is expected."""
 
-    def __init__(
-        self,
-        ends: Ends | None = None,
-        others: Callable[[httpx.Request], httpx.Response] | None = None,
-    ) -> None:
+    def __init__(self, ends: Ends) -> None:
         self._ends = ends
-        self._others = others
         self.tasks: dict[str, dict[str, Any]] = {}
-        self.bodies: list[dict[str, Any]] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path.removeprefix("/a2a")
-        if self._ends is not None and path == "/message:send":
+        if path == "/message:send":
             body = json.loads(request.content)
-            self.bodies.append(body)
             task_id = f"task-{len(self.tasks)}"
             order = json.loads(body["message"]["parts"][0]["text"])
             self.tasks[task_id] = {"id": task_id, **self._ends(order)}
             return httpx.Response(200, json={"task": {"id": task_id}})
-        if path.removeprefix("/tasks/") in self.tasks:
-            return httpx.Response(200, json=self.tasks[path.removeprefix("/tasks/")])
-        assert self._others is not None, path
-        return self._others(request)
+        return httpx.Response(200, json=self.tasks[path.removeprefix("/tasks/")])

@@ -17,10 +17,7 @@ from tests.live.checks import CHECKS
 from tests.live.findings import Check, Outcome
 from tests.live.messages import ANSWERED_BYTES, SENT_BYTES
 from tests.live.subject import ordered
-from tests.live.webhooks import Notification
-from tests.unit.live.ways import (
-    finding,
-)
+from tests.unit.live.ways import finding
 
 Open = Callable[..., Any]
 
@@ -96,10 +93,6 @@ def test_large_messages_are_as_large_as_they_may_be() -> None:
     assert task.history[0].ByteSize() <= Settings(auth="none").max_part_bytes
     task.artifacts.add().parts.add().text = "x" * ANSWERED_BYTES
     assert 0.9 * _MAX_ANSWER_BYTES < _sent_bytes(task) < _MAX_ANSWER_BYTES - 10_000
-
-
-def forged(notification: Notification, **headers: str) -> Notification:
-    return Notification({**notification.headers, **headers}, notification.body)
 
 
 async def test_what_needs_aws_says_so(subject_at: Open) -> None:

@@ -1,4 +1,4 @@
-"""Checks that need a stack: each passes on a right account, and fails on a broken one."""
+"""Checks that need a stack: what each of them asks for before it does anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.live import bill
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Finding, Outcome
 from tests.live.subject import Consent
-from tests.unit.live.scripted_agent import ScriptedAgent
 from tests.unit.live.scripted_aws import ScriptedAws
 from tests.unit.live.ways import finding
 
@@ -25,18 +24,6 @@ def check(name: str) -> Check:
 def says(found: Finding, outcome: Outcome, part: str = "") -> None:
     assert found.outcome is outcome, found.says
     assert part in found.says
-
-
-# -- time-out kill ---------------------------------------------------------------------------------
-
-
-# -- permissions -----------------------------------------------------------------------------------
-
-
-# -- things that are made --------------------------------------------------------------------------
-
-
-# -- API Gateway -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -54,25 +41,16 @@ def says(found: Finding, outcome: Outcome, part: str = "") -> None:
 )
 async def test_what_needs_consent(deployed: Open, aws: ScriptedAws, name: str, flag: str) -> None:
     """Without its flag a check that costs or changes something does nothing, and names the flag."""
-    subject = await deployed(ScriptedAgent())
+    subject = await deployed()
     says(await finding(subject, check(name)), Outcome.NOT_POSSIBLE, f"needs {flag}")
     assert (aws.calls, subject.requests) == ([], 0)
 
 
-# -- a second deployment ---------------------------------------------------------------------------
-
-
-# -- versions and rollouts -------------------------------------------------------------------------
-
-
 async def test_alarms_of_one_caller_are_not_judged(deployed: Open, aws: ScriptedAws) -> None:
     """Where one caller rings them by choice nothing is changed, and the parameter is named."""
-    subject = await deployed(ScriptedAgent(), consent=Consent(changes=True), AlarmCallers="1")
+    subject = await deployed(consent=Consent(changes=True), AlarmCallers="1")
     says(await finding(subject, check("alarms")), Outcome.NOT_POSSIBLE, "AlarmCallers=2")
     assert aws.calls == []
-
-
-# -- the bill --------------------------------------------------------------------------------------
 
 
 async def test_the_counters_are_one_question(deployed: Open) -> None:

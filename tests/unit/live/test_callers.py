@@ -1,4 +1,4 @@
-"""The check of a client's move to tokens: it passes on the application, and finds each break."""
+"""The check of a client's move to tokens: it passes on the application."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import TaskState
+from a2a.types import TaskState as S
 from pydantic import SecretStr
 
 from a2a_serverless.http.app import create_app
@@ -38,7 +38,7 @@ def _named(params: dict[str, Any], version: str) -> tuple[str, str]:
 
 
 class Deployed(httpx.AsyncBaseTransport):
-    """Functions that do what their variables and the keys say, and what a test has broken of it."""
+    """Functions that do what their variables and the keys say."""
 
     def __init__(self, aws: ScriptedAws) -> None:
         self.backends = memory_backends(Settings())
@@ -48,10 +48,6 @@ class Deployed(httpx.AsyncBaseTransport):
         self._versions = {(name, "1"): given for name, given in self.variables.items()}
         self.keys = json.dumps({"alice": KEY})
         self.changes: list[str] = []
-        self.settings: Callable[[Settings], Settings] = lambda settings: settings
-        self.request: Callable[[httpx.Request], None] = lambda _: None
-        self.response: Callable[[httpx.Response], None] = lambda _: None
-        self.answers = TaskState.TASK_STATE_COMPLETED
         self._apps: dict[str, httpx.ASGITransport] = {}
         aws.answers |= {
             "lambda.GetFunctionConfiguration": self._described,
@@ -66,21 +62,16 @@ class Deployed(httpx.AsyncBaseTransport):
 
     async def work(self, turn: Turn, _: ScriptedWorker) -> None:
         asks = json.loads(turn.text)["do"] == "ask"
-        answers = turn.head.turn.number > 1
-        state = self.answers if answers else TaskState.TASK_STATE_COMPLETED
-        await turn.status(TaskState.TASK_STATE_INPUT_REQUIRED if asks else state)
+        await turn.status(S.TASK_STATE_INPUT_REQUIRED if asks else S.TASK_STATE_COMPLETED)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.request(request)
         function = "StreamFunction" if request.url.path == "/" else "ApiFunction"
-        answer = await self._app(function).handle_async_request(request)
-        self.response(answer)
-        return answer
+        return await self._app(function).handle_async_request(request)
 
     def _app(self, function: str) -> httpx.ASGITransport:
         variables = self.variables[function]
         fields = {k.removeprefix("A2A_").lower(): v for k, v in variables.items()}
-        settings = self.settings(Settings(**{**fields, "api_keys": SecretStr(self.keys)}))
+        settings = Settings(**{**fields, "api_keys": SecretStr(self.keys)})
         made = repr((settings, settings.api_keys.get_secret_value()))
         if made not in self._apps:
             app = create_app(settings, self.backends, load_card(str(CARD)))
@@ -123,14 +114,14 @@ async def deployed(aws: ScriptedAws) -> AsyncIterator[Deployed]:
 
 @pytest.fixture
 def subject(subject_at: Open, aws: ScriptedAws, deployed: Deployed) -> Open:
-    """Open the subject of the check, with other parameters of the stack or fields if given."""
+    """Open the subject of the check."""
 
-    async def make(auth: str = "api-key", **fields: Any) -> Any:
+    async def make() -> Any:
         stack = Stack(
             name="live",
             region=REGION,
             outputs={"Endpoint": HERE, "ApiKeys": "keys"},
-            parameters={"Auth": auth},
+            parameters={"Auth": "api-key"},
             resources=PHYSICAL,
         )
         given = {
@@ -142,7 +133,6 @@ def subject(subject_at: Open, aws: ScriptedAws, deployed: Deployed) -> Open:
             "clock": QuickClock(),
             "transport": deployed,
             "slack": 10,
-            **fields,
         }
         return await subject_at(**given)
 
@@ -158,10 +148,3 @@ async def test_a_client_that_keeps_its_tasks(subject: Open, deployed: Deployed) 
     assert deployed.changes == [*(auth for auth in steps for _ in range(2)), "api-key", "api-key"]
     assert list(deployed.variables.values()) == [{"A2A_AUTH": "api-key"}] * 2
     assert json.loads(deployed.keys) == {"alice": KEY}
-
-
-def broken(name: str, value: Any) -> Callable[[Deployed], None]:
-    return lambda deployed: setattr(deployed, name, value)
-
-
-# -- by updates of the stack ----------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -38,20 +38,17 @@ PARAMETERS = {
 
 
 class CloudFormation:
-    """A stack that takes parameters in its time, or goes back where `fails` says so."""
+    """A stack that takes parameters in its time."""
 
     def __init__(self, aws: ScriptedAws) -> None:
         self.parameters = dict(PARAMETERS)
         self.asked: list[dict[str, str]] = []
         """The changed parameters of each update."""
-        self.fails: Callable[[Mapping[str, str]], bool] = lambda _: False
         self._statuses: list[str] = []
-        self._token = ""
         aws.answers |= {
             "cloudformation.DescribeStacks": self._described,
             "cloudformation.ListStackResources": listed(),
             "cloudformation.UpdateStack": self._updated,
-            "cloudformation.DescribeStackEvents": self._events,
         }
 
     def _described(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -68,33 +65,13 @@ class CloudFormation:
 
     def _updated(self, params: dict[str, Any]) -> dict[str, Any]:
         assert params["UsePreviousTemplate"]
-        self._token = params["ClientRequestToken"]
         given = {one["ParameterKey"]: one.get("ParameterValue") for one in params["Parameters"]}
         assert given.keys() == self.parameters.keys()
         changed = {name: value for name, value in given.items() if value is not None}
         self.asked.append(changed)
-        if self.fails(changed):
-            self._statuses = ["UPDATE_ROLLBACK_IN_PROGRESS", "UPDATE_ROLLBACK_COMPLETE"]
-        else:
-            self.parameters |= changed
-            self._statuses = ["UPDATE_IN_PROGRESS", "UPDATE_COMPLETE"]
+        self.parameters |= changed
+        self._statuses = ["UPDATE_IN_PROGRESS", "UPDATE_COMPLETE"]
         return {"StackId": "arn"}
-
-    def _events(self, params: dict[str, Any]) -> dict[str, Any]:
-        """The newest first, on two pages: what followed the failure, and what was before it."""
-
-        def event(logical: str, reason: str, token: str) -> dict[str, Any]:
-            told = {"StackId": "arn", "EventId": "e", "StackName": "live", "Timestamp": 0}
-            failed = {"ResourceStatus": "UPDATE_FAILED", "ResourceStatusReason": reason}
-            return {**told, **failed, "LogicalResourceId": logical, "ClientRequestToken": token}
-
-        if "NextToken" not in params:
-            events = [
-                event(f"Alarm{number}", "update cancelled", self._token) for number in "54321"
-            ]
-            return {"StackEvents": events, "NextToken": "older"}
-        refused = event("WorkerFunction", "no capacity", self._token)
-        return {"StackEvents": [refused, event("RestApi", "of an earlier update", "other")]}
 
 
 @pytest.fixture
@@ -136,22 +113,17 @@ class Sharing(ScriptedAgent):
     A turn runs for two looks of its client at it.
     """
 
-    def __init__(self, *processes: str, at_once: int = forms.TURNS, end: Any = None) -> None:
-        super().__init__(lambda it: dict(WAITING if it["do"] == "steps" else self._others_end))
-        self._others_end = completed("")
+    def __init__(self, *processes: str) -> None:
+        super().__init__(lambda it: WAITING if it["do"] == "steps" else completed(""))
         self._names: Iterator[str] = cycle(processes)
-        self._at_once, self._end = at_once, end
         self._looks: dict[str, int] = {}
-
-    def end_others_with(self, end: dict[str, Any]) -> None:
-        self._others_end = end
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         task = self.tasks.get(request.url.path.rpartition("/")[2], {})
         running = [it for it in self.tasks.values() if it["status"]["state"] in OPEN]
-        if any(task is it for it in running[: self._at_once]):
+        if any(task is it for it in running[: forms.TURNS]):
             looks = self._looks[task["id"]] = self._looks.get(task["id"], 0) + 1
-            ended = self._end or completed("", said=next(self._names))
+            ended = completed("", said=next(self._names))
             task.update(ended if looks > 2 else {"status": {"state": "TASK_STATE_WORKING"}})
         return super().__call__(request)
 
@@ -194,9 +166,6 @@ async def test_a_run_that_ends_within_a_form(opened: Open, stack: CloudFormation
     assert found.interrupted
     assert found.remains == []
     assert stack.parameters == PARAMETERS
-
-
-# -- workers outside of Lambda ---------------------------------------------------------------------
 
 
 # -- what would run --------------------------------------------------------------------------------
