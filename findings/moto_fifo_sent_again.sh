@@ -27,13 +27,15 @@ with mock_aws():
     client.send_message(**send)
     print("in flight:", len(client.receive_message(QueueUrl=url).get("Messages", [])))
     client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-    client.send_message(**send)
     print("deleted:", len(client.receive_message(QueueUrl=url).get("Messages", [])))
+    client.send_message(**send)
+    print("sent again:", len(client.receive_message(QueueUrl=url).get("Messages", [])))
 PROGRAM
 ) || { cat "$folder/log" >&2; echo "moto runs no longer as it did." >&2; exit 1; }
 expected=$(cat <<'SEEN'
 in flight: 0
-deleted: 1
+deleted: 0
+sent again: 1
 SEEN
 )
 [ "$seen" = "$expected" ] || { echo "moto's FIFO queue remembers otherwise than it did. It says now: $seen" >&2; exit 1; }
