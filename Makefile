@@ -67,7 +67,8 @@ test: $(VENV)/.stamp ## all tests but the long ones; where `make emulators` and 
 long: $(VENV)/.stamp ## what takes seconds each, and what `make test` does in short: a project out of the wheel, ten minutes of one hostile client, a model that is away, files of 100 MB
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m long
 	A2A_PROJECTS=one A2A_FAULTS=long $(BIN)/python -m pytest $(ALL) tests/e2e/test_projects.py tests/e2e/test_quiet_alarms.py \
-		tests/unit/worker/test_outages.py tests/unit/live/test_address_checks.py::test_files_are_the_same_in_each_reading
+		tests/e2e/test_first_agent.py::test_the_installation tests/unit/worker/test_outages.py \
+		tests/unit/live/test_address_checks.py::test_files_are_the_same_in_each_reading
 	@cat build/newcomers.md
 
 .PHONY: foreign
