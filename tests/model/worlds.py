@@ -12,7 +12,7 @@ from a2a.types import Part
 from a2a_serverless.storage import codec, conversation, snapshots
 from a2a_serverless.storage.blobs import Blobs, store
 from a2a_serverless.storage.durable import DurableStorage, readable_head
-from a2a_serverless.storage.table import STORED, Delete, Item, Key, Put, Write, are
+from a2a_serverless.storage.table import Delete, Item, Key, Put, Write, are
 from a2a_serverless.tasks import attempts, blobs, rules
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore
 from a2a_serverless.tasks.conversation import First, Started, on_first
@@ -216,10 +216,6 @@ def _replaces_any(before: Head, after: Head, now_ms: int) -> Put:
     return replace(write, when=are(incarnation=before.incarnation))
 
 
-def _replaces_any_task(before: Head, after: Head, now_ms: int) -> Put:
-    return replace(_replaced(before, after, now_ms), when=[STORED])
-
-
 def _replaces_expired(before: Head, after: Head, now_ms: int) -> Put:
     write = _replaced(before, after, now_ms)
     return replace(write, when=write.when[:-1])
@@ -376,7 +372,6 @@ _DURABLE, _WORKER = "a2a_serverless.storage.durable", "tests.model.lines"
 _DELETION, _OWNER = "a2a_serverless.storage.deletion", "a2a_serverless.tasks.blobs.BlobOwner"
 _TWO = Files(creations=2, deletions=1)
 _SNAPSHOTS = "a2a_serverless.storage.snapshots"
-_AGAIN = Turns(creations=2, turns=1, deletions=1)
 
 GUARDS = (
     Guard(

@@ -187,6 +187,25 @@ def test_what_an_update_would_replace(
     assert all(each.endswith("Nothing was changed.") for each in found if words)
 
 
+FIXED = {
+    "AWS::DynamoDB::Table": ("TableName", "KeySchema", "LocalSecondaryIndexes"),
+    "AWS::S3::Bucket": ("BucketName",),
+    "AWS::SQS::Queue": ("QueueName", "FifoQueue"),
+    "AWS::SecretsManager::Secret": ("Name", "GenerateSecretString"),
+}
+"""What keeps data, and its properties that CloudFormation changes by making another one."""
+
+
+def test_no_parameter_replaces_what_keeps_data() -> None:
+    """Of what keeps data such a property is the same, whatever the parameters are."""
+    kept = [it for it in read()["Resources"].values() if it["Type"] in FIXED]
+    assert {it["Type"] for it in kept} == FIXED.keys()
+    for resource in kept:
+        fixed = {it: resource["Properties"].get(it) for it in FIXED[resource["Type"]]}
+        assert not {"Ref", "Fn::Sub", "Fn::If", "Condition"} & set(json.dumps(fixed).split('"'))
+        assert "Condition" not in resource
+
+
 def test_a_sound_update(deployed: Deployed, run: Run) -> None:
     """The answer says that all is well, and the change set that SAM has made is gone."""
     said = run("preflight")

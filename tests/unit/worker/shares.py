@@ -296,8 +296,10 @@ def _seeded(seed: int) -> Iterator[None]:
         mock.patch.object(uuid, "uuid4", partial(_drawn, chance)),
         mock.patch.object(secrets, "token_urlsafe", lambda size: chance.randbytes(size).hex()),
     ):
-        yield
-    random.setstate(state)
+        try:
+            yield
+        finally:
+            random.setstate(state)
 
 
 def _drawn(chance: random.Random) -> uuid.UUID:

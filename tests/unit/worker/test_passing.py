@@ -168,7 +168,6 @@ async def test_the_wait_stands_on_the_task() -> None:
     assert await bench.work() is False
     head, shown = await bench.head(task), await bench.task(task)
     assert head.turn.released is not None
-    assert head.turn.released is not None
     assert (head.turn.attempts, head.turn.uncounted.faults) == (0, 1)
     assert head.turn.uncounted.waited == head.turn.released.until - clock.now_ms()
     assert head.turn.released.reason == "HTTPStatusError: HTTP 429"
