@@ -100,6 +100,25 @@ async def test_a_large_file_is_a_link(
     assert got.headers["content-length"] == str(len(LARGE))
 
 
+async def test_a_file_is_none_of_the_protocols_answers(
+    agent: Agent, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """It keeps the type of its link, and a refused link its form, whatever the caller accepts."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_file(io.BytesIO(LARGE), media_type="application/a2a+json")
+        await ctx.respond()
+
+    task_id = await worked(agent, backends, handle)
+    url = parts_of((await agent.call("GetTask", {"id": task_id})).task)["file"]["url"]
+    headers = {"Accept": "application/json"}
+    got = await client.get(url, headers=headers)
+    assert got.headers["content-type"] == "application/a2a+json"
+    refused = await client.get(url.partition("?")[0], headers=headers)
+    assert refused.status_code == 403
+    assert refused.json()["error"]["status"] == "PERMISSION_DENIED"
+
+
 async def test_older_clients_get_their_form(
     agent: Agent, backends: Backends, client: httpx.AsyncClient
 ) -> None:

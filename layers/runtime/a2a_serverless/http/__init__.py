@@ -1,4 +1,4 @@
-"""A2A over HTTP: JSON-RPC and HTTP+JSON over the official SDK's routes.
+"""A2A over HTTP: JSON-RPC and HTTP+JSON.
 
 This module names the paths that the application serves besides those of the protocol's bindings.
 """

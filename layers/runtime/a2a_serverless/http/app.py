@@ -138,7 +138,8 @@ class _Application(FastAPI):
             "url.path": scope["path"],
             "url.scheme": scope.get("scheme"),
         }
-        name, given = scope["method"] if is_known else "HTTP", spans.incoming(Headers(scope=scope))
+        name = scope["method"] if is_known else "HTTP"
+        given = spans.incoming(Headers(scope=scope))
         with begun(), spans.span(name, given, kind="server", attributes=about) as span:
 
             async def send_told(message: Message) -> None:

@@ -111,12 +111,13 @@ def _wrong_fields(value: Any, descriptor: Any, path: str = "") -> _Found:
             if is_list and given is not None and not isinstance(given, list):
                 yield f"{path}{name}", _must_be("a list")
                 continue
-            for one in (given or ()) if is_list else (given,):
+            values = (given or ()) if is_list else (given,)
+            for one in values:
                 yield from _wrong_value(one, field, f"{path}{name}")
     for choice in descriptor.oneofs:
-        given = [f.json_name for f in choice.fields if value.get(f.json_name) is not None]
-        if len(given) > 1:
-            sentence = f"has {' and '.join(given)}: it may have one of them."
+        names = [f.json_name for f in choice.fields if value.get(f.json_name) is not None]
+        if len(names) > 1:
+            sentence = f"has {' and '.join(names)}: it may have one of them."
             yield path.removesuffix(".") or "The body", (sentence, "More than one of them.")
 
 

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from email.utils import unquote
-from itertools import chain
 from typing import Any, Final
 
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
@@ -111,7 +110,9 @@ class CallContext:
     extensions: frozenset[str] = field(init=False)
     idempotency_key: str | None = field(init=False)
     _acts_in: str = field(init=False)
+    """The tenant that the call acts in."""
     _is_foreign: bool = field(init=False)
+    """True if its principal may not act in the tenant that it names."""
 
     def __post_init__(self) -> None:
         """Read what is asked for more than once.
@@ -199,8 +200,8 @@ class CallContext:
 
 def requested_extensions(request: Request) -> frozenset[str]:
     """Return the extensions that the caller declares, under the header's new or former name."""
-    lists = [request.headers.getlist(name) for name in EXTENSION_HEADERS]
-    return frozenset(get_requested_extensions([*chain(*lists)]))
+    values = [value for name in EXTENSION_HEADERS for value in request.headers.getlist(name)]
+    return frozenset(get_requested_extensions(values))
 
 
 def names_1_0(request: Request) -> bool:

@@ -119,8 +119,8 @@ class Intake:
         context.check_may_open()
         message, key = request.message, context.idempotency_key
         chosen = context.chosen_id
-        # From the key: a repeated message has the same ids, and meets the task that the first has
-        # made.
+        # From the key, if there is one: a repeated message has the same ids, and meets the task
+        # that the first has made.
         derived = keyed_context_id(storage.scope, key) if key else new_id()
         context_id = message.context_id or derived
         first = first_task_id(storage.scope, derived) if context_id == derived else None
@@ -300,8 +300,8 @@ def _without_push(
 def _creation_key(request: SendMessageRequest, context: CallContext) -> str | None:
     """Return the key of a creation: the caller's, or the message's in a context that it names.
 
-    Some clients use one messageId for many messages, so the message's key includes its content. A
-    task with its client's own id has the key of its method, if any.
+    Some clients use one messageId for many messages, so the message's key includes its content.
+    Where the client has chosen the task's id, it is `context.creation_key`.
     """
     message = request.message
     if context.idempotency_key is not None:

@@ -111,6 +111,7 @@ class _Admission:
 
         try:
             if self._served is not None and scope["path"].startswith(PATH):
+                answer.is_file = True
                 await self._served(scope, receive, answer.send)
                 return
             scope = await self._admitted(scope, answer)
@@ -124,6 +125,8 @@ class _Admission:
             # Also one of `receive_counted`: no operation answers before it has read the body.
             await response_of(error, scope["path"])(scope, receive, answer.send)
         except Exception as error:
+            # What nobody foresaw, on the way in or in a route. An answer that has begun cannot be
+            # replaced.
             if answer.has_begun:
                 raise
             await rest_error(internal_error(error, "http_request"))(scope, receive, answer.send)
@@ -239,13 +242,13 @@ class _Answer:
     only `application/json` of the two. An error of it is `application/json`, unless its caller
     accepts only `application/a2a+json` of the two. All other answers are `application/json`:
     JSON-RPC, 0.3, the card. The routes give these types already; this class only applies the
-    caller's choice. Refusals have it, too.
+    caller's choice. So refusals have the right type, too.
 
     `A2A-Extensions` names the card's extensions that the caller has declared; so does the header's
     former name, for callers that have used it.
 
     Every error has the form of before 1.0, unless its request is of 1.0: that of an unknown path,
-    of a body that is too long and of a missing key, too. This loads none of the models of 0.3.
+    of a body that is too long and of a missing key, too. Making it loads none of the models of 0.3.
     """
 
     _request: Request
@@ -253,6 +256,8 @@ class _Answer:
     _offered: frozenset[str]
     is_private: bool = False
     """True for an answer that no cache may keep."""
+    is_file: bool = False
+    """True for a file, whose headers its link has fixed, and for a refusal of its link."""
     has_begun: bool = False
     _error: tuple[Message, Callable[[bytes], bytes]] | None = None
     """An error's beginning, whose length is not known before the body, and the body's form."""
@@ -261,6 +266,9 @@ class _Answer:
         """Send a message of the answer."""
         if message["type"] == "http.response.start":
             self.has_begun = True
+            if self.is_file:
+                await self._send(message)
+                return
             self._negotiate(message)
             formed = _former_form(self._request) if message["status"] >= _BAD_REQUEST else None
             if formed is not None:
@@ -282,7 +290,7 @@ class _Answer:
             headers["content-type"] = _error_type(self._request)
         elif headers.get("content-type") == A2A_JSON_MEDIA_TYPE and self._wants_plain_json():
             headers["content-type"] = _JSON
-        if active := sorted(self._offered and self._offered & requested_extensions(self._request)):
+        if active := sorted(self._offered & requested_extensions(self._request)):
             names = [name for name in EXTENSION_HEADERS if name in self._request.headers]
             headers.update({name: ", ".join(active) for name in names})
 

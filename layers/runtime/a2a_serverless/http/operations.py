@@ -120,9 +120,8 @@ class DurableRequestHandler:
         accepted = await self._accept(params, context)
         tail = accepted.tail
         if not params.configuration.return_immediately:
-            await Wait(self._backends.streams, context.user_name).settle(
-                tail, until=accepted.is_answered, deadline=deadline
-            )
+            wait = self._wait(context)
+            await wait.settle(tail, until=accepted.is_answered, deadline=deadline)
         if tail.fold.reply is not None:
             reply = bound(tail.fold.reply, tail.head.task_id, tail.head.context_id)
             return await self._shown(reply, context)
@@ -229,7 +228,7 @@ class DurableRequestHandler:
             self._backends,
             context.scope,
             params.id,
-            wait=Wait(self._backends.streams, context.user_name),
+            wait=self._wait(context),
             timeout_s=self._settings.cancel_timeout_s,
             by=context.user_name,
         )
@@ -293,6 +292,10 @@ class DurableRequestHandler:
             raise AnswerTooLargeError(task_id, advice)
         return response
 
+    def _wait(self, context: CallContext) -> Wait:
+        """Return what counts a wait or stream of a call among its caller's."""
+        return Wait(self._backends.streams, context.user_name)
+
     def _check_streaming(self) -> None:
         if not self._card.capabilities.streaming:  # section 3.3.4
             raise UnsupportedOperationError(message="The agent does not stream.")
@@ -310,7 +313,7 @@ class DurableRequestHandler:
             until,
             deadline=limits[0],
             stop=limits[1],
-            wait=Wait(self._backends.streams, context.user_name),
+            wait=self._wait(context),
             flush_s=self._settings.flush_ms / 1000,
             show=lambda event: self._shown(event, context),
         )
@@ -385,6 +388,7 @@ def _check_send(request: SendMessageRequest, card: AgentCard, settings: Settings
             raise invalid_field(f"message.parts[{number}]", limit)
         if part.url.startswith(f"{SCHEME}:"):  # a text would be shown whole, however large
             raise invalid_field(f"message.parts[{number}]", FOREIGN)
+    for part in parts:
         if part.media_type:
             _check_media_type(part.media_type, card)
 

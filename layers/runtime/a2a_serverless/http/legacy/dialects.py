@@ -90,8 +90,10 @@ class LegacyDialects:
 
     def serve(self, request: Request, method: str) -> bool:
         """Return True for a method of these that a request names without a version."""
+        if method not in self._methods:
+            return False
         names = {name.lower() for name in (*request.headers, *request.query_params)}
-        return method in self._methods and VERSION_HEADER.lower() not in names
+        return VERSION_HEADER.lower() not in names
 
     async def answer(
         self, request: Request, envelope: _Params, request_id: str | int | None
