@@ -17,7 +17,7 @@ from a2a_serverless.tasks.entries import Restarted, StatusChanged, TurnEnded, Tu
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import ASLEEP, LOST, SHUTDOWN, AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, Timing, advance
 from a2a_serverless.tasks.turns import Wait, turns_of
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless_tools.operate.inspector import Inspector
@@ -322,9 +322,8 @@ def test_an_open_wait_grows_until_now() -> None:
 
 def test_a_cancel_while_a_turn_waits_changes_no_attempt() -> None:
     """The attempt has ended before, with its reason; the wait ends with the turn."""
-    head = with_fields(
-        released(END), state=TaskState.TASK_STATE_CANCELED, is_open=False, token=None
-    )
+    canceled = Commit(entries=(CANCELED,), ends_turn=True)
+    head = advance(released(END), canceled, now_ms=7_000, timing=Timing()).head
     end = Record(version=3, entries=(CANCELED, TurnEnded()), at=7_000)
     (turn,) = of(opening(), claim(2, "A", 1_000), end, head=head).turns
     (attempt,) = turn.attempts

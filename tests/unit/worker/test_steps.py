@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import threading
@@ -22,7 +23,7 @@ from a2a.types import Part
 from pydantic import BaseModel
 
 from a2a_serverless import steps
-from a2a_serverless.errors import TaskNotAcceptingMessagesError
+from a2a_serverless.errors import InvalidAgentEventError, TaskNotAcceptingMessagesError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.layout import head_key
@@ -1359,3 +1360,23 @@ def test_random_kills_repeat_nothing_that_is_recorded(
             clock = PacedClock()
             outcome = step_kills.run(seed, made(clock), clock)
             assert outcome.artifacts == outcome.seen == step_kills.EXPECTED, seed
+
+
+@pytest.mark.parametrize("goes_on", ["step", "sleep"])
+async def test_a_fault_that_is_caught_fails_the_task_whatever_follows(goes_on: str) -> None:
+    """The agent goes on to its end, without a wait for what is not stored any more."""
+
+    async def handle(ctx: TaskContext) -> None:
+        with contextlib.suppress(InvalidAgentEventError):
+            await active_turn(ctx).enqueue_event("hello")  # type: ignore[arg-type]
+        if goes_on == "step":
+            await ctx.step("after", lambda: 1)
+        else:
+            await ctx.sleep(1)
+        await ctx.respond("done")
+
+    async with asyncio.timeout(30):
+        stand, head = await run(handle, retry_max_attempts=1)
+    assert head.state == S.TASK_STATE_FAILED
+    assert await stand.text() == "The agent emitted a str, which is no A2A event."
+    assert stand.script.starts == 1

@@ -183,7 +183,8 @@ HANDOVER: Final = "handover"
 class Turn:
     """The current turn of a task: who works on it, what it waits for, how often it was started.
 
-    Of a turn that is over its number, its base and its counts are left.
+    Of a turn that is over its number, its base, its counts and how its last attempt has given it
+    back are left.
     """
 
     number: int
@@ -235,7 +236,8 @@ class Turn:
     @property
     def resends(self) -> int:
         """Return how often the turn was sent again because its message seemed lost."""
-        return self.sends - self.requeued
+        # Not below 0: a sleeper whose copy the sweeper puts back counts as requeued before.
+        return max(0, self.sends - self.requeued)
 
     @property
     def is_claimed(self) -> bool:

@@ -662,6 +662,7 @@ def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
         number=turn.number,
         base=turn.base,
         is_open=False,
+        released=turn.released,
         attempts=turn.attempts,
         uncounted=turn.uncounted,
         sends=turn.sends,

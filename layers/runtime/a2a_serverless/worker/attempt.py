@@ -226,9 +226,6 @@ class AgentRun:
     """What is stored of the conversation; None: it was not read."""
     failure: AttemptEnd | None = field(default=None, init=False)
     """How the attempt, which is over, has failed; its agent may have failed the task without."""
-    parked: AttemptEnd | None = field(default=None, init=False)
-    """How the attempt, which is over, has parked its turn at a record; None: it has not. If it does
-    not sleep, the caller sends the copy with which it goes on."""
     _was_blocked: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -264,15 +261,15 @@ class AgentRun:
             UnavailableError: the end of the attempt could not be stored.
         """
         lease, head = self.lease, self.lease.head
-        if head.turn.checkpoint == 0:  # else it may have shown something
+        if head.turn.checkpoint == 0:  # else an earlier attempt may have shown the first chunk
             self.outbox.accepted_at = self.given.log.at(head.turn.number).at
         keeping = lease.keeping_turn(is_writing=self.outbox.is_writing, on_blocked=self._blocked)
         try:
             async with self.outbox, keeping:
                 try:
                     await self._supervise()
-                except ParkedError as parked:
-                    self._note_parked(parked.end)
+                except ParkedError:
+                    self._tell_parked()
                 except (FencedError, TurnFinishedError):
                     raise
                 except A2AServerlessError as error:
@@ -291,17 +288,25 @@ class AgentRun:
             self.turn.shut()
             self.turn.stopping.set()
 
-    def _note_parked(self, end: AttemptEnd) -> None:
-        self.parked = end
-        self.lease.logged(
-            logger,
-            logging.INFO,
-            "turn_left",
-            "Turn left at a record",
-            reason=end.reason,
-            until=end.until,
-            records=len(self.turn.journal),
-        )
+    @property
+    def parked(self) -> AttemptEnd | None:
+        """Return how the attempt, which is over, has parked its turn at a record; None: it has not.
+
+        If it does not sleep, the caller sends the copy with which it goes on.
+        """
+        return self.turn.parking if self.turn.state.is_parked else None
+
+    def _tell_parked(self) -> None:
+        if (end := self.parked) is not None:
+            self.lease.logged(
+                logger,
+                logging.INFO,
+                "turn_left",
+                "Turn left at a record",
+                reason=end.reason,
+                until=end.until,
+                records=len(self.turn.journal),
+            )
 
     async def cancel(self) -> None:
         """Call `cancel()` while no agent works on the turn, and end the task.
@@ -376,7 +381,7 @@ class AgentRun:
     async def _execute(self) -> None:
         if self.meter.budgets.is_set:
             await self.meter.begin()
-            if self.lease.head.turn.checkpoint == 0:  # else all may be paid for
+            if self.lease.head.turn.checkpoint == 0:  # with records, what is left may need no model
                 self.meter.check()
         enter_turn(self.given.context, self.turn)
         await called(self.agent.execute, self.given.context, self.turn)

@@ -47,6 +47,7 @@ from a2a_serverless.tasks.identity import TaskKey, new_token
 from a2a_serverless.tasks.rules import Commit, ContextWrite, renewing
 from a2a_serverless.worker.failures import StaleStateError, log_exceptions
 from a2a_serverless.worker.heartbeat import Heartbeat, OnBlocked
+from a2a_serverless.worker.steps import ParkedError
 
 Merged: TypeAlias = Callable[[], Awaitable[ContextWrite]]
 
@@ -219,7 +220,10 @@ class Lease:
     @property
     def must_claim(self) -> bool:
         """Return True when the next commit of an attempt has to claim the turn."""
-        head = self.head
+        return self._claims_on(self.head)
+
+    def _claims_on(self, head: Head) -> bool:
+        """Return True if a commit on `head` has to claim the turn, which is not over there."""
         is_open = not head.is_over(self.params.turn)
         return is_open and self.token is not None and head.turn.token != self.token
 
@@ -234,10 +238,19 @@ class Lease:
         return isinstance(self.reason, FencedError)
 
     def stop(self, reason: Exception) -> None:
-        """Let the turn end as soon as possible; the first reason counts, and the loss of it all."""
-        if self.reason is None or isinstance(reason, FencedError):
-            self.reason = reason
+        """Let the turn end as soon as possible."""
+        self._keep_reason(reason)
         self.stopped.set()
+
+    def _keep_reason(self, reason: Exception) -> None:
+        """Keep the first reason, unless the turn or its delivery is lost: that replaces it.
+
+        It does not replace that the turn is parked, which is stored.
+        """
+        with self._lock:  # the heartbeat's thread tells of a lost delivery
+            is_loss = isinstance(reason, FencedError) and not isinstance(self.reason, ParkedError)
+            if self.reason is None or is_loss:
+                self.reason = reason
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -285,7 +298,7 @@ class Lease:
             if wanted is None and not self.must_claim:
                 return
             # Asked before every try: the delivery may be lost while others win the race.
-            if isinstance(self.reason, FencedError):
+            if self.reason is not None and self.is_lost:
                 raise self.reason
             seen = self.head
             try:
@@ -310,8 +323,9 @@ class Lease:
         Raises:
             ConcurrencyError: HEAD was another one.
         """
-        # Of this HEAD: the other loop may have claimed since, on a newer one, which refuses this.
-        claims = self.token is not None and head.turn.token != self.token
+        # By `head`, not `self.head`: if the other loop has claimed since, HEAD's condition refuses
+        # this commit.
+        claims = self._claims_on(head)
         worker = process_name() if claims else ""
         commit = replace(  # with an id of its own: a rebased write is another request
             wanted, token=self.token, claims=claims, worker=worker, commit_id=new_token()
@@ -487,7 +501,7 @@ class Lease:
         finally:
             if not stop.is_set():  # lost, or ended unasked, for instance with its loop
                 # Here, and not in the agents' loop, which may be blocked: nothing more is written.
-                self.reason = FencedError("The delivery is lost.")
+                self._keep_reason(FencedError("The delivery is lost."))
                 self.logged(logger, logging.ERROR, "delivery_lost", "Delivery lost")
                 call_in(self._home, self.stopped.set)
 

@@ -85,7 +85,7 @@ class Outbox:
     def __post_init__(self) -> None:
         takes = self.lease.storage.table.partition_units
         self._pace = None if takes is None else Pace(takes)
-        # Not the context of the agent, by which its own tasks are known: they end with its call.
+        # Not the agent's context: tasks that have it count as the agent's, and end with its call.
         self._context = copy_context()
 
     def is_writing(self) -> bool:
@@ -185,7 +185,8 @@ class Outbox:
 
     async def _commit(self, batch: _Batch) -> None:
         """Commit a batch, once the agent pauses or has filled it, behind the one before it."""
-        # Behind it first: it is the last commit's beginning that decides how long this one waits.
+        # Behind the last one: its units count for the pace only when it has ended, and what is
+        # emitted meanwhile joins this batch.
         async with self._committing:
             pass
         if batch.opened_at - self._began_at >= self.flush_after_s:

@@ -11,6 +11,7 @@ import math
 import re
 import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import Message
@@ -183,7 +184,8 @@ def _code_of(error: BaseException) -> str:
     code = _get(error, "code")
     told = [_get(_get(_get(error, "response"), "Error"), "Code")]
     if type(error).__module__.startswith("grpc") and callable(code):
-        told.append(_get(code(), "name"))
+        with suppress(Exception):  # a foreign method, which may raise anything
+            told.append(_get(code(), "name"))
     if hasattr(error, "body") or hasattr(error, "status_code"):
         body = _get(_get(error, "body"), "error")
         told += [code, _get(error, "provider_error_code"), _get(error, "type"), _get(body, "type")]
@@ -286,12 +288,13 @@ def _statuses(*rows: tuple[int, str]) -> Mapping[str, int]:
 _CODES: Final = _statuses(
     # AWS answers these with 400, or in a stream that has begun with 200.
     (_BUSY, "throttling requestlimitexceeded provisionedthroughputexceeded"),
-    (_BUSY, "internalserver serviceunavailable modelstream modeltimeout"),
-    (_REFUSED, "accessdenied expiredtoken invalidsignature unrecognizedclient"),
+    (_BUSY, "internalserver serviceunavailable modelstream modeltimeout requesttimeout"),
+    (_REFUSED, "accessdenied expiredtoken invalidsignature incompletesignature"),
+    (_REFUSED, "unrecognizedclient"),
     (_USED_UP, "servicequotaexceeded"),
     # Anthropic and OpenAI in such a stream; what is used up has 429.
     (_BUSY, "api overloaded rate_limit rate_limit_exceeded server timeout"),
-    (_USED_UP, "billing billing_not_active insufficient_quota"),
+    (_USED_UP, "billing billing_hard_limit_reached billing_not_active insufficient_quota"),
     # gRPC has statuses of its own.
     (_BUSY, "aborted deadline_exceeded internal resource_exhausted unavailable"),
     (_REFUSED, "permission_denied unauthenticated"),

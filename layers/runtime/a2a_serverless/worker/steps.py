@@ -34,7 +34,6 @@ from a2a_serverless.tasks.entries import (
     copied,
 )
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.worker.failures import (
     RetryLater,
@@ -125,10 +124,6 @@ class StepError(Exception):
 
 class ParkedError(Exception):
     """The attempt has parked its turn at a record; the turn goes on in another one."""
-
-    def __init__(self, end: AttemptEnd) -> None:
-        super().__init__(end.reason)
-        self.end = end
 
 
 class DivergedError(A2AServerlessError):

@@ -107,7 +107,7 @@ CANCELLED_WITHIN_S: Final = 10.0
 
 
 class TurnState(Enum):
-    """How a turn stands in this attempt; whose it is, HEAD and its token say."""
+    """What this attempt may still do with its turn; HEAD's token says who owns it."""
 
     OPEN = "open"
     """It takes what the agent emits and records."""
@@ -347,6 +347,9 @@ class ActiveTurn(EventQueue):
             is_large = False
             if isinstance(given, ProtobufMessage):
                 event, is_large = await self._as_stored(event)
+                if self.is_closed():  # the attempt has ended during an upload
+                    self._drop(event)
+                    return
             journal = self._journal
             if journal is not None and self._is_replayed(event, journal, ends_turn=ends_turn):
                 return
@@ -547,7 +550,9 @@ class ActiveTurn(EventQueue):
                 self._leavers.append((task_number(), leaver))
                 await leaver
             raise TurnLeft
-        if self.outbox.failure is not None or self.state not in (TurnState.OPEN, TurnState.ENDED):
+        # After a fault the agent goes on: nothing stops the attempt before its end.
+        is_over = self.fault is None and self.state not in (TurnState.OPEN, TurnState.ENDED)
+        if is_over or self.outbox.failure is not None:
             await self._home.create_future()  # until the attempt is cancelled
 
     async def confirm_parked(self) -> None:
@@ -558,7 +563,7 @@ class ActiveTurn(EventQueue):
                 self.state = TurnState.CLOSED
             else:
                 self.state = TurnState.PARKED
-                self.lease.stop(ParkedError(self.parking))
+                self.lease.stop(ParkedError(self.parking.reason))
 
     async def tell_gone(self) -> None:
         """Let all calls of the agent raise TurnLeft; return when they have.
@@ -604,13 +609,13 @@ class ActiveTurn(EventQueue):
                 return
             async with self._in_turn(ROOM_FOR_RECORDS):
                 await self._set_delayed_apart()
-                # Another task may have ended the turn, or parked it, while this one waited. It
-                # wakes for the first of all that sleep.
+                # Another task may have ended the turn, or parked it, while this one waited. The
+                # turn wakes for the first of all that sleep.
                 if self.state is TurnState.OPEN:
                     end = self._end(ASLEEP, until=min(self._sleeping.values()))
                     self._put_records(self.journal.waiting(caught), end)
             await self._stored()
-        finally:  # the agent itself has cancelled it: the turn is not parked, or is without it
+        finally:  # also if the agent has cancelled the sleep: no later record may contain it
             del self._sleeping[step_id]
             self.journal.take_back(step_id)
 
