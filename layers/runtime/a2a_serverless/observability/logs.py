@@ -126,11 +126,7 @@ def observed_attempt(log: Log, *, clock: Clock, timing: Timing) -> Iterator[Span
         if queued_ms >= timing.waiting_s * 1000:
             metrics.number("Callers", caller_number(log.caller.user), whose="waited")
     metrics.flush()
-    ids = {
-        "a2a.task.id": head.task_id,
-        "a2a.context.id": head.context_id,
-        "a2a.turn": head.turn.number,
-    }
+    ids = _ids(head)
     within = spans.elsewhere(log.at(head.turn.number).trace)
     released = head.turn.released
     if released is not None and released.at is not None:
@@ -159,25 +155,28 @@ def observed_cancel(log: Log) -> Iterator[None]:
     `log` was read from its beginning; the span is linked to the turn that is canceled.
     """
     head = log.head
-    ids = {
-        "a2a.task.id": head.task_id,
-        "a2a.context.id": head.context_id,
-        "a2a.turn": head.turn.number,
-    }
     opened = loaded(log.at(head.turn.number).trace)
     links: list[Link] = [(opened, "turn")] if opened else []
     with (
         log_context(context_id=head.context_id, turn=head.turn.number),
-        span("cancel", links=links, attributes=ids),
+        span("cancel", links=links, attributes=_ids(head)),
     ):
         yield
+
+
+def _ids(head: Head) -> dict[str, str | int]:
+    return {
+        "a2a.task.id": head.task_id,
+        "a2a.context.id": head.context_id,
+        "a2a.turn": head.turn.number,
+    }
 
 
 def _links(log: Log, within: TraceContext | None) -> Iterator[Link]:
     """Yield the links of an attempt's span, which continues `within`; None: its delivery.
 
-    A copy of the operation from the sweeper, or from a process that has woken the turn, belongs to
-    another trace than the turn.
+    A copy of the operation from the sweeper, or from a process that has requeued the turn, belongs
+    to another trace than the turn.
     """
     head, brought = log.head, spans.trace_context()
     if within is not None and brought:
@@ -218,12 +217,10 @@ def ended(before: Head, step: Step, commit: Commit) -> None:
         return
     current = spent.current.get()
     work = current if isinstance(current, _Work) else _Work()
-    turn = before.incarnation, before.turn.number
-    is_its = work.log is not None and (work.log.head.incarnation, work.log.head.turn.number) == turn
     reason = None
     if step.head.state == TaskState.TASK_STATE_FAILED:
-        failed = commit.failed
-        reason = str(commit.failed_by) if failed is None else failed.reason.partition(":")[0]
+        reason = str(commit.failed_by) if commit.failed is None else word_of(commit.failed)
+    turn, log = (before.incarnation, before.turn.number), work.log
     told: dict[str, Any] = {
         "task_id": before.task_id,
         "context_id": before.context_id,
@@ -233,8 +230,8 @@ def ended(before: Head, step: Step, commit: Commit) -> None:
         "commits": step.head.version - before.turn.base,
     }
     # What is not known is None: a number is never guessed.
-    if work.log is not None and is_its:
-        told |= _by_log(work.log, step, work.began_at)
+    if log is not None and (log.head.incarnation, log.head.turn.number) == turn:
+        told |= _by_log(log, step, work.began_at)
     else:
         told |= _by_head(before, step)
     if work.milliseconds is not None:
@@ -308,12 +305,11 @@ def _spending(log: Log | None, stored: Used) -> dict[str, Any]:
 def _stood(head: Head) -> dict[str, int]:
     """Return how often a turn stood in line, as the HEAD says with which its first attempt began.
 
-    Of later attempts it says too little; and if a turn was woken more than once that had a place in
-    its conversation, it does not say for what it waited.
+    Of later attempts it says too little; and if a turn with a position in its conversation's
+    line was requeued more than once, it does not say for what it waited.
     """
-    times = head.turn.requeued - (
-        head.turn.number < head.turn.base
-    )  # one copy began a turn that was behind one
+    # One copy began a turn that was behind another one.
+    times = head.turn.requeued - (head.turn.number < head.turn.base)
     if head.turn.token is not None or not times or (head.is_serial and times > 1):
         return {}
     return {"conversation" if head.is_serial and not head.turn.has_share else "share": times}

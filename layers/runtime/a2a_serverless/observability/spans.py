@@ -183,7 +183,7 @@ def _is_state(text: str) -> bool:
 class Span:
     """A span under way; what is said of it goes nowhere if nothing is recorded.
 
-    What an agent's provider raises is dropped.
+    Errors of the agent's own tracer provider are ignored.
     """
 
     _recorded: RecordedSpan | None = None
@@ -242,8 +242,9 @@ def span(
     """Make the block a span: what it sends, and every span in it, are its children.
 
     `within` is the trace that it continues; None: that of the calling code; `{}`: it begins one,
-    which also without spans has an id for log lines and for what is sent. `links` are read where
-    the span is recorded.
+    which also without spans has an id for log lines and for what is sent. `links` may be a
+    generator: it runs only if the span is recorded.
+
     An exception that leaves the block names its type on the span, and no text, which may be a
     task's. A cancellation and the runtime's own exceptions interrupt it, but UnavailableError, as
     every other one, is a failure.
@@ -261,11 +262,12 @@ def span(
             block.enter_context(
                 _api().use_span(recorded, record_exception=False, set_status_on_exception=False)
             )
+        elif within:
+            parent = within
         elif within is None:
             parent = trace_context()
         else:
-            new = {_TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
-            parent = within or new
+            parent = {_TRACEPARENT: f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"}
         token = _current.set(MappingProxyType(dict(parent)))
         block.callback(_current.reset, token)
         try:

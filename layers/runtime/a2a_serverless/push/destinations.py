@@ -98,14 +98,14 @@ class Destinations:
     async def note(self, destination: Destination, outcome: Outcome, *, is_consent: bool) -> None:
         """Note the outcome of a request; a success is written only if there were failures.
 
-        `is_consent`: the request was the small call. After it a failing host is open to one event:
-        only the success of an event makes it healthy.
+        `is_consent`: the request was the small call. After it one event is sent to a failing host:
+        only the success of an event closes the host's breaker.
         """
         for key, breaker in destination.breakers.items():
             own = self._known.get(key, (breaker, 0))[0]
             if outcome.meaning == "delivered":
-                is_half_open = breaker.kind == "host" and is_consent
-                if not is_half_open and (own.failures or not own.is_closed):
+                asks_only = breaker.kind == "host" and is_consent
+                if not asks_only and (own.failures or not own.is_closed):
                     await self._change(key, own, CircuitBreaker.passed)
             elif breaker.kind == "host" or is_consent:
                 if outcome.meaning == "again" or breaker.kind == "consent":

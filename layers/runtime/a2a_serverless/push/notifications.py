@@ -91,7 +91,7 @@ class Notification:
             raise InvalidArgumentError("The event cannot be written as JSON.") from error
 
     def headers(self, push: Push, signature: str) -> dict[str, str]:
-        """Return the headers of the next attempt, which each request to a webhook has.
+        """Return the headers of one request: of the next attempt at an event, or of the small call.
 
         The deliverer adds those of the trace; the HTTP client adds host and length.
         """

@@ -307,7 +307,7 @@ async def send_operation(queue: FifoQueue[Operation], operation: Operation) -> N
 
 
 async def send_copy(queue: FifoQueue[Operation], head: Head) -> None:
-    """Send the operation of a turn that was woken, or that its process hands over."""
+    """Send the operation of a turn that was requeued, or that its process hands over."""
     await send_operation(
         queue, Operation.to_run(OperationParams.of(head, head.turn.number, head.turn.sends))
     )

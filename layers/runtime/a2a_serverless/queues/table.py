@@ -142,8 +142,15 @@ class _Group:
             item |= {"due_key": self.key.PK, "due_at": self.due_at}
         is_first = self.version is None
         when = [Check("version", "absent")] if is_first else are(version=self.version)
-        self.version = item["version"]  # the group is read again if the write is refused
         return Put(item=item, when=when)
+
+    async def written(self, table: Table) -> bool:
+        """Write the group; return False if another write was made since it was read."""
+        put = self.put()
+        is_written = await table.did(put)
+        if is_written:
+            self.version = put.item["version"]
+        return is_written
 
     def add(self, body: str, deduplication_id: str, now: int, reason: str = "") -> bool:
         """Append a message; return False if it was sent before.
@@ -460,7 +467,7 @@ class TableQueue(FifoQueue[M]):
             group = await self._read(key)
             if not step(group, *args, **kwargs):
                 return None
-            if await self._table.did(group.put()):
+            if await group.written(self._table):
                 return group
             if tries == MOST_TRIES:
                 break
@@ -475,7 +482,8 @@ class TableQueue(FifoQueue[M]):
             logger.error("%s Its messages are set aside", reason, extra={"action": "damaged_group"})
             for start in range(0, len(group.damaged), _PART):
                 await self.keep_undecodable(group.damaged[start : start + _PART], reason=reason)
-            await self._table.did(group.put())
+            if not await group.written(self._table):
+                return await self._read(key)  # another consumer has set it aside, or written to it
         return group
 
     async def _groups(self) -> AsyncGenerator[_Group]:

@@ -144,7 +144,7 @@ def _turn_text(turn: Turn) -> str:
 def _turn_in(text: str) -> Turn:
     """Return what `_turn_text` has written; raise as `value_in`."""
     values = json.loads(text)
-    if released := values.get("released"):
+    if (released := values.get("released")) is not None:
         values["released"] = {"token": values.get("token"), **released}
     return value_in(Turn, values)
 
