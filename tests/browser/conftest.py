@@ -87,7 +87,7 @@ def site_of(
         stack_options = Options(
             agent=f"{agent}:agent",
             card=CARD,
-            beside=partial(served.beside, consoles, lines, Sessions()),
+            beside=partial(served.beside, consoles, lines, Sessions(Path(folder))),
             push=push,
         )
         with Stack(settings, stack_options) as stack:

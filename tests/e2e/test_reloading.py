@@ -107,7 +107,7 @@ def test_edits_in_a_row(tmp_path: Path) -> None:
         "turn 1 attempt 1 of 3: the task has failed, not tried again\n  The agent 'agent.py:agent'"
     )
     assert said.count(ends) == broken == EDITS // 3
-    assert said.count("turns that begin now run the new code") >= EDITS
+    assert said.count("changed: loading the new code") >= EDITS
     assert min(times) <= MOST_S, times
 
 
@@ -199,7 +199,7 @@ def test_an_agent_that_ends_its_process(tmp_path: Path) -> None:
     )
     files = {"agent.py": exiting, "words.py": "WORD = 'on'\n"}
     with dev(tmp_path, files) as edited:
-        link = edited.command.wait_for(r"console, once: (\S+)")
+        link = edited.command.wait_for(r"console \(this link works once\): (\S+)")
         assert edited.http.get(link).status_code == 303
         ended = edited.send("exit", waits=False)["id"]
         edited.command.wait_for("attempt 3 of 3: the task has failed")
@@ -215,7 +215,7 @@ def test_an_agent_that_ends_its_process_when_it_is_loaded(tmp_path: Path) -> Non
     files = {"agent.py": ECHO, "words.py": "WORD = 'first'\n"}
     with dev(tmp_path, files) as edited:
         (tmp_path / "words.py").write_text("import os\nos._exit(7)\n")
-        assert "has ended its process at its start (with exit code 7)" in reason_of(edited.send())
+        assert "has ended at its start (with exit code 7)" in reason_of(edited.send())
         (tmp_path / "words.py").write_text("WORD = 'second'\n")
         assert text_of(edited.send()) == "second"
 
@@ -273,7 +273,7 @@ def test_variables_and_card_that_change(tmp_path: Path) -> None:
         (tmp_path / "agent_card.json").write_text(json.dumps(card))
         assert text_of(edited.send()) == "third"
         said = edited.command.said()
-    told = [line for line in said.splitlines() if "changed: turns that begin now" in line]
+    told = [line for line in said.splitlines() if "changed: loading" in line]
     assert sum("agent_card.json" in line for line in told) == 3, said
     assert sum(".env" in line for line in told) == 3, said
     (tmp_path / ".env").unlink()
@@ -311,7 +311,7 @@ def test_packages_that_change(tmp_path: Path) -> None:
         assert run("send", url, "go").stdout == "three\n"
         assert dev.end() == 0, dev.said()
         said = dev.said()
-    assert said.count("the package liba changed: turns that begin now run the new code") == 2
+    assert said.count("the package liba changed: loading the new code") == 2
     assert len(re.findall(r'… turn 1: completed after .*, "go"', said)) == 3
 
 

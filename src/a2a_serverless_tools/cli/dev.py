@@ -10,6 +10,7 @@ from argparse import SUPPRESS, Namespace
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless_tools.cli.arguments import (
@@ -78,11 +79,12 @@ def _dev(options: Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     given = options.given[options.given.index("dev") + 1 :]
     # -P: no module of the current folder stands in for one of the runtime's.
-    family = Family([sys.executable, "-P", "-m", "a2a_serverless_tools.cli", "serve", *given])
+    command = [sys.executable, "-P", "-m", "a2a_serverless_tools.cli", "serve", *given]
     with ExitStack() as kept:
+        family = Family(command, kept.enter_context(TemporaryDirectory(prefix="a2a-")))
         try:
             # While the first process imports the runtime.
-            return family.run(kept.enter_context(_held(options)))
+            family.run(kept.enter_context(_held(options)))
         except KeyboardInterrupt:
             return 0
         finally:
@@ -162,7 +164,7 @@ def _add_console(console: Parser) -> None:
 def _console(options: Namespace) -> int:
     from a2a_serverless_tools.cli.places import inspector_of
     from a2a_serverless_tools.cli.serving import named_aws_errors, until_signal
-    from a2a_serverless_tools.console.app import Console
+    from a2a_serverless_tools.console.app import Console, Sessions
     from a2a_serverless_tools.local.http_server import HttpServer, OwnAddress
     from a2a_serverless_tools.local.sockets import bind
 
@@ -171,12 +173,15 @@ def _console(options: Namespace) -> int:
     bound = bind(options.port)
     port: int = bound.getsockname()[1]
     endpoint = inspector.settings.public_url.rstrip("/")
-    console = Console(inspector, url=f"http://127.0.0.1:{port}", endpoint=endpoint)
-    with until_signal() as ended, HttpServer(OwnAddress(console.app, port=port), bound):
-        say(f"{inspector.place}, once: {console.open_url()}")
-        say(f"to look without acting, once: {console.open_url(may_act=False)}")
-        say("Ctrl-C ends it")
-        ended.wait()
+    with until_signal() as ended, TemporaryDirectory(prefix="a2a-") as folder:
+        sessions = Sessions(Path(folder))
+        url = f"http://127.0.0.1:{port}"
+        console = Console(inspector, url=url, endpoint=endpoint, sessions=sessions)
+        with HttpServer(OwnAddress(console.app, port=port), bound):
+            say(f"{inspector.place} (this link works once): {console.open_url()}")
+            say(f"to look without acting (works once): {console.open_url(may_act=False)}")
+            say("Ctrl-C ends it")
+            ended.wait()
     return 0
 
 

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from socket import socket
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless import observability
@@ -33,6 +34,7 @@ from a2a_serverless_tools.local.http_server import OwnAddress
 from a2a_serverless_tools.local.own_code import OwnCode, Succession
 from a2a_serverless_tools.local.own_file import log_of, own_file
 from a2a_serverless_tools.local.replacing import END_S, Start, Told
+from a2a_serverless_tools.local.sockets import of_descriptor
 from a2a_serverless_tools.local.stack import Options, Stack
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.logs import KeptLines, kept_lines
@@ -44,8 +46,6 @@ _HERE: Final = "127.0.0.1,::1,localhost,example.com"
 """Hosts of webhooks that are allowed in `dev`: this machine's own, and example.com, with which
 people try clients even without a name server."""
 
-_ALONE: Final = Start(is_first=True)
-
 _LOOK_S: Final = 0.25
 """Seconds between two looks at the files, beside those before each turn."""
 
@@ -56,8 +56,8 @@ def serve(options: Namespace, bound: socket) -> int:
     Raises:
         ConfigurationError: settings, agent, card or file cannot be used.
     """
-    with until_signal() as ended:
-        _serve(options, load_settings(), bound, ended)
+    with until_signal() as ended, TemporaryDirectory(prefix="a2a-") as sessions:
+        _serve(options, load_settings(), bound, ended, Start(sessions=sessions, is_first=True))
     return 0
 
 
@@ -65,13 +65,13 @@ def serve_as_child(options: Namespace) -> int:
     """Serve from when the parent says so, until SIGTERM or until a successor serves.
 
     Raises:
-        ConfigurationError: as `serve`, in the first child. Later ones tell the parent the reason.
+        EOFError, OSError: the parent is gone.
     """
     os.set_inheritable(options.child, False)  # noqa: FBT003 - positional only
     link = Connection(options.child)
     try:
         start: Start = link.recv()
-        bound = socket(fileno=recv_handle(link))
+        bound = of_descriptor(recv_handle(link))
     except EOFError:
         return 0
     with until_signal([signal.SIGTERM]) as ended:
@@ -83,8 +83,6 @@ def serve_as_child(options: Namespace) -> int:
             }
             _serve(options, settings.model_copy(update=update), bound, ended, start, link)
         except ConfigurationError as error:
-            if start.is_first:
-                raise
             link.send(Told("refused", str(error)))
             return EXIT_UNUSABLE
         finally:
@@ -100,7 +98,7 @@ def _serve(
     settings: Settings,
     bound: socket,
     ended: threading.Event,
-    start: Start = _ALONE,
+    start: Start,
     link: Connection | None = None,
 ) -> None:
     """Serve until `ended`, or until a successor does, for which `link` asks."""
@@ -110,7 +108,7 @@ def _serve(
     succession = _succession(agent, card, settings, link) if link else None
     variables = dotenv.read(Path.cwd())
     take_environment(settings)
-    sessions = Sessions(*start.sessions, on_change=succession.tell_sessions if succession else None)
+    sessions = Sessions(Path(start.sessions))
     consoles: list[Console] = []
     with ExitStack() as running:
         watch = running.enter_context(for_authors(verbose=options.verbose))
@@ -168,7 +166,7 @@ def _say_what_runs(stack: Stack, variables: Path | None, consoles: list[Console]
     say(f"tasks are kept in {how.file}; --fresh begins without any")
     say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
     for console in consoles:
-        say(f"console, once: {console.open_url()}")
+        say(f"console (this link works once): {console.open_url()}")
     say("Ctrl-C ends it")
 
 

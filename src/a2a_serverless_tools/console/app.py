@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -29,6 +30,8 @@ STATIC: Final = Path(__file__).parent / "static"
 _SESSIONS: Final = 32
 """Cookies that are valid at a time; the oldest one is forgotten."""
 
+_ACT: Final = "act"
+
 _Endpoint: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 _HEADERS: Final = {
@@ -53,7 +56,7 @@ class Console:
         url: the console's own address, without a `/` at its end; its port is the last part.
         endpoint: the agent's URL, without a `/` at its end; empty: the agent cannot be tried.
         card: the agent's card, if this process serves it.
-        sessions: who may use it; by default nobody yet.
+        sessions: who may use it.
     """
 
     def __init__(
@@ -61,13 +64,13 @@ class Console:
         inspector: Inspector,
         *,
         url: str,
+        sessions: Sessions,
         endpoint: str = "",
         card: AgentCard | None = None,
-        sessions: Sessions | None = None,
     ) -> None:
         self._url = url
         self._inspector = inspector
-        self.sessions = sessions or Sessions()
+        self.sessions = sessions
         self.cookie = f"a2a_console_{url.rsplit(':', 1)[1]}"
         """Cookies are not bound to a port, so the name has it."""
         self._pages = Pages(inspector, endpoint=endpoint, card=card)
@@ -196,53 +199,49 @@ class _Safe:
 
 
 class Sessions:
-    """The tokens and cookies of one console: who may use it, those for whom its URL was printed.
+    """Who may use a console: those for whom its URL was printed.
 
     The URL has a token that is valid once. It is exchanged for a cookie that scripts cannot read
     and pages of other sites cannot send.
 
     Args:
-        one_time, valid: the digests of tokens and of cookies, and whether their person may act.
-        on_change: is called when they have changed.
+        folder: has a file for each token and each cookie, which says whether its person may act.
+            Processes that serve a console one after the other share it.
     """
 
-    def __init__(
-        self,
-        one_time: dict[bytes, bool] | None = None,
-        valid: dict[bytes, bool] | None = None,
-        on_change: Callable[[dict[bytes, bool], dict[bytes, bool]], None] | None = None,
-    ) -> None:
-        self._one_time = one_time or {}
-        self._valid = valid or {}
-        self._on_change = on_change or (lambda *_: None)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def one_time_token(self, *, may_act: bool) -> str:
         """Return a new token that opens the console once, to act or to look alone."""
         token = secrets.token_urlsafe(24)
-        self._one_time[_digest(token)] = may_act
-        self._on_change(self._one_time, self._valid)
+        self._file("token", token).write_text(_ACT if may_act else "")
         return token
 
     def exchange(self, token: str) -> str | None:
         """Return the cookie's value for a token; None if it is unknown or was used."""
-        may_act = self._one_time.pop(_digest(token), None)
-        if may_act is None:
+        file = self._file("token", token)
+        try:
+            how = file.read_text()
+            file.unlink()  # one request alone succeeds, in whatever process
+        except FileNotFoundError:
             return None
         value = secrets.token_urlsafe(32)
-        self._valid[_digest(value)] = may_act
-        for old in list(self._valid)[:-_SESSIONS]:
-            del self._valid[old]
-        self._on_change(self._one_time, self._valid)
+        self._file("cookie", value).write_text(how)
+        for old in sorted(self._folder.glob("cookie-*"), key=os.path.getmtime)[:-_SESSIONS]:
+            old.unlink(missing_ok=True)
         return value
 
     def may_act(self, cookie: str) -> bool | None:
         """Return whether the person with a cookie may also act; None: the cookie is not valid."""
-        return self._valid.get(_digest(cookie))
+        try:
+            return self._file("cookie", cookie).read_text() == _ACT
+        except FileNotFoundError:
+            return None
 
-
-def _digest(token: str) -> bytes:
-    """Return the digest that is kept of a token; comparing digests reveals nothing about it."""
-    return hashlib.sha256(token.encode()).digest()
+    def _file(self, kind: str, secret: str) -> Path:
+        """Return the file of a secret by its digest, which reveals nothing about it."""
+        return self._folder / f"{kind}-{hashlib.sha256(secret.encode()).hexdigest()}"
 
 
 def _to(path: str) -> Response:

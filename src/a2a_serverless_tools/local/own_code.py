@@ -135,10 +135,6 @@ class Succession:
         with self._lock, suppress(OSError):
             self._link.send(told)
 
-    def tell_sessions(self, *sessions: dict[bytes, bool]) -> None:
-        """Tell the parent who may use the console, for the processes that follow."""
-        self.tell(Told("sessions", sessions))
-
     def look(self, sent_at: int = 0) -> None:
         """Ask for a successor if the code has changed.
 
@@ -151,7 +147,7 @@ class Succession:
                 return
             changed = self.code.changed()
             if changed:
-                text = "%s changed: turns that begin now run the new code"
+                text = "%s changed: loading the new code"
                 logger.info(text, self.code.named(changed), extra={"action": "agent_reloaded"})
             if changed or (self.broken and sent_at > self._asked_at):
                 self._asked_at = self._clock.now_ms()

@@ -23,10 +23,12 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.reduction import send_handle
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, NoReturn, TypeAlias
+
+from a2a_serverless.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +42,6 @@ _AGAIN_S: Final = 1.0
 _FOREIGN: Final = frozenset({"site-packages", "dist-packages"})
 """The names of folders with installed packages."""
 
-Sessions: TypeAlias = tuple[dict[bytes, bool], dict[bytes, bool]]
-"""Who may use the console, which outlasts its process."""
-
 Mark: TypeAlias = tuple[int, int, int] | None
 """Times and size of a file; None: it does not exist."""
 
@@ -50,22 +49,23 @@ Mark: TypeAlias = tuple[int, int, int] | None
 class Told(NamedTuple):
     """What a serving process tells its parent.
 
-    `changed`: it asks for a successor. `refused`: it cannot serve, for the reason in `value`.
+    `changed`: it asks for a successor. `refused`: it cannot serve, for a reason.
     """
 
-    what: Literal["ready", "refused", "changed", "sessions"]
-    value: Any = None
+    what: Literal["ready", "refused", "changed"]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """What a process is told that is to serve."""
 
+    sessions: str
+    """The folder that says who may use the console, whichever process serves it."""
     is_first: bool = False
-    """True if it introduces itself, and refuses a start by its exit code."""
+    """True if it introduces itself."""
     frees: bool = True
     """True if what other processes have received is free again, as they are gone."""
-    sessions: Sessions = field(default_factory=lambda: ({}, {}))
 
 
 def mark_of(path: str | Path) -> Mark:
@@ -100,14 +100,9 @@ class _Child:
         self._packages = packages()
         self._link, theirs = multiprocessing.Pipe()
         with theirs:
-            # Ctrl-C is the parent's: it comes to a child as SIGTERM, and to none in its start.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                self.process = subprocess.Popen(  # noqa: S603 - this program
-                    [*command, "--child", str(theirs.fileno())], pass_fds=[theirs.fileno()]
-                )
-            finally:
-                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            self.process = subprocess.Popen(  # noqa: S603 - this program
+                [*command, "--child", str(theirs.fileno())], pass_fds=[theirs.fileno()]
+            )
 
     @property
     def is_usable(self) -> bool:
@@ -116,7 +111,8 @@ class _Child:
 
     def serve(self, start: Start, bound: socket.socket) -> None:
         """Have it serve on a socket."""
-        with suppress(OSError):  # it has died, which `heard` says
+        # It has died, which `heard` says. On macOS send_handle waits until it has the socket.
+        with suppress(OSError, RuntimeError):
             self._link.send(start)
             send_handle(self._link, bound.fileno(), self.process.pid)
 
@@ -145,46 +141,39 @@ class Family:
 
     Args:
         command: starts a process that serves when it is told to.
+        sessions: a folder of the user's alone, for those who use the console.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], sessions: str) -> None:
         self._command = command
+        self._sessions = sessions
         self._children: list[_Child] = []
         self._spare: _Child | None = self._made()
-        self._sessions = Start().sessions
 
-    def run(self, bound: socket.socket) -> int:
-        """Serve on a socket until the first process cannot, and return its exit code.
+    def run(self, bound: socket.socket) -> NoReturn:
+        """Serve on a socket.
 
         Raises:
+            ConfigurationError: the first process cannot serve.
             KeyboardInterrupt: SIGINT has come.
         """
-        serving = self._started(Start(is_first=True), bound)
-        if self._heard(serving) is None:
-            return serving.process.wait() or 1
+        serving = self._served(Start(sessions=self._sessions, is_first=True), bound, within_s=None)
+        if isinstance(serving, str):
+            raise ConfigurationError(serving)
         while True:
             self._spare = self._spare or self._made()
-            if self._heard(serving) is None:
+            if serving.heard() is None:
                 serving = self._instead_of(serving, bound)
             else:
                 serving = self._after(serving, bound)
 
     def end(self) -> None:
         """End all processes: turns that run are given back. What does not end in time is killed."""
-        for child in self._children:
-            child.process.terminate()
-        until = time.monotonic() + END_S
-        try:
-            for child in self._children:
-                with suppress(subprocess.TimeoutExpired):
-                    child.process.wait(max(0.0, until - time.monotonic()))
-        finally:
-            for child in self._children:
-                child.process.kill()
+        _end(self._children)
 
     def _after(self, serving: _Child, bound: socket.socket) -> _Child:
         """Return what serves after an edit: a successor, or the same if none can be started."""
-        successor = self._successor(bound, frees=False)
+        successor = self._served(Start(sessions=self._sessions, frees=False), bound)
         if isinstance(successor, str):
             serving.answer(successor)
             return serving
@@ -197,44 +186,60 @@ class Family:
         extra = {"action": "process_died"}
         logger.error(text, _ending(dead), extra=extra)
         known = ""
-        while isinstance(successor := self._successor(bound, frees=True), str):
+        # One that it has replaced may still run turns, which the next one would run as well.
+        _end([child for child in self._children if child is not self._spare])
+        while isinstance(successor := self._served(Start(sessions=self._sessions), bound), str):
             if successor != known:
                 logger.error("%s", successor, extra=extra)
             known = successor
             time.sleep(_AGAIN_S)
         return successor
 
-    def _successor(self, bound: socket.socket, *, frees: bool) -> _Child | str:
-        """Return a process that serves from now on, or the reason why there is none."""
-        child = self._started(Start(frees=frees, sessions=self._sessions), bound)
-        try:
-            told = self._heard(child, LOAD_S)
-        except TimeoutError:
-            child.process.kill()
-            return f"The agent was not loaded within {LOAD_S:g} s."
-        if told is None:
-            return f"The agent has ended its process at its start ({_ending(child)})."
-        return child if told.what == "ready" else str(told.value)
+    def _served(
+        self, start: Start, bound: socket.socket, within_s: float | None = LOAD_S
+    ) -> _Child | str:
+        """Return a process that serves from now on, or the reason why there is none.
 
-    def _started(self, start: Start, bound: socket.socket) -> _Child:
-        """Have the spare serve, or a new process if the spare is of no use."""
+        It is the spare, or a new process if the spare is of no use.
+        """
         child, self._spare = self._spare, None
         if child is None or not child.is_usable:
             child = self._made()
         child.serve(start, bound)
-        return child
+        try:
+            told = child.heard(within_s)
+        except TimeoutError:
+            child.process.kill()
+            return f"The agent was not loaded within {LOAD_S:g} s."
+        if told is None:
+            return f"The process that serves has ended at its start ({_ending(child)})."
+        return child if told.what == "ready" else told.reason
 
     def _made(self) -> _Child:
-        child = _Child(self._command)
-        self._children = [one for one in self._children if one.process.poll() is None]
-        self._children.append(child)
+        # Ctrl-C is the parent's: it comes to a child as SIGTERM, and to none in its start. Here it
+        # comes when the child is among those that `end` knows.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            child = _Child(self._command)
+            self._children = [one for one in self._children if one.process.poll() is None]
+            self._children.append(child)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         return child
 
-    def _heard(self, child: _Child, within_s: float | None = None) -> Told | None:
-        """Return what a process says next of itself; keep what it says of the console."""
-        while (told := child.heard(within_s)) is not None and told.what == "sessions":
-            self._sessions = told.value
-        return told
+
+def _end(children: Sequence[_Child]) -> None:
+    """End processes within `END_S`; kill those that do not."""
+    for child in children:
+        child.process.terminate()
+    until = time.monotonic() + END_S
+    try:
+        for child in children:
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(max(0.0, until - time.monotonic()))
+    finally:
+        for child in children:
+            child.process.kill()
 
 
 def _ending(dead: _Child) -> str:

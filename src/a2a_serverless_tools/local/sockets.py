@@ -10,6 +10,12 @@ from a2a_serverless.errors import ConfigurationError
 HOST: Final = "127.0.0.1"
 
 
+def of_descriptor(descriptor: int) -> socket.socket:
+    """Return a listening socket that another process has bound."""
+    # macOS does not tell its protocol, without which asyncio sets no TCP_NODELAY: see `bind`.
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
+
+
 def bind(port: int) -> socket.socket:
     """Return a socket that holds `port` of the loopback; 0 takes a free one.
 

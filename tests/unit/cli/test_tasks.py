@@ -20,7 +20,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, releasing
-from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.app import Console, Sessions
 from a2a_serverless_tools.console.pages import VIEWS
 from a2a_serverless_tools.operate import queues
 from a2a_serverless_tools.operate.inspector import Inspector
@@ -457,12 +457,15 @@ def test_without_any_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_
 # -- the console ---------------------------------------------------------------------------------
 
 
-def test_the_console_shows_what_can_be_read(storage: DurableStorage, database: Database) -> None:
+def test_the_console_shows_what_can_be_read(
+    storage: DurableStorage, database: Database, tmp_path: Path
+) -> None:
     """An entry and a HEAD of a newer release are named; no page of the task fails."""
     head = opened(storage, "t")
     append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))
     set_attributes(database, head_key(head), {"needs": {"N": "99"}})
-    console = Console(Inspector(storage, Settings(), place="x"), url="http://127.0.0.1:80")
+    inspector = Inspector(storage, Settings(), place="x")
+    console = Console(inspector, url="http://127.0.0.1:80", sessions=Sessions(tmp_path))
 
     async def look() -> list[httpx.Response]:
         async with httpx.AsyncClient(

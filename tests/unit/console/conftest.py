@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -18,6 +19,7 @@ from a2a_serverless_tools.cli import served
 from a2a_serverless_tools.console.app import Console, Sessions
 from a2a_serverless_tools.local.own_file import log_of
 from a2a_serverless_tools.local.stack import Options, Stack
+from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.logs import kept_lines
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_storage
@@ -44,20 +46,22 @@ def storage(clock: ManualClock) -> DurableStorage:
 
 
 @asynccontextmanager
-async def visited(console: Console) -> AsyncIterator[Person]:
-    """A browser that has opened the console."""
-    transport = httpx.ASGITransport(app=console.app)
-    async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
-        assert (await client.get(console.open_url())).status_code == 303
-        yield client
+async def visited(inspector: Inspector, **options: Any) -> AsyncIterator[Person]:
+    """A browser that has opened the console of a place."""
+    with TemporaryDirectory() as folder:
+        console = Console(inspector, url=URL, sessions=Sessions(Path(folder)), **options)
+        transport = httpx.ASGITransport(app=console.app)
+        async with httpx.AsyncClient(transport=transport, base_url=URL) as client:
+            assert (await client.get(console.open_url())).status_code == 303
+            yield client
 
 
 @contextmanager
 def developing(file: Path, *, push: bool = False, **settings: Any) -> Iterator[Dev]:
     """`dev` on a file, with its console."""
     consoles: list[Console] = []
-    with kept_lines(log_of(file)) as lines:
-        beside = partial(served.beside, consoles, lines, Sessions())
+    with kept_lines(log_of(file)) as lines, TemporaryDirectory() as folder:
+        beside = partial(served.beside, consoles, lines, Sessions(Path(folder)))
         agent, card = f"{ECHO / 'agent.py'}:agent", ECHO / "agent_card.json"
         options = Options(agent=agent, card=card, file=file, beside=beside, push=push)
         with Stack(Settings(auth="none", **settings), options) as stack:

@@ -19,13 +19,12 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.operate import acts
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import Journal
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
-from tests.unit.console.conftest import ANN, OWN, URL, Person, visited
+from tests.unit.console.conftest import ANN, OWN, Person, visited
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def backends(clock: ManualClock) -> Backends:
 @pytest.fixture
 async def person(backends: Backends) -> AsyncIterator[Person]:
     inspector = Inspector(backends.storage, Settings(), place="memory", backends=backends)
-    async with visited(Console(inspector, url=URL)) as one:
+    async with visited(inspector) as one:
         yield one
 
 
@@ -177,7 +176,7 @@ async def test_markup_is_text_in_previews_and_in_the_journal(
     entry = await journal.begin("<b>act", scope=ANN.digest, task_id="t", which=f"reason {hostile}")
     await journal.end(entry, f"not done: {hostile}")
     head = await failed(backends, "t")
-    async with visited(Console(inspector, url=URL)) as person:
+    async with visited(inspector) as person:
         asked = urlencode({"act": "retry", "reason": hostile, "text": hostile})
         for path in (f"act?{asked}", "journal", f"task/{head.scope}/t"):
             text = (await person.get(f"/_console/{path}")).text

@@ -14,7 +14,6 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Entry, StatusChanged
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.events import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.paging import MOST_OF_ALL
 from a2a_serverless_tools.console.parts import MOST_TEXT, _html_of
@@ -24,7 +23,7 @@ from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.lists import PAGE
 from tests.support.databases import moto_database
 from tests.support.messages import request
-from tests.unit.console.conftest import ANN, OWN, URL, Person, visited
+from tests.unit.console.conftest import ANN, OWN, Person, visited
 
 TURNED = "invoice\u202efdp.exe"
 """A name that a browser shows as invoiceexe.pdf, and what stands behind it backwards."""
@@ -33,7 +32,7 @@ TURNED = "invoice\u202efdp.exe"
 @pytest.fixture
 async def person(storage: DurableStorage) -> AsyncIterator[Person]:
     inspector = Inspector(storage, Settings(), place="the table Tasks-Prod")
-    async with visited(Console(inspector, url=URL, endpoint="http://127.0.0.1:9")) as one:
+    async with visited(inspector, endpoint="http://127.0.0.1:9") as one:
         yield one
 
 
@@ -254,7 +253,7 @@ async def test_an_open_list_has_a_bounded_price() -> None:
     """It sends about five requests a second to DynamoDB, however many hours it looks through."""
     with moto_database() as moto:
         inspector = Inspector(moto.storage(), Settings(), place="the table")
-        async with visited(Console(inspector, url=URL, endpoint="http://127.0.0.1:9")) as one:
+        async with visited(inspector, endpoint="http://127.0.0.1:9") as one:
             for asked in ("", "since=day", "since=week&state=working"):
                 text = (await one.get(f"/_console/tasks?{asked}")).text
                 every = re.search(r'hx-trigger="every ([0-9]+)s"', text)

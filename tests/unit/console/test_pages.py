@@ -27,7 +27,6 @@ from a2a_serverless.tasks.rules import Commit, releasing, renewing
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.sweeper import Sweeper, SweepReport
-from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.operate.acts import Acts
 from a2a_serverless_tools.operate.inspector import Inspector
@@ -39,19 +38,17 @@ from a2a_serverless_tools.operate.view import _what_holds as what_holds
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, request
 from tests.support.queues import take
-from tests.unit.console.conftest import ANN, OWN, URL, Person, visited
+from tests.unit.console.conftest import ANN, OWN, Person, visited
 
 
 @pytest.fixture
 async def person(storage: DurableStorage) -> AsyncIterator[Person]:
-    async with visited(console_of(storage)) as one:
+    async with visited(inspector_of(storage)) as one:
         yield one
 
 
-def console_of(
-    storage: DurableStorage, *, logs: Logs | None = None, card: AgentCard | None = None
-) -> Console:
-    return Console(Inspector(storage, Settings(), place="memory", logs=logs), url=URL, card=card)
+def inspector_of(storage: DurableStorage, *, logs: Logs | None = None) -> Inspector:
+    return Inspector(storage, Settings(), place="memory", logs=logs)
 
 
 def facts_of(text: str, name: str) -> list[tuple[bool, str]]:
@@ -197,7 +194,7 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
         failed(clock.now_ms() + 15_100, 1, action="claimed"),
     ]
     clock.advance(60)
-    async with visited(console_of(storage, logs=logs)) as person:
+    async with visited(inspector_of(storage, logs=logs)) as person:
         path = f"/_console/task/{ANN.digest}/t"
         plain = (await person.get(f"{path}?view=timeline")).text
         assert logs.asked == []
@@ -383,7 +380,7 @@ async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage) -> Non
     card.supported_interfaces.add(url="http://elsewhere.example", protocol_binding="JSONRPC")
     for name in ("one", "two"):
         card.skills.add(id="same", name=name, description="does it", tags=["x"][: name == "one"])
-    async with visited(console_of(storage, card=card)) as person:
+    async with visited(inspector_of(storage), card=card) as person:
         text = (await person.get("/_console/card")).text
     for fault in (
         "description is missing, and the protocol demands it.",
@@ -425,7 +422,7 @@ class Stack:
         return head
 
     async def page(self, path: str) -> str:
-        async with visited(Console(self.inspector, url=URL)) as person:
+        async with visited(self.inspector) as person:
             return (await person.get(f"/_console{path}")).text
 
 
@@ -673,7 +670,7 @@ async def test_a_page_grows_older_while_nothing_happens(clock: ManualClock) -> N
     head = await stack.send("t")
     await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 20452"))
     path = f"/_console/task/{head.scope}/t"
-    async with visited(Console(stack.inspector, url=URL)) as person:
+    async with visited(stack.inspector) as person:
         text = (await person.get(path)).text
         (live,) = re.findall(r'hx-get="([^"]*)"', text)
         live = live.replace("&amp;", "&")
@@ -773,9 +770,9 @@ async def test_each_attempt_has_a_fold_with_all_that_is_known_of_it(
         LogLine(at=head.created_at + 100, fields={"task_id": "t"}, **about | {"message": "Sent"}),
     ]
     path = f"/_console/task/{ANN.digest}/t?view=timeline"
-    async with visited(console_of(storage)) as person:
+    async with visited(inspector_of(storage)) as person:
         alone = (await person.get(path)).text
-    async with visited(console_of(storage, logs=logs)) as person:
+    async with visited(inspector_of(storage, logs=logs)) as person:
         text = (await person.get(f"{path}&logs=1")).text
         assert "Read the lines of each attempt from the logs" in (await person.get(path)).text
     shown = words(text.partition('<ol class="story">')[2])
@@ -793,7 +790,7 @@ async def test_each_attempt_has_a_fold_with_all_that_is_known_of_it(
         " no &lt;b&gt;customer&lt;/b&gt; (correlation id decade )"
     ), shown
     assert "lines of the log that are of no attempt :00 WARNING retry Sent" in shown
-    async with visited(console_of(storage)) as person:
+    async with visited(inspector_of(storage)) as person:
         steps = words((await person.get(f"{path.partition('?')[0]}?view=steps")).text)
     assert "Step Key Result Took at most Attempt Tokens plan Oslo 1 0 ms 2 15" in steps
     assert "A table alone has no lines of the log." in alone
@@ -808,7 +805,7 @@ async def test_a_new_line_of_the_log_is_shown_at_once(
     logs.is_at_hand = True
     head = (await storage.open_task("c", request(), task_id="t")).head
     path = f"/_console/task/{ANN.digest}/t?view=timeline"
-    async with visited(console_of(storage, logs=logs)) as person:
+    async with visited(inspector_of(storage, logs=logs)) as person:
         text = (await person.get(path)).text
         assert "The logs have no line about this task any more." in text
         (live,) = re.findall(r'hx-get="([^"]*)"', text)

@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
 import httpx
@@ -17,7 +18,7 @@ from botocore.exceptions import ClientError
 from starlette.responses import Response
 
 from a2a_serverless_tools.console import app
-from a2a_serverless_tools.console.app import STATIC
+from a2a_serverless_tools.console.app import STATIC, Sessions
 from a2a_serverless_tools.local.stack import Stack
 from a2a_serverless_tools.operate import waiting
 from tests.support.observed import logged
@@ -86,6 +87,25 @@ def test_the_printed_url_opens_it_once(running: Dev, http: httpx.Client) -> None
         again = other.get(url)
     assert (again.status_code, "used already" in again.text) == (403, True)
     assert http.get(url).headers["location"] == "/_console/status"  # its own browser is in already
+
+
+def test_processes_share_who_may_use_it(tmp_path: Path) -> None:
+    """What one of two has printed or exchanged counts in both, also while one replaces the other.
+
+    A token is still exchanged once, and the oldest of many cookies are forgotten.
+    """
+    leaving, serving = Sessions(tmp_path), Sessions(tmp_path)
+    token = leaving.one_time_token(may_act=True)
+    looking = serving.exchange(leaving.one_time_token(may_act=False))
+    acting = leaving.exchange(token)
+    assert looking is not None
+    assert acting is not None
+    assert serving.exchange(token) is None
+    assert [serving.may_act(cookie) for cookie in (acting, looking, token)] == [True, False, None]
+    assert token not in str([*tmp_path.iterdir()])
+    for _ in range(app._SESSIONS):
+        leaving.exchange(leaving.one_time_token(may_act=True))
+    assert serving.may_act(acting) is None
 
 
 @pytest.mark.parametrize("path", PAGES)

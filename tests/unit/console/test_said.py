@@ -29,7 +29,6 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless_tools.console import paging
-from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.paging import MOST_ENTRIES
 from a2a_serverless_tools.operate import inspector
 from a2a_serverless_tools.operate.inspector import Inspector
@@ -37,7 +36,7 @@ from tests.browser.seeds import chunk, said
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
 from tests.support.messages import request
-from tests.unit.console.conftest import ANN, URL, Person, visited
+from tests.unit.console.conftest import ANN, Person, visited
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
@@ -47,8 +46,7 @@ PATH = f"/_console/task/{ANN.digest}/t"
 
 @pytest.fixture
 async def person(storage: DurableStorage) -> AsyncIterator[Person]:
-    console = Console(Inspector(storage, Settings(), place="memory"), url=URL)
-    async with visited(console) as one:
+    async with visited(Inspector(storage, Settings(), place="memory")) as one:
         yield one
 
 
@@ -188,8 +186,7 @@ async def test_a_snapshot_changes_nothing(
     await take_snapshot(storage, await writer.head())
     assert (await writer.head()).snapshot.version == 6
     assert [(await person.get(view)).text for view in views] == before
-    fresh = Console(Inspector(storage, Settings(), place="memory"), url=URL)
-    async with visited(fresh) as other:
+    async with visited(Inspector(storage, Settings(), place="memory")) as other:
         assert [(await other.get(view)).text for view in views] == before
         await writer.commit(TurnOpened(request("more"), Caller()))
         for token in ("c", "d"):

@@ -12,12 +12,11 @@ from a2a.types import TaskState
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller, Entry, Recorded, StepId, TurnOpened
-from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.operate.inspector import Inspector
 from tests.browser.seeds import chunk, said
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
-from tests.unit.console.conftest import URL, Person, visited
+from tests.unit.console.conftest import Person, visited
 from tests.unit.console.test_said import PATH, Writer, live_of
 
 STATES = TaskState
@@ -27,8 +26,7 @@ VIEWS = ("conversation", "events")
 
 @pytest.fixture
 async def person(storage: DurableStorage) -> AsyncIterator[Person]:
-    console = Console(Inspector(storage, Settings(), place="memory"), url=URL)
-    async with visited(console) as one:
+    async with visited(Inspector(storage, Settings(), place="memory")) as one:
         yield one
 
 

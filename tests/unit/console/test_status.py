@@ -32,14 +32,13 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import Presence
-from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.status import Status, status_of
 from a2a_serverless_tools.operate.wording import UNCOUNTED
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
-from tests.unit.console.conftest import ANN, URL, Person, visited
+from tests.unit.console.conftest import ANN, Person, visited
 
 BOB = Scope.of("", "bob")
 WORKING = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
@@ -53,7 +52,7 @@ def inspector(storage: DurableStorage) -> Inspector:
 
 @pytest.fixture
 async def person(inspector: Inspector) -> AsyncIterator[Person]:
-    async with visited(Console(inspector, url=URL)) as one:
+    async with visited(inspector) as one:
         yield one
 
 

@@ -269,11 +269,3 @@ async def test_a_cancel_while_nothing_can_be_loaded(succession: Succession, fold
     await bench.cancel(await bench.head(head))
     assert await bench.work()
     assert (await bench.task(head)).status.state == TaskState.TASK_STATE_CANCELED
-
-
-def test_the_parent_learns_who_may_use_the_console(
-    succession: Succession, parent: tuple[Connection, Connection]
-) -> None:
-    """For the processes that follow."""
-    succession.tell_sessions({b"token": True}, {})
-    assert parent[0].recv() == Told("sessions", ({b"token": True}, {}))
