@@ -7,6 +7,7 @@ environment and runs `a2a-serverless` from its first line on.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import re
 import signal
@@ -40,7 +41,8 @@ PRELOADED = [
 ]
 """The modules that the fork server loads before it starts any process."""
 START_S = 30.0
-STOP_S = 20.0
+STOP_S = 60.0
+"""Of an end in order, which waits for requests under way: each may be tried three times."""
 
 SWEEP_PERIOD = "FAULTS_SWEEP_PERIOD_S"
 LEASE = "FAULTS_LEASE_S"
@@ -48,6 +50,9 @@ DRAIN = "FAULTS_DRAIN_S"
 PUSH_WAIT = "FAULTS_PUSH_WAIT_S"
 PARK = "FAULTS_PARK_S"
 """Times that a deployment cannot choose, shortened so that a test need not wait a minute."""
+
+_TELLS = signal.SIGUSR1
+"""Lets a process say what each of its threads does."""
 
 _OURS = ("A2A_", "AWS_", "FAULTS_")
 
@@ -57,6 +62,7 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    faulthandler.register(_TELLS, file=2)
     for name in [name for name in os.environ if name.startswith(_OURS)]:
         del os.environ[name]
     os.environ.update(variables)
@@ -119,7 +125,10 @@ class Running:
         """The exit code, negative for a signal, once the process has ended."""
         deadline = time.monotonic() + within_s
         while not self.has_ended:
-            assert time.monotonic() < deadline, f"{self.name} runs on: {self.said()}"
+            if time.monotonic() > deadline:
+                os.kill(self.pid, _TELLS)
+                await self.says("Current thread", may_end=True)
+                raise AssertionError(f"{self.name} runs on: {self.said()}")
             await asyncio.sleep(0.01)
         code = self.process.exitcode
         assert code is not None
