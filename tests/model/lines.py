@@ -31,8 +31,8 @@ from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.table import Item, Key
-from a2a_serverless.tasks.attempts import Delivered, may_park, on_delivery
-from a2a_serverless.tasks.conversation import Started, on_start
+from a2a_serverless.tasks.attempts import DeliveryDecision, may_park, on_delivery
+from a2a_serverless.tasks.conversation import StartDecision, on_start
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
@@ -127,13 +127,13 @@ async def worker(desk: Desk, delivery: Delivery, is_late: bool) -> Next:  # noqa
     head = await storage.head(delivery.task)
     wanted = on_delivery(head, handle.message, receives=delivery.receives)
     is_done = True
-    if head is None or wanted is Delivered.DROP:
+    if head is None or wanted is DeliveryDecision.DROP:
         if head is not None and head.serial_from:
             await passes_on_again(storage, head.context_id)
-    elif wanted is Delivered.CANCEL:
+    elif wanted is DeliveryDecision.CANCEL:
         await cancel_task(storage, head)
-    elif await _starts(storage, head) is Started.RUN:
-        return Next("share", (delivery, head, wanted is Delivered.CLAIM, is_late))
+    elif await _starts(storage, head) is StartDecision.RUN:
+        return Next("share", (delivery, head, wanted is DeliveryDecision.CLAIM, is_late))
     else:
         is_done = await storage.park(head, "conversation") is not None
         if is_done:
@@ -141,11 +141,11 @@ async def worker(desk: Desk, delivery: Delivery, is_late: bool) -> Next:  # noqa
     return Next("close", (delivery, is_done, head is not None and head.turn.has_share))
 
 
-async def _starts(storage: DurableStorage, head: Head) -> Started:
+async def _starts(storage: DurableStorage, head: Head) -> StartDecision:
     if not head.is_serial:
-        return Started.RUN
+        return StartDecision.RUN
     started = on_start(head, (await line_of(storage, head.context_id)).places)
-    if started is Started.JOIN:
+    if started is StartDecision.JOIN:
         return on_start(head, (await take_place(storage, head)).places)
     return started
 

@@ -34,12 +34,12 @@ class Rules:
     conflict: Callable[..., Exception] = rules.conflict
 
     # what a worker does
-    on_delivery: Callable[..., attempts.Delivered] = attempts.on_delivery
+    on_delivery: Callable[..., attempts.DeliveryDecision] = attempts.on_delivery
     on_current_turn: Callable[..., OperationParams] = attempts.on_current_turn
     waits_behind: Callable[..., bool] = attempts.waits_behind
     goes_on: Callable[..., bool] = attempts.goes_on
-    on_refusal: Callable[..., attempts.Refused] = attempts.on_refusal
-    on_lost_claim: Callable[..., attempts.Refused] = attempts.on_lost_claim
+    on_refusal: Callable[..., attempts.RefusalDecision] = attempts.on_refusal
+    on_lost_claim: Callable[..., attempts.RefusalDecision] = attempts.on_lost_claim
     is_stale: Callable[[Head, Head], bool] = attempts.is_stale
     may_give_up: Callable[..., bool] = attempts.may_give_up
     on_return: Callable[..., attempts.Returned] = attempts.on_return
@@ -58,7 +58,7 @@ class Rules:
     # cancels
     check_open: Callable[..., Head] = rules.check_open
     canceling: Callable[..., Head] = rules.canceling
-    on_cancel: Callable[..., attempts.Canceled] = attempts.on_cancel
+    on_cancel: Callable[..., attempts.CancelDecision] = attempts.on_cancel
 
     # shares of the workers
     may_park: Callable[..., bool] = attempts.may_park

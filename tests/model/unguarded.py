@@ -20,10 +20,10 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage.codec import Commits
 from a2a_serverless.tasks import attempts, rules
 from a2a_serverless.tasks.attempts import (
-    Canceled,
+    CancelDecision,
     DeadLettered,
-    Delivered,
-    Refused,
+    DeliveryDecision,
+    RefusalDecision,
     RetryPolicy,
     Returned,
 )
@@ -169,27 +169,27 @@ def is_always_applied(stored_id: str | None, commit_id: str) -> bool:
 
 def runs_finished_turns(
     head: Head | None, operation: Operation, *, receives: int, **delivery: bool
-) -> Delivered:
+) -> DeliveryDecision:
     wanted = attempts.on_delivery(head, operation, receives=receives, **delivery)
-    if wanted is Delivered.DROP and head is not None:
-        return Delivered.CLAIM if receives > 1 else Delivered.START
+    if wanted is DeliveryDecision.DROP and head is not None:
+        return DeliveryDecision.CLAIM if receives > 1 else DeliveryDecision.START
     return wanted
 
 
-def starts_without_a_claim(*args: Any, **kwargs: Any) -> Delivered:
+def starts_without_a_claim(*args: Any, **kwargs: Any) -> DeliveryDecision:
     wanted = attempts.on_delivery(*args, **kwargs)
-    return Delivered.START if wanted is Delivered.CLAIM else wanted
+    return DeliveryDecision.START if wanted is DeliveryDecision.CLAIM else wanted
 
 
 def starts_copies_without_a_claim(
     head: Head | None, operation: Operation, *, receives: int, **delivery: bool
-) -> Delivered:
+) -> DeliveryDecision:
     params = operation.params.model_copy(update={"copy_number": 0})
     first = operation.model_copy(update={"params": params})
     return attempts.on_delivery(head, first, receives=receives, **delivery)
 
 
-def does_not_see_the_request(head: Head | None, *args: Any, **kwargs: Any) -> Delivered:
+def does_not_see_the_request(head: Head | None, *args: Any, **kwargs: Any) -> DeliveryDecision:
     return attempts.on_delivery(head and replace(head, cancel=None), *args, **kwargs)
 
 
@@ -217,9 +217,9 @@ def begins_with_the_same_copy(head: Head, commit: Commit, **kwargs: Any) -> Step
 
 def claims_whatever_it_meets(
     head: Head | None, params: OperationParams, retry: RetryPolicy, **kwargs: Any
-) -> Refused:
+) -> RefusalDecision:
     met = attempts.on_lost_claim(head, params, retry, **kwargs)
-    return Refused.REBASE if met is Refused.FENCED else met
+    return RefusalDecision.REBASE if met is RefusalDecision.FENCED else met
 
 
 def claims_on_any_records(read: Head, newer: Head) -> bool:
@@ -227,24 +227,24 @@ def claims_on_any_records(read: Head, newer: Head) -> bool:
     return False
 
 
-def claims_beside_neighbours(*args: Any, **kwargs: Any) -> Refused:
+def claims_beside_neighbours(*args: Any, **kwargs: Any) -> RefusalDecision:
     return attempts.on_lost_claim(*args, **{**kwargs, "is_alone": True})
 
 
-def has_neighbours_at_any_time(*args: Any, **kwargs: Any) -> Delivered:
+def has_neighbours_at_any_time(*args: Any, **kwargs: Any) -> DeliveryDecision:
     return attempts.on_delivery(*args, **{**kwargs, "has_neighbours": False})
 
 
-def takes_no_release(head: Head, *args: Any, **kwargs: Any) -> Delivered:
+def takes_no_release(head: Head, *args: Any, **kwargs: Any) -> DeliveryDecision:
     claimed = with_fields(head, released=None)
     wanted = attempts.on_delivery(claimed, *args, **kwargs)
-    is_alone = wanted is Delivered.QUARANTINE
+    is_alone = wanted is DeliveryDecision.QUARANTINE
     return wanted if is_alone else attempts.on_delivery(head, *args, **kwargs)
 
 
-def gives_back_what_runs_alone(*args: Any, **kwargs: Any) -> Delivered:
+def gives_back_what_runs_alone(*args: Any, **kwargs: Any) -> DeliveryDecision:
     wanted = attempts.on_delivery(*args, **kwargs)
-    return Delivered.GIVE_BACK if wanted is Delivered.QUARANTINE else wanted
+    return DeliveryDecision.GIVE_BACK if wanted is DeliveryDecision.QUARANTINE else wanted
 
 
 def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:
@@ -273,22 +273,26 @@ def counts_claims_alone(head: Head, *, is_claimed: bool) -> int:
     return head.turn.attempts
 
 
-def goes_on_when_fenced(*args: Any, **kwargs: Any) -> Refused:
+def goes_on_when_fenced(*args: Any, **kwargs: Any) -> RefusalDecision:
     refused = attempts.on_refusal(*args, **kwargs)
-    return Refused.REBASE if refused is Refused.FENCED else refused
+    return RefusalDecision.REBASE if refused is RefusalDecision.FENCED else refused
 
 
-def goes_on_when_over(*args: Any, **kwargs: Any) -> Refused:
+def goes_on_when_over(*args: Any, **kwargs: Any) -> RefusalDecision:
     refused = attempts.on_refusal(*args, **kwargs)
-    return Refused.REBASE if refused is Refused.OVER else refused
+    return RefusalDecision.REBASE if refused is RefusalDecision.OVER else refused
 
 
 # -- cancels ---------------------------------------------------------------------------------
 
 
-def tells_the_running_agent_alone(head: Head, operation: Operation) -> Canceled:
+def tells_the_running_agent_alone(head: Head, operation: Operation) -> CancelDecision:
     way = attempts.on_cancel(head, operation)
-    return Canceled.ALONE if way is Canceled.PAUSED and operation.operation == "run" else way
+    return (
+        CancelDecision.ALONE
+        if way is CancelDecision.PAUSED and operation.operation == "run"
+        else way
+    )
 
 
 def cancels_without_a_deadline(head: Head, **kwargs: Any) -> Head:
@@ -467,6 +471,6 @@ def does_not_show_restarts(record: Record, after: Fold) -> Iterator[Event]:
     return events_of(replace(record, entries=kept), after)
 
 
-def runs_left_turns(head: Head | None, operation: Operation, **options: Any) -> Delivered:
+def runs_left_turns(head: Head | None, operation: Operation, **options: Any) -> DeliveryDecision:
     """Run what stands in line, as if it did not."""
     return attempts.on_delivery(head and with_fields(head, parked=""), operation, **options)

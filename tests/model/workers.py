@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from a2a_serverless.tasks.attempts import (
-    Canceled,
-    Delivered,
-    Failed,
-    Refused,
+    CancelDecision,
+    DeliveryDecision,
+    FailureDecision,
+    RefusalDecision,
     Returned,
     lease_end,
     on_failure,
@@ -180,7 +180,7 @@ class Attempts:
             has_neighbours=self._has_neighbours(worker),
         )
         label = f"{name}: reads HEAD and log, decides to {wanted.value}"
-        if wanted is Delivered.DROP:
+        if wanted is DeliveryDecision.DROP:
             return Move(label, with_worker(state, index, worker._replace(phase="over")))
         if wanted in _NOT_HERE:
             return Move(label, self._leave(state, index, worker, wanted))
@@ -191,12 +191,12 @@ class Attempts:
             return Move(f"{label}, gives up", with_worker(state, index, worker))
         if self._rules.keeps_delivery and _is_lost(state, worker):
             return Move(f"{name}: cannot keep its delivery", self._idle(state, index, worker))
-        if wanted is Delivered.CANCEL:
+        if wanted is DeliveryDecision.CANCEL:
             way = self._rules.on_cancel(seen.head, operation_of(op))
-            if way is Canceled.ALONE and _was_worked_on(state, worker):
+            if way is CancelDecision.ALONE and _was_worked_on(state, worker):
                 state = wrong(state, "an agent is not told that its task is canceled")
             worker = _canceling(worker, way)
-        elif wanted is Delivered.CLAIM:
+        elif wanted is DeliveryDecision.CLAIM:
             worker = worker._replace(phase="claim", goal="run")
         else:
             state = self._started(state, worker)
@@ -216,10 +216,10 @@ class Attempts:
         sent = send(state, worker.op._replace(alone=True))
         return Move(label, with_worker(sent, index, worker._replace(phase="over")))
 
-    def _leave(self, state: State, index: int, worker: Worker, wanted: Delivered) -> State:
+    def _leave(self, state: State, index: int, worker: Worker, wanted: DeliveryDecision) -> State:
         """Leave a turn that has to run alone: begin to pass it on, or give it back once more."""
         assert worker.seen is not None
-        if wanted is Delivered.QUARANTINE:
+        if wanted is DeliveryDecision.QUARANTINE:
             if worker.seen.head.turn.released is not None:
                 state = wrong(state, "a turn that was given back runs alone")
             passing = worker._replace(phase="pass on", seen=None)
@@ -385,10 +385,10 @@ class Attempts:
         """Whether the title to the turn still holds on HEAD as it is now."""
         newer = state.head
         match self._title(worker, newer, phase):
-            case Refused.OVER:
+            case RefusalDecision.OVER:
                 over = worker._replace(phase="over")
                 return Move(label, with_worker(state, index, over))
-            case Refused.FENCED:
+            case RefusalDecision.FENCED:
                 return Move(f"{label}, stops", self._idle(state, index, worker))
             case _:
                 assert newer is not None
@@ -402,7 +402,7 @@ class Attempts:
                 again = again._replace(phase=phase, claimed=claimed)
                 return Move(label, with_worker(state, index, again))
 
-    def _title(self, worker: Worker, newer: Seen | None, phase: str) -> Refused:
+    def _title(self, worker: Worker, newer: Seen | None, phase: str) -> RefusalDecision:
         rules, head = self._rules, newer.head if newer else None
         params = params_of(Op("run", worker.op.inc if worker.op else 0, worker.turn))
         if phase == "claim":
@@ -411,7 +411,7 @@ class Attempts:
         if phase == "fail" and not worker.token:
             assert worker.seen is not None
             may = head is not None and rules.may_give_up(head, params, seen=worker.seen.head)
-            return Refused.REBASE if may else Refused.OVER
+            return RefusalDecision.REBASE if may else RefusalDecision.OVER
         return rules.on_refusal(head, params, token=worker.token or None)
 
     # -- the thread beside the agent's loop ----------------------------------------------------
@@ -435,7 +435,7 @@ class Attempts:
     def _with_heartbeat(self, state: State, worker: Worker) -> Worker:
         """The heartbeat claims on HEAD as it is now, if its attempt may still write."""
         why = self._title(worker, state.head, "run")
-        return worker._replace(heartbeat=state.head if why is Refused.REBASE else None)
+        return worker._replace(heartbeat=state.head if why is RefusalDecision.REBASE else None)
 
     def _claim_beside(self, state: State, index: int, worker: Worker, label: str) -> Move:
         """The heartbeat does not know what its attempt has committed, and claims anyway."""
@@ -538,7 +538,7 @@ class Attempts:
             return
         spent = state._replace(budget=budget._replace(raises=budget.raises - 1))
         attempts = self._rules.attempts_started(seen.head, is_claimed=worker.claimed)
-        if on_failure(attempts, self._retry) is not Failed.AGAIN:
+        if on_failure(attempts, self._retry) is not FailureDecision.AGAIN:
             after = with_worker(spent, index, worker._replace(phase="fail"))
         elif worker.claimed:
             after = self._given_back(spent, index, worker)
@@ -595,14 +595,14 @@ class Attempts:
 
 _SENDS = {"hand on", "over", "pass on"}
 """Phases whose only request is one to the queue."""
-_RUNS = {Delivered.CLAIM, Delivered.START}
-_NOT_HERE = {Delivered.QUARANTINE, Delivered.GIVE_BACK}
+_RUNS = {DeliveryDecision.CLAIM, DeliveryDecision.START}
+_NOT_HERE = {DeliveryDecision.QUARANTINE, DeliveryDecision.GIVE_BACK}
 
 
-def _canceling(worker: Worker, way: Canceled) -> Worker:
-    token = "" if way in (Canceled.ALONE, Canceled.PAUSED) else worker.token
-    phase = "claim" if way is Canceled.CLAIMED else "cancel"
-    goal = "" if way is Canceled.ALONE else "cancel"
+def _canceling(worker: Worker, way: CancelDecision) -> Worker:
+    token = "" if way in (CancelDecision.ALONE, CancelDecision.PAUSED) else worker.token
+    phase = "claim" if way is CancelDecision.CLAIMED else "cancel"
+    goal = "" if way is CancelDecision.ALONE else "cancel"
     return worker._replace(phase=phase, goal=goal, token=token)
 
 

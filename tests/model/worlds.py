@@ -15,7 +15,7 @@ from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.table import Delete, Item, Key, Put, Write, are
 from a2a_serverless.tasks import attempts, blobs, rules
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore
-from a2a_serverless.tasks.conversation import First, Started, on_first
+from a2a_serverless.tasks.conversation import FirstDecision, StartDecision, on_first
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, OperationParams, SnapshotName
 from a2a_serverless.tasks.rules import Step
@@ -201,14 +201,14 @@ async def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def _runs(head: Head, line: Any) -> Started:
+def _runs(head: Head, line: Any) -> StartDecision:
     del head, line
-    return Started.RUN
+    return StartDecision.RUN
 
 
-def _stays(*args: Any, **options: Any) -> First:
+def _stays(*args: Any, **options: Any) -> FirstDecision:
     first = on_first(*args, **options)
-    return First.STAYS if first is First.DROP else first
+    return FirstDecision.STAYS if first is FirstDecision.DROP else first
 
 
 def _replaces_any(before: Head, after: Head, now_ms: int) -> Put:

@@ -9,7 +9,7 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.tasks.attempts import Canceled, on_cancel, overdue_cancel, overdue_turn
+from a2a_serverless.tasks.attempts import CancelDecision, on_cancel, overdue_cancel, overdue_turn
 from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Timing, canceling, check_open
 from tests.unit.tasks.heads import claimed, followed, moved, opened
@@ -20,13 +20,24 @@ PAUSED = moved(claimed(), TaskState.TASK_STATE_INPUT_REQUIRED)
 @pytest.mark.parametrize(
     ("head", "by_run", "by_cancel"),
     [
-        pytest.param(opened(), Canceled.ALONE, Canceled.WAITING, id="no agent has seen it"),
-        pytest.param(claimed(), Canceled.CLAIMED, Canceled.CLAIMED, id="an attempt has it"),
-        pytest.param(followed(PAUSED), Canceled.WAITING, Canceled.WAITING, id="a later turn waits"),
-        pytest.param(PAUSED, Canceled.PAUSED, Canceled.PAUSED, id="paused"),
+        pytest.param(
+            opened(), CancelDecision.ALONE, CancelDecision.WAITING, id="no agent has seen it"
+        ),
+        pytest.param(
+            claimed(), CancelDecision.CLAIMED, CancelDecision.CLAIMED, id="an attempt has it"
+        ),
+        pytest.param(
+            followed(PAUSED),
+            CancelDecision.WAITING,
+            CancelDecision.WAITING,
+            id="a later turn waits",
+        ),
+        pytest.param(PAUSED, CancelDecision.PAUSED, CancelDecision.PAUSED, id="paused"),
     ],
 )
-def test_how_a_task_is_canceled(head: Head, by_run: Canceled, by_cancel: Canceled) -> None:
+def test_how_a_task_is_canceled(
+    head: Head, by_run: CancelDecision, by_cancel: CancelDecision
+) -> None:
     """The agent is told of what it knows; a cancel operation tells it in any case."""
     assert on_cancel(head, operation("run", head)) is by_run
     assert on_cancel(head, operation("cancel", head)) is by_cancel

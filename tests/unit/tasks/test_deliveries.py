@@ -10,8 +10,8 @@ from a2a.types import TaskState
 
 from a2a_serverless.tasks.attempts import (
     DeadLettered,
-    Delivered,
-    Refused,
+    DeliveryDecision,
+    RefusalDecision,
     RetryPolicy,
     Returned,
     attempts_started,
@@ -60,10 +60,14 @@ def test_a_delivery_works_on_the_current_turn() -> None:
 
 @pytest.mark.parametrize(
     ("copy", "receives", "wanted"),
-    [(0, 1, Delivered.START), (0, 2, Delivered.CLAIM), (1, 1, Delivered.CLAIM)],
+    [
+        (0, 1, DeliveryDecision.START),
+        (0, 2, DeliveryDecision.CLAIM),
+        (1, 1, DeliveryDecision.CLAIM),
+    ],
 )
 def test_only_the_first_delivery_of_a_turn_starts_without_a_claim(
-    copy: int, receives: int, wanted: Delivered
+    copy: int, receives: int, wanted: DeliveryDecision
 ) -> None:
     """Only the first message's first delivery starts at once; redeliveries and copies claim."""
     sent = Operation(operation="run", params=OperationParams.of(opened(), 1, copy))
@@ -88,33 +92,33 @@ def test_a_refused_writer_stops_where_its_task_has_ended(
     head: Head | None, token: str | None
 ) -> None:
     """On a task that is gone or has ended, a refused write is over, inside an attempt or not."""
-    assert on_refusal(head, FIRST, token=token) is Refused.OVER
+    assert on_refusal(head, FIRST, token=token) is RefusalDecision.OVER
 
 
 def test_a_refused_attempt_stops_where_its_turn_is_over() -> None:
     """After the turn's end an attempt stops; a writer outside of any attempt writes again."""
-    assert on_refusal(PAUSED, FIRST, token="A") is Refused.OVER
-    assert on_refusal(PAUSED, FIRST, token=None) is Refused.REBASE
+    assert on_refusal(PAUSED, FIRST, token="A") is RefusalDecision.OVER
+    assert on_refusal(PAUSED, FIRST, token=None) is RefusalDecision.REBASE
 
 
 def test_a_refused_attempt_is_fenced_by_another_owner() -> None:
     """A refused attempt writes again unless another one owns the turn, which fences it."""
-    assert on_refusal(claimed(token="B"), FIRST, token="A") is Refused.FENCED
-    assert on_refusal(claimed(token="A"), FIRST, token="A") is Refused.REBASE
-    assert on_refusal(opened(), FIRST, token="A") is Refused.REBASE
-    assert on_refusal(claimed(token="B"), FIRST, token=None) is Refused.REBASE
+    assert on_refusal(claimed(token="B"), FIRST, token="A") is RefusalDecision.FENCED
+    assert on_refusal(claimed(token="A"), FIRST, token="A") is RefusalDecision.REBASE
+    assert on_refusal(opened(), FIRST, token="A") is RefusalDecision.REBASE
+    assert on_refusal(claimed(token="B"), FIRST, token=None) is RefusalDecision.REBASE
 
 
 @pytest.mark.parametrize("head", [*OVER, pytest.param(PAUSED, id="finished")])
 def test_a_lost_claim_ends_with_its_turn(head: Head | None) -> None:
     """A claim of a turn that is over, or of a task that is gone, is not repeated."""
-    assert on_lost_claim(head, FIRST, RETRY) is Refused.OVER
+    assert on_lost_claim(head, FIRST, RETRY) is RefusalDecision.OVER
 
 
 def test_a_lost_claim_is_repeated_while_there_are_attempts() -> None:
     """A lost claim is tried again on another's turn, unless its attempts are used up."""
-    assert on_lost_claim(claimed(token="B"), FIRST, RETRY) is Refused.REBASE
-    assert on_lost_claim(claimed(claimed(), token="B"), FIRST, RETRY) is Refused.FENCED
+    assert on_lost_claim(claimed(token="B"), FIRST, RETRY) is RefusalDecision.REBASE
+    assert on_lost_claim(claimed(claimed(), token="B"), FIRST, RETRY) is RefusalDecision.FENCED
 
 
 def test_a_turn_is_given_up_by_who_has_seen_its_last_attempt() -> None:
@@ -180,13 +184,13 @@ NEWER = Operation(operation="archive", params=FIRST)
 def test_an_operation_of_a_newer_release_is_given_back(head: Head) -> None:
     """An operation of a newer release is given back, also where its task has ended."""
     for one in (head, head if head.is_terminal else asked(head)):
-        assert on_delivery(one, NEWER, receives=1) is Delivered.GIVE_BACK
+        assert on_delivery(one, NEWER, receives=1) is DeliveryDecision.GIVE_BACK
 
 
 @pytest.mark.parametrize("head", [None, opened("j")])
 def test_an_operation_of_a_newer_release_is_dropped_with_its_task(head: Head | None) -> None:
     """An operation of a newer release is dropped where its task is gone."""
-    assert on_delivery(head, NEWER, receives=1) is Delivered.DROP
+    assert on_delivery(head, NEWER, receives=1) is DeliveryDecision.DROP
 
 
 @pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT])

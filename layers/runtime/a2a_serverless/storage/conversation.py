@@ -26,7 +26,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.codec import seconds
 from a2a_serverless.storage.table import STORED, Check, Delete, Item, Key, Put, Range, Write, are
-from a2a_serverless.tasks.conversation import MOST_WAITING, First, Place, on_first
+from a2a_serverless.tasks.conversation import MOST_WAITING, FirstDecision, Place, on_first
 from a2a_serverless.tasks.head import Head
 
 if TYPE_CHECKING:
@@ -178,9 +178,9 @@ async def _is_settled(storage: DurableStorage, context_id: str, line: Line) -> b
         now_ms=storage.clock.now_ms(),
         hold_s=storage.timing.hold_s,
     )
-    if first is First.WAKE and head is not None:
+    if first is FirstDecision.WAKE and head is not None:
         return await _wake(storage, head)
-    if first is First.DROP:
+    if first is FirstDecision.DROP:
         rest = line.without(place, storage.clock.now_ms())
         # Refused if the line has changed meanwhile: it is looked at again in either case.
         await storage.table.did(replaced(storage, context_id, line, rest))

@@ -28,7 +28,7 @@ LATE_MS: Final = 1000
 """Milliseconds on the queue after which a delivery is the sign of a backlog."""
 
 
-class Delivered(Enum):
+class DeliveryDecision(Enum):
     """The work that a delivery asks for."""
 
     DROP = "drop"
@@ -46,7 +46,7 @@ class Delivered(Enum):
     """Start the agent; its first commit claims the turn."""
 
 
-class Refused(Enum):
+class RefusalDecision(Enum):
     """The meaning of a refused write for its writer."""
 
     OVER = "over"
@@ -74,7 +74,7 @@ def on_delivery(
     receives: int,
     cannot_run: bool = False,
     has_neighbours: bool = False,
-) -> Delivered:
+) -> DeliveryDecision:
     """Return the work to do on a delivery, given HEAD as it is now.
 
     `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
@@ -92,24 +92,26 @@ def on_delivery(
     """
     params = operation.params
     if head is None or head.incarnation != params.incarnation:
-        return Delivered.DROP
+        return DeliveryDecision.DROP
     if operation.needs_newer:
-        return Delivered.GIVE_BACK
+        return DeliveryDecision.GIVE_BACK
     if head.is_terminal:
-        return Delivered.DROP
+        return DeliveryDecision.DROP
     if cannot_run or head.needs_newer:
-        return Delivered.GIVE_BACK
+        return DeliveryDecision.GIVE_BACK
     is_cancel = head.cancel is not None or operation.operation == "cancel"
     if not is_cancel and (is_over(head, params) or not head.turn.is_open):
-        return Delivered.DROP
+        return DeliveryDecision.DROP
     if has_neighbours and runs_alone(head):
-        return Delivered.QUARANTINE
+        return DeliveryDecision.QUARANTINE
     if is_cancel:
-        return Delivered.CANCEL
+        return DeliveryDecision.CANCEL
     if head.turn.parked:  # an earlier copy: the turn gets another one when it is woken
-        return Delivered.DROP
+        return DeliveryDecision.DROP
     is_first = receives == 1 and params.copy_number == 0
-    return Delivered.START if is_first and head.turn.token is None else Delivered.CLAIM
+    return (
+        DeliveryDecision.START if is_first and head.turn.token is None else DeliveryDecision.CLAIM
+    )
 
 
 def comes_late(operation: Operation, *, waited_ms: int, line_stands: bool) -> bool:
@@ -161,34 +163,36 @@ def goes_on(head: Head | None, *, worked_on: Head) -> bool:
     return head is not None and head.turn.number != worked_on.turn.number
 
 
-def on_refusal(head: Head | None, params: OperationParams, *, token: str | None) -> Refused:
+def on_refusal(head: Head | None, params: OperationParams, *, token: str | None) -> RefusalDecision:
     """Return what the writer does after its commit was refused by a changed HEAD or by the fence.
 
     A turn that is unclaimed or still this attempt's can be written to again. `token` None is a
     writer outside of any attempt: it only needs a task that has not ended.
     """
     if head is None or head.incarnation != params.incarnation or head.is_terminal:
-        return Refused.OVER
+        return RefusalDecision.OVER
     if token is None:
-        return Refused.REBASE
+        return RefusalDecision.REBASE
     if is_over(head, params):
-        return Refused.OVER
-    return Refused.REBASE if head.turn.token in (None, token) else Refused.FENCED
+        return RefusalDecision.OVER
+    return RefusalDecision.REBASE if head.turn.token in (None, token) else RefusalDecision.FENCED
 
 
 def on_lost_claim(
     head: Head | None, params: OperationParams, retry: RetryPolicy, *, is_alone: bool = True
-) -> Refused:
+) -> RefusalDecision:
     """Return what an attempt does after its claim was refused because HEAD had changed.
 
     A claim takes the turn from any attempt that has it, as long as the turn has an attempt left.
     An attempt that is not `is_alone` in its process does not claim a turn that `runs_alone`.
     """
     if head is None or is_over(head, params):
-        return Refused.OVER
+        return RefusalDecision.OVER
     is_in_danger = runs_alone(head) and not is_alone
     return (
-        Refused.FENCED if is_in_danger or retry.is_exhausted(head.turn.attempts) else Refused.REBASE
+        RefusalDecision.FENCED
+        if is_in_danger or retry.is_exhausted(head.turn.attempts)
+        else RefusalDecision.REBASE
     )
 
 
@@ -231,7 +235,7 @@ def on_return(state: TaskState | None) -> Returned:
     return Returned.ENDS_TURN if is_waiting else Returned.AT_FAULT
 
 
-class Canceled(Enum):
+class CancelDecision(Enum):
     """The way in which a worker ends a task as canceled."""
 
     ALONE = "alone"
@@ -244,17 +248,17 @@ class Canceled(Enum):
     """Claim the turn, so that its attempt stops; tell the agent, then end the task."""
 
 
-def on_cancel(head: Head, operation: Operation) -> Canceled:
+def on_cancel(head: Head, operation: Operation) -> CancelDecision:
     """Return how to cancel the task of `head`.
 
     The agent is told if it has had a turn of the task, or if the operation itself is "cancel".
     """
     agent_knows_it = head.turn.number > 1 or not head.turn.is_open or head.turn.token is not None
     if not agent_knows_it and operation.operation != "cancel":
-        return Canceled.ALONE
+        return CancelDecision.ALONE
     if not head.turn.is_open:
-        return Canceled.PAUSED
-    return Canceled.CLAIMED if head.turn.token is not None else Canceled.WAITING
+        return CancelDecision.PAUSED
+    return CancelDecision.CLAIMED if head.turn.token is not None else CancelDecision.WAITING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,7 +398,7 @@ def ready_at(head: Head) -> int:
     return max(released.until, released.at or 0)
 
 
-class Failed(Enum):
+class FailureDecision(Enum):
     """What follows an attempt that has failed."""
 
     AGAIN = "again"
@@ -407,15 +411,19 @@ class Failed(Enum):
 
 def on_failure(
     attempts: int, retry: RetryPolicy, *, is_at_fault: bool = False, is_final: bool = False
-) -> Failed:
+) -> FailureDecision:
     """Return what follows the failure of attempt `attempts` of its turn, counted from 1.
 
     `is_at_fault`: the agent has emitted what no task can hold. `is_final`: the agent has declared
     that trying again cannot help.
     """
     if is_at_fault:
-        return Failed.AT_FAULT
-    return Failed.GAVE_UP if is_final or retry.is_exhausted(attempts) else Failed.AGAIN
+        return FailureDecision.AT_FAULT
+    return (
+        FailureDecision.GAVE_UP
+        if is_final or retry.is_exhausted(attempts)
+        else FailureDecision.AGAIN
+    )
 
 
 def lease_end(now_ms: int, timing: Timing) -> int:
@@ -457,11 +465,11 @@ def on_dead_letter(
     when no attempt can begin, as in an outage of the storage; no task fails because of that.
     """
     wanted = on_delivery(head, operation, receives=1)
-    if head is None or wanted is Delivered.DROP:
+    if head is None or wanted is DeliveryDecision.DROP:
         return DeadLettered.DROP
-    if wanted is Delivered.CANCEL:
+    if wanted is DeliveryDecision.CANCEL:
         return DeadLettered.CANCEL
-    if wanted is Delivered.GIVE_BACK:
+    if wanted is DeliveryDecision.GIVE_BACK:
         return DeadLettered.LEAVE if head.turn.is_open else DeadLettered.DROP
     if retry.is_exhausted(head.turn.attempts):
         return DeadLettered.FAIL

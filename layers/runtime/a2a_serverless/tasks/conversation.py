@@ -43,7 +43,7 @@ class Place(NamedTuple):
         return (self.task_id, self.incarnation) == (head.task_id, head.incarnation)
 
 
-class Started(Enum):
+class StartDecision(Enum):
     """The work of a worker that has received a turn of a conversation with a line."""
 
     RUN = "run"
@@ -54,17 +54,17 @@ class Started(Enum):
     """Leave the turn, pass the conversation on, and acknowledge: another turn is first."""
 
 
-def on_start(head: Head, line: Sequence[Place]) -> Started:
+def on_start(head: Head, line: Sequence[Place]) -> StartDecision:
     """Return the work on the current turn of `head`, given the line of its conversation.
 
     The place of a later turn of the task is as good: that turn waits for this one.
     """
     if line and line[0].is_of(head) and line[0].turn >= head.turn.number:
-        return Started.RUN
-    return Started.LEAVE if Place.of(head) in line else Started.JOIN
+        return StartDecision.RUN
+    return StartDecision.LEAVE if Place.of(head) in line else StartDecision.JOIN
 
 
-class First(Enum):
+class FirstDecision(Enum):
     """What becomes of the turn at the first place of a line."""
 
     STAYS = "stays"
@@ -83,7 +83,7 @@ def on_first(
     waiting: int,
     now_ms: int,
     hold_s: float,
-) -> First:
+) -> FirstDecision:
     """Return what becomes of the first turn of a line, given HEAD of its task as it is now.
 
     `since` is when its place became the first, in milliseconds, and `waiting` how many turns wait
@@ -92,13 +92,13 @@ def on_first(
     waits for a share of the workers keeps it: it runs when it is its caller's turn.
     """
     if head is None or not place.is_of(head) or head.is_over(place.turn):
-        return First.DROP
+        return FirstDecision.DROP
     if head.cancel is not None or head.turn.parked == "share":
-        return First.STAYS
+        return FirstDecision.STAYS
     if head.turn.parked == "conversation":
-        return First.WAKE
+        return FirstDecision.WAKE
     is_too_long = now_ms - _ran_until(head, since) > hold_s * 1000
-    return First.DROP if waiting and is_too_long else First.STAYS
+    return FirstDecision.DROP if waiting and is_too_long else FirstDecision.STAYS
 
 
 def _ran_until(head: Head, since: int) -> int:

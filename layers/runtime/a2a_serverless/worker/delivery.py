@@ -46,8 +46,8 @@ from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import (
     MOST_INTERRUPTIONS,
     NEWER_DELAY_S,
-    Canceled,
-    Delivered,
+    CancelDecision,
+    DeliveryDecision,
     after_interruption,
     comes_late,
     early_s,
@@ -61,7 +61,7 @@ from a2a_serverless.tasks.attempts import (
     ready_at,
     waits_behind,
 )
-from a2a_serverless.tasks.conversation import Started, on_start
+from a2a_serverless.tasks.conversation import StartDecision, on_start
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, FailedBy, Head, Operation, plain_state
 from a2a_serverless.tasks.identity import Scope, new_token
@@ -289,18 +289,18 @@ class Delivery:
             cannot_run=log is not None and log.cannot_run,
             has_neighbours=self._quarantine is not None,
         )
-        if log is None or wanted is Delivered.DROP:
+        if log is None or wanted is DeliveryDecision.DROP:
             self._log(logging.INFO, "dropped", "Delivery dropped")
             if log is not None and log.head.serial_from:
                 # The process that ended or parked the turn may have died before it passed it on.
                 await pass_on(self._storage, log.head.context_id)
             return DONE
-        if wanted is Delivered.GIVE_BACK:
+        if wanted is DeliveryDecision.GIVE_BACK:
             self._log(logging.WARNING, "needs_newer", f"Delivery given back: {_NEWER}")
             return again(NEWER_DELAY_S)
-        if wanted is Delivered.CANCEL:
+        if wanted is DeliveryDecision.CANCEL:
             return await self._cancel(log)
-        if wanted is Delivered.QUARANTINE and self._quarantine is not None:
+        if wanted is DeliveryDecision.QUARANTINE and self._quarantine is not None:
             # If this process dies before it has acknowledged, the operation is sent once more under
             # the same deduplication id, or finds its turn finished.
             await send_operation(self._quarantine, self._operation)
@@ -310,7 +310,7 @@ class Delivery:
         if wait_s := early_s(log.head, now_ms=self._adapter.clock.now_ms()):
             self._log(logging.INFO, "early", "Delivery given back: its turn waits")
             return again(wait_s)
-        return await self._start(log, claims_first=wanted is Delivered.CLAIM)
+        return await self._start(log, claims_first=wanted is DeliveryDecision.CLAIM)
 
     async def _cancel(self, log: Log) -> Verdict:
         """Cancel a task that no agent works on; its agent is told if it has seen the task."""
@@ -318,16 +318,16 @@ class Delivery:
         adapter, way = self._adapter, on_cancel(log.head, self._operation)
         works_on(log)
         # A paused task has no turn to claim: its last attempt is over, and no other one follows.
-        token = None if way is Canceled.PAUSED else new_token()
+        token = None if way is CancelDecision.PAUSED else new_token()
         run = await self._made(log, canceled_turn_of(log, spans.trace_context()), token)
         try:
             with observed_cancel(log):
                 async with run.lease.keeping_delivery():
                     # Claimed first: its last attempt may still run, and can write nothing from here
                     # on.
-                    if way is Canceled.CLAIMED:
+                    if way is CancelDecision.CLAIMED:
                         await run.lease.take_over(log, adapter.retry)
-                    if way is Canceled.ALONE:
+                    if way is CancelDecision.ALONE:
                         await cancel_task(self._storage, log.head)
                     else:
                         await run.cancel()
@@ -351,7 +351,7 @@ class Delivery:
         found: Mapping[str, Item] | None = None
         if head.is_serial:
             started, found = await self._place_of(head)
-            if started is Started.LEAVE:
+            if started is StartDecision.LEAVE:
                 return await self._stand_in_line(head)
         elif self._storage.is_serial and self._handle.sent_at > adapter.since:
             self._log(logging.WARNING, "no_place", _NO_PLACE)
@@ -499,14 +499,14 @@ class Delivery:
 
     # -- other turns -------------------------------------------------------------------------------
 
-    async def _place_of(self, head: Head) -> tuple[Started, Mapping[str, Item] | None]:
+    async def _place_of(self, head: Head) -> tuple[StartDecision, Mapping[str, Item] | None]:
         """Return whether the turn has its conversation, and what is stored of that.
 
         A turn that finds the line full runs beside it: the condition on the state parts them.
         """
         found = await found_in(self._storage, head.context_id)
         started = on_start(head, Line.of(found.get(LINE)).places)
-        if started is Started.JOIN:
+        if started is StartDecision.JOIN:
             # Decided on the line as it is stored: others may have joined since it was read.
             line = await take_place(self._storage, head)
             return on_start(head, line.places), None

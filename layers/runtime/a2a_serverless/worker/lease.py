@@ -33,7 +33,7 @@ from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.activity import process_name
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.tasks.attempts import (
-    Refused,
+    RefusalDecision,
     RetryPolicy,
     is_over,
     is_stale,
@@ -563,11 +563,11 @@ class Lease:
         log.log(level, text, *args, extra=extra, exc_info=cause)
 
 
-def _unless(met: Refused, head: Head | None) -> Head:
+def _unless(met: RefusalDecision, head: Head | None) -> Head:
     """Return HEAD for another try, or raise the error for the refusal that was `met`."""
-    if head is None or met is Refused.OVER:
+    if head is None or met is RefusalDecision.OVER:
         raise TurnFinishedError(_OVER)
-    if met is Refused.FENCED:
+    if met is RefusalDecision.FENCED:
         raise FencedError(current_version=head.version)
     return head
 

@@ -15,7 +15,7 @@ from a2a_serverless.queues.fifo import DONE, Verdict, again
 from a2a_serverless.storage.endings import ending, gave_up, stated
 from a2a_serverless.tasks.attempts import (
     MOST_STARTS,
-    Failed,
+    FailureDecision,
     RetryPolicy,
     after_interruption,
     after_passing,
@@ -151,9 +151,9 @@ class Settlement:
             is_at_fault=isinstance(error, InvalidAgentEventError | InvalidArgumentError),
             is_final=bool(why) or is_final(error.__cause__),
         )
-        if wanted is Failed.AGAIN:
+        if wanted is FailureDecision.AGAIN:
             return await self._give_back()
-        last = self._at_fault() if wanted is Failed.AT_FAULT else self._gave_up(why)
+        last = self._at_fault() if wanted is FailureDecision.AT_FAULT else self._gave_up(why)
         self._outbox.put(*last.entries, wanted=replace(last, failed=self.end))
         await self._outbox.flush()
         return DONE

@@ -29,13 +29,13 @@ from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.finding import opened_at
 from a2a_serverless.storage.table import Item, Key
 from a2a_serverless.tasks.attempts import (
-    Delivered,
+    DeliveryDecision,
     comes_late,
     early_s,
     may_park,
     on_delivery,
 )
-from a2a_serverless.tasks.conversation import Started, on_start
+from a2a_serverless.tasks.conversation import StartDecision, on_start
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.worker.failures import log_exceptions
@@ -232,12 +232,12 @@ class Shares:
         head = await storage.head(params.task_id)
         shares = self._quarantine is not None
         wanted = on_delivery(head, operation, receives=handle.attempt, has_neighbours=shares)
-        if head is None or wanted is Delivered.DROP:
+        if head is None or wanted is DeliveryDecision.DROP:
             # The process that ended or parked the turn may have died before it passed it on.
             if head is not None and head.serial_from:
                 await pass_on(storage, head.context_id)
             return _Sorted.MOVED
-        if wanted is Delivered.QUARANTINE and self._quarantine is not None:
+        if wanted is DeliveryDecision.QUARANTINE and self._quarantine is not None:
             # Sent before it is acknowledged: a crash in between sends it twice, under one
             # deduplication id.
             await self._quarantine.send(operation)
@@ -250,7 +250,7 @@ class Shares:
             return _Sorted.STAYS
         if head.is_serial:
             line = await line_of(storage, head.context_id)
-            if on_start(head, line.places) is Started.LEAVE:
+            if on_start(head, line.places) is StartDecision.LEAVE:
                 is_left = await storage.park(head, "conversation") is not None
                 # The turn before it may have ended before this one was parked, and have woken
                 # nobody.
