@@ -41,7 +41,7 @@ async def preflight(deployment: Deployment, subject: Subject) -> Figures:
     """Ask it of the stack as it is, of edits that lose data, and of a new stack."""
     before = await _change_sets(deployment, deployment.name)
     said = await _preflight(deployment)
-    require("keeps its table, queues and secrets" in said, f"of the stack as it is: {said}")
+    require("keeps its table, bucket, queues and secrets" in said, f"of the stack as it is: {said}")
     for argument, words in REFUSED.items():
         said = await _preflight(deployment, argument)
         require(words in said, f"of {argument}: {said}")

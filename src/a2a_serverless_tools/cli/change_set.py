@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ _NEW_VALUE: Final = "GenerateSecretString"
 _KEYS: Final = "AttributeDefinitions"
 """A table is replaced if one of these has another type, and not if one is added."""
 _NAMED_BY_SAM: Final = "samcli-deploy"
+_TOLD: Final = re.compile(r"Changeset created successfully\. (\S+)")
 _SAM: Final = Path(".venv", "sam", "bin")
 """Where a project has SAM, by its Makefile."""
 _PATIENCE: Final = {"Delay": 1, "MaxAttempts": 300}
@@ -84,26 +86,62 @@ def change_set(folder: Path, stack: str, options: Sequence[str]) -> Iterator[Cha
     """Yield what `sam deploy` with these options would change of a stack, for the block.
 
     At its end the change set is deleted, and with it a stack that is there for it alone; also
-    after a failure, Ctrl-C and SIGTERM.
+    after a failure. Ctrl-C and SIGTERM take effect after that: what SAM has asked CloudFormation
+    for may be there only when SAM has ended.
 
     Raises:
         ConfigurationError: there is no SAM, or SAM or CloudFormation refuses to deploy.
         ClientError: what SAM has made cannot be read or deleted.
+        KeyboardInterrupt: a signal has come.
     """
     command = [_sam(folder), "deploy", "--no-execute-changeset", "--no-fail-on-empty-changeset"]
     client = aws.client("cloudformation")
     is_new = described(stack) is None
-    others = _made(client, stack)
-    then = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    others = _listed(client, stack)
+    with _signals_later():
+        say(
+            "sam deploy uploads what was built, and asks CloudFormation what would change; Ctrl-C"
+            " takes effect when it has ended"
+        )
+        ended = subprocess.run(  # noqa: S603 - a program that the user has installed
+            [*command, "--stack-name", stack, *options],
+            check=False,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            process_group=0,  # a terminal's Ctrl-C is not for SAM
+        )
+        # SAM tells it of a change set that can be executed. Else it is one of those that were not
+        # there before, as one may be that somebody else makes at the same time.
+        made = {*_TOLD.findall(ended.stdout)} or _listed(client, stack) - others
+        try:
+            if ended.returncode != 0:
+                raise ConfigurationError(_refusal(ended.stdout))
+            yield _described(client, made)
+        finally:
+            _delete(client, made)
+            if is_new and not _listed(client, stack):
+                _delete_stack(client, stack)
+
+
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Have SIGINT and SIGTERM end the command behind a block, and not in it."""
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
-        say("sam deploy uploads what was built, and asks CloudFormation what would change")
-        _run([*command, "--stack-name", stack, *options], folder)
-        yield _described(client, _made(client, stack) - others)
+        yield
     finally:
-        _delete(client, stack, others)
-        if is_new and not _made(client, stack):
-            _delete_stack(client, stack)
-        signal.signal(signal.SIGTERM, then)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            raise KeyboardInterrupt
 
 
 def _sam(folder: Path) -> str:
@@ -113,31 +151,16 @@ def _sam(folder: Path) -> str:
     return found
 
 
-def _run(command: Sequence[str], folder: Path) -> None:
-    """Run SAM.
-
-    Raises:
-        ConfigurationError: it has failed; the sentence is its own.
-    """
-    ended = subprocess.run(  # noqa: S603 - a program that the user has installed
-        command,
-        check=False,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
-    if ended.returncode != 0:
-        _, found, reason = ended.stdout.rpartition("Error: ")
-        lines = [line.strip() for line in reason.splitlines() if line.strip()]
-        reason = " ".join(lines if found else lines[-1:])
-        raise ConfigurationError(f"sam deploy was refused: {reason} Nothing was changed.")
+def _refusal(output: str) -> str:
+    """Return why SAM has failed, in its own words."""
+    _, found, reason = output.rpartition("Error: ")
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    reason = " ".join(lines if found else lines[-1:])
+    return f"sam deploy was refused: {reason} Nothing was changed."
 
 
-def _made(client: Any, stack: str) -> set[str]:
-    """Return the ids of the change sets of a stack that SAM has made."""
+def _listed(client: Any, stack: str) -> set[str]:
+    """Return the ids of the change sets of a stack that SAM has made, whoever has started it."""
     if described(stack) is None:
         return set()
     pages = client.get_paginator("list_change_sets").paginate(StackName=stack)
@@ -156,11 +179,11 @@ def _described(client: Any, made: set[str]) -> ChangeSet:
     return ChangeSet(parameters=frozenset(parameters), changes=changes)
 
 
-def _delete(client: Any, stack: str, others: set[str]) -> None:
-    """Delete the change sets of a stack beside others."""
+def _delete(client: Any, made: set[str]) -> None:
+    """Delete change sets."""
     from botocore.exceptions import WaiterError
 
-    for name in _made(client, stack) - others:
+    for name in made:
         with suppress(WaiterError):  # it has failed, as one without changes does
             client.get_waiter("change_set_create_complete").wait(
                 ChangeSetName=name, WaiterConfig=_PATIENCE

@@ -151,7 +151,7 @@ def _preflight(options: Namespace) -> int:
     if faults:
         return 2
     if present is not None:
-        compared = f"the stack {stack} keeps its table, queues and secrets"
+        compared = f"the stack {stack} keeps its table, bucket, queues and secrets"
     elif stack:
         compared = f"there is no stack {stack} in {region} yet, so it is new"
     else:

@@ -177,7 +177,7 @@ def new(name: str, property_: str) -> str:
 def test_what_an_update_would_replace(
     deployed: Deployed, run: Run, change: dict[str, Any], words: list[str]
 ) -> None:
-    """The table, queues and secrets are named that would be another or gone, and nothing else."""
+    """What keeps data and would be another or gone is named, and nothing else."""
     deployed.changes = [change]
     said = run("preflight")
     _, *found = said.err.splitlines()
@@ -210,7 +210,7 @@ def test_a_sound_update(deployed: Deployed, run: Run) -> None:
     """The answer says that all is well, and the change set that SAM has made is gone."""
     said = run("preflight")
     assert (said.code, said.out) == (0, "")
-    assert "the stack mine keeps its table, queues and secrets" in said.err
+    assert "the stack mine keeps its table, bucket, queues and secrets" in said.err
     options = "--stack-name mine --config-env default --region eu-central-1"
     wanted = f"deploy --no-execute-changeset --no-fail-on-empty-changeset {options}"
     assert deployed.calls_of_sam.read_text().strip() == wanted
@@ -251,12 +251,34 @@ def test_what_cloudformation_refuses(deployed: Deployed, run: Run, how: str, sai
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_preflight(deployed: Deployed, run: Run, number: int) -> None:
-    """What SAM has made is gone then, too."""
-    deployed.sam_ends(f"kill -{number} $PPID; exec sleep 60")
+    """SAM is waited for, and what it makes meanwhile is gone; a second signal changes nothing."""
+    made = deployed.made
+    deployed.sam_ends(f"rm {made}; kill -{number} $PPID; sleep 0.5; echo > {made}")
+
+    def interrupted(params: dict[str, Any]) -> Any:
+        os.kill(os.getpid(), number)
+        return deployed._deleted(params)
+
+    deployed.answers["cloudformation.DeleteChangeSet"] = interrupted
     with suppress(KeyboardInterrupt):
         assert run("preflight").code == 130
     assert deployed.called[-1] == "cloudformation.DeleteChangeSet"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_change_set_that_others_make_meanwhile(deployed: Deployed, run: Run) -> None:
+    """SAM tells which one is its own; that of another deployment stays, and is not read."""
+    deployed.sam_ends("echo; echo 'Changeset created successfully. arn:samcli-deploy2'")
+    listed = deployed.listed
+
+    def with_another() -> list[dict[str, Any]]:
+        name = "samcli-deploy3"
+        another = [{"ChangeSetName": name, "ChangeSetId": f"arn:{name}"}]
+        return listed() + (another if deployed.made.exists() else [])
+
+    deployed.listed = with_another  # type: ignore[method-assign]
+    assert run("preflight").code == 0
+    assert deployed.called.count("cloudformation.DeleteChangeSet") == 1
 
 
 @pytest.mark.parametrize(
