@@ -46,8 +46,8 @@ class TaskFilter:
     reason: str = ""
     """The error of a failure, or what an open turn waits for; `NO_REASON`: none is known."""
     text: str = ""
-    """What caller, tenant, context, reason, holder, correlation id or first line contain, whatever
-    the case, or the id begins with."""
+    """What caller, tenant, context, reason, holder or first line contain, whatever the case, what
+    the id begins with, or the correlation id or the scope is."""
     context: str = ""
     since: str = ""
     until: str = ""
@@ -75,6 +75,10 @@ class TaskFilter:
             )
         if given.tenant and not given.user:
             raise InvalidArgumentError("A tenant is part of a caller's name: name the caller, too.")
+        if given.user and given.scope not in ("", given.owner):
+            raise InvalidArgumentError(
+                f"The scope {given.scope} is not that of {given.user}: leave one of both out."
+            )
         if given.context:
             check_context_id(given.context)
         given.at(0)

@@ -159,9 +159,12 @@ class TaskRow:
         """Return True if the row, with what is known of it, contains a casefolded text."""
         asked = self.asked
         shown = (asked.caller, asked.tenant, asked.line, self.head.context_id, self.reason)
-        exact = (self.why.correlation_id if self.why else "", self.head.scope)
-        begins = self.head.task_id.casefold().startswith(text)
-        return begins or text in exact or any(text in o.casefold() for o in (*shown, self.holder))
+        whole = (self.why.correlation_id if self.why else "", self.head.scope)
+        return (
+            self.head.task_id.casefold().startswith(text)
+            or any(text == one.casefold() for one in whole)
+            or any(text in one.casefold() for one in (*shown, self.holder))
+        )
 
     def notes(self, now_ms: int) -> list[str]:
         """Return what a person should know of the task besides its state."""
@@ -331,8 +334,9 @@ class Lists:
     async def _with_text(self, which: TaskFilter) -> Rows:
         """Return those of the newest `_SEARCHED` tasks of a list that contain the filter's text."""
         rest, looked, wanted = replace(which, text=""), 0, which.text.casefold()
-        given = Rows(rows=()) if which.owner else await self._with_reference(wanted)
-        rows, after = {row.key: row for row in await self.described(given)}, ""
+        # `created` is where a list of all owners ends, and not an index of what failed.
+        failed = await self._with_reference(wanted, replace(rest, created=""))
+        rows, after = {row.key: row for row in await self.described(failed)}, ""
         while looked < _SEARCHED:
             page = await self.page(rest, after=after, limit=100)
             looked += page.looked.count if page.looked else len(page.rows)
@@ -343,14 +347,15 @@ class Lists:
                 break
         return Rows(rows=tuple(rows.values()), searched=looked)
 
-    async def _with_reference(self, correlation_id: str) -> Rows:
-        """Return the failed task whose client was given a correlation id, of all that are kept."""
+    async def _with_reference(self, correlation_id: str, which: TaskFilter) -> Rows:
+        """Return those of a filter whose client was given a correlation id, of all that failed."""
         look = await tasks_in_trouble(self._storage, limit=MOST_NOTED)
         while True:
             own = [o for o in look.found if o.why and o.why.correlation_id == correlation_id]
             if own or not look.after:
-                heads = await named_heads(self._storage, own)
-                return Rows(rows=tuple(TaskRow(head=o, why=o.attention) for o in heads.values()))
+                heads = (await named_heads(self._storage, own)).values()
+                fitting = [head for head in heads if await self.has(which, head)]
+                return Rows(rows=tuple(TaskRow(head=o, why=o.attention) for o in fitting))
             look = await tasks_in_trouble(self._storage, after=look.after, limit=MOST_NOTED)
 
     async def _of_owner(self, which: TaskFilter, after: str, limit: int) -> Rows:

@@ -295,6 +295,7 @@ def test_a_look_at_a_queue_asks_all_servers(
         (("tasks", "--counts"), "--counts counts the tasks of one owner"),
         (("tasks", "--tenant", "acme"), "A tenant is part of a caller's name"),
         (("tasks", "--scope", "x"), "x is no scope"),
+        (("tasks", "--user", "ann", "--scope", BOB.digest), "is not that of ann: leave one of"),
         (("task", "t", "--follow", "--json"), "--follow shows events"),
         (("undecodable", "show"), "needs the id of a message"),
         (("undecodable",), "A2A_UNDECODABLE_QUEUE is not set"),

@@ -330,6 +330,33 @@ async def test_a_correlation_id_is_found_however_long_ago(
     assert [row.head.task_id for row in page.rows] == ["old"]
 
 
+@pytest.mark.parametrize(
+    ("chosen", "is_found"),
+    [
+        ({"state": "failed"}, True),
+        ({"scope": ANN.digest}, True),
+        ({"attention": "failed", "reason": "ValueError"}, True),
+        ({"state": "canceled"}, False),
+        ({"scope": BOB.digest}, False),
+        ({"context": "other"}, False),
+        ({"since": "1h"}, False),
+        ({"attention": "rejected"}, False),
+    ],
+)
+async def test_a_correlation_id_beside_other_choices(
+    storage: DurableStorage,
+    inspector: Inspector,
+    clock: ManualClock,
+    chosen: dict[str, str],
+    is_found: bool,  # noqa: FBT001
+) -> None:
+    """Its task has to be one of those that they choose, of an owner, too."""
+    await failed(storage, await asked(storage, "old"))
+    clock.advance(86_400)
+    page = await inspector.lists.page(TaskFilter(text=REFERENCE, **chosen))
+    assert [row.head.task_id for row in page.rows] == ["old"] * is_found
+
+
 async def test_an_owner_is_found_by_the_digest(storage: DurableStorage, person: Person) -> None:
     """It leads to the owner's list."""
     await asked(storage, "t")
