@@ -169,11 +169,9 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
     question = f"{ACTS[act].capitalize()} {options.id}, which is {state}?"
     if not options.dry_run and not agreed(question, options):
         return refuse(_NOTHING_DONE)
-    do = acts.preview if options.dry_run else acts.on_one
+    hook = getattr(options, "webhook", None) or ""
     try:
-        said = await do(
-            act, options.id, scopes[0], config_id=getattr(options, "webhook", None) or ""
-        )
+        said = await acts.on_one(act, options.id, scopes[0], config_id=hook, is_dry=options.dry_run)
     except errors.TaskNotFoundError:
         return refuse(missing)
     except (
@@ -201,8 +199,11 @@ async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter, 
     if table.note:
         print(table.note)
     if plan.after:
-        times = {"after": plan.after, "since": plan.which.since, "until": plan.which.until}
-        rest = " ".join(f"--{name} {value}" for name, value in times.items() if value)
+        which = plan.which
+        times = {"since": which.since, "until": which.until, "created": which.created}
+        rest = " ".join(
+            f"--{name} {at}" for name, at in ({"after": plan.after} | times).items() if at
+        )
         print(f"There may be more: go on with {rest}")
     if options.dry_run:
         return 0

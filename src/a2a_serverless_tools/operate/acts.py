@@ -142,22 +142,6 @@ class Acts:
             self._journal = await Journal.of(self._storage)
         return self._journal
 
-    async def preview(self, act: Act, task_id: str, scope: str, *, config_id: str = "") -> str:
-        """Return whether an act fits a task, as a sentence; change nothing.
-
-        With `config_id` it is about that webhook alone.
-
-        Raises:
-            TaskNotFoundError: there is no such task.
-        """
-        storage = self._storage.for_scope(Scope(scope))
-        head = await storage.head(task_id)
-        if head is None:
-            if act != "delete" or not await has_remains(storage, task_id):
-                raise TaskNotFoundError
-            return "What is left of it can be deleted."
-        return await self._why_not(act, storage, head, None, config_id) or "It can be done."
-
     async def on_one(
         self,
         act: Act,
@@ -166,11 +150,13 @@ class Acts:
         *,
         which: TaskFilter | None = None,
         config_id: str = "",
+        is_dry: bool = False,
     ) -> str:
         """Do something with one task; return what was done, as a sentence.
 
         Of a task whose HEAD is gone `delete` deletes the rest. With `which` the task has to be one
-        of those still. With `config_id` that webhook alone is redelivered to.
+        of those still. With `config_id` that webhook alone is redelivered to. With `is_dry` nothing
+        is changed, and what cannot be done is raised all the same.
 
         Raises:
             TaskNotFoundError: there is no such task.
@@ -185,6 +171,10 @@ class Acts:
             self._backends(act)
         if head and (why := await self._why_not(act, storage, head, which, config_id)):
             raise UnsupportedOperationError(why)
+        if is_dry:
+            if head is None and not await has_remains(storage, task_id):
+                raise TaskNotFoundError
+            return "It can be done." if head else "What is left of it can be deleted."
         chosen = f"webhook {config_id}" if config_id else ""
         journal = await self.journal()
         entry = await journal.begin(

@@ -74,14 +74,16 @@ def test_a_crowd_is_counted_before_it_is_acted_on(
         failed(storage, f"t-{number}")
         clock.advance(1)
     chosen = ("tasks", "delete", "--user", "ann", "--state", "failed")
-    ago = ("--since", "900d")
+    ago = ("--since", "900d", "--created", "901d")
     said = run(*chosen, *ago, "--dry-run", "--limit", "2")
     assert re.match(
-        r"user ann, state failed, since 2024-\S+: looked at 2\. Tasks to delete for good: 2\.\n"
+        r"user ann, state failed, since 2024-\S+, created 2024-\S+: looked at 2\. "
+        r"Tasks to delete for good: 2\.\n"
         "t-2  failed  ",
         said.out,
     )
     rest = re.findall(r"There may be more: go on with (.*)\n", said.out)[0].split()
+    assert rest[2::2] == ["--since", "--created"]
     clock.advance(1)
     other = run(*chosen, *ago, *rest[:2], "--yes")
     assert (other.code, "--after is no place of these tasks" in other.err) == (2, True)
@@ -97,10 +99,11 @@ def test_a_crowd_is_counted_before_it_is_acted_on(
 
 
 def test_a_preview_of_one_task_changes_nothing(run: Run, storage: DurableStorage) -> None:
-    """It says whether the act fits."""
+    """It says whether the act fits, and ends with 2 if it does not."""
     head = failed(storage, "t")
     assert run("tasks", "redeliver", "t", "--dry-run").out == "t: It can be done.\n"
-    assert "no open turn" in run("tasks", "resend", "t", "--dry-run").out
+    code, out, err = run("tasks", "resend", "t", "--dry-run")
+    assert (code, out, "no open turn" in err) == (2, "", True)
     assert wait(storage.head("t")) == head
 
 
@@ -125,7 +128,7 @@ def test_one_webhook_of_a_task_is_told_again(run: Run, storage: DurableStorage) 
     """By its id; an unknown one is refused, by a preview, too."""
     failed(storage, "t")
     previewed = run("tasks", "redeliver", "t", "--webhook", "other", "--dry-run")
-    assert "nothing to redeliver" in previewed.out
+    assert (previewed.code, "nothing to redeliver" in previewed.err) == (2, True)
     assert "can be done" in run("tasks", "redeliver", "t", "--webhook", "hook", "--dry-run").out
     code, _, err = run("tasks", "redeliver", "t", "--webhook", "other", "--yes")
     assert (code, "nothing to redeliver" in err) == (2, True)
