@@ -21,6 +21,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Record, events_of
 from a2a_serverless_tools.console.paging import Key, LogFilter, Place, Window, window
+from a2a_serverless_tools.console.parts import without_signatures
 from a2a_serverless_tools.operate.inspector import Show, as_response
 from a2a_serverless_tools.operate.timeline import Timeline, discards_of, unknown_entry
 
@@ -117,6 +118,7 @@ async def events(
         event = None if line.is_same else row.event(fold)
         if event is not None:
             await show(event)
+            without_signatures(event)
             text = _json(event)
             cursor = str(Cursor(*row.key, seen.tag))
             is_cut = len(text) > MOST_OF_AN_EVENT

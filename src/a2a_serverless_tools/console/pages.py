@@ -19,6 +19,7 @@ from a2a_serverless.storage.deletion import Owner
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.table import Table
+from a2a_serverless.tasks.blobs import linked_blob
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
@@ -268,7 +269,10 @@ class Pages:
                 return {"shown": await conversation(seen, place, which, show, since=since)}
 
     async def _part(self, request: Request) -> Response:
-        """Return the content of a file: a safe image as such, others as a download."""
+        """Return the content of a file: a safe image as such, others as a download.
+
+        Redirect to one that is stored elsewhere: its signed address is in no page.
+        """
         path = request.path_params
         seen = await self._inspector.seen(path["scope"], path["id"])
         said = None if seen is None else await asyncio.to_thread(content_of, seen, path["entry"])
@@ -276,6 +280,8 @@ class Pages:
             return Response(status_code=404)
         await self._inspector.show(said)
         found = next(iter(said.parts[path["part"] :]), None)
+        if found is not None and linked_blob(found.url) is not None:
+            return RedirectResponse(found.url, 303)
         if found is None or found.WhichOneof("content") != "raw":
             return Response(status_code=404)
         kind = media_type(found)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import Artifact, Message, Part
+from google.protobuf.message import Message as AnyMessage
 from markdown_it import MarkdownIt
 from markdown_it.common.utils import escapeHtml
 from markdown_it.rules_block import StateBlock, table
@@ -15,7 +16,7 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from a2a_serverless.tasks.blobs import blob_of, linked_blob
-from a2a_serverless.tasks.entries import json_of
+from a2a_serverless.tasks.entries import json_of, parts_of
 
 Content: TypeAlias = Message | Artifact
 
@@ -49,8 +50,6 @@ class ShownPart:
     name: str = ""
     size: int = 0
     """Of a file, in bytes."""
-    href: str = ""
-    """Where a file is stored, if not here."""
     index: int = 0
     """The part's place, for its URL."""
     is_cut: bool = False
@@ -133,7 +132,7 @@ def _other(part: Part, index: int) -> ShownPart:
             return ShownPart(kind=kind, name=name, size=len(part.raw), index=index)
         case "url" if (blob := linked_blob(part.url)) is not None:
             name = short(part.filename or part.media_type or "file")
-            return ShownPart(kind="file", name=name, size=blob.size, href=part.url)
+            return ShownPart(kind="file", name=name, size=blob.size, index=index)
         case "url":
             return ShownPart(kind="link", text=short(part.url), name=short(part.filename))
         case _:
@@ -146,6 +145,13 @@ def _json_of(part: Part) -> str:
 
 def _is_markdown(part: Part) -> bool:
     return media_type(part) == "text/markdown"
+
+
+def without_signatures(content: AnyMessage) -> None:
+    """Cut from the links to files, in place, what lets everybody follow them."""
+    for part in parts_of(content):
+        if linked_blob(part.url) is not None:
+            part.url = part.url.partition("?")[0]
 
 
 def short(name: str) -> str:

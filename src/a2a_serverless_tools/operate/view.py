@@ -230,7 +230,8 @@ def _attempt(one: Attempt, now: int, gone: set[int]) -> Line:
     trace = f", trace {trace_id}" if trace_id else ""
     text = f"attempt {one.number or '?'}{worker}{kept}{took and f', {took}'}{used}{trace}"
     lost = [version for version in one.versions if version in gone]
-    then = f"; version{'s'[: len(lost) > 1]} {_ranges(lost)} discarded" if lost else ""
+    versions = "version" if len(lost) == 1 else "versions"
+    then = f"; {versions} {_ranges(lost)} discarded" if lost else ""
     text = f"{text}: {_outcome(one)}{then}"
     return Line(text=text, at=one.started_at, look=one.outcome.replace(" ", "-"))
 

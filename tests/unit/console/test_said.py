@@ -42,6 +42,7 @@ WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
 ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
 PATH = f"/_console/task/{ANN.digest}/t"
+VIEWS = ("conversation", "events")
 
 
 @pytest.fixture
@@ -181,7 +182,7 @@ async def test_a_snapshot_changes_nothing(
         await writer.claim(token)
         await writer.commit(chunk(f"by {token}", append=False), token=token)
     await writer.commit(said(ASKS, "Which?"), token="b", ends_turn=True)
-    views = [f"{PATH}?view={view}" for view in ("conversation", "events")]
+    views = [f"{PATH}?view={view}" for view in VIEWS]
     before = [(await person.get(view)).text for view in views]
     await take_snapshot(storage, await writer.head())
     assert (await writer.head()).snapshot.version == 6
@@ -226,6 +227,25 @@ async def test_a_file_is_a_link_with_its_name_and_size(writer: Writer, person: P
     assert [(await person.get(link[0])).content for link in links] == [b"b" * 2_000, b"x"]
     for path in ("e6-0/1", "e99-0/0", "e1-0/0"):
         assert (await person.get(f"{PATH}/part/{path}")).status_code == 404
+
+
+async def test_the_signed_address_of_a_file_is_in_no_page(
+    storage: DurableStorage, writer: Writer, person: Person, clock: ManualClock
+) -> None:
+    """The console's own link leads to it, and events have it without what signs it."""
+    storage.table.blobs = MemoryBlobs(clock)
+    await writer.open()
+    await writer.claim("a")
+    file = Part(raw=b"x" * 300_000, filename="large.bin")
+    artifact = Artifact(artifact_id="f", parts=[file])
+    stored = await storage.set_apart(await writer.head(), artifact)
+    await writer.commit(ArtifactWritten(stored), token="a")
+    said, events = [(await person.get(f"{PATH}?view={view}")).text for view in VIEWS]
+    assert "signature" not in said + events
+    assert f"{stored.parts[0].url.rpartition('/')[2]}&#34;" in events
+    (link,) = re.findall(rf'"({PATH}/part/[^"]*)" download>large.bin</a>', said)
+    answer = await person.get(link)
+    assert (answer.status_code, "signature=" in answer.headers["location"]) == (303, True)
 
 
 # -- events --------------------------------------------------------------------------------------

@@ -17,11 +17,10 @@ from tests.browser.seeds import chunk, said
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.unit.console.conftest import Person, visited
-from tests.unit.console.test_said import PATH, Writer, live_of
+from tests.unit.console.test_said import PATH, VIEWS, Writer, live_of
 
 STATES = TaskState
 VOID = frozenset({"br", "hr", "img", "input", "link", "meta"})
-VIEWS = ("conversation", "events")
 
 
 @pytest.fixture
