@@ -171,9 +171,9 @@ def test_the_sweeper_takes_both_of_its_events(
 
 
 def test_a_batch_of_dead_letters(deployment: Deployment, tmp_path: Path) -> None:
-    """Of two letters in a batch the good one is settled, and only the bad one is kept.
+    """Of two dead letters in a batch the good one is settled, and only the bad one is kept.
 
-    The bad letter moves to the undecodable queue, or stays in its own queue if the other cannot be
+    The bad one moves to the undecodable queue, or stays in its own queue if the other cannot be
     used.
     """
     functions = deployment.functions

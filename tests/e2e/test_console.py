@@ -17,7 +17,7 @@ from botocore.stub import Stubber
 from pydantic import SecretStr
 
 from a2a_serverless import aws
-from a2a_serverless.push.jobs import PushJob, PushLetter
+from a2a_serverless.push.jobs import PushDeadLetter, PushJob
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Operation
@@ -76,8 +76,8 @@ def set_aside(variables: dict[str, str]) -> None:
     """One message in each of the queues that no function reads."""
     unreadable = variables["A2A_UNDECODABLE_QUEUE"]
     operations = SqsFifoQueue(Operation, variables["A2A_QUEUE"], undecodable_queue=unreadable)
-    letters = SqsFifoQueue(PushLetter, variables["A2A_PUSH_DEAD_LETTER_QUEUE"])
-    letter = PushLetter(
+    letters = SqsFifoQueue(PushDeadLetter, variables["A2A_PUSH_DEAD_LETTER_QUEUE"])
+    letter = PushDeadLetter(
         job=PushJob(scope="s", task_id="untold", incarnation="i", config_id="crm", version=2),
         event_id="e",
         version=2,

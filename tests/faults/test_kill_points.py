@@ -337,7 +337,7 @@ async def woken(world: World, point: str) -> Expected:
 
 
 async def dead_letter(world: World, point: str) -> Expected:
-    """A letter that is handled twice ends its task, whose attempts are used up, once."""
+    """A dead letter that is handled twice ends its task, whose attempts are used up, once."""
     await world.start("api")
     task_id = await world.send(WORK)
     await world.use_up(task_id)
@@ -348,7 +348,7 @@ async def dead_letter(world: World, point: str) -> Expected:
 
 
 async def resent_letter(world: World, point: str) -> Expected:
-    """A letter with attempts left makes its turn due, twice here; the turn runs once."""
+    """A dead letter with attempts left makes its turn due, twice here; the turn runs once."""
     await world.start("api")
     task_id = await world.send(WORK)
     await _dies_at_a_letter(world, point)

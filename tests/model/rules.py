@@ -71,7 +71,7 @@ class Rules:
     repeated_turn: Callable[..., OperationParams | None] = attempts.repeated_turn
     overdue_cancel: Callable[..., bool] = attempts.overdue_cancel
     is_given_up: Callable[..., bool] = attempts.is_given_up
-    on_dead_letter: Callable[..., attempts.DeadLettered] = attempts.on_dead_letter
+    on_dead_letter: Callable[..., attempts.DeadLetterDecision] = attempts.on_dead_letter
 
     # what readers see
     commits: type[Commits] = Commits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.tasks.attempts import DeadLettered
+from a2a_serverless.tasks.attempts import DeadLetterDecision
 from a2a_serverless.tasks.head import INTERRUPTED, Head
 from tests.model.scenarios import Scenario
 from tests.model.state import Budget, Move, Op, Process, Seen, Service, State, Write
@@ -417,8 +417,8 @@ class Services:
         )
         after = process._replace(
             phase=_AFTER[wanted],
-            seen=None if wanted is DeadLettered.DROP else seen,
-            cancels=wanted is DeadLettered.CANCEL,
+            seen=None if wanted is DeadLetterDecision.DROP else seen,
+            cancels=wanted is DeadLetterDecision.CANCEL,
         )
         label = f"dead letters: reads HEAD, decides to {wanted.value}"
         return Move(label, state._replace(undertaker=after))
@@ -457,11 +457,11 @@ _SENDS = {"send", "ask", "resend"}
 """Phases whose only request is one to the queue."""
 
 _AFTER = {
-    DeadLettered.DROP: "done",
-    DeadLettered.LEAVE: "done",
-    DeadLettered.RESEND: "due",
-    DeadLettered.CANCEL: "end",
-    DeadLettered.FAIL: "end",
+    DeadLetterDecision.DROP: "done",
+    DeadLetterDecision.LEAVE: "done",
+    DeadLetterDecision.RESEND: "due",
+    DeadLetterDecision.CANCEL: "end",
+    DeadLetterDecision.FAIL: "end",
 }
 
 

@@ -21,7 +21,7 @@ from a2a_serverless.storage.codec import Commits
 from a2a_serverless.tasks import attempts, rules
 from a2a_serverless.tasks.attempts import (
     CancelDecision,
-    DeadLettered,
+    DeadLetterDecision,
     DeliveryDecision,
     RefusalDecision,
     RetryPolicy,
@@ -342,16 +342,16 @@ def sends_what_is_to_be_canceled(head: Head | None, **kwargs: Any) -> OperationP
     return attempts.overdue_turn(head and replace(head, cancel=None), **kwargs)
 
 
-def buries_whatever_it_finds(head: Head | None, *args: Any, **kwargs: Any) -> DeadLettered:
+def buries_whatever_it_finds(head: Head | None, *args: Any, **kwargs: Any) -> DeadLetterDecision:
     wanted = attempts.on_dead_letter(head, *args, **kwargs)
-    if wanted is DeadLettered.DROP and head is not None and not head.is_terminal:
-        return DeadLettered.FAIL
+    if wanted is DeadLetterDecision.DROP and head is not None and not head.is_terminal:
+        return DeadLetterDecision.FAIL
     return wanted
 
 
-def buries_what_has_attempts_left(*args: Any, **kwargs: Any) -> DeadLettered:
+def buries_what_has_attempts_left(*args: Any, **kwargs: Any) -> DeadLetterDecision:
     wanted = attempts.on_dead_letter(*args, **kwargs)
-    return DeadLettered.FAIL if wanted is DeadLettered.RESEND else wanted
+    return DeadLetterDecision.FAIL if wanted is DeadLetterDecision.RESEND else wanted
 
 
 def never_gives_up(*args: Any, **kwargs: Any) -> bool:

@@ -93,7 +93,7 @@ class Attempts:
             case ["pass", "on"]:
                 yield self._pass_on(state, index, worker, name)
             case ["over"]:
-                yield self._conclude(state, index, worker, name)
+                yield self._acknowledge(state, index, worker, name)
             case ["refused", phase]:
                 yield self._reload(state, index, worker, f"{name}: was refused, reads HEAD", phase)
             case ["hand", "on"]:
@@ -263,7 +263,7 @@ class Attempts:
             state = wrong(state, "an agent is started more often than it may be")
         return state._replace(runner=(op.inc, turn, worker.token))
 
-    def _conclude(self, state: State, index: int, worker: Worker, name: str) -> Move:
+    def _acknowledge(self, state: State, index: int, worker: Worker, name: str) -> Move:
         """Acknowledge, or go on with the turn that waits."""
         assert worker.op is not None
         if worker.behind is not None:

@@ -121,7 +121,7 @@ async def test_the_line_of_a_repair_that_failed(
 
 
 async def test_the_lines_of_dead_letters(backends: Backends) -> None:
-    """The lines of a letter that fails its task, and of a late one, have the task's ids."""
+    """The lines of a dead letter that fails its task, and of a late one, have the task's ids."""
     head = await second_turn(backends)
     body = Operation.to_run(params_of(head)).model_dump_json()
     letters = dead_letters(backends)
@@ -133,7 +133,7 @@ async def test_the_lines_of_dead_letters(backends: Backends) -> None:
 
 
 async def test_the_conversation_of_another_incarnation_is_not_named(backends: Backends) -> None:
-    """The letter of a deleted task says nothing of the task that has its id now."""
+    """The dead letter of a deleted task says nothing of the task that has its id now."""
     head = await second_turn(backends)
     await delete_task(backends.storage, head.task_id)
     await backends.storage.open_task("another", request(), task_id=head.task_id)
@@ -143,8 +143,8 @@ async def test_the_conversation_of_another_incarnation_is_not_named(backends: Ba
     assert fields(lines, "dead_letter_dropped", *IDS) == [ids_of(head) | {"context_id": None}]
 
 
-async def test_what_an_unhandled_letter_is_about(backends: Backends) -> None:
-    """The ids of an unhandled letter are its own, or none if it cannot be read."""
+async def test_what_an_unhandled_dead_letter_is_about(backends: Backends) -> None:
+    """The ids of an unhandled dead letter are its own, or none if it cannot be read."""
     head = await second_turn(backends)
     body = Operation.to_run(params_of(head)).model_dump_json()
     assert ids_in(body) == {"operation": "run", "task_id": head.task_id, "turn": head.turn.number}

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.observability import logs, spans
-from a2a_serverless.push.jobs import PushBackends, PushJob, PushLetter
+from a2a_serverless.push.jobs import PushBackends, PushDeadLetter, PushJob
 from a2a_serverless.queues.fifo import FifoQueue, M, send_copy
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import layout
@@ -316,8 +316,8 @@ def _leases(slots: Slots, settings: Settings) -> Leases:
 def _push_on_table(settings: Settings, table: Table, clock: Clock) -> PushBackends:
     on = partial(queue_on, table, clock=clock, undecodable="push_dead_letter_queue")
     jobs = on(PushJob, settings, "push_queue", visibility_s=PUSH_VISIBILITY_S)
-    letters = on(PushLetter, settings, "push_dead_letter_queue")
-    return _pushing(jobs, letters, table, clock)
+    dead_letters = on(PushDeadLetter, settings, "push_dead_letter_queue")
+    return _pushing(jobs, dead_letters, table, clock)
 
 
 def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> PushBackends:
@@ -325,16 +325,19 @@ def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> PushBackends
 
     dead = settings.push_dead_letter_queue
     jobs = SqsFifoQueue(PushJob, settings.push_queue, undecodable_queue=dead or None, clock=clock)
-    letters = SqsFifoQueue(PushLetter, dead, clock=clock) if dead else None
-    return _pushing(jobs, letters, table, clock)
+    dead_letters = SqsFifoQueue(PushDeadLetter, dead, clock=clock) if dead else None
+    return _pushing(jobs, dead_letters, table, clock)
 
 
 def _pushing(
-    jobs: FifoQueue[PushJob], letters: FifoQueue[PushLetter] | None, table: Table, clock: Clock
+    jobs: FifoQueue[PushJob],
+    dead_letters: FifoQueue[PushDeadLetter] | None,
+    table: Table,
+    clock: Clock,
 ) -> PushBackends:
     return PushBackends(
         jobs=jobs,
-        letters=letters,
+        dead_letters=dead_letters,
         keys=KeyStore(table, clock=clock),
         slots=Slots(table, kind=PLACES, clock=clock),
     )

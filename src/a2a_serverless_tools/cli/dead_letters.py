@@ -12,9 +12,9 @@ from a2a_serverless_tools.cli.arguments import Adders, Parser
 from a2a_serverless_tools.cli.text import printable, refuse, say
 
 if TYPE_CHECKING:
-    from a2a_serverless_tools.operate.queues import Aside, DeadLetter
+    from a2a_serverless_tools.operate.queues import DeadLetter, DeadLetterQueue
 
-_QUEUES: Final[dict[str, Aside]] = {
+_QUEUES: Final[dict[str, DeadLetterQueue]] = {
     "undecodable": "undecodable_queue",
     "notifications": "push_dead_letter_queue",
 }

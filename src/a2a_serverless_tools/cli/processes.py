@@ -207,14 +207,18 @@ def _sweep(options: Namespace) -> int:
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import open_backends
     from a2a_serverless_tools.cli.serving import check, named_aws_errors, serve
-    from a2a_serverless_tools.local.sweeping import LetterSource, SqsLetterSource, SweepRounds
+    from a2a_serverless_tools.local.sweeping import (
+        DeadLetterSource,
+        SqsDeadLetterSource,
+        SweepRounds,
+    )
 
     settings = load_settings()
     backends = open_backends(settings)
     check(backends, settings)
-    source: LetterSource | None = backends.dead_letters
+    source: DeadLetterSource | None = backends.dead_letters
     if source is None and settings.dead_letter_queue:
-        source = SqsLetterSource(settings.dead_letter_queue)
+        source = SqsDeadLetterSource(settings.dead_letter_queue)
     elif source is None:
         say("A2A_DEAD_LETTER_QUEUE is not set: dead letters stay where they are")
     rounds = SweepRounds(backends, settings, source)

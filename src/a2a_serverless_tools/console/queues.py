@@ -12,7 +12,13 @@ from starlette.responses import Response
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless_tools.console.rendering import page
 from a2a_serverless_tools.operate.inspector import Inspector
-from a2a_serverless_tools.operate.queues import ASIDE, WORKING, Aside, dead_letters, queues_of
+from a2a_serverless_tools.operate.queues import (
+    DEAD_LETTER_QUEUES,
+    WORKING,
+    DeadLetterQueue,
+    dead_letters,
+    queues_of,
+)
 from a2a_serverless_tools.operate.status import depths
 from a2a_serverless_tools.operate.waiting import open_turns
 
@@ -48,16 +54,18 @@ async def queues_page(inspector: Inspector, _: Request) -> Response:
         turns=turns,
         waiting=turns.table(SHOWN),
         is_calm=turns.is_calm and is_empty,
-        aside=await asyncio.gather(*(_aside(inspector, name) for name in ASIDE)),
+        dead_letter_queues=await asyncio.gather(
+            *(_dead_letter_queue(inspector, name) for name in DEAD_LETTER_QUEUES)
+        ),
         now=now,
     )
 
 
-async def _aside(inspector: Inspector, name: Aside) -> Mapping[str, Any]:
+async def _dead_letter_queue(inspector: Inspector, name: DeadLetterQueue) -> Mapping[str, Any]:
     """Return the first messages of a queue; `count` None: there is none, or a fault."""
-    queue = {"what": ASIDE[name], "count": None}
+    queue = {"what": DEAD_LETTER_QUEUES[name], "count": None}
     try:
         found = await dead_letters(name, inspector.settings, inspector.backends)
     except A2AServerlessError as error:
         return queue | {"fault": str(error)}
-    return queue if found is None else queue | {"count": len(found), "letters": found[:SHOWN]}
+    return queue if found is None else queue | {"count": len(found), "dead_letters": found[:SHOWN]}

@@ -50,17 +50,17 @@ class _Round:
         )
 
 
-class LetterSource(Protocol):
+class DeadLetterSource(Protocol):
     """A dead letter queue, of AWS or on a table."""
 
     async def receive(self) -> EventRecord | None:
-        """Return the next visible letter; None if there is none."""
+        """Return the next visible dead letter; None if there is none."""
 
     async def delete(self, record: EventRecord) -> None:
-        """Remove a received letter."""
+        """Remove a received dead letter."""
 
 
-class SqsLetterSource:
+class SqsDeadLetterSource:
     """The dead letter queue of AWS.
 
     Args:
@@ -73,7 +73,7 @@ class SqsLetterSource:
         self._wait_s = wait_s
 
     async def receive(self) -> EventRecord | None:
-        """Return the body and the receipt of the next letter; None if none came.
+        """Return the body and the receipt of the next dead letter; None if none came.
 
         Raises:
             UnavailableError, ConfigurationError: the queue did not answer when it was looked up.
@@ -89,7 +89,7 @@ class SqsLetterSource:
         return None
 
     async def delete(self, record: EventRecord) -> None:
-        """Remove a received letter."""
+        """Remove a received dead letter."""
         await self._requests.delete(record["receiptHandle"])
 
 
@@ -103,7 +103,7 @@ class SweepRounds:
     """
 
     def __init__(
-        self, backends: Backends, settings: Settings, dead_letters: LetterSource | None
+        self, backends: Backends, settings: Settings, dead_letters: DeadLetterSource | None
     ) -> None:
         self._storage = backends.storage
         self._sweeper = Sweeper(
@@ -113,7 +113,9 @@ class SweepRounds:
             clock=backends.storage.clock,
             give_up_s=settings.give_up_s,
         )
-        self._letters = DeadLetters(backends.storage, backends.operations, retry=settings.retry())
+        self._dead_letters = DeadLetters(
+            backends.storage, backends.operations, retry=settings.retry()
+        )
         self._source = dead_letters
 
     async def once(self) -> _Round:
@@ -147,12 +149,12 @@ class SweepRounds:
         while self._source is not None and (record := await self._source.receive()) is not None:
             count += 1
             try:
-                await self._letters.handle(record["body"])
+                await self._dead_letters.handle(record["body"])
                 await self._source.delete(record)
             except ConfigurationError:
                 raise
             except A2AServerlessError:
-                # The letter comes again after its visibility, which may have ended meanwhile.
+                # The dead letter comes again after its visibility, which may have ended meanwhile.
                 extra = {"action": "dead_letter_error", **ids_in(record["body"])}
                 logger.exception("A dead letter stays.", extra=extra)
         return count

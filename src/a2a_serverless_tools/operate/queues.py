@@ -18,10 +18,12 @@ from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import Backends, Name, queue_on
 
-Aside: TypeAlias = Literal["dead_letter_queue", "undecodable_queue", "push_dead_letter_queue"]
-"""A queue of what was set aside, by the setting that names it."""
+DeadLetterQueue: TypeAlias = Literal[
+    "dead_letter_queue", "undecodable_queue", "push_dead_letter_queue"
+]
+"""A dead letter queue, by the setting that names it: what was set aside, for a person."""
 
-ASIDE: Final[Mapping[Aside, str]] = {
+DEAD_LETTER_QUEUES: Final[Mapping[DeadLetterQueue, str]] = {
     "dead_letter_queue": "operations whose deliveries ran out",
     "undecodable_queue": "messages that cannot be read",
     "push_dead_letter_queue": "notifications that were given up",
@@ -38,7 +40,9 @@ WORKING: Final[Mapping[Working, str]] = {
 }
 """What each of these queues holds, for sentences."""
 
-QUEUES: Final[Mapping[Working | Aside, str]] = dict((*WORKING.items(), *ASIDE.items()))
+QUEUES: Final[Mapping[Working | DeadLetterQueue, str]] = dict(
+    (*WORKING.items(), *DEAD_LETTER_QUEUES.items())
+)
 
 AGES_S: Final = 600
 """Seconds within which a figure about the oldest message counts."""
@@ -86,13 +90,13 @@ class Queue:
     fault: str = ""
 
     @property
-    def is_aside(self) -> bool:
+    def has_dead_letters(self) -> bool:
         """Return True if its messages were set aside, for a person."""
-        return self.name in ASIDE
+        return self.name in DEAD_LETTER_QUEUES
 
 
 async def dead_letters(
-    aside: Aside, settings: Settings, backends: Backends | None = None
+    setting: DeadLetterQueue, settings: Settings, backends: Backends | None = None
 ) -> list[DeadLetter] | None:
     """Return the messages of a queue, the oldest first; None if there is no such queue.
 
@@ -102,7 +106,7 @@ async def dead_letters(
     Raises:
         ConfigurationError: the queue cannot be used; one sentence says why.
     """
-    if (queue := _on_table(aside, settings, backends)) is not None:
+    if (queue := _on_table(setting, settings, backends)) is not None:
         return [
             DeadLetter(
                 message_id=one.message_id,
@@ -112,12 +116,12 @@ async def dead_letters(
             )
             for one in await queue.waiting()
         ]
-    name: str = getattr(settings, aside)
-    return await _received(name, ASIDE[aside]) if name else None
+    name: str = getattr(settings, setting)
+    return await _received(name, DEAD_LETTER_QUEUES[setting]) if name else None
 
 
 async def queues_of(
-    names: Iterable[Working | Aside],
+    names: Iterable[Working | DeadLetterQueue],
     settings: Settings,
     backends: Backends | None = None,
     *,
@@ -149,7 +153,7 @@ async def queues_of(
 
 
 async def _queue_of(
-    setting: Working | Aside,
+    setting: Working | DeadLetterQueue,
     what: str,
     name: str,
     settings: Settings,

@@ -332,7 +332,7 @@ def _wrong(queues: Iterable[Queue], hour: _Troubles, waits: Look, working: int) 
     for queue in queues:
         if queue.fault:
             yield queue.fault
-        elif queue.is_aside and (held := (queue.waiting or 0) + (queue.received or 0)):
+        elif queue.has_dead_letters and (held := (queue.waiting or 0) + (queue.received or 0)):
             yield f"{_count(held, 'message is', 'messages are')} set aside: {queue.what}."
 
 

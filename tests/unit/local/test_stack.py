@@ -18,7 +18,7 @@ from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import aws_backends, memory_backends
 from a2a_serverless_tools.local.stack import GATEWAY_HEADER_BYTES, Options, Stack
-from a2a_serverless_tools.local.sweeping import SqsLetterSource, SweepRounds
+from a2a_serverless_tools.local.sweeping import SqsDeadLetterSource, SweepRounds
 from tests.support.a2a_calls import Caller
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
@@ -143,7 +143,7 @@ async def test_round_ends_the_tasks_of_dead_letters() -> None:
                 MessageDeduplicationId=body[:10],
             )
 
-        source = SqsLetterSource(names.dead_letter_queue, wait_s=0)
+        source = SqsDeadLetterSource(names.dead_letter_queue, wait_s=0)
         first = await SweepRounds(backends, settings, source).once()
         second = await SweepRounds(backends, settings, source).once()
         task = await backends.storage.load_task(head.task_id)
@@ -153,10 +153,10 @@ async def test_round_ends_the_tasks_of_dead_letters() -> None:
     assert task.status.state == TaskState.TASK_STATE_FAILED
 
 
-async def test_a_letter_whose_receipt_has_expired_stays(
+async def test_a_dead_letter_whose_receipt_has_expired_stays(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A letter that took longer than its visibility comes again; the round goes on."""
+    """A dead letter that took longer than its visibility comes again; the round goes on."""
     with simulated_aws() as names:
         settings = Settings(
             table=names.table, queue=names.queue, undecodable_queue=names.undecodable_queue
@@ -175,7 +175,7 @@ async def test_a_letter_whose_receipt_has_expired_stays(
             raise ClientError(error, "DeleteMessage")
 
         monkeypatch.setattr(aws.client("sqs"), "delete_message", expired)
-        source = SqsLetterSource(names.dead_letter_queue, wait_s=0)
+        source = SqsDeadLetterSource(names.dead_letter_queue, wait_s=0)
         done = await SweepRounds(aws_backends(settings), settings, source).once()
 
     assert done.dead_letters == 2

@@ -22,7 +22,7 @@ from google.protobuf import json_format
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push import deliverer
-from a2a_serverless.push.jobs import PushJob, PushLetter
+from a2a_serverless.push.jobs import PushDeadLetter, PushJob
 from a2a_serverless.push.notifications import Notification, owed
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
@@ -390,7 +390,7 @@ async def test_a_receiver_that_is_down_for_ten_minutes(
         assert [request.attempt for request in requests] == [*range(1, attempts + 1), 1, 1, 1]
     push = await world.push(head)
     assert (push.failures, push.failing_since) == (0, None)
-    assert left(world.letters) == []
+    assert left(world.dead_letters) == []
     assert is_empty(world.jobs)
 
 
@@ -456,7 +456,7 @@ async def test_a_garbled_pause_counts_for_nothing(receiver: Receiver, garbled: s
     await world.run(seconds=3600, step=30)
     attempts = [request.attempt for request in receiver.requests]
     assert attempts == list(range(1, len(attempts) + 1))
-    (letter,) = left(world.letters)
+    (letter,) = left(world.dead_letters)
     # By chance the host's own pause, or the last attempt, is what ends the time.
     assert letter.reason.removeprefix("the host fails: ") == "status 503"
 
@@ -471,7 +471,7 @@ async def test_a_final_answer_is_an_answer(receiver: Receiver) -> None:
     await world.run(seconds=1200, step=30)
     states = [request.state for request in receiver.requests]
     assert states == ["WORKING"] * 2 + ["COMPLETED"] * 2
-    assert [letter.reason for letter in left(world.letters)] == ["status 400"]
+    assert [letter.reason for letter in left(world.dead_letters)] == ["status 400"]
 
 
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 413, 422, 301, 307])
@@ -482,7 +482,7 @@ async def test_a_final_answer_ends_the_event(receiver: Receiver, world: World, c
     await world.run(seconds=3600, step=60)
     first, second = receiver.requests
     assert [first.state, second.state] == ["WORKING", "COMPLETED"]
-    [letter] = left(world.letters)
+    [letter] = left(world.dead_letters)
     assert (letter.event_id, letter.version, letter.index) == (first.event_id, 2, 0)
     assert (letter.reason, letter.attempts, letter.failing_since) == (f"status {code}", 1, None)
     assert await world.is_settled(head)
@@ -498,13 +498,13 @@ async def refused(world: World, head: Head, count: int) -> None:
 async def test_a_url_that_refuses_ten_times_is_given_up(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The eleventh event makes no request, letter or job; the tenth has a line of its own."""
+    """The eleventh event makes no request, dead letter or job; the tenth has a line of its own."""
     with caplog.at_level(logging.INFO), Receiver(lambda _: status(404)) as receiver:
         head = await world.open(receiver.url())
         await refused(world, head, 13)
         assert len(receiver.requests) == 10
         assert await world.pump() == 0
-    assert len(left(world.letters)) == 10
+    assert len(left(world.dead_letters)) == 10
     actions = [line["action"] for line in logged(caplog.records)]
     assert actions == ["push_given_up"] * 9 + ["push_receiver_given_up"]
     push = await world.push(head)
@@ -575,7 +575,7 @@ async def test_a_url_that_may_not_be_called_any_more(receiver: Receiver, world: 
     head = await world.open(receiver.url("127.0.0.2"), states=[COMPLETED])
     await world.pump()
     assert receiver.connections == 0
-    [letter] = left(world.letters)
+    [letter] = left(world.dead_letters)
     assert "must" in letter.reason
     assert await world.is_settled(head)
 
@@ -595,7 +595,7 @@ async def test_a_receiver_that_stays_away(
     given_up = receiver.requests[-1]
     assert {request.event_id for request in receiver.requests} == {given_up.event_id}
     assert len(receiver.requests) > 20
-    [letter] = left(world.letters)
+    [letter] = left(world.dead_letters)
     assert letter.event_id == given_up.event_id
     assert letter.attempts == given_up.attempt == len(receiver.requests)
     assert letter.failing_since is not None
@@ -613,7 +613,7 @@ async def test_a_receiver_that_stays_away(
     await world.say(head, INPUT_REQUIRED, WORKING)
     await world.pump()
     assert [request.attempt for request in receiver.requests[before:]] == [1]
-    assert [letter.attempts for letter in left(world.letters)][1:] == [1, 0]
+    assert [letter.attempts for letter in left(world.dead_letters)][1:] == [1, 0]
 
     world.clock.advance(3 * 3600)
     await world.say(head, INPUT_REQUIRED)
@@ -628,7 +628,7 @@ async def test_a_receiver_that_stays_away(
     receiver.script = Outage(world.clock, world.clock.monotonic() + 60, status(502))
     await world.say(head, COMPLETED)
     await world.run(seconds=120, step=5)
-    assert len(left(world.letters)) == 3
+    assert len(left(world.dead_letters)) == 3
     lines = [line for line in logged(caplog.records) if line["action"] == "push_given_up"]
     assert len(lines) == 3
     assert lines[0]["event_id"] == given_up.event_id
@@ -855,16 +855,16 @@ async def test_what_was_sent_and_not_counted_is_sent_again(
     assert [line["action"] for line in logged(caplog.records)] == ["push_delivery_failed"]
 
 
-class FullQueue(MemoryQueue[PushLetter]):
+class FullQueue(MemoryQueue[PushDeadLetter]):
     """Takes no dead letters."""
 
-    async def send(self, message: PushLetter) -> None:
+    async def send(self, message: PushDeadLetter) -> None:
         raise UnavailableError
 
 
 async def test_nothing_is_given_up_without_a_record(receiver: Receiver, world: World) -> None:
     """While the dead letter queue does not answer, the event stays owed."""
-    world.deliverer.push = replace(world.backends, letters=FullQueue(PushLetter))
+    world.deliverer.push = replace(world.backends, dead_letters=FullQueue(PushDeadLetter))
     receiver.script = lambda _: status(400)
     head = await world.open(receiver.url(), states=[COMPLETED])
     await world.pump()
@@ -872,7 +872,7 @@ async def test_nothing_is_given_up_without_a_record(receiver: Receiver, world: W
     world.deliverer.push = world.backends
     await world.run(seconds=30)
     assert await world.is_settled(head)
-    assert len(left(world.letters)) == 1
+    assert len(left(world.dead_letters)) == 1
     assert len({request.event_id for request in receiver.requests}) == 1
 
 
@@ -918,7 +918,7 @@ async def test_no_secret_and_no_content_is_logged(
     actions = {line["action"] for line in logged(caplog.records)}
     failed = {"push_failed", "push_given_up", "push_delivery_failed"}
     assert {"push_delivered", *failed} <= actions
-    letters = [letter.model_dump_json() for letter in left(world.letters)]
+    letters = [letter.model_dump_json() for letter in left(world.dead_letters)]
     assert letters
     assert not [letter for letter in letters for secret in secrets if secret in letter]
 

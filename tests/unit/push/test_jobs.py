@@ -1,4 +1,4 @@
-"""Jobs, and the letters about what was given up. Their queues have a suite in tests/contract."""
+"""Jobs, and the dead letters of what was given up. Their queues have a suite in tests/contract."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from a2a_serverless.errors import ConfigurationError, UndecodableMessageError
-from a2a_serverless.push.jobs import PushBackends, PushJob, PushLetter
+from a2a_serverless.push.jobs import PushBackends, PushDeadLetter, PushJob
 from a2a_serverless.queues.fifo import decode_message
 from a2a_serverless.queues.sqs import SqsFifoQueue
 from tests.contract.queues import moto_queues
@@ -21,7 +21,7 @@ def job(config_id: str = "hook", version: int = 1, **fields: Any) -> PushJob:
     return PushJob(config_id=config_id, version=version, **given)
 
 
-LETTER = PushLetter(
+LETTER = PushDeadLetter(
     job=job(),
     event_id="event",
     version=1,
@@ -59,7 +59,7 @@ def test_what_every_release_reads_and_writes() -> None:
     """Bodies and ids are those of the first release: two of them may share the queues."""
     assert (job().model_dump_json(), LETTER.model_dump_json()) == (JOB_BODY, LETTER_BODY)
     assert PushJob.model_validate_json(JOB_BODY) == job()
-    assert PushLetter.model_validate_json(LETTER_BODY) == LETTER
+    assert PushDeadLetter.model_validate_json(LETTER_BODY) == LETTER
     assert job().group == LETTER.group == "FtiykqiU4-rmfFPqA3DReA"
     assert job().deduplication_id == "w1iUfcGeflbfqNKGGZgSIQ"
     assert LETTER.deduplication_id == "xSAg5Y910ZnII99zzI0EpA"
@@ -84,27 +84,27 @@ def test_a_message_that_is_no_job(body: str | None) -> None:
     assert "secret" not in str(error.value)
 
 
-async def test_a_letter_is_kept() -> None:
-    """A letter goes to the queue of letters; without such a queue only the log has it."""
-    letters = MemoryQueue(PushLetter)
-    push = PushBackends(jobs=MemoryQueue(PushJob), letters=letters, keys=memory_keys())
+async def test_a_dead_letter_is_kept() -> None:
+    """A dead letter goes to the queue of dead letters; without such a queue only the log has it."""
+    letters = MemoryQueue(PushDeadLetter)
+    push = PushBackends(jobs=MemoryQueue(PushJob), dead_letters=letters, keys=memory_keys())
     await push.dead_letter(LETTER)
     assert left(letters) == [LETTER]
-    await replace(push, letters=None).dead_letter(LETTER)
+    await replace(push, dead_letters=None).dead_letter(LETTER)
 
 
 async def test_a_queue_that_does_not_exist_fails_the_check() -> None:
-    """The sentence that stops the start names it: the jobs' queue or the letters'."""
+    """The sentence that stops the start names it: the jobs' queue or the dead letters'."""
     push = PushBackends(
-        jobs=MemoryQueue(PushJob), letters=MemoryQueue(PushLetter), keys=memory_keys()
+        jobs=MemoryQueue(PushJob), dead_letters=MemoryQueue(PushDeadLetter), keys=memory_keys()
     )
     with moto_queues() as queues:
         jobs, letters = (
             SqsFifoQueue(PushJob, "no-jobs.fifo", client=queues.client),
-            SqsFifoQueue(PushLetter, "no-letters.fifo", client=queues.client),
+            SqsFifoQueue(PushDeadLetter, "no-letters.fifo", client=queues.client),
         )
         with pytest.raises(ConfigurationError, match=r"no-jobs\.fifo does not exist"):
             await replace(push, jobs=jobs).check()
         with pytest.raises(ConfigurationError, match=r"no-letters\.fifo does not exist"):
-            await replace(push, letters=letters).check()
-        await replace(push, letters=None).check()
+            await replace(push, dead_letters=letters).check()
+        await replace(push, dead_letters=None).check()

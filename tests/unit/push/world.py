@@ -12,7 +12,7 @@ from a2a.types import AuthenticationInfo, TaskPushNotificationConfig, TaskState
 from a2a_serverless.addresses import AllowedHosts
 from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.function import PushStream
-from a2a_serverless.push.jobs import PushBackends, PushJob, PushLetter
+from a2a_serverless.push.jobs import PushBackends, PushDeadLetter, PushJob
 from a2a_serverless.push.waiting import wake_due
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
@@ -87,9 +87,9 @@ class World:
         self.clock: Any = clock or ManualClock()
         self.storage = storage or memory_storage(clock=self.clock)
         self.jobs = MemoryQueue(PushJob, visibility_s=90, clock=self.clock)
-        self.letters = MemoryQueue(PushLetter, clock=self.clock)
+        self.dead_letters = MemoryQueue(PushDeadLetter, clock=self.clock)
         self.keys = memory_keys(self.clock)
-        self.backends = PushBackends(jobs=self.jobs, letters=self.letters, keys=self.keys)
+        self.backends = PushBackends(jobs=self.jobs, dead_letters=self.dead_letters, keys=self.keys)
         self.stream = PushStream(self.storage, self.jobs, self.settings.push_events)
         self.timeout_s = 5.0
         self.deliverer = Deliverer(self.storage, self.backends, self.settings)

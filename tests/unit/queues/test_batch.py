@@ -14,7 +14,15 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.logs import log_context
 from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
-from a2a_serverless.queues.fifo import DONE, LOST, EventRecord, Handle, Verdict, again, conclude
+from a2a_serverless.queues.fifo import (
+    DONE,
+    LOST,
+    DeliveryOutcome,
+    EventRecord,
+    Handle,
+    acknowledge,
+    again,
+)
 from a2a_serverless.tasks.head import Operation, OperationParams
 from tests.support.observed import counted, logged
 
@@ -176,10 +184,10 @@ class Told(Handle[Operation]):
         self.notes.append(note)
 
 
-async def concluded(handle: Told, verdict: Verdict) -> bool:
-    return await conclude(
+async def concluded(handle: Told, outcome: DeliveryOutcome) -> bool:
+    return await acknowledge(
         handle,
-        verdict,
+        outcome,
         before_ack=lambda: handle.notes.append("before ack"),
         before_nack=lambda: handle.notes.append("before nack"),
         on_error=lambda: handle.notes.append(sys.exc_info()[0]),
@@ -187,7 +195,7 @@ async def concluded(handle: Told, verdict: Verdict) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "notes"),
+    ("outcome", "notes"),
     [
         (DONE, ["before ack", "acked"]),
         (again(2.5), ["before nack", 2.5]),
@@ -195,16 +203,18 @@ async def concluded(handle: Told, verdict: Verdict) -> bool:
         (LOST, []),
     ],
 )
-async def test_a_queue_is_told_what_was_decided(verdict: Verdict, notes: list[object]) -> None:
+async def test_a_queue_is_told_what_was_decided(
+    outcome: DeliveryOutcome, notes: list[object]
+) -> None:
     """Done is acknowledged, again is given back with its wait, lost is left to expire."""
     handle = Told()
-    assert await concluded(handle, verdict) is verdict.is_done
+    assert await concluded(handle, outcome) is outcome.is_done
     assert handle.notes == notes
 
 
-@pytest.mark.parametrize("verdict", [DONE, again(1)])
-async def test_a_queue_that_is_down_changes_no_verdict(verdict: Verdict) -> None:
+@pytest.mark.parametrize("outcome", [DONE, again(1)])
+async def test_a_queue_that_is_down_changes_no_outcome(outcome: DeliveryOutcome) -> None:
     """The exception is there to be logged; the delivery expires by itself."""
     handle = Told(is_down=True)
-    assert await concluded(handle, verdict) is verdict.is_done
+    assert await concluded(handle, outcome) is outcome.is_done
     assert handle.notes[1:] == [UnavailableError]

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from a2a_serverless.addresses import AllowedHosts
 from a2a_serverless.push.client import Outcome, PushClient
 from a2a_serverless.push.destinations import Destinations
-from a2a_serverless.push.jobs import PushJob, PushLetter
+from a2a_serverless.push.jobs import PushDeadLetter, PushJob
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.activity import Ended, count_ended, tell_of_process
@@ -361,7 +361,7 @@ def test_a_reference_has_the_form_of_the_page() -> None:
     assert re.sub("[A-Z]{4,}", lambda word: names[word[0]], example[1]) == blob.reference
 
 
-@pytest.mark.parametrize("model", [Operation, OperationParams, PushJob, PushLetter])
+@pytest.mark.parametrize("model", [Operation, OperationParams, PushJob, PushDeadLetter])
 def test_messages_have_the_fields_of_the_page(model: type[BaseModel]) -> None:
     """A message's fields have the names and the order of the page."""
     names = [field.alias or name for name, field in model.model_fields.items()]

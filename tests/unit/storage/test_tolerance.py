@@ -525,7 +525,7 @@ UNOPENED: Final[Mapping[str, _Typed]] = {
 
 @pytest.mark.parametrize("damage", UNOPENED.values(), ids=UNOPENED)
 async def test_a_turn_whose_opening_cannot_be_read_waits(world: World, damage: _Typed) -> None:
-    """No worker starts a turn whose opening cannot be read, and its letter changes nothing."""
+    """No worker starts a turn whose opening cannot be read, and its dead letter changes nothing."""
     head = world.heads["waiting"]
     item_key = newer.event_key(head) if "body" in damage else newer.head_key(head)
     newer.set_attributes(world.database, item_key, damage)

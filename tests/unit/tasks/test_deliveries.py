@@ -9,7 +9,7 @@ import pytest
 from a2a.types import TaskState
 
 from a2a_serverless.tasks.attempts import (
-    DeadLettered,
+    DeadLetterDecision,
     DeliveryDecision,
     RefusalDecision,
     RetryPolicy,
@@ -140,34 +140,34 @@ def test_a_turn_that_goes_on_is_not_given_up() -> None:
 
 @pytest.mark.parametrize("head", [*OVER, pytest.param(PAUSED, id="finished")])
 def test_a_dead_letter_of_a_turn_that_is_over_is_dropped(head: Head | None) -> None:
-    """A letter of a finished turn is dropped."""
-    assert dead_letter(head) is DeadLettered.DROP
+    """A dead letter of a finished turn is dropped."""
+    assert dead_letter(head) is DeadLetterDecision.DROP
 
 
 @pytest.mark.parametrize("head", [opened(), claimed(), claimed(claimed(), "B"), WITH_NEXT])
 def test_a_dead_letter_of_a_task_that_is_being_canceled_cancels_it(head: Head) -> None:
-    """Where a cancel was requested, or is the letter, the task is canceled, open turn or not."""
-    assert dead_letter(asked(head)) is DeadLettered.CANCEL
-    assert dead_letter(asked(PAUSED)) is DeadLettered.CANCEL
-    assert dead_letter(head, kind="cancel") is DeadLettered.CANCEL
+    """Where a cancel was requested, or is the dead letter, the task is canceled in any case."""
+    assert dead_letter(asked(head)) is DeadLetterDecision.CANCEL
+    assert dead_letter(asked(PAUSED)) is DeadLetterDecision.CANCEL
+    assert dead_letter(head, kind="cancel") is DeadLetterDecision.CANCEL
 
 
 @pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT])
 def test_a_dead_letter_fails_nothing_while_there_are_attempts(head: Head) -> None:
-    """A letter is sent again before and after a claim, and with a message that waits."""
-    assert dead_letter(head) is DeadLettered.RESEND
+    """A dead letter is sent again before and after a claim, and with a message that waits."""
+    assert dead_letter(head) is DeadLetterDecision.RESEND
 
 
 def test_a_dead_letter_fails_a_turn_whose_attempts_are_used_up() -> None:
-    """A letter of a turn that was claimed as often as allowed fails the task."""
-    assert dead_letter(claimed(claimed(), "B")) is DeadLettered.FAIL
+    """A dead letter of a turn that was claimed as often as allowed fails the task."""
+    assert dead_letter(claimed(claimed(), "B")) is DeadLetterDecision.FAIL
 
 
 def test_a_dead_letter_of_a_message_that_waits_is_about_the_current_turn() -> None:
-    """A letter of a message that waits is decided by the current turn's attempts."""
-    assert dead_letter(WITH_NEXT, turn=NEXT.turn) is DeadLettered.RESEND
+    """A dead letter of a message that waits is decided by the current turn's attempts."""
+    assert dead_letter(WITH_NEXT, turn=NEXT.turn) is DeadLetterDecision.RESEND
     exhausted = with_fields(WITH_NEXT, attempts=RETRY.max_attempts)
-    assert dead_letter(exhausted, turn=NEXT.turn) is DeadLettered.FAIL
+    assert dead_letter(exhausted, turn=NEXT.turn) is DeadLetterDecision.FAIL
 
 
 def test_an_attempt_counts_itself() -> None:
@@ -195,12 +195,12 @@ def test_an_operation_of_a_newer_release_is_dropped_with_its_task(head: Head | N
 
 @pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT])
 def test_a_dead_letter_for_a_newer_release_leaves_its_turn(head: Head) -> None:
-    """A letter that this release cannot run leaves its turn as it is, due as the sweeper set it.
+    """One that this release cannot run leaves its turn as it is, due as the sweeper set it.
 
     The reason may be a damaged log, the task's format, or the operation.
     """
     run = operation("run")
-    left = DeadLettered.LEAVE
+    left = DeadLetterDecision.LEAVE
     newer = replace(head, needs=FORMAT + 1)
     assert on_dead_letter(head, run, retry=RETRY, cannot_run=True) is left
     assert on_dead_letter(newer, run, retry=RETRY) is left
@@ -210,15 +210,18 @@ def test_a_dead_letter_for_a_newer_release_leaves_its_turn(head: Head) -> None:
 def test_a_dead_letter_of_a_damaged_log_ends_what_may_be_ended() -> None:
     """With a damaged log a used-up turn fails its task, and a request to cancel cancels it."""
     used_up = claimed(claimed(), "B")
-    for head, wanted in ((used_up, DeadLettered.FAIL), (asked(used_up), DeadLettered.CANCEL)):
+    for head, wanted in (
+        (used_up, DeadLetterDecision.FAIL),
+        (asked(used_up), DeadLetterDecision.CANCEL),
+    ):
         decided = on_dead_letter(head, operation("run"), retry=RETRY, cannot_run=True)
         assert decided is wanted
 
 
 def test_a_dead_letter_for_a_newer_release_without_an_open_turn_is_dropped() -> None:
-    """A letter of a newer release's operation is dropped where no turn is open."""
+    """A dead letter of a newer release's operation is dropped where no turn is open."""
     for head in (PAUSED, COMPLETED):
-        assert on_dead_letter(head, NEWER, retry=RETRY) is DeadLettered.DROP
+        assert on_dead_letter(head, NEWER, retry=RETRY) is DeadLetterDecision.DROP
 
 
 def operation(kind: Literal["run", "cancel"]) -> Operation:
@@ -230,7 +233,7 @@ def dead_letter(
     *,
     kind: Literal["run", "cancel"] = "run",
     turn: int = 1,
-) -> DeadLettered:
+) -> DeadLetterDecision:
     params = FIRST.model_copy(update={"turn": turn})
     letter = Operation(operation=kind, params=params)
     return on_dead_letter(head, letter, retry=RETRY)

@@ -95,7 +95,7 @@ def stack() -> Stack:
 async def test_the_task_of_a_dead_letter_fails(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A used-up turn's letter fails the task with a fixed sentence.
+    """A used-up turn's dead letter fails the task with a fixed sentence.
 
     The sentence has the correlation id of the log line. The claim of the attempt that never came
     back does not protect the task.
@@ -131,7 +131,7 @@ async def test_a_turn_with_attempts_left_is_due_at_once(
 
 
 async def test_a_turn_that_is_overdue_stays_as_long_overdue(stack: Stack) -> None:
-    """A letter of a turn that is already overdue leaves HEAD, and so its due time, unchanged."""
+    """A dead letter of an overdue turn leaves HEAD, and so its due time, as it is."""
     head = await stack.open()
     stack.clock.advance(7200)
     assert await stack.dead_letters.handle(body(head)) == "resent"
@@ -141,7 +141,7 @@ async def test_a_turn_that_is_overdue_stays_as_long_overdue(stack: Stack) -> Non
 async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The letter is decided on the HEAD as it then is: here its attempts are used up."""
+    """The dead letter is decided on the HEAD as it then is: here its attempts are used up."""
     head = await stack.attempt(await stack.open())
     postpone = DurableStorage.postpone
 
@@ -170,7 +170,7 @@ async def test_a_turn_that_ends_meanwhile_is_dropped(
 
 
 async def test_making_a_turn_due_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn that others keep changing leaves the letter in its queue."""
+    """A turn that others keep changing leaves the dead letter in its queue."""
 
     async def lost(*_: object, **__: object) -> None:
         return None
@@ -226,7 +226,7 @@ async def test_a_dead_cancel_cancels_a_paused_task(stack: Stack) -> None:
 
 @pytest.mark.parametrize("kind", ["run", "cancel"])
 async def test_an_ended_task_is_left_alone(stack: Stack, kind: Kind) -> None:
-    """The letter is dropped."""
+    """The dead letter is dropped."""
     head = await stack.open()
     await stack.storage.request_cancel(head.task_id)
     await stack.move(head, TaskState.TASK_STATE_COMPLETED)
@@ -235,7 +235,7 @@ async def test_an_ended_task_is_left_alone(stack: Stack, kind: Kind) -> None:
 
 
 async def test_a_finished_turn_is_left_alone(stack: Stack) -> None:
-    """The late letter of a turn that paused the task neither fails it nor its next turn."""
+    """The late dead letter of a turn that paused the task neither fails it nor its next turn."""
     head = await stack.move(await stack.open(), TaskState.TASK_STATE_INPUT_REQUIRED)
     assert await stack.dead_letters.handle(body(head, turn=1)) == "dropped"
     head = await stack.follow_up(head)
@@ -246,14 +246,14 @@ async def test_a_finished_turn_is_left_alone(stack: Stack) -> None:
 
 
 async def test_a_deleted_task_is_dropped(stack: Stack) -> None:
-    """A letter of a deleted task is dropped."""
+    """A dead letter of a deleted task is dropped."""
     head = await stack.open()
     await delete_task(stack.storage, head.task_id)
     assert await stack.dead_letters.handle(body(head)) == "dropped"
 
 
 async def test_an_expired_task_is_dropped(stack: Stack) -> None:
-    """A letter of an expired task is dropped."""
+    """A dead letter of an expired task is dropped."""
     head = await stack.open()
     stack.clock.advance(stack.storage.timing.ttl_s + 1)
     assert await stack.dead_letters.handle(body(head)) == "dropped"
@@ -282,16 +282,16 @@ async def test_another_scopes_task_is_not_touched(stack: Stack) -> None:
 @pytest.mark.parametrize(
     "text", ["", "poison", "[]", '{"operation": "run", "params": {}}', '{"operation": "dance"}']
 )
-async def test_an_unreadable_letter_is_kept(
+async def test_an_unreadable_dead_letter_is_kept(
     stack: Stack, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unreadable letter moves unchanged to the undecodable queue, and the log says why."""
+    """An unreadable dead letter moves unchanged to the undecodable queue, and the log says why."""
     assert await stack.dead_letters.handle(text) == "undecodable"
     assert [kept.body for kept in await aside(stack.queue).waiting()] == [text]
     assert "dead_letter_undecodable" in {getattr(r, "action", "") for r in caplog.records}
 
 
-async def test_without_a_queue_for_it_the_letter_stays(
+async def test_without_a_queue_for_it_the_dead_letter_stays(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unreadable message is not lost because a queue is not configured."""
@@ -305,7 +305,7 @@ async def test_without_a_queue_for_it_the_letter_stays(
 
 
 async def test_rebasing_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that others keep changing leaves the letter in its queue."""
+    """A task that others keep changing leaves the dead letter in its queue."""
     head = await stack.used_up()
     commit, races = DurableStorage.commit, [REBASES + 1]
 

@@ -84,7 +84,7 @@ class Deployment:
         assert isinstance(self.backends.operations, TableQueue)
         self.operations = self.backends.operations  # what an event source polls
         assert self.backends.dead_letters is not None
-        self.letters = self.backends.dead_letters
+        self.dead_letters = self.backends.dead_letters
         self.agent = Agent(self._work)
         self.worker = WorkerFunction(self.backends, self.agent, self.settings)
         self.loop = asyncio.new_event_loop()
@@ -121,7 +121,7 @@ class Deployment:
                 self._tried(self._sweep)
             if self.has_queue:
                 self._deliver(self.operations, self._work_on)
-                self._deliver(self.letters, self._handle_letter)
+                self._deliver(self.dead_letters, self._handle_dead_letter)
 
     def _tried(self, step: Callable[[], Coroutine[Any, Any, Any]]) -> bool:
         """Whether an invocation came to its end."""
@@ -153,7 +153,7 @@ class Deployment:
         context = LambdaContext(left_s=self.settings.run_limit_s)
         return not self.worker.handle({"Records": [record]}, context)["batchItemFailures"]
 
-    def _handle_letter(self, record: EventRecord) -> bool:
+    def _handle_dead_letter(self, record: EventRecord) -> bool:
         backends = self.backends
         letters = DeadLetters(backends.storage, backends.operations, retry=self.settings.retry())
         return self._tried(lambda: letters.handle(record["body"]))
@@ -210,11 +210,11 @@ def test_two_hours_without_the_table(
         down(outage, TABLE)
         deployment.pass_time(2 * HOUR_S)
         assert is_empty(deployment.operations)
-        assert not is_empty(deployment.letters)
+        assert not is_empty(deployment.dead_letters)
     deployment.pass_time(RECOVERY_S)
     assert_each_has_run_once(deployment, heads)
     assert is_empty(deployment.operations)
-    assert is_empty(deployment.letters)
+    assert is_empty(deployment.dead_letters)
 
 
 def test_an_hour_without_the_queue(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:

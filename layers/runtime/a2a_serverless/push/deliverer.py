@@ -30,10 +30,10 @@ from a2a_serverless.observability.logs import begun
 from a2a_serverless.observability.spans import Span
 from a2a_serverless.push.client import Outcome, PushClient, Session
 from a2a_serverless.push.destinations import Destination, Destinations
-from a2a_serverless.push.jobs import PushBackends, PushJob, PushLetter
+from a2a_serverless.push.jobs import PushBackends, PushDeadLetter, PushJob
 from a2a_serverless.push.notifications import Notification, consent_call, owed, read_owed
 from a2a_serverless.push.signing import Secrets, SecretsManagerSecret, Signer, process_secret
-from a2a_serverless.queues.fifo import DONE, Handle, Verdict, again, conclude
+from a2a_serverless.queues.fifo import DONE, DeliveryOutcome, Handle, acknowledge, again
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.leases import Leases
@@ -190,14 +190,14 @@ class Deliverer:
         try:
             about, jobs = {"a2a.task.id": job.task_id}, self.push.jobs
             with spans.messaging("process", jobs.name, jobs.system, job.trace, about):
-                verdict = await delivery.verdict()
+                outcome = await delivery.deliver()
         except Exception:  # noqa: BLE001 - an invocation's edge: the job must not be lost
-            verdict = again(min(self.retry.delay_s(handle.attempt), LONG_WAIT_MS / 1000))
+            outcome = again(min(self.retry.delay_s(handle.attempt), LONG_WAIT_MS / 1000))
             metrics.count("PushErrors")
             delivery.log(logging.ERROR, "push_delivery_failed", "Delivery failed", exc_info=True)
-        return await conclude(
+        return await acknowledge(
             handle,
-            verdict,
+            outcome,
             before_ack=lambda: faults.point("push-before-ack"),
             before_nack=lambda: faults.point("push-before-nack"),
             # The delivery expires by itself.
@@ -239,7 +239,7 @@ class _Job:
         self._held: Outcome | None = None
         """Why nothing is sent to the destination; None: the events are sent."""
 
-    async def verdict(self) -> Verdict:
+    async def deliver(self) -> DeliveryOutcome:
         """Send the receiver all events that are committed by now."""
         push = await self._push()
         if push is None or push.is_given_up:
@@ -259,12 +259,12 @@ class _Job:
         notifications = owed(log, push, which)
         if not notifications:
             await self._at_rest(push)
-        verdict = await self._tell_all(push, notifications)
+        outcome = await self._tell_all(push, notifications)
         # A record of the table's stream may come before a read shows its commit.
         is_early = log.head.version < self._job.version
-        return verdict or (again(_EARLY_S) if is_early else DONE)
+        return outcome or (again(_EARLY_S) if is_early else DONE)
 
-    async def _at_rest(self, push: Push | None) -> Verdict:
+    async def _at_rest(self, push: Push | None) -> DeliveryOutcome:
         """Wake a configuration no more that has nothing to wait for."""
         if push is not None and push.next_at is not None:
             await self._storage.webhooks.move(push, replace(push, next_at=None))
@@ -272,7 +272,7 @@ class _Job:
 
     async def _tell_all(
         self, push: Push | None, notifications: Sequence[Notification]
-    ) -> Verdict | None:
+    ) -> DeliveryOutcome | None:
         """Attempt the events one after the other; return None if all were settled."""
         async with self._deliverer.client.session() as session:
             for number, notification in enumerate(notifications):
@@ -304,7 +304,7 @@ class _Job:
 
     async def _tell(
         self, session: Session, push: Push, notification: Notification
-    ) -> Verdict | None:
+    ) -> DeliveryOutcome | None:
         """Attempt one event once; return None if the next one may follow."""
         attempt = _Try(push, notification, notification.event_id(push))
         faults.point("push-before-post")
@@ -331,7 +331,7 @@ class _Job:
                 await self._give_up(attempt, outcome, failing_since=since, is_refused=has_answered)
                 return None
 
-    async def _passes(self, push: Push) -> Verdict | None:
+    async def _passes(self, push: Push) -> DeliveryOutcome | None:
         """Ask the breakers; return None if the event is sent, or given up without a call."""
         self._destination = await self._deliverer.destinations.find(
             self._principal, push.config.url
@@ -384,7 +384,7 @@ class _Job:
         self._log(attempt, outcome, logging.INFO, "push_asked", "Receiver asked for consent")
         return outcome
 
-    async def _hold(self, push: Push, held: Outcome) -> Verdict:
+    async def _hold(self, push: Push, held: Outcome) -> DeliveryOutcome:
         """Wait for the destination; it was not called for this event."""
         # Not all that wait for it come at once.
         wait_s = held.pause_s + self._deliverer.retry.delay_s(1)
@@ -398,7 +398,9 @@ class _Job:
         )
         return await self._wait(push, push, held, wait_s)
 
-    async def _wait(self, push: Push, after: Push, outcome: Outcome, wait_s: float) -> Verdict:
+    async def _wait(
+        self, push: Push, after: Push, outcome: Outcome, wait_s: float
+    ) -> DeliveryOutcome:
         """Store the next attempt's time; `after` is the configuration with the last attempt."""
         now_ms = self._clock.now_ms()
         since = now_ms if push.failing_since is None else push.failing_since
@@ -450,7 +452,7 @@ class _Job:
             request, caller=self._principal, has_failed=push.failures > 0, timeout_s=timeout_s
         )
 
-    async def _put_off(self, attempt: _Try, outcome: Outcome) -> Verdict | None:
+    async def _put_off(self, attempt: _Try, outcome: Outcome) -> DeliveryOutcome | None:
         """Try the event again later, unless the receiver has been failing for too long."""
         push = attempt.push
         if self._is_overdue(push):
@@ -462,11 +464,11 @@ class _Job:
         behind = (attempt.notification.version - 1, LAST)
         version, index = max((push.version, push.index), behind)
         failed = replace(push, version=version, index=index, failures=attempt.number)
-        verdict = await self._wait(push, failed, outcome, wait_s)
+        later = await self._wait(push, failed, outcome, wait_s)
         metrics.count("PushFailures")
         known = {"wait_s": round(wait_s, 1)}
         self._log(attempt, outcome, logging.WARNING, "push_failed", "Receiver not told", **known)
-        return verdict
+        return later
 
     async def _give_up(
         self,
@@ -482,7 +484,7 @@ class _Job:
         one attempt, and not attempts for hours. After `MAX_REFUSALS` refusals there are none.
         """
         version, index = attempt.notification.position
-        letter = PushLetter(
+        record = PushDeadLetter(
             job=self._job,
             event_id=attempt.event_id,
             version=version,
@@ -492,10 +494,11 @@ class _Job:
             - (self._held is not None),  # a receiver that is held is not called
             failing_since=failing_since,
         )
-        # Before the cursor moves: a process that dies in between sends the letter once more, under
-        # the same deduplication id. The other way round, the event would be lost without a trace.
+        # Before the cursor moves: a process that dies in between sends the dead letter once more,
+        # under the same deduplication id. The other way round, the event would be lost without
+        # a trace.
         faults.point("push-before-dead-letter")
-        await self._deliverer.push.dead_letter(letter)
+        await self._deliverer.push.dead_letter(record)
         faults.point("push-after-dead-letter")
         refused = int(is_refused)
         await self._advance(attempt, outcome, failing_since=failing_since, refused=refused)

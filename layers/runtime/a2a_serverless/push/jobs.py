@@ -51,7 +51,7 @@ class PushJob(BaseModel):
         return self.scope, self.task_id, self.incarnation, self.config_id
 
 
-class PushLetter(BaseModel):
+class PushDeadLetter(BaseModel):
     """An undelivered event, as the dead letter queue has it: without its content."""
 
     model_config = ConfigDict(frozen=True)
@@ -74,7 +74,7 @@ class PushLetter(BaseModel):
 
     @property
     def deduplication_id(self) -> str:
-        """Return an id that letters about one event share."""
+        """Return an id that dead letters about one event share."""
         return digest("push-letter", self.event_id)
 
     @property
@@ -84,7 +84,7 @@ class PushLetter(BaseModel):
 
     @property
     def trace(self) -> Mapping[str, str]:
-        """Return no headers: nothing continues the trace of a letter."""
+        """Return no headers: nothing continues the trace of a dead letter."""
         return {}
 
 
@@ -94,7 +94,7 @@ class PushBackends:
 
     jobs: FifoQueue[PushJob]
     """One group per configuration."""
-    letters: FifoQueue[PushLetter] | None = None
+    dead_letters: FifoQueue[PushDeadLetter] | None = None
     """Events that were given up."""
     keys: KeyStore
     """Publishes the public keys."""
@@ -108,10 +108,10 @@ class PushBackends:
             UnavailableError, ConfigurationError: one is missing, or does not answer.
         """
         await self.jobs.check()
-        if self.letters is not None:
-            await self.letters.check()
+        if self.dead_letters is not None:
+            await self.dead_letters.check()
 
-    async def dead_letter(self, letter: PushLetter) -> None:
+    async def dead_letter(self, record: PushDeadLetter) -> None:
         """Send the record of an event that was given up to its queue, for a person to find.
 
         Without that queue only the process's log has the event.
@@ -119,5 +119,5 @@ class PushBackends:
         Raises:
             UnavailableError, ConfigurationError: the queue did not take it.
         """
-        if self.letters is not None:
-            await self.letters.send(letter)
+        if self.dead_letters is not None:
+            await self.dead_letters.send(record)

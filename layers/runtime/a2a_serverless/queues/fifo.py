@@ -84,7 +84,7 @@ def decode_message(kind: type[M], body: object) -> M:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class DeliveryOutcome:
     """The decision on a delivery.
 
     `is_done`: acknowledge it. Otherwise give it back, so that it comes again after `delay_s`; None:
@@ -95,14 +95,14 @@ class Verdict:
     delay_s: float | None = None
 
 
-DONE = Verdict(is_done=True)
-LOST = Verdict(is_done=False)
+DONE = DeliveryOutcome(is_done=True)
+LOST = DeliveryOutcome(is_done=False)
 """Another consumer has the message, or will: leave it alone."""
 
 
-def again(delay_s: float) -> Verdict:
-    """Return the verdict to deliver again, `delay_s` seconds from now."""
-    return Verdict(is_done=False, delay_s=delay_s)
+def again(delay_s: float) -> DeliveryOutcome:
+    """Return the outcome to deliver again, `delay_s` seconds from now."""
+    return DeliveryOutcome(is_done=False, delay_s=delay_s)
 
 
 class Handle(ABC, Generic[M]):
@@ -165,9 +165,9 @@ class Handle(ABC, Generic[M]):
         """
 
 
-async def conclude(
+async def acknowledge(
     handle: Handle[M],
-    verdict: Verdict,
+    outcome: DeliveryOutcome,
     *,
     before_ack: Callable[[], None],
     before_nack: Callable[[], None],
@@ -179,15 +179,15 @@ async def conclude(
     message comes again, and its consumer finds out what is left to do.
     """
     try:
-        if verdict.is_done:
+        if outcome.is_done:
             before_ack()
             await handle.ack()
-        elif verdict.delay_s is not None:
+        elif outcome.delay_s is not None:
             before_nack()
-            await handle.nack(delay_s=verdict.delay_s)
+            await handle.nack(delay_s=outcome.delay_s)
     except Exception:  # noqa: BLE001 - an invocation's edge: its other deliveries go on
         on_error()
-    return verdict.is_done
+    return outcome.is_done
 
 
 class FifoQueue(ABC, Generic[M]):

@@ -431,7 +431,7 @@ def lease_end(now_ms: int, timing: Timing) -> int:
     return now_ms + int(timing.lease_s * 1000)
 
 
-class DeadLettered(Enum):
+class DeadLetterDecision(Enum):
     """The work that a dead letter asks for: an operation that was delivered too often."""
 
     DROP = "drop"
@@ -453,7 +453,7 @@ def on_dead_letter(
     *,
     retry: RetryPolicy,
     cannot_run: bool = False,
-) -> DeadLettered:
+) -> DeadLetterDecision:
     """Return the work to do on a dead letter, given HEAD as it is now.
 
     `cannot_run`: the log has an entry that this release must not skip, or not the turn's opening.
@@ -466,14 +466,14 @@ def on_dead_letter(
     """
     wanted = on_delivery(head, operation, receives=1)
     if head is None or wanted is DeliveryDecision.DROP:
-        return DeadLettered.DROP
+        return DeadLetterDecision.DROP
     if wanted is DeliveryDecision.CANCEL:
-        return DeadLettered.CANCEL
+        return DeadLetterDecision.CANCEL
     if wanted is DeliveryDecision.GIVE_BACK:
-        return DeadLettered.LEAVE if head.turn.is_open else DeadLettered.DROP
+        return DeadLetterDecision.LEAVE if head.turn.is_open else DeadLetterDecision.DROP
     if retry.is_exhausted(head.turn.attempts):
-        return DeadLettered.FAIL
-    return DeadLettered.LEAVE if cannot_run else DeadLettered.RESEND
+        return DeadLetterDecision.FAIL
+    return DeadLetterDecision.LEAVE if cannot_run else DeadLetterDecision.RESEND
 
 
 def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:

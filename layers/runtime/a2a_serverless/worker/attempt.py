@@ -22,7 +22,7 @@ from a2a_serverless.errors import (
     StateTooLargeError,
     TurnFinishedError,
 )
-from a2a_serverless.queues.fifo import DONE, Verdict
+from a2a_serverless.queues.fifo import DONE, DeliveryOutcome
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import InlineLimits
 from a2a_serverless.storage.durable import DurableStorage
@@ -252,7 +252,7 @@ class AgentRun:
         is_due = now >= self._hand_over_at or now + next_s > self.stop_at or self.drains()
         return is_due and not self.lease.is_canceling
 
-    async def run(self) -> Verdict:
+    async def run(self) -> DeliveryOutcome:
         """Run the agent until it ends or is stopped, and settle the turn.
 
         Raises:

@@ -30,9 +30,9 @@ from a2a_serverless.observability.spans import Span
 from a2a_serverless.queues.fifo import (
     DONE,
     LOST,
+    DeliveryOutcome,
     FifoQueue,
     Handle,
-    Verdict,
     again,
     send_copy,
     send_operation,
@@ -156,19 +156,19 @@ class Delivery:
             spans.messaging("process", queue.name, queue.system, self._operation.trace, about),
         ):
             try:
-                verdict = await self._verdict()
+                outcome = await self._work()
             except asyncio.CancelledError:
                 # At once: otherwise the message would come again only when its visibility ends.
                 await self._cut_off()
                 raise
             except Exception as error:  # noqa: BLE001 - an invocation's edge: the operation must not be lost
                 spans.current().fail(reason_of(error))
-                verdict = again(adapter.retry.delay_s(handle.attempt))
+                outcome = again(adapter.retry.delay_s(handle.attempt))
                 text = "Delivery failed"
                 await self._interrupted(
                     reason_of(error), logging.ERROR, "delivery_failed", text, error
                 )
-            is_done = await self._conclude(verdict)
+            is_done = await self._acknowledge(outcome)
             if self.instead is None and (self._was_requeued or adapter.shares.line_stands):
                 with self._sharing():  # the chain of turns that requeue the next one was cut
                     await adapter.shares.refill(1)
@@ -181,23 +181,23 @@ class Delivery:
                 await handle.remove()
         return is_done
 
-    async def _conclude(self, verdict: Verdict) -> bool:
-        """Tell the queue the verdict; return True if the delivery is done and acknowledged.
+    async def _acknowledge(self, outcome: DeliveryOutcome) -> bool:
+        """Tell the queue the outcome; return True if the delivery is done and acknowledged.
 
         An error is only logged: if a finished turn is delivered again, it is dropped.
         """
         try:
-            if verdict.is_done:
+            if outcome.is_done:
                 faults.point("before-ack")
                 await self._handle.ack()
-            elif verdict.delay_s is not None:
+            elif outcome.delay_s is not None:
                 faults.point("before-nack")
                 # If this does not reach the queue, the message comes back all the same, once its
                 # visibility timeout is over.
-                await self._handle.nack(delay_s=verdict.delay_s)
+                await self._handle.nack(delay_s=outcome.delay_s)
         except Exception:  # noqa: BLE001 - an invocation's edge: its other deliveries go on
             self._log(logging.WARNING, "broker_not_told", "Queue not told", exc_info=True)
-        return verdict.is_done
+        return outcome.is_done
 
     async def _cut_off(self) -> None:
         """Give the delivery back of a worker that is told to end: another one goes on at once."""
@@ -208,7 +208,7 @@ class Delivery:
             else:  # as a worker's death: the attempt counts, and the next one runs alone
                 self._log(logging.ERROR, "cut_off", _CUT_OFF)
         finally:  # also if the worker is told once more
-            await self._conclude(again(0))
+            await self._acknowledge(again(0))
 
     async def _interrupted(
         self, reason: str, level: int, action: str, text: str, error: Exception | None = None
@@ -241,35 +241,35 @@ class Delivery:
 
     # -- what it asks for --------------------------------------------------------------------------
 
-    async def _verdict(self) -> Verdict:
+    async def _work(self) -> DeliveryOutcome:
         """Do what the delivery asks for.
 
         If the operation's turn waits behind the current one, both are run, one after the other. It
         goes round only where HEAD has moved: a claim has met other records, or the turn has ended.
         """
-        verdict, worked_on = DONE, None
+        outcome, worked_on = DONE, None
         while self._deadline is None or self._adapter.clock.monotonic() < self._deadline:
             log = await self._read()
             head = None if log is None else log.head
             if worked_on is not None and not goes_on(head, worked_on=worked_on):
-                return verdict
+                return outcome
             self._was_requeued = self._was_requeued or (head is not None and head.turn.has_share)
             try:
-                verdict = await self._act(log)
+                outcome = await self._act(log)
             except StaleReadError:
                 continue
             except TurnFinishedError:  # ended elsewhere, or its task is gone
-                verdict = DONE
+                outcome = DONE
                 if head is not None:
                     await self._storage.forget_gone(head)
             run = self._run
             # Behind the end of the turn, for which a client waits, and before that of the
             # invocation, with which Lambda freezes the process.
-            if verdict.is_done and run is not None and wants_snapshot(run.lease.head):
+            if outcome.is_done and run is not None and wants_snapshot(run.lease.head):
                 await take_snapshot(self._storage, run.lease.head)
             is_behind = head is not None and waits_behind(head, self._operation)
-            if not (verdict.is_done and is_behind):
-                return verdict
+            if not (outcome.is_done and is_behind):
+                return outcome
             worked_on = head
         self._log(logging.WARNING, "deadline", "No time left to start")
         return again(0)
@@ -281,7 +281,7 @@ class Delivery:
             return log
         return await self._storage.read(task_id, incarnation=incarnation)
 
-    async def _act(self, log: Log | None) -> Verdict:
+    async def _act(self, log: Log | None) -> DeliveryOutcome:
         wanted = on_delivery(
             None if log is None else log.head,
             self._operation,
@@ -312,7 +312,7 @@ class Delivery:
             return again(wait_s)
         return await self._start(log, claims_first=wanted is DeliveryDecision.CLAIM)
 
-    async def _cancel(self, log: Log) -> Verdict:
+    async def _cancel(self, log: Log) -> DeliveryOutcome:
         """Cancel a task that no agent works on; its agent is told if it has seen the task."""
         faults.point("cancel-received")
         adapter, way = self._adapter, on_cancel(log.head, self._operation)
@@ -340,7 +340,7 @@ class Delivery:
 
     # -- its turn's attempt ------------------------------------------------------------------------
 
-    async def _start(self, log: Log, *, claims_first: bool) -> Verdict:
+    async def _start(self, log: Log, *, claims_first: bool) -> DeliveryOutcome:
         """Start the turn, unless it has used up its time or attempts, or others come first."""
         adapter, head = self._adapter, log.head
         if adapter.retry.is_exhausted(head.turn.attempts):  # the last one died without settling it
@@ -374,7 +374,7 @@ class Delivery:
         log: Log,
         found: Mapping[str, Item] | None,
         claims_first: bool,  # noqa: FBT001 - as `_start` got it
-    ) -> Verdict:
+    ) -> DeliveryOutcome:
         adapter, head = self._adapter, log.head
         timing = self._storage.timing
         with observed_attempt(log, clock=adapter.clock, timing=timing) as span:
@@ -395,7 +395,7 @@ class Delivery:
                     async with (
                         adapter.heartbeat.over(self._serve_shares) if serves else nullcontext()
                     ):
-                        verdict = await run.run()
+                        outcome = await run.run()
                     if run.parked is not None and not run.lease.head.turn.parked:
                         # One that sleeps has no copy. If this process dies before, the sweeper
                         # sends it.
@@ -406,9 +406,9 @@ class Delivery:
                 has_failed = _tell(span, run)
         if has_failed:
             count_failed(log)
-        if adapter.watch is not None and verdict.is_done and run.parked is None:
+        if adapter.watch is not None and outcome.is_done and run.parked is None:
             adapter.watch.ended(log, run.lease.head)
-        return verdict
+        return outcome
 
     async def _made(
         self,
@@ -472,7 +472,7 @@ class Delivery:
 
     async def _give_up(
         self, log: Log, why: str = "", *, failed_by: FailedBy = FailedBy.USED_UP
-    ) -> Verdict:
+    ) -> DeliveryOutcome:
         """Fail a task whose attempts are used up, unless another attempt has taken its turn.
 
         A task that is being canceled is left to its cancel. `why` is for the client.
@@ -512,7 +512,7 @@ class Delivery:
             return on_start(head, line.places), None
         return started, found
 
-    async def _stand_in_line(self, head: Head) -> Verdict:
+    async def _stand_in_line(self, head: Head) -> DeliveryOutcome:
         """Park a turn that waits for another one of its conversation, and acknowledge."""
         if not await self._storage.park(head, "conversation"):
             return again(0)  # HEAD has changed since it was read

@@ -11,7 +11,7 @@ from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import InvalidAgentEventError, InvalidArgumentError, UnavailableError
 from a2a_serverless.observability import metrics
-from a2a_serverless.queues.fifo import DONE, Verdict, again
+from a2a_serverless.queues.fifo import DONE, DeliveryOutcome, again
 from a2a_serverless.storage.endings import ending, gave_up, stated
 from a2a_serverless.tasks.attempts import (
     MOST_STARTS,
@@ -131,7 +131,7 @@ class Settlement:
             return attempts_that_differ(self.log, attempts), None
         return attempts, None
 
-    async def settle(self) -> Verdict:
+    async def settle(self) -> DeliveryOutcome:
         """End the task, or give its turn back for another attempt.
 
         Raises:
@@ -200,7 +200,7 @@ class Settlement:
 
     # -- another attempt ---------------------------------------------------------------------
 
-    async def _give_back(self) -> Verdict:
+    async def _give_back(self) -> DeliveryOutcome:
         """Count the attempt in HEAD and drop its uncommitted entries; the next one starts over.
 
         The wait that a service has asked for counts up to the longest back-off.
@@ -232,7 +232,7 @@ class Settlement:
         )
         return again(delay_s)
 
-    async def _wait(self, passing: Passing, uncounted: Uncounted) -> Verdict:
+    async def _wait(self, passing: Passing, uncounted: Uncounted) -> DeliveryOutcome:
         """Give the turn back until a fault has passed; the attempt does not count.
 
         The status that says what the turn waits for is in the same commit, so that the next attempt

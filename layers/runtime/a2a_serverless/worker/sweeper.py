@@ -49,7 +49,7 @@ from a2a_serverless.storage.endings import (
 from a2a_serverless.storage.finding import Due, committed_at, due_tasks, opened_at
 from a2a_serverless.storage.table import Item, Key
 from a2a_serverless.tasks.attempts import (
-    DeadLettered,
+    DeadLetterDecision,
     RetryPolicy,
     is_given_up,
     may_park,
@@ -472,7 +472,7 @@ class SweeperFunction(EventFunction):
         event: Mapping[str, Any],
         context: Any,  # noqa: ARG002 - the sweeper's budget is its own
     ) -> dict[str, Any]:
-        """Return the counts of the run, or the batch response: the letters that stay queued."""
+        """Return the counts of the run, or the batch response: those that stay queued."""
         if event.get("detail-type") == "Scheduled Event":
             backends = self._backends
             sweeper = Sweeper(
@@ -569,7 +569,7 @@ class DeadLetters:
         with spans.messaging("process", "dead letters", self._queue.system, operation.trace, about):
             try:
                 return await self.end(operation)
-            # It would be as unreadable each time: the letters behind it go on.
+            # It would be as unreadable each time: those behind it go on.
             except UnreadableTaskError as error:
                 extra = {"action": "unreadable_task", **operation.ids}
                 logger.error("Dead letter dropped: %s", error, extra=extra)  # noqa: TRY400 - its sentence says all
@@ -585,19 +585,19 @@ class DeadLetters:
         scope, task_id = Scope(operation.params.scope), operation.params.task_id
         storage = self._storage.for_scope(scope)
         log = await storage.read(task_id, incarnation=operation.params.incarnation)
-        letter = _Letter(operation, self._retry, log)
+        dead_letter = _DeadLetter(operation, self._retry, log)
         if log is not None:
             works_on(log)
-        # Counted and logged only after the write: if it raises, the letter comes again.
-        settled = await _settle(storage, letter)
-        self._report(letter, settled, letter.seen or (log.head if log else None))
+        # Counted and logged only after the write: if it raises, the dead letter comes again.
+        settled = await _settle(storage, dead_letter)
+        self._report(dead_letter, settled, dead_letter.seen or (log.head if log else None))
         if settled == "failed" and log is not None:
             count_failed(log, is_used_up=True)
         faults.point("after-dead-letter")
         return settled
 
     async def _keep_undecodable(self, body: str, reason: str) -> None:
-        # Raised, so that the letter stays in its queue: nothing else has the message any more.
+        # Raised, so that it stays in its queue: nothing else has the message any more.
         if not await self._queue.keep_undecodable(body, reason=reason):
             msg = "A2A_UNDECODABLE_QUEUE is not set: it names the queue for unreadable messages."
             raise ConfigurationError(msg)
@@ -605,10 +605,10 @@ class DeadLetters:
         extra = {"action": "dead_letter_undecodable", "reason": reason}
         logger.error("An unreadable dead letter was kept for a person", extra=extra)
 
-    def _report(self, letter: _Letter, settled: Settled, head: Head | None) -> None:
+    def _report(self, dead_letter: _DeadLetter, settled: Settled, head: Head | None) -> None:
         metrics.count("DeadLetters", outcome=settled)
         known: dict[str, object] = {}
-        if head is not None and head.incarnation == letter.operation.params.incarnation:
+        if head is not None and head.incarnation == dead_letter.operation.params.incarnation:
             known = {"context_id": head.context_id, "attempts": head.turn.attempts}
         logger.log(
             _LEVELS[settled],
@@ -616,20 +616,20 @@ class DeadLetters:
             settled,
             extra={
                 "action": f"dead_letter_{settled}",
-                "correlation_id": letter.correlation_id,
-                **letter.operation.ids,
+                "correlation_id": dead_letter.correlation_id,
+                **dead_letter.operation.ids,
                 **known,
             },
         )
 
 
-class _Letter:
+class _DeadLetter:
     """A dead letter, and the decision about it on the HEAD that was read last."""
 
     def __init__(self, operation: Operation, retry: RetryPolicy, log: Log | None) -> None:
         self.operation = operation
         self.correlation_id = correlation_id()
-        self.wanted = DeadLettered.DROP
+        self.wanted = DeadLetterDecision.DROP
         self.seen: Head | None = None
         self._retry = retry
         self._cannot_run = log is not None and log.cannot_run
@@ -643,30 +643,30 @@ class _Letter:
             retry=self._retry,
             cannot_run=self._cannot_run,
         )
-        if self.wanted is DeadLettered.CANCEL:
+        if self.wanted is DeadLetterDecision.CANCEL:
             return canceled(head)
-        if self.wanted is DeadLettered.FAIL:
+        if self.wanted is DeadLetterDecision.FAIL:
             return gave_up(head, self.correlation_id)
         return None
 
 
-async def _settle(log: DurableStorage, letter: _Letter) -> Settled:
+async def _settle(log: DurableStorage, dead_letter: _DeadLetter) -> Settled:
     """Apply the decision to HEAD as it is; decide again if HEAD has moved meanwhile.
 
     Raises:
         ConcurrencyError: others changed the task too often.
     """
     for _ in range(REBASES):
-        if await end_task(log, letter.operation.task_id, letter.decide):
-            return "canceled" if letter.wanted is DeadLettered.CANCEL else "failed"
-        if letter.wanted is DeadLettered.LEAVE:
+        if await end_task(log, dead_letter.operation.task_id, dead_letter.decide):
+            return "canceled" if dead_letter.wanted is DeadLetterDecision.CANCEL else "failed"
+        if dead_letter.wanted is DeadLetterDecision.LEAVE:
             return "left"
-        if letter.wanted is not DeadLettered.RESEND or letter.seen is None:
+        if dead_letter.wanted is not DeadLetterDecision.RESEND or dead_letter.seen is None:
             return "dropped"
         # Not sent from here: the due index has one sender, the sweeper, which numbers the copies.
-        if await _make_due(log, letter.seen):
+        if await _make_due(log, dead_letter.seen):
             return "resent"
-        letter.wanted = DeadLettered.DROP  # unless the next HEAD says otherwise
+        dead_letter.wanted = DeadLetterDecision.DROP  # unless the next HEAD says otherwise
     msg = f"The turn was changed by others {REBASES} times while it was to be made due."
     raise ConcurrencyError(msg)
 
