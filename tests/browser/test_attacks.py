@@ -23,7 +23,7 @@ from a2a_serverless.tasks.rules import releasing
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, visiting
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 RUN = "window.pwned=1"
 
@@ -223,6 +223,7 @@ def test_nothing_runs_anywhere(visit: Visit, attacked: Site) -> None:
     assert all(url.startswith(visit.url) for url in visit.asked), visit.asked
 
 
+@pytest.mark.long(but=1)
 def test_a_file_is_never_a_page(visit: Visit, attacked: Site) -> None:
     """Whatever media type an agent gives it: it is a download, or an image that was checked."""
     head = attacked.scribe.open("attack-files", "x")

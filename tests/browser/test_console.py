@@ -26,7 +26,7 @@ from tests.browser.conftest import Site, Visit, violations, visiting
 from tests.support.messages import request
 from tests.unit.push.receivers import Receiver, Request, status
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 CHUNK = re.compile(r'"parts": \[\{"text": "(\d+) "\}\]')
 
@@ -46,6 +46,7 @@ def numbers(visit: Visit) -> list[int]:
 # -- live --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=1)
 def test_a_task_is_followed_to_its_end(visit: Visit) -> None:
     """Its page shows each chunk without a reload, and stops asking when the task has ended."""
     begin(visit, "count")

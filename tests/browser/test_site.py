@@ -16,7 +16,7 @@ from tests.support.required import report_not_run
 from website.places import ROOT, places
 from website.site import build
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 PAGES = (
     "index",

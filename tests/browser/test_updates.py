@@ -13,7 +13,7 @@ from a2a_serverless.storage.deletion import delete_task
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, violations, visiting
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.long]
 
 WORKING = TaskState.TASK_STATE_WORKING
 

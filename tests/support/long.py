@@ -1,34 +1,37 @@
 """Plugin: what takes seconds is run by `make long`, and by whoever says `-m long`.
 
-`@pytest.mark.long` puts off a test, `@pytest.mark.long(but=1)` all of its cases but the first. What
-needs an emulator, a browser or another framework is put off by that mark already.
+`@pytest.mark.long` puts off a test, `@pytest.mark.long(but=1)` all of its cases but the first. That
+one is not run again by `-m long`. `-m 'long or not long'` runs all, and so does `-m browser` with
+those that need a browser: whoever names such a mark gets all that has it.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 
+_LANES = ("browser", "emulators", "foreign")
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put off what is long, unless `-m` names the mark."""
-    if "long" in config.option.markexpr:
+    """Leave out what is long, or, where `-m` names that mark, what a run without it has run."""
+    expression = config.option.markexpr
+    if "not long" in expression:
         return
+    named = set(re.findall(r"\w+", expression))
     seen = Counter[str]()
-    chosen, put_off = list[pytest.Item](), list[pytest.Item]()
+    chosen, others = list[pytest.Item](), list[pytest.Item]()
     for item in items:
         mark = item.get_closest_marker("long")
-        if mark is None or _is_put_off(item):
+        if mark is None or any(lane in named and item.get_closest_marker(lane) for lane in _LANES):
             chosen.append(item)
             continue
         test = item.nodeid.partition("[")[0]
         seen[test] += 1
-        (chosen if seen[test] <= mark.kwargs.get("but", 0) else put_off).append(item)
-    if put_off:
+        is_put_off = seen[test] > mark.kwargs.get("but", 0)
+        (chosen if is_put_off == ("long" in named) else others).append(item)
+    if others:
         items[:] = chosen
-        config.hook.pytest_deselected(items=put_off)
-
-
-def _is_put_off(item: pytest.Item) -> bool:
-    return any(map(item.get_closest_marker, ("browser", "emulators", "foreign")))
+        config.hook.pytest_deselected(items=others)
