@@ -57,9 +57,9 @@ from a2a_serverless.storage.durable import DurableStorage, _owner
 from a2a_serverless.storage.layout import context_item, context_key, head_key
 from a2a_serverless.storage.s3 import S3Blobs
 from a2a_serverless.storage.table import Item, Update
-from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, blob_at, blob_of, set_apart
+from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, blob_at, blob_of, offload
 from a2a_serverless.tasks.entries import (
-    APART_BYTES,
+    OFFLOAD_BYTES,
     ArtifactWritten,
     Recorded,
     StatusChanged,
@@ -341,7 +341,7 @@ async def begun(storage: DurableStorage, *parts: Part) -> Head:
 
 async def test_a_task_is_read_as_it_was_written(storage: DurableStorage) -> None:
     """Messages and artifacts byte for byte, while its log has references alone."""
-    parts = [Part(text="see"), Part(raw=LARGE, filename="a"), Part(text="ä" * APART_BYTES)]
+    parts = [Part(text="see"), Part(raw=LARGE, filename="a"), Part(text="ä" * OFFLOAD_BYTES)]
     head = await begun(storage, *parts)
     artifact = Artifact(artifact_id="a", parts=[Part(raw=LARGE), Part(raw=LARGE + b"2")])
     head = await storage.commit(head, Commit(entries=(ArtifactWritten(artifact),)))
@@ -436,9 +436,9 @@ async def test_a_large_message_is_taken_apart_in_a_thread(
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         threads.append(threading.current_thread() is threading.main_thread())
-        return set_apart(*args, **kwargs)
+        return offload(*args, **kwargs)
 
-    monkeypatch.setattr(durable, "set_apart", noted)
+    monkeypatch.setattr(durable, "offload", noted)
     await begun(storage, Part(raw=LARGE * 20))
     assert threads.count(False) == 1
     await begun(storage, Part(raw=LARGE))
@@ -858,7 +858,7 @@ async def test_the_largest_state_without_a_store_is_recorded() -> None:
 async def test_a_record_is_read_as_it_was_written(storage: DurableStorage, blobs: Blobs) -> None:
     """A short one is in the log, a long one a blob of its task, and goes with it."""
     head = await begun(storage, Part(text="hi"))
-    short = Recorded(StepId("a", "", 1), "bytes", LARGE[:APART_BYTES])
+    short = Recorded(StepId("a", "", 1), "bytes", LARGE[:OFFLOAD_BYTES])
     long = Recorded(StepId("b", "", 1), "json", LARGE)
     assert await storage.record_apart(head, short) is short
     stored = await storage.record_apart(head, long)

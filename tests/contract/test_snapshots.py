@@ -21,7 +21,7 @@ from a2a_serverless.storage.durable import _NEWEST, DurableStorage
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import (
-    APART_BYTES,
+    OFFLOAD_BYTES,
     ArtifactWritten,
     Caller,
     Entry,
@@ -116,7 +116,7 @@ async def read(storage: DurableStorage, head: Head, *, is_whole: bool = False) -
 
 async def test_a_link_to_a_file_before_the_snapshot_is_taken(storage: DurableStorage) -> None:
     """Another one of the task is refused, and one that the snapshot stands for is not."""
-    large = b"x" * (APART_BYTES + 1)
+    large = b"x" * (OFFLOAD_BYTES + 1)
     sent = request("0")
     sent.message.parts.append(Part(raw=large))
     opened = (await storage.open_task("ctx", sent)).head

@@ -30,7 +30,7 @@ from google.protobuf.json_format import MessageToJson, Parse, ParseDict
 
 from a2a_serverless.client import upload
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.entries import APART_BYTES
+from a2a_serverless.tasks.entries import OFFLOAD_BYTES
 from tests.live.findings import BrokenError, Check, Figures, require
 from tests.live.operations import BINDINGS, VERSIONS, clients_of
 from tests.live.subject import VERSION, Subject
@@ -41,7 +41,7 @@ UPLOADED_BYTES: Final = 10_000_000
 INLINE_BYTES: Final = int(Settings.model_fields["inline_bytes"].default)
 INLINE_ALL_BYTES: Final = int(Settings.model_fields["inline_all_bytes"].default)
 SIZES: Final = (
-    *(1_000, APART_BYTES - 500, APART_BYTES, APART_BYTES + 1),
+    *(1_000, OFFLOAD_BYTES - 500, OFFLOAD_BYTES, OFFLOAD_BYTES + 1),
     *(INLINE_BYTES, INLINE_BYTES + 1, INLINE_BYTES, INLINE_BYTES),
 )
 """Of the files that a message has itself: about each bound, the last one behind 1 MB of others."""

@@ -31,7 +31,7 @@ from a2a_serverless.storage.codec import Commits
 from a2a_serverless.storage.deletion import _DELETED, delete_data, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, blob_of
-from a2a_serverless.tasks.entries import APART_BYTES, ArtifactWritten, content_of, parts_of
+from a2a_serverless.tasks.entries import OFFLOAD_BYTES, ArtifactWritten, content_of, parts_of
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit, Timing
 from tests.model.programs import (
@@ -54,7 +54,7 @@ from tests.model.search import Game, Report, Step
 TASK, SCOPE = "a0", Scope.of("", "a")
 PARTITION = layout.task_partition(SCOPE.digest, TASK)
 HEAD = layout.head_key(SCOPE.digest, TASK)
-SAID, MADE = b"s" * (APART_BYTES + 1), b"m" * (APART_BYTES + 1)
+SAID, MADE = b"s" * (OFFLOAD_BYTES + 1), b"m" * (OFFLOAD_BYTES + 1)
 """What a message and an artifact have."""
 UPLOADED = Blob.of(SAID, BlobOwner.uploads(SCOPE.digest)._replace(incarnation="u" * 12)).key
 FIRST = Blob.of(SAID, BlobOwner(SCOPE.digest, TASK, f"{'creation1':-<12}")).key

@@ -84,7 +84,7 @@ class StateTooLargeError(InvalidArgumentError):
 
     LIMIT: Final = 340_000
     """What one item holds, in bytes: of JSON, compressed if it is long."""
-    LIMIT_APART: Final = 50_000_000
+    LIMIT_OFFLOADED: Final = 50_000_000
     """The longest state where there is a store of blobs, in bytes of JSON."""
     LIMIT_IN_LOG: Final = 2_000_000
     """The longest one where there is none: a commit has it with the record of a step."""

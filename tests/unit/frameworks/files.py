@@ -126,7 +126,7 @@ async def check_urls(made: Made) -> None:
 async def check_an_answer(made: Made) -> None:
     """A question whose answer is a file is asked on: the task waits, and goes on when answered."""
     talk = Talk(made([]))
-    with patch.object(StateTooLargeError, "LIMIT_APART", LIMIT):
+    with patch.object(StateTooLargeError, "LIMIT_OFFLOADED", LIMIT):
         large = await talk.show(Part(text="ask"), raw(bytes(LIMIT), "image/png"))
     assert large.status.state == S.TASK_STATE_FAILED, large.status
     assert "begin another conversation" in status_text(large), large.status
@@ -188,7 +188,7 @@ async def check_a_file_too_large_for_a_record(made: Made) -> None:
 async def check_a_large_file(made: Made) -> None:
     """A file that the conversation cannot keep is answered; the next message gets a sentence."""
     talk = Talk(made([]))
-    with patch.object(StateTooLargeError, "LIMIT_APART", LIMIT):
+    with patch.object(StateTooLargeError, "LIMIT_OFFLOADED", LIMIT):
         completed(await talk.show(raw(bytes(LIMIT), "image/png")))
         task = await talk.show(Part(text="and now?"))
     assert task.status.state == S.TASK_STATE_FAILED, task.status

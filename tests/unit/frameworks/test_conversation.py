@@ -23,7 +23,7 @@ S = TaskState
 @pytest.fixture(autouse=True)
 def _room(monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversation has room for less, so that one is full soon."""
-    monkeypatch.setattr(StateTooLargeError, "LIMIT_APART", LIMIT)
+    monkeypatch.setattr(StateTooLargeError, "LIMIT_OFFLOADED", LIMIT)
 
 
 class Asking(Worker):

@@ -311,7 +311,7 @@ async def test_a_message_without_room_in_the_thread_is_refused_before_the_graph_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The thread is kept as base64, four bytes for three."""
-    monkeypatch.setattr(StateTooLargeError, "LIMIT_APART", files.LIMIT)
+    monkeypatch.setattr(StateTooLargeError, "LIMIT_OFFLOADED", files.LIMIT)
     runs = 0
 
     def counting(state: MessagesState) -> Update:

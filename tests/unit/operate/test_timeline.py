@@ -137,7 +137,7 @@ def test_parts_that_are_elsewhere_are_counted() -> None:
         Replied(message),
         StatusChanged(working),
         MessageAppended(message),
-        Recorded(StepId("s", "", 1), "json", b"1").apart(blob.place),
+        Recorded(StepId("s", "", 1), "json", b"1").offloaded(blob.place),
     ]
     (commit,) = of(record(1, *entries)).commits
     assert [change.references for change in commit.changes] == [2, 1, 1, 1, 1]

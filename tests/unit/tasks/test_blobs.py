@@ -1,4 +1,4 @@
-"""What is set apart from a message, and what stands for it."""
+"""What is offloaded from a message, and what stands for it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from a2a_serverless.tasks.blobs import (
     comparable,
     filled,
     linked_blob,
-    set_apart,
+    offload,
 )
-from a2a_serverless.tasks.entries import APART_BYTES, contents_of
+from a2a_serverless.tasks.entries import OFFLOAD_BYTES, contents_of
 from a2a_serverless.tasks.rules import content_digest
 
 OWNER = BlobOwner("s" * 32, "task:1.a", "i" * 12)
 OTHER_TASK = OWNER._replace(task_id="task-2")
 OTHER_SCOPE = OWNER._replace(scope="t" * 32)
-LARGE = b"x" * (APART_BYTES + 1)
+LARGE = b"x" * (OFFLOAD_BYTES + 1)
 
 
 def message(*parts: Part) -> Message:
@@ -51,16 +51,16 @@ def link_to(blob: Blob) -> str:
     "part",
     [
         Part(raw=LARGE, media_type="image/png", filename="a.png", metadata={"page": 1}),
-        Part(text="ä" * APART_BYTES, media_type="text/plain"),
-        Part(data=Value(string_value="x" * APART_BYTES), filename="d.json"),
+        Part(text="ä" * OFFLOAD_BYTES, media_type="text/plain"),
+        Part(data=Value(string_value="x" * OFFLOAD_BYTES), filename="d.json"),
     ],
     ids=["raw", "text", "data"],
 )
 def test_a_large_part_comes_back_as_it_was(part: Part) -> None:
     """Its type, name and metadata stay with the reference, and its content fills it again."""
-    apart, (stored,) = set_apart(message(Part(text="small"), part), OWNER)
-    reference = apart.parts[1]
-    assert apart.parts[0].text == "small"
+    offloaded, (stored,) = offload(message(Part(text="small"), part), OWNER)
+    reference = offloaded.parts[1]
+    assert offloaded.parts[0].text == "small"
     assert blob_of(reference) == stored.blob
     assert reference.ByteSize() < 600
     assert isinstance(stored.content, bytes)
@@ -70,15 +70,15 @@ def test_a_large_part_comes_back_as_it_was(part: Part) -> None:
 
 def test_what_is_small_stays() -> None:
     """At the threshold nothing changes: the message itself is returned."""
-    small = message(Part(raw=b"x" * APART_BYTES), Part(url="https://example.com/a.png"))
-    assert set_apart(small, OWNER) == (small, [])
-    assert set_apart(message(Part(text="small")), OWNER) == (message(Part(text="small")), ())
+    small = message(Part(raw=b"x" * OFFLOAD_BYTES), Part(url="https://example.com/a.png"))
+    assert offload(small, OWNER) == (small, [])
+    assert offload(message(Part(text="small")), OWNER) == (message(Part(text="small")), ())
 
 
-def test_what_is_set_apart_stays_so() -> None:
+def test_what_is_offloaded_stays_so() -> None:
     """What has references is stored as it is, also as the artifact's next chunk, and not twice."""
-    once, _ = set_apart(message(Part(raw=LARGE), Part(raw=LARGE)), OWNER, behind=7)
-    assert set_apart(once, OWNER) == (once, [])
+    once, _ = offload(message(Part(raw=LARGE), Part(raw=LARGE)), OWNER, behind=7)
+    assert offload(once, OWNER) == (once, [])
 
 
 @pytest.mark.parametrize(
@@ -95,19 +95,19 @@ def test_what_is_set_apart_stays_so() -> None:
     ids=["request", "status", "status event", "artifact event", "history", "asked", "artifact"],
 )
 def test_parts_are_found_wherever_they_are(wrapped: Callable[[Message], AnyMessage]) -> None:
-    """Each message of the protocol that shows parts has its large ones set apart."""
-    apart, stored = set_apart(wrapped(message(Part(raw=LARGE))), OWNER)
+    """Each message of the protocol that shows parts has its large ones offloaded."""
+    offloaded, stored = offload(wrapped(message(Part(raw=LARGE))), OWNER)
     assert len(stored) == 1
-    assert [blob_of(p) for c in contents_of(apart) for p in c.parts] == [stored[0].blob]
+    assert [blob_of(p) for c in contents_of(offloaded) for p in c.parts] == [stored[0].blob]
 
 
 def test_a_part_knows_the_bytes_before_it() -> None:
     """They are counted in its own message or artifact, over small files and large ones."""
     files = [Part(raw=b"x" * 10), Part(raw=LARGE), Part(text="t"), Part(raw=LARGE + b"y")]
     task = Task(history=[message(*files)], artifacts=[Artifact(parts=files)])
-    _, stored = set_apart(task, OWNER)
+    _, stored = offload(task, OWNER)
     assert [each.blob.behind for each in stored] == [10, 10 + len(LARGE)] * 2
-    chunk, _ = set_apart(Artifact(parts=[Part(raw=LARGE)]), OWNER, behind=7)
+    chunk, _ = offload(Artifact(parts=[Part(raw=LARGE)]), OWNER, behind=7)
     blob = blob_of(chunk.parts[0])
     assert blob is not None
     assert blob.behind == 7
@@ -116,25 +116,25 @@ def test_a_part_knows_the_bytes_before_it() -> None:
 def test_bytes_before_a_part_have_room() -> None:
     """A reference behind any number of bytes that a message can name is read as one."""
     huge = f"{SCHEME}:raw:{OWNER.prefix}{'a' * 64}.{'9' * 15}"
-    apart, _ = set_apart(message(*[Part(url=huge)] * 30, Part(raw=LARGE)), OWNER)
-    assert all(blob_of(part) is not None for part in apart.parts)
+    offloaded, _ = offload(message(*[Part(url=huge)] * 30, Part(raw=LARGE)), OWNER)
+    assert all(blob_of(part) is not None for part in offloaded.parts)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_data_that_json_does_not_have_is_refused(number: float) -> None:
     """It would be found when an answer shows it, which then has nothing of the task."""
-    values = [Value(string_value="x" * APART_BYTES), Value(number_value=number)]
+    values = [Value(string_value="x" * OFFLOAD_BYTES), Value(number_value=number)]
     with pytest.raises(InvalidArgumentError, match="NaN or infinity"):
-        set_apart(message(Part(data=Value(list_value=ListValue(values=values)))), OWNER)
+        offload(message(Part(data=Value(list_value=ListValue(values=values)))), OWNER)
 
 
 def test_copies_of_a_message_have_one_digest() -> None:
     """Also where one has the content, one a reference, and one a link with another signature."""
     sent = message(Part(raw=LARGE, media_type="image/png"))
-    apart, (stored,) = set_apart(sent, OWNER)
+    offloaded, (stored,) = offload(sent, OWNER)
     linked = message(Part(url=link_to(stored.blob), media_type="image/png"))
     again = message(Part(url=link_to(stored.blob) + "2", media_type="image/png"))
-    assert len({content_digest(each) for each in (sent, apart, linked, again)}) == 1
+    assert len({content_digest(each) for each in (sent, offloaded, linked, again)}) == 1
     assert content_digest(sent) != content_digest(message(Part(raw=LARGE, media_type="image/gif")))
     assert content_digest(sent) != content_digest(message(Part(raw=LARGE + b"y")))
     assert comparable(message(Part(text="x"))) == message(Part(text="x"))
@@ -153,11 +153,11 @@ def test_a_link_names_its_blob_in_any_form() -> None:
 def test_a_link_that_comes_back_becomes_a_reference() -> None:
     """One to the task's own file is that file, if it has it; one to another's is copied to it."""
     own, other = Blob.of(LARGE, OWNER), Blob.of(LARGE, OTHER_TASK)
-    apart, stored = set_apart(message(Part(url=link_to(own))), OWNER)
-    assert (blob_of(apart.parts[0]), stored) == (own, [ToStore(own, own, "")])
-    assert set_apart(apart, OWNER) == (apart, [])
-    apart, (copying,) = set_apart(message(Part(url=link_to(other))), OWNER)
-    assert blob_of(apart.parts[0]) == own
+    offloaded, stored = offload(message(Part(url=link_to(own))), OWNER)
+    assert (blob_of(offloaded.parts[0]), stored) == (own, [ToStore(own, own, "")])
+    assert offload(offloaded, OWNER) == (offloaded, [])
+    offloaded, (copying,) = offload(message(Part(url=link_to(other))), OWNER)
+    assert blob_of(offloaded.parts[0]) == own
     assert (copying.blob, copying.content) == (own, other)
 
 
@@ -165,7 +165,7 @@ def test_what_belongs_to_another_is_not_reached() -> None:
     """Another caller's link stays a URL, and another caller's reference is refused."""
     foreign = Blob.of(LARGE, OTHER_SCOPE)
     linked = message(Part(url=link_to(foreign)))
-    assert set_apart(linked, OWNER) == (linked, [])
+    assert offload(linked, OWNER) == (linked, [])
     for url in (foreign.reference, "a2a-blob:raw:x", "a2a-blob:"):
         with pytest.raises(InvalidArgumentError, match="only this service writes"):
-            set_apart(message(Part(url=url)), OWNER)
+            offload(message(Part(url=url)), OWNER)

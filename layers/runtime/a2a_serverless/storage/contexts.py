@@ -40,13 +40,13 @@ from a2a_serverless.storage.table import (
     are,
 )
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, blob_at
-from a2a_serverless.tasks.entries import APART_BYTES
+from a2a_serverless.tasks.entries import OFFLOAD_BYTES
 from a2a_serverless.tasks.identity import Scope, check_context_id
 from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
 
 logger = logging.getLogger(__name__)
 
-PLAIN_BYTES: Final = APART_BYTES
+PLAIN_BYTES: Final = OFFLOAD_BYTES
 """A longer state is compressed."""
 _LEVEL: Final = 1
 """Of zlib: what makes states long is base64, of which higher levels make no less."""
@@ -113,7 +113,7 @@ class Contexts:
             missing, item = blob, await self.table.get(self._key(context_id))
         return State()
 
-    async def set_apart(self, context_id: str, write: ContextWrite) -> ContextWrite:
+    async def offload(self, context_id: str, write: ContextWrite) -> ContextWrite:
         """Store a state that no item has room for as a blob; return the write that names it."""
         content, blobs = write.value, self.table.blobs
         if blobs is None or not isinstance(content, bytes) or fits_item(write):
@@ -173,7 +173,7 @@ class Contexts:
         Raises:
             ConcurrencyError: `expected_version` is not met.
         """
-        write = await self.set_apart(context_id, write)
+        write = await self.offload(context_id, write)
         try:
             # As a transaction: after a lost answer, a plain write that is repeated would be refused
             # by the version that it has itself stored.
@@ -279,7 +279,7 @@ def _write_of(
 
 
 def _longest(*, has_blobs: bool) -> int:
-    return StateTooLargeError.LIMIT_APART if has_blobs else StateTooLargeError.LIMIT_IN_LOG
+    return StateTooLargeError.LIMIT_OFFLOADED if has_blobs else StateTooLargeError.LIMIT_IN_LOG
 
 
 def _compressed(text: str) -> str | bytes:

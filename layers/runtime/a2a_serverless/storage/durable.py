@@ -74,12 +74,12 @@ from a2a_serverless.tasks.blobs import (
     blob_at,
     blob_of,
     check_without_store,
+    offload,
     refers,
-    set_apart,
 )
 from a2a_serverless.tasks.conversation import Place
 from a2a_serverless.tasks.entries import (
-    APART_BYTES,
+    OFFLOAD_BYTES,
     Caller,
     Entry,
     Recorded,
@@ -467,7 +467,7 @@ class DurableStorage:
         """Store the large contents of a message beside the log; return it with references to them.
 
         `behind` are the raw bytes that the artifact has before those of this chunk. A commit does
-        the same: what is set apart before is not in memory until then.
+        the same: what is offloaded before is not in memory until then.
 
         Raises:
             InvalidArgumentError: a part refers to another scope's content, or to none.
@@ -481,9 +481,9 @@ class DurableStorage:
             check_without_store(message)
             return message
         owner = _owner(head)
-        apart = partial(set_apart, message, owner, behind=behind)
+        offloading = partial(offload, message, owner, behind=behind)
         is_large = message.ByteSize() > _HASHED_HERE
-        message, to_store = await asyncio.to_thread(apart) if is_large else apart()
+        message, to_store = await asyncio.to_thread(offloading) if is_large else offloading()
         linked = {each.blob.key for each in to_store if each.content == each.blob}
         if linked:
             await self._check_own(head, linked)
@@ -536,9 +536,9 @@ class DurableStorage:
             ConfigurationError, UnavailableError: as `set_apart`.
         """
         blobs = self.table.blobs
-        if blobs is None or len(entry.value) <= APART_BYTES:
+        if blobs is None or len(entry.value) <= OFFLOAD_BYTES:
             return entry
-        return entry.apart((await put_whole(blobs, entry.value, _owner(head))).place)
+        return entry.offloaded((await put_whole(blobs, entry.value, _owner(head))).place)
 
     async def whole_record(self, head: Head, entry: Recorded) -> Recorded | None:
         """Return a record with its value, wherever that is stored; None if it is missing.
@@ -552,7 +552,7 @@ class DurableStorage:
         value = None if blob is None else await whole(self.table.blobs, blob)
         return None if value is None else entry.whole(value)
 
-    async def _apart(self, head: Head, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    async def _offloaded(self, head: Head, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Return the entries of a commit that names nothing that is not stored."""
         kept = list(entries)
         for number, entry in enumerate(entries):
@@ -606,7 +606,7 @@ class DurableStorage:
         step = open_task(new, now_ms=now_ms, timing=self.timing, trace=trace)
         check_readable(step.entries)
         try:
-            step = replace(step, entries=await self._apart(step.head, step.entries))
+            step = replace(step, entries=await self._offloaded(step.head, step.entries))
             step, taker = await self._create(step)
         except UnavailableError:
             raise  # it may have been made
@@ -664,11 +664,11 @@ class DurableStorage:
             UnavailableError: no answer within the retry budget; the outcome is unknown.
         """
         check_readable(commit.entries)
-        entries, state = await self._apart(head, commit.entries), commit.context_write
+        entries, state = await self._offloaded(head, commit.entries), commit.context_write
         if state is not None:
             # Before the commit: a blob that no item names is only waste, but an item whose blob is
             # missing could never be read again.
-            state = await self.contexts.set_apart(head.context_id, state)
+            state = await self.contexts.offload(head.context_id, state)
         commit = replace(commit, entries=entries, context_write=state, is_serial=self.is_serial)
         try:
             step, is_settled = await self._store(head, commit)

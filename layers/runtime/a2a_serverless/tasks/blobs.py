@@ -1,4 +1,4 @@
-"""Content that is stored beside the log: what is set apart, and the references in its place.
+"""Content that is stored beside the log: what is offloaded, and the references in its place.
 
 A reference is a part whose URL has a scheme of its own. It names the content by digest and size,
 and the task that owns it, so that fold, log, HEAD and digests carry it as any other part. Clients
@@ -20,7 +20,7 @@ from google.protobuf.message import Message as AnyMessage
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import (
-    APART_BYTES,
+    OFFLOAD_BYTES,
     ArtifactWritten,
     check_readable,
     contents_of,
@@ -166,11 +166,11 @@ class ToStore:
     media_type: str
 
 
-def set_apart(message: M, owner: BlobOwner, *, behind: int = 0) -> tuple[M, Sequence[ToStore]]:
+def offload(message: M, owner: BlobOwner, *, behind: int = 0) -> tuple[M, Sequence[ToStore]]:
     """Return a message with references in place of large contents, and what has to be stored.
 
     A link to a file of the same scope becomes a reference, too: the link would expire. What this
-    process has set apart before is not stored again. A link is what anybody says: one to a file of
+    process has offloaded before is not stored again. A link is what anybody says: one to a file of
     the task itself comes back as well. If nothing changes, the message itself is returned.
     `behind` are the raw bytes that the artifact has before the parts of this chunk.
 
@@ -184,10 +184,10 @@ def set_apart(message: M, owner: BlobOwner, *, behind: int = 0) -> tuple[M, Sequ
     for content in contents_of(message):
         before = behind
         for part in content.parts:
-            stored, was_apart = _stored(part, owner, before), blob_of(part) is not None
+            stored, was_offloaded = _stored(part, owner, before), blob_of(part) is not None
             if stored is not None:
                 part.url = stored.blob.reference
-                if not (was_apart and stored.content == stored.blob):
+                if not (was_offloaded and stored.content == stored.blob):
                     to_store.append(stored)
             before += raw_bytes(part)
     return message, to_store
@@ -276,7 +276,7 @@ def _stored(part: Part, owner: BlobOwner, behind: int) -> ToStore | None:
         raise InvalidArgumentError(FOREIGN)
     if named is None or is_foreign:  # the link of another owner is a URL as any other
         return None
-    # A commit sets apart what was set apart before, and knows less of what stands before it.
+    # A commit offloads what was offloaded before, and knows less of what stands before it.
     own = replace(named, owner=owner, behind=max(behind, named.behind))
     return ToStore(own, own if named.owner == owner else named, part.media_type)
 
@@ -285,8 +285,8 @@ FOREIGN: Final = f"A part has a URL of the scheme {SCHEME}:, which only this ser
 
 
 def _large(part: Part) -> tuple[Kind, bytes] | None:
-    """Return the kind and bytes of a content that is set apart; None for a smaller one."""
-    if part.ByteSize() <= APART_BYTES:
+    """Return the kind and bytes of a content that is offloaded; None for a smaller one."""
+    if part.ByteSize() <= OFFLOAD_BYTES:
         return None
     match part.WhichOneof("content"):
         case "raw":
@@ -297,7 +297,7 @@ def _large(part: Part) -> tuple[Kind, bytes] | None:
             kind, content = "data", part.data.SerializeToString(deterministic=True)
         case _:
             return None
-    return (cast("Kind", kind), content) if len(content) > APART_BYTES else None
+    return (cast("Kind", kind), content) if len(content) > OFFLOAD_BYTES else None
 
 
 def _named(part: Part) -> Blob | None:

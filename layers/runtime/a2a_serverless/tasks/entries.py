@@ -142,18 +142,18 @@ class Recorded:
     @property
     def is_apart(self) -> bool:
         """True if the value is a blob of the task, and the entry has its place instead."""
-        return self.form.startswith(_APART)
+        return self.form.startswith(_OFFLOADED)
 
-    def apart(self, place: str) -> Recorded:
+    def offloaded(self, place: str) -> Recorded:
         """Return the record whose value is stored as a blob at a place."""
-        return Recorded(self.id, f"{_APART}{self.form}", place.encode())
+        return Recorded(self.id, f"{_OFFLOADED}{self.form}", place.encode())
 
     def whole(self, value: bytes) -> Recorded:
-        """Return the record as it was before `apart`."""
-        return Recorded(self.id, self.form.removeprefix(_APART), value)
+        """Return the record as it was before `offloaded`."""
+        return Recorded(self.id, self.form.removeprefix(_OFFLOADED), value)
 
 
-_APART: Final = "blob "
+_OFFLOADED: Final = "blob "
 """Stands before the form of a value that is a blob."""
 
 
@@ -201,8 +201,8 @@ CRITICAL: Final = 0x80
 Only newer releases write it. They also mark a known kind with it whose meaning they have changed.
 """
 
-APART_BYTES: Final = 32_768
-"""Content of more bytes is set apart. It is the same everywhere: digests of messages depend on it.
+OFFLOAD_BYTES: Final = 32_768
+"""Content of more bytes is offloaded. It is the same everywhere: digests of messages depend on it.
 
 At this size DynamoDB's write units cost seven times as much as a request to S3.
 """
@@ -331,7 +331,7 @@ def data_of(parts: Iterable[Part]) -> list[Any]:
 
 def is_plain(message: AnyMessage | None) -> bool:
     """Return True if a message is stored and shown as it is: no part is large, or has a URL."""
-    return not [part for part in parts_of(message) if part.url or part.ByteSize() > APART_BYTES]
+    return not [part for part in parts_of(message) if part.url or part.ByteSize() > OFFLOAD_BYTES]
 
 
 def content_of(entry: Entry) -> SendMessageRequest | Message | TaskStatus | Artifact | None:

@@ -14,7 +14,7 @@ from a2a_serverless.sources import Source, SourceError, inlined, measured
 from a2a_serverless.storage.blobs import InlineLimits, link_of
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
-from a2a_serverless.tasks.entries import APART_BYTES
+from a2a_serverless.tasks.entries import OFFLOAD_BYTES
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker.failures import WrongCallError
 
@@ -81,7 +81,7 @@ class Files:
         part = Part(media_type=media_type, filename=filename)
         try:
             async with measured(source) as found:
-                if blobs is None or found.size <= APART_BYTES:
+                if blobs is None or found.size <= OFFLOAD_BYTES:
                     found.file.seek(0)
                     part.raw = await asyncio.to_thread(found.file.read)
                     return part
