@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from a2a_serverless_tools.operate.inspector import Inspector
     from a2a_serverless_tools.operate.journal import Entry
 
-_MOST: Final = 1_000
-"""Tasks of one run, unless the caller asks for another number."""
 _NOTHING_DONE: Final = "Nothing was done: answer y, or say --yes."
 _SHOWN: Final = 10
 """Tasks that a preview names."""
@@ -114,9 +112,7 @@ def add_acts(verbs: Commands) -> None:
         add_filter(verb, is_verb=True)
         if act == "redeliver":
             verb.add_argument("--webhook", metavar="ID", help="only the webhook with this id")
-        verb.add_argument(
-            "--limit", type=positive, default=_MOST, metavar="N", help="at most (default: 1000)"
-        )
+        verb.add_argument("--limit", type=positive, metavar="N", help="at most (default: 1000)")
         verb.add_argument("--after", default="", metavar="PLACE", help="go on where a run stopped")
         verb.add_argument("--dry-run", action="store_true", help="say what would be done, and end")
         verb.add_argument("--yes", action="store_true", help="do not ask first")
@@ -187,10 +183,10 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
 
 async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter, now_ms: int) -> int:
     from a2a_serverless.errors import PageTokenError
-    from a2a_serverless_tools.operate.acts import ACTS
+    from a2a_serverless_tools.operate.acts import ACTS, MOST
 
     try:
-        plan = await acts.plan(act, which, most=options.limit, after=options.after)
+        plan = await acts.plan(act, which, most=options.limit or MOST, after=options.after)
     except PageTokenError:
         return refuse("--after is no place of these tasks: give the other options as printed, too.")
     print(printable(plan.preview()))

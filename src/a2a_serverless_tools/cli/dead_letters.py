@@ -73,7 +73,7 @@ async def _found(options: Namespace) -> list[DeadLetter]:
     from a2a_serverless_tools.cli.places import inspector_of, settings_of
     from a2a_serverless_tools.operate.queues import dead_letters
 
-    settings, backends = (await settings_of(options))[0], None
+    settings, backends = settings_of(options)[0], None
     field = _QUEUES[options.queue]
     is_in_file = options.file or table_file(settings.table) is not None
     if is_in_file or not getattr(settings, field):  # else it needs no table

@@ -65,7 +65,7 @@ async def inspector_of(
         ConfigurationError: no place is named, it cannot be used, or a change is meant for one of
             two places.
     """
-    settings, logs, workers = await settings_of(options)
+    settings, logs, workers = settings_of(options)
     if (file := file_of(options, settings, is_change=is_change)) is not None:
         return await in_file(file, settings)
     has_queues = table_file(settings.table) is not None  # in the file itself
@@ -82,7 +82,7 @@ async def inspector_of(
     )
 
 
-async def settings_of(options: Namespace) -> tuple[Settings, Logs | None, Workers | None]:
+def settings_of(options: Namespace) -> tuple[Settings, Logs | None, Workers | None]:
     """Return the settings, with the names out of the stack if one is named, its logs and workers.
 
     Raises:
@@ -160,7 +160,7 @@ async def in_file(file: Path, settings: Settings) -> Inspector:
     Raises:
         ConfigurationError: it cannot be used.
     """
-    settings = own_file.settings_of(file, settings)
+    settings = own_file.settings_in(file, settings)
     settings = settings.model_copy(update={"public_url": own_file.url_of(file)})
     backends = table_backends(settings, SqliteTable(file, INDEXES))
     await check_storage(backends.storage, settings)

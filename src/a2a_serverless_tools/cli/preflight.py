@@ -59,13 +59,13 @@ def _add_preflight(preflight: Parser) -> None:
 
 
 def add_deployment(command: Parser) -> None:
-    """Add what names a deployment, which `settings_of` reads."""
+    """Add what names a deployment, which `deployment_of` reads."""
     command.add_argument("--config-env", metavar="NAME", default="default", help="in samconfig")
     command.add_argument("--stack", metavar="NAME", help="another stack than that of samconfig")
     command.add_argument("--region", metavar="REGION", help="another region")
 
 
-def settings_of(folder: Path, options: Namespace) -> tuple[str, dict[str, str]]:
+def deployment_of(folder: Path, options: Namespace) -> tuple[str, dict[str, str]]:
     """Return the stack of a deployment, empty if none is named, and what it is given of parameters.
 
     boto3 takes region and profile from the environment: they are set there.
@@ -98,7 +98,7 @@ async def _restore_template(options: Namespace) -> int:
     """Print the table's template, and what of the stack's parameters and conditions it needs."""
     from a2a_serverless import aws
 
-    stack, _ = settings_of(project_folder(Path.cwd()), options)
+    stack, _ = deployment_of(project_folder(Path.cwd()), options)
     if not stack or (present := deployed(stack)) is None:
         raise ConfigurationError(
             f"There is no stack {stack}: name the one whose table was restored with --stack."
@@ -129,7 +129,7 @@ def _preflight(options: Namespace) -> int:
     from a2a_serverless_tools.cli.serving import named_aws_errors
 
     folder = project_folder(Path.cwd())
-    stack, given = settings_of(folder, options)
+    stack, given = deployment_of(folder, options)
     given |= _pairs(options.values)
     present = deployed(stack) if stack else None
     region = os.environ.get("AWS_DEFAULT_REGION") or aws.client("dynamodb").meta.region_name

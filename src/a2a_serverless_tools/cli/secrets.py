@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import Adders, Parser, project_folder
-from a2a_serverless_tools.cli.preflight import SETTINGS, add_deployment, deployed, settings_of
+from a2a_serverless_tools.cli.preflight import SETTINGS, add_deployment, deployed, deployment_of
 from a2a_serverless_tools.cli.text import agreed, refuse, say
 
 _PARAMETER: Final = "AgentSecretArn"
@@ -39,7 +39,7 @@ async def _secrets(options: Namespace) -> int:
 
     folder = project_folder(Path.cwd())
     path, values = _wanted(options.names)
-    stack, given = settings_of(folder, options)
+    stack, given = deployment_of(folder, options)
     if not stack:
         raise ConfigurationError(f"{SETTINGS} names no stack: name it with --stack.")
     parameters = {**(deployed(stack) or {}), **given}

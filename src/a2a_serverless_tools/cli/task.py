@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from a2a_serverless_tools.operate.lines import LogLine
     from a2a_serverless_tools.operate.logs import Logs
     from a2a_serverless_tools.operate.timeline import Timeline
-
-_SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{32}")
 
 
 def _add(task: Parser) -> None:
@@ -54,10 +51,11 @@ def _add(task: Parser) -> None:
 def fault_of(task_id: str, scope: str | None) -> str | None:
     """Return what is wrong with an id or a scope; None if nothing is."""
     from a2a_serverless.tasks.identity import is_task_id
+    from a2a_serverless_tools.operate.filters import SCOPE
 
     if not is_task_id(task_id):
         return f"{task_id} is no task id: it has 1 to 100 characters of A-Z a-z 0-9 . _ : -"
-    if scope is not None and not _SCOPE.fullmatch(scope):
+    if scope is not None and not SCOPE.fullmatch(scope):
         return (
             f"--scope {scope} is no scope: it has 32 characters of A-Z a-z 0-9 _ -, as this"
             " command shows it without --scope."

@@ -123,7 +123,7 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
             if options.json:
                 print("".join(f"{json.dumps(row.fields)}\n" for row in rows), end="")
             else:
-                draw(listed("", rows, _SHOWN, now), has_titles=False)
+                draw(listed(rows, _SHOWN, now), has_titles=False)
             pages.append(page)
             left, after = left - len(rows), page.after
             found(options.limit - left)

@@ -49,7 +49,7 @@ def log_of(path: Path) -> Path:
     return path.with_suffix(".log")
 
 
-def settings_of(path: Path, settings: Settings) -> Settings:
+def settings_in(path: Path, settings: Settings) -> Settings:
     """Return settings that name a file and the queues in it, and no others; push is offered."""
     queues = ("queue", "quarantine_queue", "dead_letter_queue", "undecodable_queue")
     names = dict.fromkeys((*queues, "push_dead_letter_queue"), "")

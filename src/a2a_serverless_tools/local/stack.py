@@ -33,7 +33,7 @@ from a2a_serverless_tools.local.background import Background
 from a2a_serverless_tools.local.cards import card_of
 from a2a_serverless_tools.local.http_server import HttpServer, guarded
 from a2a_serverless_tools.local.own_code import Succession
-from a2a_serverless_tools.local.own_file import NAME, settings_of
+from a2a_serverless_tools.local.own_file import NAME, settings_in
 from a2a_serverless_tools.local.pushing import pushing, stream_of
 from a2a_serverless_tools.local.sockets import HOST, bind
 from a2a_serverless_tools.local.sweeping import SweepRounds
@@ -246,7 +246,7 @@ class Stack:
 
     def _deployed(self, file: Path) -> Settings:
         """Return the settings of a deployment on the file, with API Gateway's limit of headers."""
-        settings = settings_of(file, self.settings)
+        settings = settings_in(file, self.settings)
         update = {
             "agent": self.options.agent,  # its prices stand beside it
             "push_queue": settings.push_queue if self.options.push else "",

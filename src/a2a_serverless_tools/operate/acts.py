@@ -100,7 +100,7 @@ class Plan:
     def table(self, most: int, now_ms: int) -> Table:
         """Return the first tasks."""
         names, more = ("task", "state", "changed", "owner"), len(self.rows) - most
-        table = listed("", self.rows[:most], names, now_ms)
+        table = listed(self.rows[:most], names, now_ms)
         return replace(table, note=f"And {more:,} more." if more > 0 else "")
 
     def outcome(self) -> list[str]:
@@ -444,12 +444,10 @@ def _not_sent(head: Head, now_ms: int, waits: InLine | None) -> str:
         return ""
     if head.turn.parked == ASLEEP:
         return f"The turn is {left_at_record(ASLEEP, released.until)}, and goes on then."
-    if head.turn.released is not None:
-        return (
-            f"The turn waits until {iso(released.until)} for {released.reason}: its message is"
-            " in the queue, and starts it then."
-        )
-    return ""
+    return (
+        f"The turn waits until {iso(released.until)} for {released.reason}: its message is in the"
+        " queue, and starts it then."
+    )
 
 
 def _retry_key(head: Head) -> str:

@@ -26,7 +26,8 @@ ATTENTIONS: Final[tuple[Trouble | Wait, ...]] = (*TROUBLES, *WAIT_KINDS)
 _UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _WORDS: Final = {"hour": "1h", "day": "1d", "week": "7d"}
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
-_SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{32}")
+SCOPE: Final = re.compile(r"[A-Za-z0-9_-]{32}")
+"""The digest of an owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class TaskFilter:
             if value and value not in known:
                 choice = ", ".join(known)
                 raise InvalidArgumentError(f"{value} is {what}: choose one of {choice}.")
-        if given.scope and not _SCOPE.fullmatch(given.scope):
+        if given.scope and not SCOPE.fullmatch(given.scope):
             raise InvalidArgumentError(
                 f"{given.scope} is no scope: it has 32 characters of A-Z a-z 0-9 _ -."
             )
@@ -87,7 +88,7 @@ class TaskFilter:
     @classmethod
     def about(cls, text: str) -> TaskFilter:
         """Return the choice of an owner's tasks by the digest, or else of those with a text."""
-        return cls(scope=text) if _SCOPE.fullmatch(text) else cls(text=text)
+        return cls(scope=text) if SCOPE.fullmatch(text) else cls(text=text)
 
     @classmethod
     def names(cls) -> Iterable[str]:

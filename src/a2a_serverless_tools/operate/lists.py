@@ -168,7 +168,7 @@ class TaskRow:
 
     def notes(self, now_ms: int) -> list[str]:
         """Return what a person should know of the task besides its state."""
-        head, since, is_canceled = self.head, self.waits_since, False
+        head, since = self.head, self.waits_since
         is_canceled = head.state == TaskState.TASK_STATE_CANCELED
         notes = ["cancel asked"] if head.cancel is not None and not is_canceled else []
         if overdue_cancel(head, now_ms=now_ms):
@@ -221,11 +221,11 @@ class TaskRow:
         }
 
 
-def listed(title: str, rows: Iterable[TaskRow], names: Iterable[str], now_ms: int) -> Table:
+def listed(rows: Iterable[TaskRow], names: Iterable[str], now_ms: int) -> Table:
     """Return tasks as a table with some of what `TaskRow.cells` has."""
     cells = [row.cells(now_ms) for row in rows]
     columns = {name: COLUMNS.get(name, "") for name in names}
-    return Table(title, columns, [[of[name] for name in columns] for of in cells])
+    return Table("", columns, [[of[name] for name in columns] for of in cells])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

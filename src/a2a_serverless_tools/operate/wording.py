@@ -16,7 +16,6 @@ from a2a_serverless.tasks.head import Wait as Reason
 if TYPE_CHECKING:
     from a2a_serverless_tools.operate.timeline import InLine
 
-UNREADABLE: Final = "unreadable"
 NO_REASON: Final = "none"
 """How a filter says that no reason is known: the agent has said so itself."""
 UNCOUNTED: Final = "one that is still tried again is not counted; its task shows the next try"
