@@ -65,10 +65,7 @@ test: $(VENV)/.stamp ## all tests but the long ones; where `make emulators` and 
 
 .PHONY: long
 long: $(VENV)/.stamp ## what takes seconds each, and what `make test` does in short: a project out of the wheel, ten minutes of one hostile client, a model that is away, files of 100 MB
-	$(BIN)/python -m pytest $(PYTEST_ARGS) -m long
-	A2A_PROJECTS=one A2A_FAULTS=long $(BIN)/python -m pytest $(ALL) tests/e2e/test_projects.py tests/e2e/test_quiet_alarms.py \
-		tests/e2e/test_first_agent.py::test_the_installation tests/unit/worker/test_outages.py \
-		tests/unit/live/test_address_checks.py::test_files_are_the_same_in_each_reading
+	A2A_PROJECTS=one $(BIN)/python -m pytest $(PYTEST_ARGS) -m long
 	@cat build/newcomers.md
 
 .PHONY: foreign
@@ -238,7 +235,7 @@ release-check: dist docs $(TOOL)/release/requirements.txt ## all of a release bu
 
 .PHONY: projects
 projects: $(VENV)/.stamp ## a project of each kind out of the wheel, the wheel on each Python, and what newcomers wait for
-	A2A_PROJECTS=long $(BIN)/python -m pytest tests/e2e/test_projects.py $(PROJECTS_ARGS)
+	A2A_PROJECTS=long $(BIN)/python -m pytest $(ALL) tests/e2e/test_projects.py $(PROJECTS_ARGS)
 	@cat build/newcomers.md
 
 .PHONY: lock

@@ -303,6 +303,7 @@ def dies_at(database: Database, number: int) -> Callable[[], None]:
     return lambda: events.unregister(name, die)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("limit", [2, 1000])
 async def test_a_deletion_that_dies_anywhere_is_finished(moto: Database, limit: int) -> None:
     """If a process dies before any request of a deletion, the next one deletes all that is left.
@@ -358,6 +359,7 @@ def moto_items(database: Database, storage: DurableStorage) -> list[Any]:
     return [item for item in items_of(database, storage) if item["SK"]["S"] != "HEAD"]
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("lost", ["incarnation", "turn", "expires_at"])
 async def test_a_damaged_task_is_deleted(moto: Database, lost: str) -> None:
     """A task whose HEAD lacks an attribute is deleted: only HEAD's keys are needed."""

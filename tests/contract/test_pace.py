@@ -112,6 +112,7 @@ FLOODS = {
 }
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.timeout(300)  # 10,000 events are some minutes on a busy machine
 @pytest.mark.parametrize(("count", "size"), FLOODS.values(), ids=FLOODS)
 async def test_a_flood_is_never_throttled(

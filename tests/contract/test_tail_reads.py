@@ -74,6 +74,7 @@ async def test_an_idle_stream_reads_once_a_second(
     assert len(wire.between(0, 10)) == 48
 
 
+@pytest.mark.long
 async def test_an_event_makes_the_stream_quick_again(
     watched: DurableStorage, clock: Timetable
 ) -> None:

@@ -337,6 +337,7 @@ ENDS = {0, 3}
 """Exit codes of `send`: the task has completed, or waits for an answer."""
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("name", BESIDE)
 def test_what_is_typed_beside_a_program(name: str, tmp_path: Path) -> None:
     """`dev` takes the page's agent, and each `send` of the page ends well, by its own words."""

@@ -254,7 +254,7 @@ def test_resume(world: World, way: str) -> None:
     assert len(opening) == (2 if way == "curl" else 1)  # curl's block also prints what came before
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["curl", "Python"])
 def test_push(world: World, way: str) -> None:
     """The receiver of the page takes the notification of the task's end, with its task."""
@@ -270,6 +270,7 @@ def test_push(world: World, way: str) -> None:
         assert "refused" not in receiver.said()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["JavaScript"])
 def test_push_in_one_program(world: World, way: str) -> None:
     """The program takes the notification of its task's end, prints it, and ends."""
@@ -326,6 +327,7 @@ def test_the_receiver_refuses_what_is_for_another(world: World, way: str, check:
         assert "event " not in receiver.said()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("check", ALTERED["js"])
 @pytest.mark.parametrize("way", ["JavaScript"])
 def test_the_javascript_receiver_refuses_what_is_for_another(

@@ -26,6 +26,7 @@ NOWHERE = {
 }
 
 
+@pytest.mark.long(but=2)
 @pytest.mark.parametrize(
     ("arguments", "variables", "named"),
     [
@@ -99,6 +100,7 @@ def test_taken_port_is_named(tmp_path: Path) -> None:
     assert refused.stderr.count("\n") == 1, refused.stderr
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_dev(number: signal.Signals, tmp_path: Path) -> None:
     """Ctrl-C and a supervisor's SIGTERM end the stack; that is no failure and needs no words."""
@@ -112,6 +114,7 @@ def test_signal_ends_dev(number: signal.Signals, tmp_path: Path) -> None:
         assert stack.said().rstrip().endswith(last_line)
 
 
+@pytest.mark.long
 def test_dev_without_push(tmp_path: Path) -> None:
     """`--no-push` is the agent of a deployment that has no queue for notifications."""
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0", "--no-push")
@@ -194,6 +197,7 @@ def test_api_prints_nothing_that_a_client_has_sent(
         assert SENT not in api.said()
 
 
+@pytest.mark.long
 async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
     """An open stream and an agent at work do not hold the end up, nor fill the terminal."""
     arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
@@ -264,6 +268,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_project_around_the_folder_is_found(project: Path) -> None:
     """Without --agent and --card those of the project around the current folder are taken."""
     below = project / "docs"
@@ -275,6 +280,7 @@ def test_project_around_the_folder_is_found(project: Path) -> None:
     assert str(project / "functions/worker/agent.py") in refused.stderr
 
 
+@pytest.mark.long
 def test_the_current_folders_agent_wins(project: Path) -> None:
     """An agent.py in the current folder, and the card beside it, win over the project's.
 
@@ -308,6 +314,7 @@ def test_the_current_folders_agent_wins(project: Path) -> None:
     assert f"environment of {here / '.env'}" in said
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("command", ["dev", "worker"])
 def test_no_agent_falls_back_to_no_other(command: str, tmp_path: Path) -> None:
     """Without an agent the command takes no other, and says where it looked for one."""

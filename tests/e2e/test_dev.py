@@ -101,6 +101,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_a_killed_dev_forgets_nothing(folder: Path) -> None:
     """All tasks are listed, and the turn that ran is run again at once, and completes once."""
     with running_dev(folder) as first:
@@ -133,6 +134,7 @@ def test_a_killed_dev_forgets_nothing(folder: Path) -> None:
     assert held not in run("tasks", cwd=folder).stdout
 
 
+@pytest.mark.long
 def test_a_second_dev_on_the_file_is_refused(folder: Path) -> None:
     """Its sentence names the first one's address; another file is served beside it."""
     with running_dev(folder) as first:
@@ -153,6 +155,7 @@ def refusal(folder: Path, *options: str) -> str:
     return refused.stderr
 
 
+@pytest.mark.long
 def test_files_that_cannot_be_used(folder: Path) -> None:
     """One sentence each; what is in the file stays, and `--fresh` begins with another release's."""
     with running_dev(folder) as first:
@@ -176,6 +179,7 @@ def test_files_that_cannot_be_used(folder: Path) -> None:
     assert "make its folder writable, or name another file with --file." in under
 
 
+@pytest.mark.long
 def test_a_disk_without_room(folder: Path) -> None:
     """A message is refused without details; with room again all tasks are there and go on."""
     with running_dev(folder) as full:
@@ -224,6 +228,7 @@ def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
     assert max(len(line) for line in lines if "agent" not in line) <= 100
 
 
+@pytest.mark.long
 def test_demo_of_an_own_agent(tmp_path: Path) -> None:
     """`demo` in a folder with an agent and its card runs that agent on the card's examples."""
     for name in ("agent.py", "agent_card.json"):

@@ -84,6 +84,7 @@ async def test_the_agent_of_the_readme(tmp_path: Path) -> None:
     assert asked(silent) == "What shall I say?"
 
 
+@pytest.mark.long
 async def test_echo_executor(start: Start) -> None:
     """The SDK's executor answers in chunks of one artifact, then completes."""
     with start("echo_executor") as url:
@@ -99,6 +100,7 @@ async def test_echo_executor(start: Start) -> None:
     assert task.status.message.parts[0].text == "3 words."
 
 
+@pytest.mark.long
 async def test_questionnaire_worker(start: Start) -> None:
     """Three questions over four turns of one task; a second task is stopped by the user."""
     with start("questionnaire_worker") as url:

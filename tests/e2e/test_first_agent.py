@@ -108,6 +108,7 @@ def parts() -> tuple[list[Block], list[Block]]:
     return found[:first], found[first:]
 
 
+@pytest.mark.long
 def test_the_agent_goes_on_after_the_kill(desk: Desk) -> None:
     """Each block behind the installation, in the page's order; Kyoto is visited once."""
     (desk.folder / "go").touch()
@@ -133,6 +134,7 @@ def test_the_agent_goes_on_after_the_kill(desk: Desk) -> None:
     desk.devs[-1].end()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not os.environ.get("A2A_PROJECTS"), reason="`make long`: it asks an index")
 @pytest.mark.timeout(900)
 def test_the_installation(tmp_path: Path) -> None:

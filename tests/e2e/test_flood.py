@@ -225,6 +225,7 @@ def quiet() -> Iterator[None]:
     logger.setLevel(level)
 
 
+@pytest.mark.long
 def test_wrong_keys(record_property: Callable[[str, object], None]) -> None:
     """No key, wrong keys, endless keys: nothing is written, AWS is not asked, callers are served.
 

@@ -63,7 +63,7 @@ def check_end(events: list[dict[str, Any]]) -> None:
     assert events[-1]["says"] == "Done."
 
 
-@pytest.mark.long(but=4)
+@pytest.mark.long
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_events_come_as_they_happen(served: Served, client: list[str], binding: str) -> None:
     """From the card on: the agent goes on only after the client has told of its status."""
@@ -76,7 +76,7 @@ async def test_events_come_as_they_happen(served: Served, client: list[str], bin
     check_end(seen)
 
 
-@pytest.mark.long(but=4)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_stream_that_was_left_is_joined_again(
     served: Served, client: list[str], binding: str

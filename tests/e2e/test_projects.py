@@ -42,7 +42,7 @@ found = [m.__file__ for m in (a2a, google.protobuf, pydantic, a2a_serverless)]
 print(json.dumps([name or "namespace" for name in found] + [agent.__file__]))
 """
 
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 installs_a_project = pytest.mark.skipif(
     PROJECTS not in {"one", "long"}, reason="`make long`: it installs a project"
 )

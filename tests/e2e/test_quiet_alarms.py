@@ -34,7 +34,6 @@ from a2a_serverless_tools.local.background import Background
 from tests.e2e.hostile_agent import PREFIX
 from tests.support.a2a_calls import message
 from tests.support.alarms import STACK, CloudWatch, alarms_of, rung
-from tests.support.databases import LONG
 from tests.support.permissions import transform
 from tests.support.queues import aside, done, left
 from tests.support.simulation.environments import Environments, ThrottledError
@@ -330,7 +329,7 @@ async def every_minute(
         metrics.flush()
 
 
-@pytest.mark.skipif(not LONG, reason="`make long`: ten minutes of one hostile client")
+@pytest.mark.long
 @pytest.mark.timeout(900)  # on a machine as busy as `MOST_OTHERS` says, it takes 330 s
 def test_one_client_rings_no_alarm(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

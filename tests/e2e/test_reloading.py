@@ -165,6 +165,7 @@ def test_a_turn_that_is_handed_over(tmp_path: Path) -> None:
         assert text_of(edited.until("COMPLETED", held)) == "new"
 
 
+@pytest.mark.long
 def test_requests_beside_edits(tmp_path: Path) -> None:
     """None is refused, dropped or left without an answer; their connections stay open between."""
     files = {"agent.py": ECHO, "words.py": "WORD = 'edit 0'\n"}
@@ -191,6 +192,7 @@ def test_requests_beside_edits(tmp_path: Path) -> None:
     assert answers == expected
 
 
+@pytest.mark.long
 def test_an_agent_that_ends_its_process(tmp_path: Path) -> None:
     """It takes neither the port nor the console with it, and its task fails like another one."""
     exiting = ECHO.replace(
@@ -220,6 +222,7 @@ def test_an_agent_that_ends_its_process_when_it_is_loaded(tmp_path: Path) -> Non
         assert text_of(edited.send()) == "second"
 
 
+@pytest.mark.long
 def test_ctrl_c(tmp_path: Path) -> None:
     """A terminal sends it to all processes: all end, and a turn that runs is given back."""
     files = {"agent.py": HELD, "words.py": "WORD = 'first'\n"}
@@ -462,7 +465,7 @@ def awaited(edited: Dev, since: int, file: str, line: int, way_out: str) -> None
         time.sleep(0.05)
 
 
-@pytest.mark.long(but=3)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(edited: Dev, mistake: str) -> None:
     """What `dev` says of it has the file, the line and the way out.
@@ -477,6 +480,7 @@ def test_a_mistake_is_named(edited: Dev, mistake: str) -> None:
     assert "first" not in json.dumps(task), task
 
 
+@pytest.mark.long
 def test_a_missing_import_in_a_helper_is_named(edited: Dev) -> None:
     """With the helper's file and line; the task fails with the same sentence."""
     since = len(edited.command.said())
@@ -487,6 +491,7 @@ def test_a_missing_import_in_a_helper_is_named(edited: Dev) -> None:
     (edited.folder / "words.py").write_text("WORD = 'first'\n")
 
 
+@pytest.mark.long
 def test_an_exception_in_cancel_is_named(edited: Dev) -> None:
     """With its line, and what becomes of the task."""
     text = agent_of(
@@ -522,6 +527,7 @@ def test_an_endless_output_is_named(edited: Dev) -> None:
     assert edited.task(endless)["status"]["state"] == "TASK_STATE_CANCELED"
 
 
+@pytest.mark.long
 def test_a_wrong_card_is_named(tmp_path: Path) -> None:
     """The start is refused, with the line and the field that is perhaps meant."""
     card = Path(CARD).read_text().replace('"description"', '"descripton"', 1)

@@ -110,7 +110,7 @@ def test_one_trace_over_all_processes(tmp_path: Path) -> None:
     assert taken.paths == {"/v1/traces", "/v1/metrics"}
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("collects", ["takes", "refuses", "hangs", "is away"])
 def test_dev_exports_and_waits_for_no_collector(collects: str, tmp_path: Path) -> None:
     """What has ended is exported before the process ends; a bad collector holds up nothing.

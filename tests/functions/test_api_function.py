@@ -342,6 +342,7 @@ def wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> 
     pytest.fail("stream.sh has ended")
 
 
+@pytest.mark.long
 def test_stream_sh_serves_the_application(stream_process: httpx.Client) -> None:
     """Readiness without AWS, a card that names the gateway's address, and nothing without a key."""
     request = adapted(rest_event("GET", "/.well-known/agent-card.json"))

@@ -141,6 +141,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_archives_have_what_they_should(archives: Path, project: Path) -> None:
     """Source archive and wheel have package, template, functions and agents, and no test.
 

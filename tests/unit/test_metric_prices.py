@@ -81,6 +81,7 @@ def test_each_metric_has_its_price() -> None:
     assert table["**all**"][1:] == [str(most), f"**{most * METRIC_MONTH:.2f}**"]
 
 
+@pytest.mark.long
 def test_no_metric_has_more_dimensions_than_cloudwatch_takes() -> None:
     """A metric has at most one dimension beside the service; CloudWatch takes thirty."""
     assert max(len(dimensions) for _, dimensions in observed.metrics().values()) == 1

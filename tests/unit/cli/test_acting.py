@@ -66,6 +66,7 @@ def test_a_failed_task_is_tried_again_and_noted(
     assert run("journal", "--task", "t").code == 2
 
 
+@pytest.mark.long
 def test_a_crowd_is_counted_before_it_is_acted_on(
     run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +157,7 @@ def test_what_no_act_understands(
     assert named in err or "A2A_QUEUE is not set" in err
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("refused", "is_noted"),
     [("PutItem", False), ("UpdateItem", True)],

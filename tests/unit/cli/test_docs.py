@@ -54,6 +54,7 @@ def test_a_page_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_browser_gets_pages_whose_links_lead_somewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -433,7 +433,7 @@ OTHERS = [{"ParameterKey": "Shards", "ParameterValue": "8"}]
 KEY = f"arn:aws:kms:eu-central-1:{ACCOUNT}:key/0a1b"
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["", KEY])
 def test_the_template_of_a_restored_table(
     deployed: Deployed, project: Path, run: Run, key: str

@@ -106,6 +106,7 @@ def test_all_of_a_caller(purge: Run, database: Database, storage: DurableStorage
     assert purge("--user", "ann", "--yes") == (3, "", again)
 
 
+@pytest.mark.long
 def test_every_tenant_of_a_caller(purge: Run, database: Database, storage: DurableStorage) -> None:
     """Without --tenant nothing is left in any, with it the others stay; a subject is found, too."""
     subject = oidc_principal("https://issuer.example", "ann@example.com")
@@ -134,6 +135,7 @@ def test_every_tenant_of_a_caller(purge: Run, database: Database, storage: Durab
     assert "my secret" not in str(found)
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("rounds", [1, 999])
 def test_what_comes_late_is_deleted_too(
     purge: Run,
@@ -215,6 +217,7 @@ def test_one_context(purge: Run, storage: DurableStorage) -> None:
     assert wait(storage.for_scope(BOB).head("t-bob")) is not None
 
 
+@pytest.mark.long
 def test_nothing_is_deleted_without_the_name(
     purge: Run, database: Database, storage: DurableStorage, typed: Callable[[str], list[str]]
 ) -> None:
@@ -400,7 +403,7 @@ def files_with(text: str) -> list[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True).stdout.split()
 
 
-@pytest.mark.long
+@pytest.mark.long(but=1)
 def test_a_purge_leaves_no_text_in_the_file(
     bare_sqlite: None, purge: Run, ask: Callable[..., Any]
 ) -> None:

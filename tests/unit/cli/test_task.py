@@ -344,6 +344,7 @@ def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
     assert run(TASK, "--json").json["turns"][0]["attempts"][1]["kept"] == 2
 
 
+@pytest.mark.long
 def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DurableStorage) -> None:
     """An unknown entry is shown with its kind; only a critical one makes the command fail."""
     head = opened(storage)

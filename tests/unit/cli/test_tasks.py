@@ -392,6 +392,7 @@ def test_the_time_of_a_stacks_worker_has_a_price(
     assert re.search(r"Time of the worker +0\.0 s +no price in dollars", out)
 
 
+@pytest.mark.long
 def test_a_stack_is_found_by_its_outputs(
     run: Run, storage: DurableStorage, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

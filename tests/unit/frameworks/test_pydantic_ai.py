@@ -288,7 +288,7 @@ async def two_tasks(talk: Talk) -> list[Any]:
     return [*shown, artifact_texts((await talk.say("two"))[1])]
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("streams", [False, True])
 async def test_no_request_and_no_tool_call_is_made_twice(*, streams: bool) -> None:
     """Whichever record an attempt dies at: answers and conversation are as without the death.
@@ -561,6 +561,7 @@ def made(
     return PydanticAIWorker(agent, **options)
 
 
+@pytest.mark.long(but=4)
 @pytest.mark.parametrize("check", files.CHECKS)
 async def test_files(check: Callable[[files.Made], Any]) -> None:
     """What `files` states of each adapter holds for this one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +22,6 @@ Open = Callable[..., Any]
 
 WAYS = [check.name for check in CHECKS if check.name.startswith("operations-")]
 FILES = [check.name for check in CHECKS if check.name.startswith("files-")]
-IS_LONG = os.environ.get("A2A_FAULTS") == "long"
 
 
 def check(name: str) -> Check:
@@ -38,7 +36,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "SENT_BYTES", 100_000)
     monkeypatch.setattr(messages, "ANSWERED_BYTES", 100_000)
     monkeypatch.setattr(messages, "FILE_BYTES", 3_000_000)
-    monkeypatch.setattr(files, "UPLOADED_BYTES", 100_000_000 if IS_LONG else 10_000_000)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +62,14 @@ async def test_it_passes_on_the_local_stack(subject_at: Open, name: str) -> None
     assert found.figures
 
 
-@pytest.mark.timeout(600 if IS_LONG else 120)
+@pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", FILES)
-async def test_files_are_the_same_in_each_reading(subject_at: Open, name: str) -> None:
-    """1 KB to 10 MB (100 MB with A2A_FAULTS=long), in messages, artifacts, links and webhooks."""
+async def test_files_are_the_same_in_each_reading(
+    subject_at: Open, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1 KB to 100 MB, in messages, artifacts, links and webhooks."""
+    monkeypatch.setattr(files, "UPLOADED_BYTES", 100_000_000)
     found = await finding(await subject_at(slack=5), check(name))
     assert (found.outcome, found.says) == (Outcome.PASSED, "")
     read = ["GetTask", "replay"] if "0.3" in name else ["GetTask", "ListTasks", "replay"]

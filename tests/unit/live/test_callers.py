@@ -139,6 +139,7 @@ def subject(subject_at: Open, aws: ScriptedAws, deployed: Deployed) -> Open:
     return make
 
 
+@pytest.mark.long
 async def test_a_client_that_keeps_its_tasks(subject: Open, deployed: Deployed) -> None:
     """The check passes, and puts the functions and the keys back as they were."""
     found = await finding(await subject(), CHECK)

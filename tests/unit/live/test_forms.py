@@ -132,6 +132,7 @@ WAITING: dict[str, Any] = {"status": {"state": "TASK_STATE_SUBMITTED"}}
 OPEN = ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING")
 
 
+@pytest.mark.long
 async def test_a_form_is_taken_and_given_back(opened: Open, stack: CloudFormation) -> None:
     """The stack has the form's parameters for its checks, no others, and then its own again."""
     found = await taken(await opened(Sharing("one", "two")), SHARED)

@@ -326,6 +326,7 @@ def is_answer(answer: Answer) -> bool:
 # -- attributes ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @in_worlds(on_moto=True, attributes=newer.ATTRIBUTES)
 async def test_unknown_attributes_change_nothing(world: World, attributes: _Typed) -> None:
     """Unknown attributes, of any type and on any item, change nothing, and they stay."""

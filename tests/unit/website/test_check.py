@@ -81,6 +81,7 @@ def test_what_exists_is_not_named(text: str) -> None:
     assert found(f"# Title\n\n{text}\n") == []
 
 
+@pytest.mark.long
 def test_the_command_prints_page_and_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -133,6 +134,7 @@ def test_each_function_and_method_has_an_example() -> None:
     assert lacking == []
 
 
+@pytest.mark.long
 def test_each_setting_parameter_and_module_has_its_meaning() -> None:
     """No cell below the title `meaning`, or what stands for it, is empty."""
     for name in ("settings-list", "parameters", "log-actions", "metrics", "modules", "commands"):

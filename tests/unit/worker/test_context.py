@@ -242,6 +242,7 @@ async def test_the_state_is_json() -> None:
     assert len(raised) == 1
 
 
+@pytest.mark.long
 async def test_a_state_that_is_too_large_fails_the_task_with_a_sentence() -> None:
     """At once, and with the state as it was; an agent that keeps less of it may go on."""
     most = StateTooLargeError.LIMIT_OFFLOADED

@@ -212,6 +212,7 @@ async def test_a_cancel_that_forgets_is_a_cancel(caplog: pytest.LogCaptureFixtur
     assert len(told(caplog, "cancel_raised")) == 1
 
 
+@pytest.mark.long
 async def test_thousands_of_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call is looked at a few times, however many are made together."""
     looks: list[int] = []
@@ -502,6 +503,7 @@ async def test_a_wrong_call_is_not_tried_again(caplog: pytest.LogCaptureFixture)
     assert (vars(line)["attempts"], vars(line)["max_attempts"]) == (1, 3)
 
 
+@pytest.mark.long
 async def test_an_agent_that_emits_without_end(caplog: pytest.LogCaptureFixture) -> None:
     """The log names the line once, after many events; the agent goes on."""
 

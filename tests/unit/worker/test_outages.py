@@ -29,7 +29,6 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from a2a_serverless_tools.local.provision import queue_attributes
-from tests.support.databases import LONG
 from tests.support.handlers import LambdaContext
 from tests.support.messages import request
 from tests.support.queues import is_empty, take
@@ -201,6 +200,7 @@ def assert_each_has_run_once(deployment: Deployment, heads: list[Head]) -> None:
     assert deployment.starts() == {head.task_id: 1 for head in heads}
 
 
+@pytest.mark.long
 def test_two_hours_without_the_table(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +244,7 @@ def test_six_hours_without_a_worker(deployment: Deployment) -> None:
     assert_each_has_run_once(deployment, heads)
 
 
+@pytest.mark.long
 def test_a_worker_that_never_starts_ends_its_tasks_by_their_hours(deployment: Deployment) -> None:
     """A turn does not go round until it expires; until then a copy an hour is the most it costs."""
     heads = deployment.accept(20)
@@ -260,11 +261,10 @@ def test_a_worker_that_never_starts_ends_its_tasks_by_their_hours(deployment: De
 
 LATE_S = 10
 """Seconds beyond a visibility and a turn within which a turn of a dead worker has begun."""
-PAIRS = pairs() if LONG else [*pairs()[:2], *pairs()[-2:]]
-"""The pairs at both ends; all of them with A2A_FAULTS=long."""
 
 
-@pytest.mark.parametrize(("turn_s", "run_s"), PAIRS)
+@pytest.mark.long(but=3)
+@pytest.mark.parametrize(("turn_s", "run_s"), pairs())
 def test_the_turns_of_a_dead_worker_start_soon(turn_s: int, run_s: int) -> None:
     """Among busy workers they begin within a visibility, one turn and 10 s, in three receives.
 

@@ -72,7 +72,7 @@ class Played:
         return self.bench.clock.monotonic() >= until
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("every_s", "takes_s", "ask_s", "run_limit_s"), POLLS)
 def test_a_poll_ends_when_its_job_has(

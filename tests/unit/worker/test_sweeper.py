@@ -483,6 +483,7 @@ async def test_one_bad_task_holds_up_no_other(
     assert bad.task_id in {getattr(record, "task_id", "") for record in caplog.records}
 
 
+@pytest.mark.long
 async def test_a_thousand_waiting_tasks_cost_a_bounded_number_of_copies(stack: Stack) -> None:
     """A run sends few, and the others stand in line: an hour without a worker costs no more."""
     heads = [await stack.open() for _ in range(1000)]

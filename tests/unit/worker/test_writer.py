@@ -115,7 +115,7 @@ async def test_an_agent_that_never_pauses_is_committed_all_the_same(
     assert [at_ms for at_ms, _ in began][:2] == [100, 200]
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 async def test_a_steady_stream_costs_one_commit_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """1,600 chunks, 5 ms apart: the first one's commit comes on top of one for each 0.1 s."""
 
