@@ -26,7 +26,7 @@ from a2a_serverless.push.waiting import wake_due
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import shares
 from a2a_serverless.storage.blobs import MemoryBlobs
-from a2a_serverless.storage.deletion import Erasure, Owner, count_data, stored_in
+from a2a_serverless.storage.deletion import DeletionJob, Owner, count_data, stored_in
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import head_key, task_partition
 from a2a_serverless.storage.table import Range, Update
@@ -364,12 +364,12 @@ async def test_retries_stand_in_the_line_of_their_caller(desk: Desk) -> None:
 async def test_nothing_is_tried_again_of_what_is_deleted(desk: Desk, context: str) -> None:
     """While the deletion runs it is refused, and afterwards there is no task."""
     await desk.failed("t")
-    erasure = Erasure(desk.storage, Owner(desk.storage.scope.digest, context or None), lag_s=0)
-    await erasure._renew()
+    job = DeletionJob(desk.storage, Owner(desk.storage.scope.digest, context or None), lag_s=0)
+    await job._renew()
     with pytest.raises(BeingDeletedError):
         await desk.do("retry", "t")
-    while not (await erasure.step()).is_done:
-        desk.clock.advance(erasure.pause_s)
+    while not (await job.step()).is_done:
+        desk.clock.advance(job.pause_s)
     with pytest.raises(TaskNotFoundError):
         await desk.do("retry", "t")
     assert await desk.ids() == set()
@@ -488,9 +488,9 @@ async def test_a_deletion_of_the_caller_takes_the_journal(desk: Desk) -> None:
     assert len(await about(desk.storage, scope.digest, "t", limit=10)) == 1
     assert (await count_data(desk.storage)).items == 1
     assert [one async for one in stored_in(desk.storage)] == [{"task_id": "t"}]
-    erasure = Erasure(desk.storage, Owner(scope.digest), lag_s=0)
-    while not (await erasure.step()).is_done:
-        desk.clock.advance(erasure.pause_s)
+    job = DeletionJob(desk.storage, Owner(scope.digest), lag_s=0)
+    while not (await job.step()).is_done:
+        desk.clock.advance(job.pause_s)
     assert await desk.journal() == []
     assert (await count_data(desk.storage)).is_nothing
 

@@ -33,8 +33,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import Ended, count_ended
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.codec import head_item
-from a2a_serverless.storage.deletion import Erasure, Owner, delete_context, delete_task
-from a2a_serverless.storage.durable import DurableStorage, Fences, Observer
+from a2a_serverless.storage.deletion import DeletionJob, Owner, delete_context, delete_task
+from a2a_serverless.storage.durable import DeletionBarriers, DurableStorage, Observer
 from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import HEAD, HOUR_MS, event_sort, task_partition
@@ -151,15 +151,15 @@ async def test_fences_cost_a_process_one_unit_in_two_seconds(bench: Bench) -> No
     clock = ManualClock(bench.storage.clock.now_ms())
     set_clock(bench.storage, clock)
     for number in range(10):
-        await Erasure(bench.storage, Owner(f"{number}" * 16), lag_s=0).step()
-    fences = Fences(bench.storage.table, clock)
+        await DeletionJob(bench.storage, Owner(f"{number}" * 16), lag_s=0).step()
+    barriers = DeletionBarriers(bench.storage.table, clock)
     with bench.meter.measure() as usage:
         for number in range(100):
             with pytest.raises(BeingDeletedError) if number % 2 else nullcontext():
                 owner = f"{number % 10}" * 32 if number % 2 else new_scope().digest
-                await fences.check(owner, "context", clock.now_ms())
-        clock.advance(Fences.FRESH_MS / 1000)
-        await fences.check(new_scope().digest, "context", clock.now_ms())
+                await barriers.check(owner, "context", clock.now_ms())
+        clock.advance(DeletionBarriers.FRESH_MS / 1000)
+        await barriers.check(new_scope().digest, "context", clock.now_ms())
     assert cost(usage) == (2, 0, 2)
 
 

@@ -48,7 +48,7 @@ from a2a_serverless.tasks.push import (
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import Storage
-from a2a_serverless_tools.operate.survey import survey_task
+from a2a_serverless_tools.operate.details import task_details
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database, new_scope
 from tests.support.memory import on_insert
@@ -191,9 +191,9 @@ async def test_refusals_count_for_a_url(storage: DurableStorage) -> None:
         assert await storage.webhooks.move(push, replace(push, refusals=5))
     pushes = await storage.webhooks.all(task_id)
     assert [(p.refusals, p.is_given_up) for p in pushes] == [(5, True), (5, True), (5, False)]
-    survey = await survey_task(storage, task_id)
-    assert survey is not None
-    assert survey.pushes == tuple(pushes)
+    details = await task_details(storage, task_id)
+    assert details is not None
+    assert details.pushes == tuple(pushes)
     head = await storage.head(task_id)
     assert head is not None
     await storage.commit(head, answer(config(config_id="a")))
@@ -278,9 +278,9 @@ async def test_a_move_keeps_the_last_answer(storage: DurableStorage) -> None:
     failed = replace(start, failures=1, failing_since=5).answered("status 503", 5, next_at=9)
     assert await storage.webhooks.move(start, failed)
     assert told(await storage.webhooks.get(task.id, "a")) == ("status 503", 5, 9)
-    survey = await survey_task(storage, task.id)
-    assert survey is not None
-    assert told(survey.pushes[0]) == ("status 503", 5, 9)
+    details = await task_details(storage, task.id)
+    assert details is not None
+    assert told(details.pushes[0]) == ("status 503", 5, 9)
     unaware = replace(failed, answer="", answered_at=None, next_at=None)
     assert await storage.webhooks.move(unaware, failed.answered("x" * 500, 7))
     assert told(await storage.webhooks.get(task.id, "a")) == ("x" * MAX_ANSWER_CHARS, 7, None)

@@ -20,7 +20,7 @@ from a2a_serverless.storage.dynamodb import plain
 from a2a_serverless.storage.layout import EVENTS, HEAD, PUSH, task_partition
 from a2a_serverless.storage.webhooks import push_of
 from a2a_serverless.tasks.head import Head
-from a2a_serverless_tools.operate.survey import Survey
+from a2a_serverless_tools.operate.details import TaskDetails
 from a2a_serverless_tools.operate.timeline import Timeline, timeline
 from tests.faults.harness import World
 
@@ -56,8 +56,8 @@ def recorded(name: str) -> Timeline:
     commits = Commits(head.incarnation, 0)
     commits.add(item for item in items if item["SK"].startswith(EVENTS))
     pushes = [push_of(item) for item in items if item["SK"].startswith(PUSH)]
-    survey = Survey(head=head, records=tuple(commits.records), pushes=tuple(pushes))
-    return timeline(survey, now_ms=0)
+    details = TaskDetails(head=head, records=tuple(commits.records), pushes=tuple(pushes))
+    return timeline(details, now_ms=0)
 
 
 def _file(name: str) -> str:

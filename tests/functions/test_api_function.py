@@ -23,7 +23,7 @@ from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import load_settings
-from a2a_serverless.storage.deletion import Erasure, Owner
+from a2a_serverless.storage.deletion import DeletionJob, Owner
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.contract import Storage
@@ -184,8 +184,8 @@ async def test_a_task_behind_a_fence_is_deleted(
             return await client.post("/message:send", json=body, headers=headers)
 
         first = (await send()).json()["task"]["id"]
-        erasure = Erasure(backends.storage, Owner(Scope.of("", "default").principal))
-        await erasure._put_up(backends.storage.clock.now_ms())
+        job = DeletionJob(backends.storage, Owner(Scope.of("", "default").principal))
+        await job._put_up(backends.storage.clock.now_ms())
         app = create_app(settings, backends, storyteller(), entrypoint=entrypoint)
         client._transport = httpx.ASGITransport(app)
         assert (await send()).status_code == 400

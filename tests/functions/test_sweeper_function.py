@@ -14,7 +14,7 @@ from a2a.types import TaskPushNotificationConfig, TaskState
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.push.jobs import PushJob
-from a2a_serverless.storage.deletion import Erasure, Owner
+from a2a_serverless.storage.deletion import DeletionJob, Owner
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.push import LONG_WAIT_MS
@@ -136,7 +136,7 @@ def test_what_was_stored_behind_a_fence_is_deleted(
     storage = function.backends.storage
     monkeypatch.setattr(storage, "clock", clock)
     head = open_task(function)
-    run(function, Erasure(storage, Owner(storage.scope.principal, "context")).step(limit=1))
+    run(function, DeletionJob(storage, Owner(storage.scope.principal, "context")).step(limit=1))
     large = request("long " * 20_000)
     late = run(function, storage.open_task("context", large)).head
     assert len(stored_blobs()) == 1

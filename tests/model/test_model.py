@@ -10,7 +10,7 @@ import pytest
 
 from tests.model import worlds
 from tests.model.__main__ import main
-from tests.model.erasure import Erasure, Guards
+from tests.model.deletion import DeletionJob, Guards
 from tests.model.explore import explore
 from tests.model.guards import GUARDS, Guard
 from tests.model.rules import Rules
@@ -101,7 +101,7 @@ def test_every_guard_breaks_a_promise_or_has_a_second_line() -> None:
 
 def test_every_guard_of_a_deletion_is_tried() -> None:
     """A guard more needs a counterexample, or what backs it."""
-    deletions = [one.without for one in worlds.GUARDS if isinstance(one.without, Erasure)]
+    deletions = [one.without for one in worlds.GUARDS if isinstance(one.without, DeletionJob)]
     off = [name for one in deletions for name, on in asdict(one.guards).items() if not on]
     assert sorted(off) == sorted(asdict(Guards()))
 

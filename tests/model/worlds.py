@@ -23,7 +23,7 @@ from tests.model.blobs import BEHIND, DANGLES, FIRST, HEAD, UPLOADED, Files, Mod
 from tests.model.blobs import LEFT as BLOB_LEFT
 from tests.model.blobs import LOST as BLOB_LOST
 from tests.model.blobs import UPLOAD as UPLOAD_LEFT
-from tests.model.erasure import Erasure, Guards
+from tests.model.deletion import DeletionJob, Guards
 from tests.model.lines import Lines
 from tests.model.programs import ModelTable
 from tests.model.search import Decision, Report
@@ -45,7 +45,7 @@ class Small:
 
     name: str
     least: int
-    world: Lines | Erasure | Files
+    world: Lines | DeletionJob | Files
 
     def explore(self) -> Report:
         return self.world.explore()
@@ -85,10 +85,14 @@ SHORT = (
         least=100,
         world=Lines(callers="aab", accepted=3, places=1),
     ),
-    Small(name="a deletion beside messages", least=1_000, world=Erasure()),
-    Small(name="deaths beside a deletion", least=1_000, world=Erasure(deaths=2)),
-    Small(name="a fence that lapses", least=1_000, world=Erasure(lapses=1)),
-    Small(name="a fence that lapses, and a death", least=1_000, world=Erasure(deaths=1, lapses=1)),
+    Small(name="a deletion beside messages", least=1_000, world=DeletionJob()),
+    Small(name="deaths beside a deletion", least=1_000, world=DeletionJob(deaths=2)),
+    Small(name="a barrier that lapses", least=1_000, world=DeletionJob(lapses=1)),
+    Small(
+        name="a barrier that lapses, and a death",
+        least=1_000,
+        world=DeletionJob(deaths=1, lapses=1),
+    ),
     Small(
         name="blobs of attempts that die",
         least=3_000,
@@ -347,11 +351,11 @@ async def _has_snapshot(storage: DurableStorage, log: Log, named: Head | None) -
 class Guard(Decision):
     """A guard of one of these worlds, which is `without` it."""
 
-    without: Lines | Erasure | Files
+    without: Lines | DeletionJob | Files
 
     @property
     def scenario(self) -> str:
-        return "" if isinstance(self.without, Erasure) else str(replace(self.without, off=()))
+        return "" if isinstance(self.without, DeletionJob) else str(replace(self.without, off=()))
 
     def explore(self) -> Report:
         return self.without.explore()
@@ -362,8 +366,8 @@ def _off(world: W, *functions: tuple[str, Any]) -> W:
     return replace(world, off=functions)
 
 
-def _erasure(guard: str, **world: int) -> Erasure:
-    return Erasure(guards=replace(Guards(), **{guard: False}), **world)
+def _deleting(guard: str, **world: int) -> DeletionJob:
+    return DeletionJob(guards=replace(Guards(), **{guard: False}), **world)
 
 
 _LINES, _SHARES = "a2a_serverless.storage.conversation", "a2a_serverless.worker.shares"
@@ -470,44 +474,44 @@ GUARDS = (
     ),
     Guard(
         name="second-look",
-        does="a creation looks at the fence after its write, too",
-        without=_erasure("second_look"),
+        does="a creation looks at the barrier after its write, too",
+        without=_deleting("second_look"),
         breaks=LEFT,
     ),
     Guard(
-        name="fence-kept",
+        name="barrier-kept",
         does="a deletion waits until no process goes by what it had read before",
-        without=_erasure("kept"),
+        without=_deleting("kept"),
         breaks=LEFT,
     ),
     Guard(
-        name="fence-lag",
+        name="barrier-lag",
         does="and until the index shows what was written by then",
-        without=_erasure("lag"),
+        without=_deleting("lag"),
         breaks=LEFT,
     ),
     Guard(
-        name="fence-birth",
-        does="a fence counts for what began before its end, also after its end",
-        without=_erasure("by_birth"),
+        name="barrier-birth",
+        does="a barrier counts for what began before its end, also after its end",
+        without=_deleting("by_birth"),
         breaks=LEFT,
     ),
     Guard(
-        name="fence-lapse",
-        does="a deletion whose fence has lapsed begins its wait anew",
-        without=_erasure("lapse", lapses=1),
+        name="barrier-lapse",
+        does="a deletion whose barrier has lapsed begins its wait anew",
+        without=_deleting("lapse", lapses=1),
         breaks=LEFT,
     ),
     Guard(
-        name="fence-sweeps",
-        does="a sweep takes back what a dead creator has stored behind a fence",
-        without=_erasure("sweeps", deaths=1),
+        name="barrier-sweeps",
+        does="a sweep takes back what a dead creator has stored behind a barrier",
+        without=_deleting("sweeps", deaths=1),
         breaks="a task is left for ever",
     ),
     Guard(
         name="first-look",
         does="a creation looks before its write, too",
-        without=_erasure("first_look", deaths=1, lapses=1),
+        without=_deleting("first_look", deaths=1, lapses=1),
         is_backed="it only saves a write",
     ),
     Guard(

@@ -183,7 +183,7 @@ async def _purge(options: Namespace) -> int:
     await purge.end(journal)
     return refuse(
         f"{purge.sentence()}, which is {_MORE:,} tasks more than there were: something goes on"
-        " creating them without a look at the fence, such as an API of an older release. Take the"
+        " creating them without a look at the barrier, such as an API of an older release. Take the"
         " caller's key away, and run it again."
     )
 

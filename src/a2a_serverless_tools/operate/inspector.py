@@ -31,14 +31,14 @@ from a2a_serverless.tasks.head import ASLEEP, Head
 from a2a_serverless.tasks.identity import Scope, TaskKey
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.operate.cost import Cost, Workers, cost_of
+from a2a_serverless_tools.operate.details import TaskDetails, task_details
 from a2a_serverless_tools.operate.finding import find_tasks
 from a2a_serverless_tools.operate.lists import Lists
 from a2a_serverless_tools.operate.logs import Logs
-from a2a_serverless_tools.operate.survey import Survey, survey_task
 from a2a_serverless_tools.operate.timeline import InLine, Timeline, timeline
 
-_SURVEYS: Final = 16
-_SURVEYED_BYTES: Final = 64 * 1024 * 1024
+_KEPT_DETAILS: Final = 16
+_KEPT_BYTES: Final = 64 * 1024 * 1024
 """Tasks whose log is kept, and the bytes of all their entries."""
 _MOST_BEFORE: Final = 1_000
 """The most turns before one in the line of its caller that are counted."""
@@ -82,7 +82,7 @@ class Inspector:
         self.backends = backends
         self._workers = workers or Workers()
         self.lists = Lists(storage)
-        self._surveys: dict[TaskKey, Survey] = {}
+        self._details: dict[TaskKey, TaskDetails] = {}
         """The tasks that were seen last, for `seen` to go on from."""
 
     async def timelines(self, task_id: str, scope: str | None = None) -> list[Timeline]:
@@ -99,16 +99,16 @@ class Inspector:
         Of a task that was seen a while ago, only what was committed since is read.
         """
         storage = self.storage.for_scope(Scope(scope))
-        survey = await survey_task(storage, task_id, self._surveys.pop((scope, task_id), None))
-        if survey is None:
+        details = await task_details(storage, task_id, self._details.pop((scope, task_id), None))
+        if details is None:
             return None
-        self._surveys[scope, task_id] = survey
+        self._details[scope, task_id] = details
         self._forget()
         return timeline(
-            survey,
+            details,
             now_ms=storage.clock.now_ms(),
             lease_s=storage.timing.lease_s,
-            in_line=await in_line_of(storage, survey.head),
+            in_line=await in_line_of(storage, details.head),
             push_events=self.settings.push_events,
         )
 
@@ -118,11 +118,11 @@ class Inspector:
 
     def _forget(self) -> None:
         """Forget the tasks that were seen longest ago, until the others are few and small."""
-        while self._surveys and (
-            len(self._surveys) > _SURVEYS
-            or sum(one.head.size for one in self._surveys.values()) > _SURVEYED_BYTES
+        while self._details and (
+            len(self._details) > _KEPT_DETAILS
+            or sum(one.head.size for one in self._details.values()) > _KEPT_BYTES
         ):
-            del self._surveys[next(iter(self._surveys))]
+            del self._details[next(iter(self._details))]
 
     async def show(self, message: AnyMessage) -> None:
         """Replace what a message refers to by contents or links, in place."""

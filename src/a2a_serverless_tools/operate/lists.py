@@ -47,7 +47,7 @@ from a2a_serverless_tools.operate.wording import (
     number,
     times,
 )
-from a2a_serverless_tools.operate.words import UNKNOWN, Asked, asked_in
+from a2a_serverless_tools.operate.words import UNKNOWN, TaskRequest, asked_in
 
 PAGE: Final = 50
 """The tasks of one page, unless the caller asks for another number."""
@@ -94,7 +94,7 @@ class TaskRow:
     head: Head
     why: Attention | None
     """Why the task is in a list of those that need attention, or else what HEAD says."""
-    asked: Asked = UNKNOWN
+    asked: TaskRequest = UNKNOWN
     holder: str = ""
     """The process that has claimed the open turn; empty: none has, or it is unknown."""
 
@@ -278,9 +278,9 @@ class Rows:
         )
 
 
-_Seen: TypeAlias = tuple[TaskRow, int, str]
+_Found: TypeAlias = tuple[TaskRow, int, str]
 """A task, the time that a filter's times are about, and its place in the list."""
-_Step: TypeAlias = tuple[list[_Seen], str, bool]
+_Step: TypeAlias = tuple[list[_Found], str, bool]
 """What one read has found, where the next one goes on, and whether none is to be made."""
 
 
@@ -296,7 +296,7 @@ class Lists:
 
     def __init__(self, storage: DurableStorage) -> None:
         self._storage = storage
-        self._asked: dict[Key, Asked] = {}
+        self._asked: dict[Key, TaskRequest] = {}
         self._holders: dict[str, str] = {}
 
     async def page(self, which: TaskFilter, *, after: str = "", limit: int = PAGE) -> Rows:
@@ -388,7 +388,7 @@ class Lists:
             heads = await named_heads(
                 self._storage, [one for one in named if which.owner in ("", one.scope)]
             )
-            seen: list[_Seen] = []
+            seen: list[_Found] = []
             for one in named:
                 head = heads.get((one.scope, one.task_id))
                 why = one.why if one.config_id or head is None else head.attention
@@ -456,7 +456,7 @@ class Lists:
             for row, holder in zip(page.rows, holders, strict=True)
         ]
 
-    async def asked(self, tasks: Iterable[Head | Named]) -> Mapping[TaskKey, Asked]:
+    async def asked(self, tasks: Iterable[Head | Named]) -> Mapping[TaskKey, TaskRequest]:
         """Return what tasks were asked, out of the first commit of each log.
 
         One request reads those of a hundred that are not known.
@@ -531,7 +531,7 @@ def _first_commit(task: Head | Named) -> Key:
     return Key(partition, event_sort(task.incarnation, 1, 0))
 
 
-def _asked_in(item: Mapping[str, Any] | None) -> Asked:
+def _asked_in(item: Mapping[str, Any] | None) -> TaskRequest:
     """Return what the first part of a log says; what cannot be read counts as unknown."""
     body = None if item is None else item.get("body")
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from a2a_serverless.storage.deletion import Amounts, Erasure, Owner, count_data
+from a2a_serverless.storage.deletion import Amounts, DeletionJob, Owner, count_data
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless_tools.operate.journal import Entry, Journal
 from a2a_serverless_tools.operate.wording import amounts
@@ -28,7 +28,7 @@ class Purge:
         self.deleted = Amounts(after="")
         self._storage = storage
         self._owner = owner
-        self._erasure = Erasure(storage, owner, lag_s=lag_s)
+        self._job = DeletionJob(storage, owner, lag_s=lag_s)
         self._entry: Entry | None = None
 
     async def count(
@@ -52,7 +52,7 @@ class Purge:
     @property
     def is_waiting(self) -> bool:
         """Return True if nothing more was found, and what an index may show late is waited for."""
-        return self._erasure.is_empty and not self.deleted.is_done
+        return self._job.is_empty and not self.deleted.is_done
 
     def sentence(self) -> str:
         """Return what was deleted so far, without a full stop."""
@@ -63,13 +63,13 @@ class Purge:
         """Delete a part, after a wait of at most `longest_s` if only the index may lag.
 
         Raises:
-            UnavailableError: as `Erasure.step`; call it again.
+            UnavailableError: as `DeletionJob.step`; call it again.
         """
         if self._entry is None:
             self._entry = await journal.begin("purge", which="all that a caller has")
-        if self._erasure.is_empty:
-            await self._storage.clock.sleep(min(self._erasure.pause_s, longest_s))
-        self.deleted += await self._erasure.step()
+        if self._job.is_empty:
+            await self._storage.clock.sleep(min(self._job.pause_s, longest_s))
+        self.deleted += await self._job.step()
         if self.deleted.is_done:
             await self.end(journal)
 

@@ -24,7 +24,7 @@ from a2a_serverless_tools.operate.wording import (
     age,
     duration,
 )
-from a2a_serverless_tools.operate.words import Asked
+from a2a_serverless_tools.operate.words import TaskRequest
 
 SEEN_MS: Final = 180_000
 """A process that has told of itself since then works: it tells each minute, and clocks differ."""
@@ -277,7 +277,7 @@ def _times(hours: Hours) -> Mapping[str, Any]:
     }
 
 
-def _happened(one: Named, asked: Mapping[TaskKey, Asked]) -> Mapping[str, Any]:
+def _happened(one: Named, asked: Mapping[TaskKey, TaskRequest]) -> Mapping[str, Any]:
     said = asked[one.scope, one.task_id]
     return {
         "at": one.at,

@@ -46,13 +46,13 @@ from a2a_serverless.tasks.pace import commit_units
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.tasks.push import PushEvents
 from a2a_serverless.tasks.turns import Attempt, Turn, Wait, turns_of
+from a2a_serverless_tools.operate.details import TaskDetails
 from a2a_serverless_tools.operate.lines import LogLine, by_attempt
 from a2a_serverless_tools.operate.steps import Step, steps_of
-from a2a_serverless_tools.operate.survey import Survey
 from a2a_serverless_tools.operate.webhooks import Webhook, webhooks_of, with_deliveries
 from a2a_serverless_tools.operate.words import (
     MOST_OF_A_LINE,
-    Asked,
+    TaskRequest,
     asked_in,
     first_line,
     step_text,
@@ -185,7 +185,7 @@ class Timeline:
     records: tuple[Record, ...]
     looked_at: int
     """The time at which it was read: lengths of what goes on count until then."""
-    asked: Asked
+    asked: TaskRequest
     """Who has asked for what."""
     question: str
     """The first line of what a task asks that waits for an answer of its caller; else empty."""
@@ -262,7 +262,7 @@ class Timeline:
 
 
 def timeline(
-    seen: Survey,
+    seen: TaskDetails,
     *,
     now_ms: int,
     lease_s: float | None = None,

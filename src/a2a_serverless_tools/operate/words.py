@@ -16,7 +16,7 @@ MOST_OF_A_LINE: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class TaskRequest:
     """Who has asked for a task, and the first line of what was asked."""
 
     caller: str = ""
@@ -31,16 +31,16 @@ class Asked:
         return f"{self.caller} ({self.tenant})" if self.caller and self.tenant else self.caller
 
 
-UNKNOWN: Final = Asked()
+UNKNOWN: Final = TaskRequest()
 
 
-def asked_in(entries: Iterable[Entry]) -> Asked:
+def asked_in(entries: Iterable[Entry]) -> TaskRequest:
     """Return what the first message among the entries of a log says."""
     opened = next((entry for entry in entries if isinstance(entry, TurnOpened)), None)
     if opened is None:
         return UNKNOWN
     line = first_line(opened.request.message)
-    return Asked(caller=opened.caller.user, tenant=opened.caller.tenant, line=line)
+    return TaskRequest(caller=opened.caller.user, tenant=opened.caller.tenant, line=line)
 
 
 def first_line(message: Message) -> str:

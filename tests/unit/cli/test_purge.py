@@ -22,7 +22,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import deletion, sqlite
 from a2a_serverless.storage.deletion import Amounts, delete_data
-from a2a_serverless.storage.durable import DurableStorage, Fences
+from a2a_serverless.storage.durable import DeletionBarriers, DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.sqlite import blobs_folder
@@ -181,7 +181,7 @@ def test_what_the_index_shows_late_is_found(
     monkeypatch.setattr(DynamoTable, "first", first)
     code, out, _ = run("tasks", "purge", "--user", "ann", "--yes")
     assert (code, "ann has 3 tasks" in out, items(database, ANN)) == (0, True, [])
-    assert clock.now_ms() - shown_at >= Fences.KEPT_MS + 10_000 - 9_000
+    assert clock.now_ms() - shown_at >= DeletionBarriers.KEPT_MS + 10_000 - 9_000
     began = clock.now_ms()
     assert run("tasks", "purge", "--user", "nobody", "--yes")[0] == 3
     assert clock.now_ms() - began == 10_000

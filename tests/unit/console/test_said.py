@@ -529,5 +529,5 @@ async def test_a_task_that_is_not_kept_is_read_again(
     await writer.claim("a")
     await writer.commit(said(WORKING, "It is 120."), token="a")
     kept = (await person.get(PATH)).text
-    monkeypatch.setattr(inspector, "_SURVEYED_BYTES", 1)
+    monkeypatch.setattr(inspector, "_KEPT_BYTES", 1)
     assert [(await person.get(PATH)).text for _ in range(2)] == [kept] * 2

@@ -19,8 +19,8 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import deletion
-from a2a_serverless.storage.deletion import _FENCE_MS, Erasure, Owner
-from a2a_serverless.storage.durable import DurableStorage, Fences
+from a2a_serverless.storage.deletion import _BARRIER_MS, DeletionJob, Owner
+from a2a_serverless.storage.durable import DeletionBarriers, DurableStorage
 from a2a_serverless.storage.layout import FENCE, INDEXES, context_key
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.identity import Scope
@@ -94,7 +94,7 @@ class World:
             await self.bench.work()
 
     def left(self) -> str:
-        """All that is stored of alice, by a scan, but fences and what queues have, which are ids.
+        """All that is stored of alice, by a scan, but barriers and what queues have, which are ids.
 
         Her texts, names and digests, and those of each conversation in which she was.
         """
@@ -140,7 +140,7 @@ async def test_a_person_is_deleted_while_she_sends(world: World) -> None:
     assert (await world.send("bob")).status_code == 200
     await world.work()
     assert all(kind in world.left() for kind in ("CONTEXT", "PUSH", "EVENT"))
-    erasure, codes = Erasure(world.backends.storage, ALICE), list[int]()
+    job, codes = DeletionJob(world.backends.storage, ALICE), list[int]()
     is_over, answers = asyncio.Event(), asyncio.Queue[int]()
 
     async def sending(tenant: str) -> None:
@@ -154,7 +154,7 @@ async def test_a_person_is_deleted_while_she_sends(world: World) -> None:
     senders = [asyncio.create_task(sending(tenant)) for tenant in TENANTS]
     await sent_thrice()
     began = world.clock.now_ms()
-    while not (await erasure.step(limit=20)).is_done:
+    while not (await job.step(limit=20)).is_done:
         await sent_thrice()
     at_end, took_ms = world.left(), world.clock.now_ms() - began
     is_over.set()
@@ -163,7 +163,7 @@ async def test_a_person_is_deleted_while_she_sends(world: World) -> None:
     assert (set(first), set(last)) == ({200}, {400})  # the API goes by what it has read last
     assert at_end == ""
     assert took_ms < 60_000
-    world.clock.advance(Fences.KEPT_MS / 1000)
+    world.clock.advance(DeletionBarriers.KEPT_MS / 1000)
     assert (await world.send("bob", text="still here")).status_code == 200
     await world.work()
     world.clock.advance(600)  # queues forget the last numbers of their groups
@@ -175,11 +175,11 @@ async def test_a_person_is_deleted_while_she_sends(world: World) -> None:
 async def test_what_a_fenced_caller_reads(world: World) -> None:
     """One sentence with the longest wait; a dead deletion holds nobody for longer than that."""
     await world.send("alice")
-    await Erasure(world.backends.storage, ALICE).step()
-    world.clock.advance(Fences.KEPT_MS / 1000)
+    await DeletionJob(world.backends.storage, ALICE).step()
+    world.clock.advance(DeletionBarriers.KEPT_MS / 1000)
     refused = await world.send("alice", "acme")
     assert refused.status_code == 400
-    wait_s = _FENCE_MS // 1000 - Fences.KEPT_MS // 1000
+    wait_s = _BARRIER_MS // 1000 - DeletionBarriers.KEPT_MS // 1000
     assert refused.json()["error"]["message"] == (
         "The operator is deleting what this message would belong to, and nothing of it was kept:"
         f" send it again later, after at most {wait_s} seconds."
@@ -190,11 +190,11 @@ async def test_what_a_fenced_caller_reads(world: World) -> None:
 
 
 @pytest.mark.parametrize("context", ["talk", "other"])
-async def test_a_context_has_a_fence_of_its_own(world: World, context: str) -> None:
+async def test_a_context_has_a_barrier_of_its_own(world: World, context: str) -> None:
     """While one context is deleted, in whatever tenant, the others take messages."""
-    erasure = Erasure(world.backends.storage, Owner(ALICE.name, "talk"))
-    await erasure.step()
-    world.clock.advance(Fences.KEPT_MS / 1000)
+    job = DeletionJob(world.backends.storage, Owner(ALICE.name, "talk"))
+    await job.step()
+    world.clock.advance(DeletionBarriers.KEPT_MS / 1000)
     codes = [
         (await world.send("alice", tenant, contextId=context)).status_code for tenant in TENANTS
     ]
@@ -206,9 +206,9 @@ async def held_up(world: World, monkeypatch: pytest.MonkeyPatch, then: Callable[
     opening = DurableStorage.open_task
 
     async def late(storage: DurableStorage, *args: Any, **options: Any) -> Any:
-        erasure = Erasure(world.backends.storage, ALICE)
+        job = DeletionJob(world.backends.storage, ALICE)
         now_ms = world.clock.now_ms()
-        while not (await erasure.step()).is_done:
+        while not (await job.step()).is_done:
             await world.clock.sleep(1)
         with monkeypatch.context() as patched:  # the request was accepted before
             patched.setattr(storage.clock, "now_ms", lambda: now_ms)
@@ -249,34 +249,34 @@ async def test_a_sweep_takes_back_what_a_dead_creator_has_stored(
 
 
 async def test_an_interrupted_deletion_is_continued(world: World) -> None:
-    """Another process goes on with a fence of its own, and waits anew; the old one lapses."""
+    """Another process goes on with a barrier of its own, and waits anew; the old one lapses."""
     for tenant in TENANTS:
         await world.send("alice", tenant)
     world.clock.advance(LATE_S)
-    await Erasure(world.backends.storage, ALICE).step(limit=2)
-    second = Erasure(world.backends.storage, ALICE)
+    await DeletionJob(world.backends.storage, ALICE).step(limit=2)
+    second = DeletionJob(world.backends.storage, ALICE)
     began = world.clock.now_ms()
     while not (await second.step(limit=3)).is_done:
         await world.clock.sleep(0.5)
-    assert world.clock.now_ms() - began >= Fences.KEPT_MS + LaggingTable.lag_s * 1000
+    assert world.clock.now_ms() - began >= DeletionBarriers.KEPT_MS + LaggingTable.lag_s * 1000
     assert world.left() == ""
-    fences = await world.table.all(Range(partition=FENCE))
-    assert [set(one) for one in fences] == [{"PK", "SK", "until", "expires_at"}] * 2
-    world.clock.advance(Fences.KEPT_MS / 1000)
+    barriers = await world.table.all(Range(partition=FENCE))
+    assert [set(one) for one in barriers] == [{"PK", "SK", "until", "expires_at"}] * 2
+    world.clock.advance(DeletionBarriers.KEPT_MS / 1000)
     assert (await world.send("alice")).status_code == 400
-    world.clock.advance(_FENCE_MS / 1000)
+    world.clock.advance(_BARRIER_MS / 1000)
     assert (await world.send("alice")).status_code == 200
 
 
-async def test_a_fence_that_has_lapsed_is_put_up_anew(world: World) -> None:
-    """A deletion that was held up for longer than its fence stands waits from the beginning."""
-    erasure = Erasure(world.backends.storage, ALICE)
-    assert not (await erasure.step()).is_done
-    world.clock.advance(_FENCE_MS / 1000)
-    assert not (await erasure.step()).is_done
-    assert erasure.pause_s == Fences.KEPT_MS / 1000 + LaggingTable.lag_s
-    world.clock.advance(erasure.pause_s)
-    assert (await erasure.step()).is_done
+async def test_a_barrier_that_has_lapsed_is_put_up_anew(world: World) -> None:
+    """A deletion that was held up for longer than its barrier stands waits from the beginning."""
+    job = DeletionJob(world.backends.storage, ALICE)
+    assert not (await job.step()).is_done
+    world.clock.advance(_BARRIER_MS / 1000)
+    assert not (await job.step()).is_done
+    assert job.pause_s == DeletionBarriers.KEPT_MS / 1000 + LaggingTable.lag_s
+    world.clock.advance(job.pause_s)
+    assert (await job.step()).is_done
 
 
 async def test_no_process_goes_by_what_it_read_for_longer_than_five_seconds(
@@ -284,12 +284,12 @@ async def test_no_process_goes_by_what_it_read_for_longer_than_five_seconds(
 ) -> None:
     """While one call reads again the others go by what was read, until that is too old."""
     clock, table = world.clock, world.table
-    fences, scope = Fences(table, clock), Scope.of("", "alice").digest
-    assert await fences.until(scope, "talk") == 0
-    await Erasure(world.backends.storage, ALICE).step()
-    until = clock.now_ms() + _FENCE_MS
+    barriers, scope = DeletionBarriers(table, clock), Scope.of("", "alice").digest
+    assert await barriers.until(scope, "talk") == 0
+    await DeletionJob(world.backends.storage, ALICE).step()
+    until = clock.now_ms() + _BARRIER_MS
     clock.advance(1.999)
-    assert await fences.until(scope, "talk") == 0
+    assert await barriers.until(scope, "talk") == 0
     clock.advance(1)
     hangs, reading, read = asyncio.Event(), asyncio.Event(), table.all
 
@@ -300,32 +300,32 @@ async def test_no_process_goes_by_what_it_read_for_longer_than_five_seconds(
 
     with monkeypatch.context() as patched:
         patched.setattr(table, "all", slow)
-        held_up = asyncio.create_task(fences.until(scope, "talk"))
+        held_up = asyncio.create_task(barriers.until(scope, "talk"))
         await reading.wait()
-    assert await fences.until(scope, "talk") == 0
+    assert await barriers.until(scope, "talk") == 0
     clock.advance(2)
-    assert await fences.until(scope, "talk") == 0
+    assert await barriers.until(scope, "talk") == 0
     clock.advance(0.001)
-    assert await fences.until(scope, "talk") == until
+    assert await barriers.until(scope, "talk") == until
     hangs.set()
     assert await held_up == until
 
 
-async def test_many_tenants_take_longer_than_a_fence_stands(
+async def test_many_tenants_take_longer_than_a_barrier_stands(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step over all of them renews the fence on the way."""
+    """A step over all of them renews the barrier on the way."""
     for tenant in TENANTS:
         await world.send("alice", tenant)
     world.clock.advance(LATE_S)
     deleting = deletion.delete_data
 
     async def slow(storage: DurableStorage, *args: Any, **options: Any) -> Any:
-        world.clock.advance(_FENCE_MS * 0.8 / 1000)
+        world.clock.advance(_BARRIER_MS * 0.8 / 1000)
         return await deleting(storage, *args, **options)
 
     monkeypatch.setattr(deletion, "delete_data", slow)
-    erasure = Erasure(world.backends.storage, ALICE)
-    steps = [await erasure.step() for _ in range(2)]
+    job = DeletionJob(world.backends.storage, ALICE)
+    steps = [await job.step() for _ in range(2)]
     assert [step.is_done for step in steps] == [False, True]
     assert world.left() == ""

@@ -12,7 +12,7 @@ import pytest
 from a2a_serverless.errors import NewerReleaseError, UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.durable import Fences
+from a2a_serverless.storage.durable import DeletionBarriers
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Update
@@ -299,7 +299,7 @@ async def test_a_creation_reads_nothing(
     What is being deleted was read before, for all messages of two seconds.
     """
     asked: list[str] = []
-    monkeypatch.setattr(Fences, "FRESH_MS", 10**9)
+    monkeypatch.setattr(DeletionBarriers, "FRESH_MS", 10**9)
     await agent.send("before", configuration=IMMEDIATELY)
     monkeypatch.setattr(backends.operations, "send", AsyncMock())  # its table is the same
     for name in ("load", "query", "write"):

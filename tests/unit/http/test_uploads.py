@@ -30,7 +30,7 @@ from a2a_serverless.sources import UPLOADS_EXTENSION, Source, SourceError
 from a2a_serverless.storage.blobs import ServedBlobs
 from a2a_serverless.storage.deletion import (
     Amounts,
-    Erasure,
+    DeletionJob,
     Owner,
     count_data,
     delete_data,
@@ -426,7 +426,7 @@ async def test_unused_uploads_go_with_their_caller(
     assert not (await count_data(storage.for_scope(alice))).is_nothing
     assert (await count_data(storage.for_scope(alice), "a context")).is_nothing
     assert [blob async for blob in uploaded(storage.for_scope(bob))] == stored[3:]
-    everything = Erasure(storage, Owner(alice.principal), lag_s=0)
+    everything = DeletionJob(storage, Owner(alice.principal), lag_s=0)
     deleted = await everything.step()
     assert (deleted.uploads, everything.is_empty) == (2, True)
     assert await delete_data(storage.for_scope(bob)) == Amounts(uploads=1)

@@ -21,7 +21,7 @@ from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.activity import Ended, count_ended, tell_of_process
 from a2a_serverless.storage.contexts import context_write
-from a2a_serverless.storage.deletion import Erasure, Owner
+from a2a_serverless.storage.deletion import DeletionJob, Owner
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.dynamodb import _Typed
 from a2a_serverless.storage.keys import KeyStore
@@ -179,7 +179,7 @@ async def write_everything(database: Database, written: Written) -> None:
     done = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
     await storage.commit(another, Commit(entries=(done,), token="one", claims=True))
     await database.storage(clock=clock, is_serial=True).open_task("talk", request("first"))
-    await Erasure(storage, Owner("nobody")).step()
+    await DeletionJob(storage, Owner("nobody")).step()
     journal = Journal(storage, "pat")
     which = {"scope": storage.scope.digest, "task_id": "t", "which": "state failed"}
     await journal.end(await journal.begin("retry", **which), "It is tried again.")

@@ -29,8 +29,8 @@ from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.propagated import PropagatedVariables
 from a2a_serverless.queues.fifo import FifoQueue, send_operation
-from a2a_serverless.storage.deletion import delete_fenced
-from a2a_serverless.storage.durable import CreateResult, DurableStorage, Fences
+from a2a_serverless.storage.deletion import delete_behind_barrier
+from a2a_serverless.storage.durable import CreateResult, DeletionBarriers, DurableStorage
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.leases import Lease, Leases
 from a2a_serverless.storage.tail import Tail, TailEvent
@@ -87,7 +87,7 @@ class Intake:
     def __init__(self, backends: Backends, propagated: PropagatedVariables | None) -> None:
         self._backends = backends
         self._propagated = propagated
-        self._fences = Fences(backends.storage.table, backends.storage.clock)
+        self._barriers = DeletionBarriers(backends.storage.table, backends.storage.clock)
 
     async def accept(self, request: SendMessageRequest, context: CallContext) -> SendResult:
         """Commit `request`, which is not mutated, and send its turn to the workers.
@@ -170,7 +170,7 @@ class Intake:
         """
         scope = storage.scope.digest
         # First, so that what is refused is not stored; the look after the write decides.
-        await self._fences.check(scope, context_id, storage.clock.now_ms())
+        await self._barriers.check(scope, context_id, storage.clock.now_ms())
         message, push = _without_push(request)
         opened = await storage.open_task(
             context_id,
@@ -183,10 +183,10 @@ class Intake:
             push_dialect=dialect,
         )
         head = opened.head
-        try:  # again: what a deletion does not see is stored after its fence
-            await self._fences.check(scope, head.context_id, head.created_at)
+        try:  # again: what a deletion does not see is stored after its barrier
+            await self._barriers.check(scope, head.context_id, head.created_at)
         except BeingDeletedError:
-            await delete_fenced(storage, head)
+            await delete_behind_barrier(storage, head)
             raise
         if opened.created:
             metrics.count("TurnsAccepted")

@@ -8,8 +8,8 @@ if a deletion stops in between, the next call finds the task and finishes it.
 DynamoDB's time to live does not remove such a HEAD: it leaves alone what expired more than five
 years ago.
 
-What is created meanwhile is held off by a fence, an item that every creation looks at before and
-after its write: see `Erasure`.
+What is created meanwhile is held off by a barrier, an item that every creation looks at before and
+after its write: see `DeletionJob`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError, Un
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live
 from a2a_serverless.storage.conversation import forget_line, pass_on
-from a2a_serverless.storage.durable import DurableStorage, Fences
+from a2a_serverless.storage.durable import DeletionBarriers, DurableStorage
 from a2a_serverless.storage.finding import stored
 from a2a_serverless.storage.table import (
     STORED,
@@ -69,11 +69,11 @@ _FENCES: Final = 5
 """How often fencing a task is tried, if the task is replaced meanwhile."""
 
 
-_FENCE_MS: Final = 600_000
-"""How long a fence stays up if its deletion is interrupted: longer than clocks may differ."""
+_BARRIER_MS: Final = 600_000
+"""How long a barrier stays up if its deletion is interrupted: longer than clocks may differ."""
 
 _FORGOTTEN_S: Final = 86_400
-"""How long a fence is stored after that, for a creation that was held up before its write."""
+"""How long a barrier is stored after that, for a creation that was held up before its write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,8 @@ async def delete_data(
 
     A step deletes about `limit` items. If it stops halfway, the next call continues it, in any
     process; repeating a finished step is harmless. What the index does not show yet is left, and
-    what is created meanwhile is deleted too: an `Erasure` waits for the one, and fences the other.
+    what is created meanwhile is deleted too: a `DeletionJob` waits for the one, and holds off the
+    other.
 
     Raises:
         InvalidArgumentError: no context id, or a limit below 1.
@@ -345,8 +346,8 @@ class Owner:
     context_id: str | None = None
 
     @property
-    def fence(self) -> str:
-        """Return the name of the fence: one of those that `layout.owners_of` has of its tasks."""
+    def barrier(self) -> str:
+        """Return the name of the barrier: one of those that `layout.owners_of` has of its tasks."""
         if self.context_id is None:
             return self.name
         return layout.context_key(self.name, check_context_id(self.context_id))
@@ -360,14 +361,14 @@ class Owner:
         return await _scopes_of(storage, self.name) if is_principal else [Scope(self.name)]
 
 
-class Erasure:
+class DeletionJob:
     """A deletion after which nothing is left that was created before its end, index lag or not.
 
-    A fence is put up first: creations refuse what is behind it, and take back what they have stored
-    unless they had read that there is no fence, which is `Fences.KEPT_MS` ago at most. What was
-    stored by then is in the index after `lag_s`. The step that begins after both, and finds
-    nothing, is the last one. Any number of deletions may go on at once; each has its own fence, and
-    one that is interrupted is continued by another.
+    A barrier is put up first: creations refuse what is behind it, and take back what they have
+    stored unless they had read that there is no barrier, which is `DeletionBarriers.KEPT_MS` ago at
+    most. What was stored by then is in the index after `lag_s`. The step that begins after both,
+    and finds nothing, is the last one. Any number of deletions may go on at once; each has its own
+    barrier, and one that is interrupted is continued by another.
 
     Args:
         storage: the storage, in any scope.
@@ -381,8 +382,8 @@ class Erasure:
         self._storage = storage
         self._owner = owner
         lag_s = storage.table.lag_s if lag_s is None else lag_s
-        self._settles_ms = Fences.KEPT_MS + int(lag_s * 1000)
-        self._fence = layout.fence_item(owner.fence, new_token())
+        self._settles_ms = DeletionBarriers.KEPT_MS + int(lag_s * 1000)
+        self._barrier = layout.barrier_item(owner.barrier, new_token())
         self._until = 0
         self._since = 0
         self._scopes: dict[Scope, None] = {}
@@ -397,14 +398,14 @@ class Erasure:
     async def step(self, *, limit: int = ITEMS_A_STEP) -> Amounts:
         """Delete a part, as `delete_data`; done when nothing is left and nothing can come any more.
 
-        The last step takes the fence down, and scrubs the table's own files.
+        The last step takes the barrier down, and scrubs the table's own files.
 
         Raises:
             UnavailableError: no answer within the retry budget, or another process reads what was
                 deleted in the files of an embedded table; call it again.
         """
         clock, total, is_empty = self._storage.clock, Amounts(), True
-        # First: whatever the look below does not see yet is created behind a fence that stands.
+        # First: whatever the look below does not see yet is created behind a barrier that stands.
         await self._renew()
         began = clock.now_ms()
         # A tenant that is empty now stays among them: counts, and what comes late.
@@ -414,7 +415,7 @@ class Erasure:
                 self._storage.for_scope(scope), self._owner.context_id, limit=limit
             )
             total, is_empty = total + step, is_empty and step.is_done
-            if clock.now_ms() >= self._until - _FENCE_MS // 2:  # there may be many tenants
+            if clock.now_ms() >= self._until - _BARRIER_MS // 2:  # there may be many tenants
                 await self._renew()
         self.is_empty, now_ms = is_empty, clock.now_ms()
         is_last = self.is_empty and is_last_look(
@@ -432,22 +433,22 @@ class Erasure:
 
     async def _renew(self) -> None:
         until, clock = self._until, self._storage.clock
-        await self._put_up(clock.now_ms() + _FENCE_MS)
-        # Read after the write: the fence stands since then at the latest.
+        await self._put_up(clock.now_ms() + _BARRIER_MS)
+        # Read after the write: the barrier stands since then at the latest.
         now_ms = clock.now_ms()
         if now_ms >= until:  # it is new, or had lapsed
             self._since = now_ms
 
     async def _put_up(self, until: int) -> None:
-        """Let the fence count for what is created before `until`."""
+        """Let the barrier count for what is created before `until`."""
         # It is stored for longer than it counts: a creation that was held up still finds it.
         values = {"until": until, "expires_at": until // 1000 + _FORGOTTEN_S}
-        await self._storage.table.write(Update(key=self._fence, values=values))
+        await self._storage.table.write(Update(key=self._barrier, values=values))
         self._until = until
 
 
-async def delete_fenced(storage: DurableStorage, head: Head) -> None:
-    """Delete a task that was stored behind a fence, with the line of its context."""
+async def delete_behind_barrier(storage: DurableStorage, head: Head) -> None:
+    """Delete a task that was stored behind a barrier, with the line of its context."""
     await _erase(storage, head.task_id, incarnation=head.incarnation)
     await forget_line(storage, head.context_id)
 

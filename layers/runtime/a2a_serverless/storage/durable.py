@@ -169,10 +169,10 @@ class Observer:
     """Sends the operation of a turn that was woken; None: this process has no queue."""
 
 
-class Fences:
+class DeletionBarriers:
     """What is being deleted, as this process has read it a moment ago; one request reads all of it.
 
-    A creation looks before its write, and after it. A fence that was put up `KEPT_MS` before a
+    A creation looks before its write, and after it. A barrier that was put up `KEPT_MS` before a
     write is seen by the look after it, however long the process was held up in between.
     """
 
@@ -216,7 +216,7 @@ class Fences:
             began = self._clock.now_ms()
             until: dict[str, int] = {}
             for item in await self._table.all(Range(partition=layout.FENCE)):
-                owner, at = layout.fenced_in(item["SK"]), item.get("until")
+                owner, at = layout.barrier_owner(item["SK"]), item.get("until")
                 if isinstance(at, int):
                     until[owner] = max(at, until.get(owner, 0))
             self._until, self._read_at = until, began

@@ -144,18 +144,18 @@ def acts_on(scope: str, task_id: str) -> tuple[str, str]:
     return f"{start}#", f"{start}$"
 
 
-def fence_item(owner: str, token: str) -> Key:
-    """Return the key of the fence that one deletion of what an owner has keeps up."""
+def barrier_item(owner: str, token: str) -> Key:
+    """Return the key of the barrier that one deletion of what an owner has keeps up."""
     return Key(FENCE, f"{FENCE}#{owner}#{token}")
 
 
-def fenced_in(sort: str) -> str:
-    """Return the owner in the SK of a fence."""
+def barrier_owner(sort: str) -> str:
+    """Return the owner in the SK of a barrier."""
     return sort.removeprefix(f"{FENCE}#").rpartition("#")[0]
 
 
 def owners_of(scope: str, context_id: str) -> list[str]:
-    """Return the names of the fences before a task: those of its principal, scope and context."""
+    """Return the names of the barriers before a task: those of its principal, scope and context."""
     owners = [scope[:PRINCIPAL_CHARS], scope]
     return owners + [context_key(owner, context_id) for owner in owners]
 

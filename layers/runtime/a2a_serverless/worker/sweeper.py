@@ -36,8 +36,8 @@ from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message, s
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import live_head
 from a2a_serverless.storage.conversation import pass_on
-from a2a_serverless.storage.deletion import delete_fenced
-from a2a_serverless.storage.durable import DurableStorage, Fences
+from a2a_serverless.storage.deletion import delete_behind_barrier
+from a2a_serverless.storage.durable import DeletionBarriers, DurableStorage
 from a2a_serverless.storage.endings import (
     REBASES,
     cancel_task,
@@ -198,7 +198,7 @@ class Sweeper:
         self._queue = queue
         self._wake = wake_webhooks
         self._clock = clock or storage.clock
-        self._fences = Fences(storage.table, self._clock)
+        self._barriers = DeletionBarriers(storage.table, self._clock)
         self._longest_wait_s = longest_wait_s
         self._give_up_s = give_up_s
         self._budget_s = budget_s
@@ -297,8 +297,8 @@ class Sweeper:
             return "passed"  # the index lags behind
         fields.update(_known_of(head))
         if head.version == 1 and await self._is_fenced(head):
-            # Its creator died before its second look at the fence.
-            await delete_fenced(log, head)
+            # Its creator died before its second look at the barrier.
+            await delete_behind_barrier(log, head)
             return "passed"
         await self._tell_age(log, head)
         since: int | None = head.created_at
@@ -315,7 +315,7 @@ class Sweeper:
         return await self._postponed(log, head, copy, fields)
 
     async def _is_fenced(self, head: Head) -> bool:
-        until = await self._fences.until(head.scope, head.context_id)
+        until = await self._barriers.until(head.scope, head.context_id)
         return is_behind(head.created_at, until)
 
     async def _tell_age(self, log: DurableStorage, head: Head) -> None:

@@ -1,9 +1,9 @@
-"""Every interleaving of a deletion: creations, a fence, an index that lags behind, deaths, a sweep.
+"""Every interleaving of a deletion: creations, a barrier, an index that lags, deaths, a sweep.
 
 The world is a few messages of one person and her deletion. What an API, the deletion and a sweep do
 is cut into their requests, between which anything else may happen. A process that has read that
-there is no fence goes by that until `KEPT` has passed, and the index shows a task at any time up to
-`LAG` after its write; both are steps of the deletion's wait.
+there is no barrier goes by that until `KEPT` has passed, and the index shows a task at any time up
+to `LAG` after its write; both are steps of the deletion's wait.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IDLE = ("sent", "refused", "dead")
 """Where a creation does nothing more."""
 
 _UP, _ENDED, _OLD, _NEW = 9, 5, 1, 5
-"""Times: until when a fence that is up counts, when one has ended, births before and since then."""
+"""Times: until when a barrier that is up counts, when one ended, births before and since then."""
 
 
 class Creation(NamedTuple):
@@ -29,21 +29,21 @@ class Creation(NamedTuple):
     at: str = "look"
     """`look`, `write`, `second`, then `sent`, `refused` or `dead`."""
     knows: str = ""
-    """What its process has read: `none` or `fence`; empty: nothing, or too long ago."""
+    """What its process has read: `none` or `barrier`; empty: nothing, or too long ago."""
     is_old: bool = False
-    """It began before the fence came down."""
+    """It began before the barrier came down."""
     stored: str = ""
-    """`hidden`, `due` (hidden, and written in front of the fence) or `shown` by the index."""
+    """`hidden`, `due` (hidden, and written in front of the barrier) or `shown` by the index."""
 
 
 class World(NamedTuple):
     """What is stored, who is at work, and what may still come."""
 
     creations: tuple[Creation, ...] = ()
-    fence: str = ""
+    barrier: str = ""
     """`up`, or `down` once it has counted."""
-    deletion: str = "fence"
-    """Its next step: `fence`, `kept`, `lag`, `look`, `delete`, `lower`; `done`."""
+    deletion: str = "barrier"
+    """Its next step: `barrier`, `kept`, `lag`, `look`, `delete`, `lower`; `done`."""
     found: frozenset[int] = frozenset()
     messages: int = 0
     deaths: int = 0
@@ -55,24 +55,24 @@ class Guards:
     """What keeps the promises; each can be off."""
 
     second_look: bool = True
-    """A creation looks at the fence after its write, too."""
+    """A creation looks at the barrier after its write, too."""
     kept: bool = True
     """The deletion waits until no process goes by what it had read before."""
     lag: bool = True
     """And until the index shows what was written by then."""
     by_birth: bool = True
-    """A fence counts for what began before its end, also after its end."""
+    """A barrier counts for what began before its end, also after its end."""
     lapse: bool = True
-    """A deletion whose fence has lapsed begins its wait anew."""
+    """A deletion whose barrier has lapsed begins its wait anew."""
     sweeps: bool = True
-    """A sweep takes back what a dead creator has stored behind a fence."""
+    """A sweep takes back what a dead creator has stored behind a barrier."""
     first_look: bool = True
     """A creation looks before its write, too: that only saves the write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Erasure:
-    """A deletion beside a few messages, deaths of their processes, and lapses of the fence."""
+class DeletionJob:
+    """A deletion beside a few messages, deaths of their processes, and lapses of the barrier."""
 
     guards: Guards = Guards()
     messages: int = 3
@@ -96,7 +96,7 @@ class Erasure:
 
 def _broken(world: World) -> str:
     for one in world.creations:
-        if one.at == "refused" and not one.is_old and world.fence != "up":
+        if one.at == "refused" and not one.is_old and world.barrier != "up":
             return "a new message is refused"
         if world.deletion == "done" and one.is_old and one.at == "sent" and one.stored:
             return "a task is left"
@@ -118,10 +118,10 @@ def _steps(world: World, guards: Guards) -> Iterator[Step[World]]:
         if world.deaths and one.at not in _IDLE:
             after = _with(world, number, one._replace(at="dead"))
             yield f"{number} dies", after._replace(deaths=world.deaths - 1), False
-    if world.lapses and world.fence == "up":  # the process was held up, or has died
+    if world.lapses and world.barrier == "up":  # the process was held up, or has died
         after = _down(world)._replace(lapses=world.lapses - 1, found=frozenset())
-        at = "fence" if guards.lapse else world.deletion
-        yield "the fence lapses", after._replace(deletion=at), False
+        at = "barrier" if guards.lapse else world.deletion
+        yield "the barrier lapses", after._replace(deletion=at), False
     if world.deletion != "done":
         yield *_of_deletion(world, guards), True
 
@@ -145,26 +145,26 @@ def _of_creation(world: World, one: Creation, guards: Guards) -> Iterator[tuple[
 
 
 def _looked(world: World, one: Creation) -> Creation:
-    return one if one.knows else one._replace(knows="fence" if world.fence else "none")
+    return one if one.knows else one._replace(knows="barrier" if world.barrier else "none")
 
 
 def _is_behind(world: World, one: Creation, guards: Guards) -> bool:
-    if one.knows != "fence":
+    if one.knows != "barrier":
         return False
     if not guards.by_birth:
-        return world.fence == "up"
-    born = _OLD if one.is_old or world.fence == "up" else _NEW
-    return is_behind(born, _UP if world.fence == "up" else _ENDED)
+        return world.barrier == "up"
+    born = _OLD if one.is_old or world.barrier == "up" else _NEW
+    return is_behind(born, _UP if world.barrier == "up" else _ENDED)
 
 
 def _of_deletion(world: World, guards: Guards) -> tuple[str, World]:
     name, found = world.deletion, world.found
     every = world.creations
     match name:
-        case "fence":
-            # What a process had read of an earlier fence says nothing of this one.
+        case "barrier":
+            # What a process had read of an earlier barrier says nothing of this one.
             read = (one._replace(knows="none") if _is_new(one) else one for one in every)
-            return name, world._replace(fence="up", deletion="kept", creations=tuple(read))
+            return name, world._replace(barrier="up", deletion="kept", creations=tuple(read))
         case "kept":
             if guards.kept:
                 every = tuple(
@@ -178,10 +178,10 @@ def _of_deletion(world: World, guards: Guards) -> tuple[str, World]:
             return name, world._replace(deletion="look", creations=every)
         case "look":
             shown = frozenset(n for n, one in enumerate(every) if one.stored == "shown")
-            # By then both waits are over, and the fence is the one that was put up before them.
-            until = _UP if world.fence == "up" or not guards.lapse else _ENDED
+            # By then both waits are over, and the barrier is the one that was put up before them.
+            until = _UP if world.barrier == "up" or not guards.lapse else _ENDED
             is_last = is_last_look(began=4, ended=6, since=2, until=until, settles_ms=2)
-            at = "delete" if shown else "lower" if is_last else "fence"
+            at = "delete" if shown else "lower" if is_last else "barrier"
             return name, world._replace(deletion=at, found=shown)
         case "delete":
             after = world
@@ -193,13 +193,13 @@ def _of_deletion(world: World, guards: Guards) -> tuple[str, World]:
 
 
 def _is_new(one: Creation) -> bool:
-    return one.knows == "fence" and not one.is_old
+    return one.knows == "barrier" and not one.is_old
 
 
 def _down(world: World) -> World:
-    """Return the world after the end of the fence: all that has begun is older."""
+    """Return the world after the end of the barrier: all that has begun is older."""
     old = tuple(one._replace(is_old=True) for one in world.creations)
-    return world._replace(fence="down", creations=old)
+    return world._replace(barrier="down", creations=old)
 
 
 def _with(world: World, number: int, one: Creation) -> World:

@@ -14,8 +14,8 @@ from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.operate.details import TaskDetails, task_details
 from a2a_serverless_tools.operate.finding import find_tasks
-from a2a_serverless_tools.operate.survey import Survey, survey_task
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope
 from tests.support.messages import agent_message, request
@@ -39,23 +39,25 @@ async def committed(storage: DurableStorage) -> Head:
 async def test_a_whole_task_is_what_a_read_returns(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """A survey has what a read returns; an unknown or expired task has none."""
+    """Details have what a read returns; an unknown or expired task has none."""
     head = await committed(storage)
     log = await storage.read(head.task_id)
     assert log is not None
-    assert await survey_task(storage, head.task_id) == Survey(head=log.head, records=log.records)
-    assert await survey_task(storage, "unknown") is None
-    assert await survey_task(storage, "no/id") is None
+    assert await task_details(storage, head.task_id) == TaskDetails(
+        head=log.head, records=log.records
+    )
+    assert await task_details(storage, "unknown") is None
+    assert await task_details(storage, "no/id") is None
     clock.advance(101)
-    assert await survey_task(storage, head.task_id) is None
+    assert await task_details(storage, head.task_id) is None
 
 
-async def test_a_survey_goes_on_behind_an_earlier_one(
+async def test_details_go_on_behind_earlier_ones(
     storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads only what was committed since; of a task that was made anew with the id, all."""
     head = await committed(storage)
-    known = await survey_task(storage, head.task_id)
+    known = await task_details(storage, head.task_id)
     head = await storage.commit(head, Commit(entries=(MessageAppended(agent_message("y")),)))
     read: list[list[str]] = []
     items_of = storage.items_of
@@ -66,17 +68,17 @@ async def test_a_survey_goes_on_behind_an_earlier_one(
         return items
 
     monkeypatch.setattr(storage, "items_of", noted)
-    later = await survey_task(storage, head.task_id, known)
-    assert later == await survey_task(storage, head.task_id)
+    later = await task_details(storage, head.task_id, known)
+    assert later == await task_details(storage, head.task_id)
     assert later is not None
     assert ([r.version for r in later.records], read) == (
         [1, 2, 3, 4],
         [["EVENT", "HEAD"], ["EVENT"] * 5 + ["HEAD"]],
     )
     await delete_task(storage, head.task_id)
-    assert await survey_task(storage, head.task_id, later) is None
+    assert await task_details(storage, head.task_id, later) is None
     await storage.open_task("context", request(), task_id=head.task_id)
-    anew = await survey_task(storage, head.task_id, later)
+    anew = await task_details(storage, head.task_id, later)
     assert anew is not None
     assert len(anew.records) == 1
 

@@ -11,7 +11,7 @@ from a2a_serverless.tasks.push import Push
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class TaskDetails:
     """HEAD, the commits up to its version, and the push configurations of a task."""
 
     head: Head
@@ -19,12 +19,12 @@ class Survey:
     pushes: tuple[Push, ...] = ()
 
 
-async def survey_task(
-    storage: DurableStorage, task_id: str, known: Survey | None = None
-) -> Survey | None:
+async def task_details(
+    storage: DurableStorage, task_id: str, known: TaskDetails | None = None
+) -> TaskDetails | None:
     """Return a task; None when it does not exist or has expired.
 
-    `known` is an earlier survey: if the task is still the same, only what was committed since is
+    `known` are earlier details: if the task is still the same, only what was committed since is
     read.
 
     Raises:
@@ -36,7 +36,7 @@ async def survey_task(
         incarnation=known.head.incarnation if known else None,
     )
     if log is None:
-        return await survey_task(storage, task_id) if known else None
+        return await task_details(storage, task_id) if known else None
     pushes = await storage.webhooks.of_task(log.head)
     records = (*(known.records if known else ()), *log.records)
-    return Survey(head=log.head, records=records, pushes=tuple(pushes))
+    return TaskDetails(head=log.head, records=records, pushes=tuple(pushes))
