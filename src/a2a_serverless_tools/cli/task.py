@@ -101,11 +101,16 @@ async def _show(options: Namespace) -> int:
 
 
 def _not_one(options: Namespace, inspector: Inspector, found: Sequence[Timeline]) -> int:
-    from a2a_serverless_tools.cli.task_text import several
+    from a2a_serverless_tools.cli.task_text import row_json
+    from a2a_serverless_tools.operate.lists import listed
 
     if not found:
         return refuse(not_found(options.id, options.scope, inspector))
-    print(several(found, as_json=options.json))
+    rows = [one.row for one in found]
+    if options.json:
+        print(json.dumps({"task_id": options.id, "scopes": [*map(row_json, rows)]}))
+    else:
+        draw(listed(rows, ("owner", "state", "created"), found[0].looked_at), has_titles=False)
     scopes = ", ".join(one.head.scope for one in found)
     return refuse(f"{len(found)} scopes have a task {options.id}: choose with --scope: {scopes}.")
 

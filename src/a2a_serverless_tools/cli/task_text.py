@@ -5,7 +5,6 @@ Texts of clients and agents are escaped before they reach the terminal.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,19 +25,16 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
     from a2a_serverless_tools.operate.lines import LogLine
+    from a2a_serverless_tools.operate.lists import TaskRow
 
 _WIDE: Final = 100_000
 """Columns where stdout is no terminal: programs get each row as one line."""
 _TIMES: Final = re.compile(r"(.+_)?(at|since|until)")
 """The names of fields that are times."""
-_OF_HEAD: Final = (
-    *("task_id", "scope", "context_id", "created_at", "expires_at", "version", "size"),
-    *("due_at", "cancel", "usage"),
-)
+_OF_HEAD: Final = ("expires_at", "size", "cancel", "usage")
 _SHOWN: Final = (
-    *("state", "looked_at", "changed_at", "took_ms", "question", "progress", "holder"),
-    *("given_back", "in_line", "asleep_until", "steps", "files", "webhooks", "commits"),
-    "unreadable",
+    *("looked_at", "changed_at", "question", "progress", "holder", "given_back", "in_line"),
+    *("asleep_until", "steps", "files", "webhooks", "commits", "unreadable"),
 )
 _LEFT_OUT: Final = frozenset({"token", "behind"})
 """Fields that say nothing to others."""
@@ -70,18 +66,9 @@ def _drawn(line: Line, under: Tree | None = None) -> Tree:
     return own
 
 
-def several(found: Sequence[Timeline], *, as_json: bool) -> str:
-    """Return a line for each of several tasks with one id, or all of them as one JSON object."""
-    if as_json:
-        scopes = [
-            {"scope": one.head.scope, "state": one.state, "created_at": iso(one.head.created_at)}
-            for one in found
-        ]
-        return json.dumps({"task_id": found[0].head.task_id, "scopes": scopes})
-    return "\n".join(
-        printable(f"scope {one.head.scope}: {one.state}, created {iso(one.head.created_at)}")
-        for one in found
-    )
+def row_json(row: TaskRow) -> dict[str, Any]:
+    """Return what `tasks --json` prints of a task, with its times in UTC."""
+    return {name: _field(name, value) for name, value in row.fields.items()}
 
 
 def log_json(line: LogLine) -> dict[str, Any]:
@@ -94,18 +81,13 @@ def as_json(shown: Timeline, cost: Cost) -> dict[str, Any]:
     """Return what `a2a-serverless task --json` prints."""
     head, now = shown.head, shown.looked_at
     return {
+        **row_json(shown.row),
         **{name: _field(name, getattr(head, name)) for name in _OF_HEAD},
-        "attempts": head.turn.attempts,
-        "resends": head.turn.resends,
         "wakes": head.turn.requeued,
-        "turn_is_open": head.turn.is_open,
         "uncounted": _field("uncounted", head.turn.uncounted),
         **{name: _field(name, getattr(shown, name)) for name in _SHOWN},
         "why": why(shown),
-        "caller": shown.asked.caller,
-        "tenant": shown.asked.tenant,
-        "first_line": shown.asked.line,
-        "correlation_id": head.failure.correlation_id,
+        "took_ms": shown.row.took_ms(now),
         "turn": shown.turn.number if shown.turn else None,
         "turns": [
             _plain(turn, "attempts", "wait", "records") | worked(turn, now, shown.lines)

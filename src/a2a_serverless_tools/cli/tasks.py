@@ -110,6 +110,7 @@ async def _list(options: Namespace) -> int:
 
 async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilter) -> int:
     """Print up to `--limit` tasks page by page; on a terminal, show a progress bar."""
+    from a2a_serverless_tools.cli.task_text import row_json
     from a2a_serverless_tools.operate.lists import PAGE, listed
 
     now = inspector.storage.clock.now_ms()
@@ -121,7 +122,7 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
             page = await inspector.lists.page(which, after=after, limit=min(left, PAGE))
             rows = (await inspector.lists.described(page))[:left]
             if options.json:
-                print("".join(f"{json.dumps(row.fields)}\n" for row in rows), end="")
+                print("".join(f"{json.dumps(row_json(row))}\n" for row in rows), end="")
             else:
                 draw(listed(rows, _SHOWN, now), has_titles=False)
             pages.append(page)

@@ -35,7 +35,7 @@ from a2a_serverless_tools.operate.acts import Acts, retried_as
 from a2a_serverless_tools.operate.filters import ATTENTIONS, STATES, TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import about
-from a2a_serverless_tools.operate.lists import COLUMNS, LATE_MS, PAGE, Rows
+from a2a_serverless_tools.operate.lists import COLUMNS, LATE_MS, PAGE, Rows, listed
 from a2a_serverless_tools.operate.purge import Purge
 from a2a_serverless_tools.operate.status import WELL, status_of
 from a2a_serverless_tools.operate.timeline import Timeline, with_logs
@@ -154,7 +154,9 @@ class Pages:
             return RedirectResponse(f"{BASE}/task/{found[0].head.scope}/{task_id}", 303)
         if not found and task_id:
             return RedirectResponse(f"{BASE}/tasks?{TaskFilter.about(task_id).query}", 303)
-        return page("found.html", id=task_id, found=found)
+        now = self._inspector.storage.clock.now_ms()
+        table = listed([one.row for one in found], ("task", "owner", "state", "created"), now)
+        return page("found.html", id=task_id, found=table, now=now)
 
     # -- one task ----------------------------------------------------------------------------
 
@@ -197,7 +199,7 @@ class Pages:
         pushes = await storage.webhooks.all(task_id) if head is not None else []
         seen = await self._inspector.seen(scope, task_id) if is_task_id(task_id) else None
         if seen is None:
-            return page("found.html", status=404, id=task_id, found=[])
+            return page("found.html", status=404, id=task_id, found=listed((), (), 0))
         asked = request.query_params
         view = asked.get("view", VIEWS[0])
         view = view if view in VIEWS else VIEWS[0]

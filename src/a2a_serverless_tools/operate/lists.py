@@ -128,7 +128,10 @@ class TaskRow:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return what is known of the task, for programs; times are milliseconds."""
+        """Return what is known of the task, for programs; times are milliseconds.
+
+        A list has these of each task, and `task --json` has them before all else.
+        """
         head, why = self.head, self.why
         released = head.turn.released
         return {name: getattr(head, name) for name in _OF_HEAD} | {
@@ -136,12 +139,12 @@ class TaskRow:
             "turn_is_open": head.turn.is_open,
             "state": plain_state(head.state),
             "is_cancel_asked": head.cancel is not None,
-            "sends": head.turn.resends,
+            "resends": head.turn.resends,
             "is_claimed": self.is_claimed,
             "waits_since": self.waits_since,
             "waits_until": released.until if released else 0,
             "waits_for": released.reason if released else "",
-            "left": head.turn.parked,
+            "parked": head.turn.parked,
             "reason": self.reason,
             "correlation_id": why.correlation_id if why else "",
             "holder": self.holder,

@@ -48,6 +48,7 @@ from a2a_serverless.tasks.push import PushEvents
 from a2a_serverless.tasks.turns import Attempt, Turn, Wait, turns_of
 from a2a_serverless_tools.operate.details import TaskDetails
 from a2a_serverless_tools.operate.lines import LogLine, by_attempt
+from a2a_serverless_tools.operate.lists import TaskRow
 from a2a_serverless_tools.operate.steps import Step, steps_of
 from a2a_serverless_tools.operate.webhooks import Webhook, webhooks_of, with_deliveries
 from a2a_serverless_tools.operate.words import (
@@ -230,10 +231,10 @@ class Timeline:
         return sum(commit.units for commit in self.commits)
 
     @property
-    def took_ms(self) -> int:
-        """Return the milliseconds to its end, or so far."""
-        until = self.changed_at if self.head.is_terminal else self.looked_at
-        return max(0, until - self.head.created_at)
+    def row(self) -> TaskRow:
+        """Return what a list shows of the task."""
+        holder = self.holder.worker if self.holder else ""
+        return TaskRow(head=self.head, why=self.head.attention, asked=self.asked, holder=holder)
 
     @property
     def turn(self) -> Turn | None:

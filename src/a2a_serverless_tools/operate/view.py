@@ -80,7 +80,7 @@ def facts(shown: Timeline) -> Iterator[_Fact]:
     """Yield what is so of a task at the time of the look, the most important first."""
     head, now = shown.head, shown.looked_at
     yield _Fact(name="task", text=head.task_id)
-    took = f"{'after' if head.is_terminal else 'for'} {duration(shown.took_ms)}"
+    took = f"{'after' if head.is_terminal else 'for'} {duration(shown.row.took_ms(now))}"
     yield _Fact(name="state", text=f"{shown.state.replace('_', ' ')}, {took}")
     if reason := why(shown):
         yield _Fact(name="why", text=reason, is_bad=shown.state in ("failed", "rejected"))

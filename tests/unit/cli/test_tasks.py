@@ -123,7 +123,9 @@ def test_a_list_says_what_waits(run: Run, storage: DurableStorage, clock: Manual
     (line,) = run("tasks", "--user", "ann")[1].splitlines()
     assert re.search(r"  1 min 10 s  no worker for 1 min  sent again 2 times  hi$", line)
     row = json.loads(run("tasks", "--user", "ann", "--json")[1])
-    assert (row["sends"], row["is_claimed"], row["waits_since"]) == (2, False, head.status_at)
+    assert (row["resends"], row["is_claimed"], row["waits_since"]) == (2, False, row["status_at"])
+    of_task = json.loads(run("task", "t", "--json")[1])
+    assert {name: of_task[name] for name in row} == row | {"holder": None}
 
 
 def test_a_reason_does_not_change_the_terminal(run: Run, storage: DurableStorage) -> None:
