@@ -129,7 +129,8 @@ class World:
     async def redelivered(self, head: Head) -> None:
         for push in await self.storage.webhooks.all(head.task_id):
             if push.may_redeliver:
-                assert await self.storage.webhooks.move(push, push.redelivered([]), wakes=True)
+                again = push.redelivered([]).woken(self.clock.now_ms())
+                assert await self.storage.webhooks.move(push, again)
                 self.untold.discard(head.task_id)
 
     async def life(self) -> None:

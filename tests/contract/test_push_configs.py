@@ -33,7 +33,7 @@ from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES, event_sort, task_partition
-from a2a_serverless.storage.table import Item, Range
+from a2a_serverless.storage.table import Item, Range, Write
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head, Operation
@@ -176,7 +176,7 @@ async def test_a_deleted_configuration_is_gone(storage: DurableStorage) -> None:
         await storage.webhooks.delete(task_id, "kept")
     assert await storage.webhooks.get(task.id, "gone") is None
     assert await storage.webhooks.all(task.id) == [kept]
-    assert await storage.webhooks.move(gone, replace(gone, failures=1)) is False
+    assert await storage.webhooks.move(gone, replace(gone, failures=1)) is None
     assert await storage.webhooks.get(task.id, "gone") is None
 
 
@@ -224,7 +224,7 @@ async def test_another_scope_sees_nothing(storage: DurableStorage) -> None:
     with pytest.raises(TaskNotFoundError):
         await other.webhooks.put(config(task.id, "a", "https://other.example/"))
     await other.webhooks.delete(task.id, "a")
-    assert await other.webhooks.move(mine, replace(mine, failures=1)) is False
+    assert await other.webhooks.move(mine, replace(mine, failures=1)) is None
     assert await storage.webhooks.all(task.id) == [mine]
 
 
@@ -240,22 +240,47 @@ async def test_a_task_that_has_ended_takes_one(storage: DurableStorage) -> None:
 
 
 async def test_a_cursor_moves_from_where_it_stands(storage: DurableStorage) -> None:
-    """A move is stored only if the cursor is as it was read; the stored configuration stays."""
+    """A move replaces the configuration only as it was read; those beside it stay."""
+    task = await Storage(storage).create_task("ctx", message())
+    start = now = await storage.webhooks.put(config(task.id, "a"))
+    other = await storage.webhooks.put(config(task.id, "b"))
+    seen = [start]
+    for changed in (
+        {"failures": 1, "failing_since": 5},
+        {"failures": 2},
+        {"version": 3, "index": 0, "failures": 0, "failing_since": None},
+        {},
+    ):
+        after = replace(now, **changed)
+        moved = await storage.webhooks.move(now, after)
+        assert moved is not None
+        assert await storage.webhooks.get(task.id, "a") == moved == after
+        seen.append(now := moved)
+    for stale in seen[:-1]:
+        assert await storage.webhooks.move(stale, replace(stale, version=9)) is None
+    assert await storage.webhooks.all(task.id) == [now, other]
+
+
+async def test_a_change_is_decided_anew(storage: DurableStorage) -> None:
+    """If others were first, on what they have made; None, or the same one, changes nothing."""
     task = await Storage(storage).create_task("ctx", message())
     start = await storage.webhooks.put(config(task.id, "a"))
-    other = await storage.webhooks.put(config(task.id, "b"))
-    failed = replace(start, failures=1, failing_since=5)
-    again = replace(start, failures=2, failing_since=5)
-    done = replace(start, version=3, index=0)
-    for before, after in ((start, failed), (failed, again), (again, done), (done, done)):
-        assert await storage.webhooks.move(before, after)
-        assert await storage.webhooks.get(task.id, "a") == after
-    for stale in (start, failed, again, replace(done, index=1), replace(done, failing_since=5)):
-        assert await storage.webhooks.move(stale, replace(done, version=9)) is False
-    assert await storage.webhooks.all(task.id) == [done, other]
-    rewritten = replace(done, config=config(task.id, "a", "https://other.example/"), index=1)
-    assert await storage.webhooks.move(done, rewritten)
-    assert await storage.webhooks.get(task.id, "a") == replace(done, index=1)
+    other = await storage.webhooks.move(start, replace(start, version=5))
+    seen: list[Push] = []
+
+    def counted(push: Push) -> Push:
+        seen.append(push)
+        return replace(push, failures=push.failures + 1)
+
+    assert await storage.webhooks.change(start, counted) == replace(start, version=5, failures=1)
+    assert seen == [start, other]
+    now = await storage.webhooks.get(task.id, "a")
+    assert await storage.webhooks.change(start, lambda _: None) is None
+    assert await storage.webhooks.change(start, lambda push: push) == start
+    again = await storage.webhooks.get(task.id, "a")
+    assert now is not None
+    assert again is not None
+    assert again.mark == now.mark
 
 
 async def test_a_move_meets_a_replacement(storage: DurableStorage) -> None:
@@ -264,54 +289,51 @@ async def test_a_move_meets_a_replacement(storage: DurableStorage) -> None:
     start = await storage.webhooks.put(config(task.id, "a"))
     other = await storage.webhooks.put(config(task.id, "a", "https://other.example/"))
     assert not await storage.webhooks.move(start, replace(start, version=2, set_mark=0))
-    failed = replace(other, failures=1, failing_since=5)
-    assert await storage.webhooks.move(other, failed)
+    failed = await storage.webhooks.move(other, replace(other, failures=1, failing_since=5))
+    assert failed is not None
     replaced = await storage.webhooks.put(config(task.id, "a"))
-    assert await storage.webhooks.move(failed, replace(failed, failures=2)) is False
+    assert await storage.webhooks.move(failed, replace(failed, failures=2)) is None
     assert await storage.webhooks.get(task.id, "a") == replaced == start
 
 
 async def test_a_move_keeps_the_last_answer(storage: DurableStorage) -> None:
-    """With its time and the next try; it decides nothing, and a replacement knows of none."""
+    """With its time and the next try; a replacement knows of none."""
     task = await Storage(storage).create_task("ctx", message())
     start = await storage.webhooks.put(config(task.id, "a"))
     failed = replace(start, failures=1, failing_since=5).answered("status 503", 5, next_at=9)
     assert await storage.webhooks.move(start, failed)
-    assert told(await storage.webhooks.get(task.id, "a")) == ("status 503", 5, 9)
+    stored = await storage.webhooks.get(task.id, "a")
+    assert told(stored) == ("status 503", 5, 9)
     details = await task_details(storage, task.id)
     assert details is not None
     assert told(details.pushes[0]) == ("status 503", 5, 9)
-    unaware = replace(failed, answer="", answered_at=None, next_at=None)
-    assert await storage.webhooks.move(unaware, failed.answered("x" * 500, 7))
+    assert stored is not None
+    assert await storage.webhooks.move(stored, stored.answered("x" * 500, 7))
     assert told(await storage.webhooks.get(task.id, "a")) == ("x" * MAX_ANSWER_CHARS, 7, None)
     await storage.webhooks.put(config(task.id, "a"))
     assert told(await storage.webhooks.get(task.id, "a")) == ("", None, None)
 
 
 async def test_a_move_keeps_what_was_told_and_what_was_given_up(storage: DurableStorage) -> None:
-    """Also where another release moves on, which accounts for nothing, and after a new put."""
+    """Also after a new put."""
     task = await Storage(storage).create_task("ctx", message())
     start = await storage.webhooks.put(config(task.id, "a"))
-    first = start.settled((2, 0), "status 200", 5, is_told=True)
-    assert await storage.webhooks.move(start, first)
-    second = first.settled((4, 0), "status 503", 6, is_told=False)
-    assert await storage.webhooks.move(first, second)
-    third = second.settled((7, 0), "timeout", 8, is_told=False)
-    assert await storage.webhooks.move(second, third)
-    lost = GivenUp(count=2, version=7, at=8, reason="timeout", behind=(2, 0))
+    for event, answer, is_told in (
+        ((2, 0), "status 200", True),
+        ((4, 0), "status 503", False),
+        ((7, 0), "timeout", False),
+    ):
+        at = 5 + event[0]
+        assert await storage.webhooks.change(
+            start,
+            lambda now: now.settled(event, answer, at, is_told=is_told),  # noqa: B023
+        )
+    lost = GivenUp(count=2, version=7, at=12, reason="timeout", behind=(2, 0))
     await storage.webhooks.put(config(task.id, "a"))
     stored = await storage.webhooks.get(task.id, "a")
     assert stored is not None
-    assert (stored.told, stored.told_count, stored.given_up, stored.knows_told) == (
-        2,
-        1,
-        lost,
-        True,
-    )
-    assert await storage.webhooks.move(stored, replace(stored, version=9))
-    stored = await storage.webhooks.get(task.id, "a")
-    assert stored is not None
-    assert (stored.told, stored.given_up, stored.knows_told) == (2, lost, False)
+    assert (stored.told, stored.told_count, stored.given_up) == (2, 1, lost)
+    assert stored.knows_told
 
 
 def told(push: Push | None) -> tuple[str, int | None, int | None]:
@@ -396,6 +418,38 @@ async def test_a_client_that_always_sends_its_configuration_has_one(
     assert sorted((await cursors(storage, task_id)).values()) == [(0, LAST), (8, LAST)]
 
 
+@pytest.mark.parametrize("meanwhile", ["moved", "deleted"])
+async def test_a_turn_keeps_where_its_webhook_stands_by_then(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    """A delivery between the read and the commit is not taken back; after a deletion it is new."""
+    task_id = await paused(storage)
+    push = await storage.webhooks.put(config(task_id, "a"))
+    head = await storage.head(task_id)
+    assert head is not None
+    write, tries = storage.table.write, 0
+
+    async def late(*writes: Write, exactly: bool = False) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            if meanwhile == "deleted":
+                await storage.webhooks.delete(task_id, "a")
+            else:
+                told = push.settled((2, 0), "status 200", 1, is_told=True)
+                assert await storage.webhooks.move(push, told)
+        await write(*writes, exactly=exactly)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.table, "write", late)
+        after = await storage.commit(head, answer(config(config_id="a")))
+    assert await storage.head(task_id) == after
+    stored = await storage.webhooks.get(task_id, "a")
+    assert stored is not None
+    by_then = ((2, 0), 1) if meanwhile == "moved" else ((2, LAST), 0)
+    assert (stored.cursor, stored.told_count) == by_then
+
+
 # -- the end of a task -------------------------------------------------------------------------
 
 
@@ -418,7 +472,7 @@ async def test_a_task_takes_its_configurations_along(
         clock.advance(HOUR)
     assert await storage.webhooks.all("again") == []
     assert await storage.webhooks.get("again", "a") is None
-    assert await storage.webhooks.move(old, replace(old, failures=1)) is False
+    assert await storage.webhooks.move(old, replace(old, failures=1)) is None
     with pytest.raises(TaskNotFoundError):
         await storage.webhooks.put(config("again", "a"))
     new = await storage.open_task("ctx", request(), task_id="again")
@@ -426,7 +480,7 @@ async def test_a_task_takes_its_configurations_along(
     assert await storage.webhooks.all("again") == []
     fresh = await storage.webhooks.put(config("again", "a"))
     assert fresh.incarnation == new.head.incarnation != opened.head.incarnation
-    assert await storage.webhooks.move(old, replace(old, version=2)) is False
+    assert await storage.webhooks.move(old, replace(old, version=2)) is None
     assert await storage.webhooks.all("again") == [fresh]
     assert fresh.version == 1
 
@@ -699,8 +753,9 @@ async def test_a_configuration_that_waits_is_in_the_due_index(
     head = (await storage.open_task("ctx", request(), push=config(config_id="mine"))).head
     [push] = await storage.webhooks.all(head.task_id)
     now_ms = clock.now_ms()
-    waiting = push.answered("status 503", now_ms, next_at=now_ms + LONG_WAIT_MS)
-    assert await storage.webhooks.move(push, waiting)
+    waits = push.answered("status 503", now_ms, next_at=now_ms + LONG_WAIT_MS)
+    waiting = await storage.webhooks.move(push, waits)
+    assert waiting is not None
 
     async def own() -> int:
         """Of the jobs that are sent, those of this task: the table has other tasks, too."""
@@ -716,10 +771,11 @@ async def test_a_configuration_that_waits_is_in_the_due_index(
     clock.advance(LONG_WAIT_MS / 1000)
     assert [await own(), await own()] == [1, 0]
     assert await storage.webhooks.count_open() == 1
-    soon = waiting.answered("status 503", now_ms, next_at=now_ms + 1)
-    assert await storage.webhooks.move(push, soon)
+    waits = waiting.answered("status 503", now_ms, next_at=now_ms + 1)
+    soon = await storage.webhooks.move(waiting, waits)
+    assert soon is not None
     clock.advance(HOUR)
     assert await own() == 0
     told = soon.settled((3, 0), "status 200", now_ms, is_told=True)
-    assert await storage.webhooks.move(push, told, closes=True)
+    assert await storage.webhooks.move(soon, replace(told, is_open=False))
     assert await storage.webhooks.count_open() == 0

@@ -29,7 +29,7 @@ def record(
     sort: str = "",
     state: str | None = None,
     mark: int = 0,
-    move: str = "",
+    answered_at: int = 0,
 ) -> Json:
     """A record as the stream has it, of an item with another key or other attributes."""
     changed: Json = json.loads(json.dumps(RECORD)) | {"eventName": name}
@@ -40,7 +40,7 @@ def record(
     if state is not None:
         image["state"] = {"S": state}
     image |= {"set_mark": {"N": str(mark)}} if mark else {}
-    image |= {"move": {"S": move}} if move else {}
+    image |= {"answered_at": {"N": str(answered_at)}} if answered_at else {}
     return changed
 
 
@@ -53,8 +53,8 @@ OTHERS = [
     record(name="INSERT", sort="PUSH#qW3rTy-uI_0p#mine"),
     record(name="INSERT", sort="CANCEL"),
     record(name="REMOVE", sort="PUSH#qW3rTy-uI_0p#mine"),
-    record(name="MODIFY", sort="PUSH#qW3rTy-uI_0p#mine", mark=7, move="moved"),
-    record(name="MODIFY", sort="PUSH#qW3rTy-uI_0p#mine", move="moved"),
+    record(name="MODIFY", sort="PUSH#qW3rTy-uI_0p#mine", mark=7, answered_at=5),
+    record(name="MODIFY", sort="PUSH#qW3rTy-uI_0p#mine", answered_at=5),
     record(name="MODIFY", sort="HEAD", mark=7),
 ]
 

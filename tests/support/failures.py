@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
 
 from a2a_serverless.storage.durable import DurableStorage
@@ -33,5 +35,5 @@ async def failed_task(
     push = (await storage.webhooks.all(task_id))[0]
     lost = push.settled((1, 0), "status 503", 1, is_told=False)
     told = lost.settled((head.version, 0), "status 200", 2, is_told=True)
-    assert await storage.webhooks.move(push, told, closes=True)
+    assert await storage.webhooks.move(push, replace(told, is_open=False))
     return head

@@ -190,7 +190,7 @@ async def test_the_lines_of_a_delivery_that_failed(monkeypatch: pytest.MonkeyPat
         async def refuse(*_: object, **__: object) -> bool:
             raise UnavailableError
 
-        monkeypatch.setattr(Webhooks, "move", refuse)
+        monkeypatch.setattr(Webhooks, "change", refuse)
         await world.run(seconds=60)
     common = {"task_id": head.task_id, "context_id": "ctx"}
     assert fields(lines, "push_failed", *IDS)[0] == common | {"turn": 1}

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from a2a.types import SendMessageRequest, TaskState
 
 from a2a_serverless.errors import (
     A2AServerlessError,
-    ConcurrencyError,
     ConfigurationError,
     InvalidArgumentError,
     TaskNotCancelableError,
@@ -60,8 +60,6 @@ _MOST_PAGES: Final = 200
 """Pages of a list in which one run looks for its tasks."""
 AT_ONCE: Final = 8
 """Tasks that a run acts on at the same time."""
-_MOVES: Final = 8
-"""Tries to put back a cursor that deliveries move at the same time."""
 NEED_QUEUE: Final[Collection[Act]] = ("cancel", "retry")
 """The acts that send to the queue of turns."""
 
@@ -295,21 +293,24 @@ class Acts:
         self, storage: DurableStorage, push: Push, events: Sequence[tuple[int, int]]
     ) -> bool:
         """Put a cursor back, and forget the refusals of its URL; False: the webhook is gone."""
-        hooks, task_id = storage.webhooks, push.config.task_id
-        for _ in range(_MOVES):
-            held = {one.config.id: one for one in await hooks.all(task_id)}
-            now = held.get(push.config.id)
-            if now is None or not now.may_redeliver:
-                return False
-            if now.is_given_up:  # the URL is not called while its configurations have ten refusals
-                for one in held.values():
-                    if one.config.url == now.config.url and one.config.id != now.config.id:
-                        is_owed = any(event > one.cursor for event in events)
-                        await hooks.move(one, one.without_refusals(), wakes=is_owed)
-            after = now.redelivered(events)
-            if await hooks.move(now, after, wakes=True):
-                return True
-        raise ConcurrencyError("Its webhook is being delivered to: try again.")
+        hooks, now_ms = storage.webhooks, storage.clock.now_ms()
+        held = {one.config.id: one for one in await hooks.all(push.config.task_id)}
+        now = held.get(push.config.id)
+        if now is None or not now.may_redeliver:
+            return False
+        if now.is_given_up:  # the URL is not called while its configurations have ten refusals
+            for one in held.values():
+                if one.config.url == now.config.url and one.config.id != now.config.id:
+                    owed = [event for event in events if event > one.cursor]
+                    await hooks.change(one, partial(_forgiven, at=now_ms if owed else None))
+
+        def again(seen: Push) -> Push | None:
+            # Another act may have been faster: then nothing is given up any more.
+            if seen.given_up is None and seen.mark != now.mark:
+                return None
+            return seen.redelivered(events).woken(now_ms)
+
+        return await hooks.change(now, again) is not None
 
     async def _delete(self, storage: DurableStorage, head: Head) -> str:
         if not await delete_task(storage, head.task_id, incarnation=head.incarnation):
@@ -482,6 +483,12 @@ def _opening_of(records: Iterable[Record]) -> TurnOpened | None:
     """Return the first message of a task; None if it cannot be read."""
     entries = (entry for record in records for entry in record.entries)
     return next((entry for entry in entries if isinstance(entry, TurnOpened)), None)
+
+
+def _forgiven(push: Push, *, at: int | None) -> Push:
+    """Return a webhook without its refusals, and with a job at a time if events wait for it."""
+    forgiven = push.without_refusals()
+    return forgiven if at is None else forgiven.woken(at)
 
 
 def _undelivered(pushes: Iterable[Push], config_id: str = "") -> list[Push]:

@@ -26,7 +26,6 @@ from a2a_serverless.storage.table import (
     Check,
     Delete,
     Item,
-    Kept,
     Key,
     Operator,
     Put,
@@ -205,9 +204,6 @@ class _Comparison:
             case "delete":
                 return Delete(key=key_of(item), when=self._when())
         values = {name: value for name, value in item.items() if name not in ("PK", "SK")}
-        for name in values.keys() & set(NAMES):
-            if self._often(25):
-                values[name] = Kept(values[name])
         if self._often(30):
             values["count"] = Added(draw.randrange(3))
         remove = [n for n in NAMES if n not in values and self._often(40)]

@@ -116,13 +116,14 @@ async def test_a_notification_that_was_given_up_is_no_success(
     hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
     push = await storage.webhooks.put(hook)
     first = push.settled((head.version, LAST), "status 200", 1, is_told=True)
-    assert await storage.webhooks.move(push, first)
+    told = await storage.webhooks.move(push, first)
+    assert told is not None
     since = clock.now_ms()
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     clock.advance(90)
-    lost = replace(first, failing_since=since)
+    lost = replace(told, failing_since=since)
     lost = lost.settled((2, 0), "status 503", clock.now_ms(), is_told=False)
-    assert await storage.webhooks.move(first, lost)
+    assert await storage.webhooks.move(told, lost)
     text = (await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")).text
     ((is_bad, fact),) = facts_of(text, "webhook")
     assert is_bad

@@ -846,7 +846,7 @@ async def test_what_was_sent_and_not_counted_is_sent_again(
     await world.open(receiver.url(), states=[COMPLETED])
     await world.pass_on()
     with monkeypatch.context() as failing:
-        failing.setattr(Webhooks, "move", not_moved)
+        failing.setattr(Webhooks, "change", not_moved)
         assert not await world.deliver()
     await world.run(seconds=10)
     first, second = receiver.requests
@@ -902,7 +902,7 @@ async def test_no_secret_and_no_content_is_logged(
             await write(world, head.task_id, f"said-in-private {n}")
         await world.say(head, COMPLETED)
         with monkeypatch.context() as failing:
-            failing.setattr(Webhooks, "move", not_moved)
+            failing.setattr(Webhooks, "change", not_moved)
             await world.pump()
         await world.run(seconds=120)
         assert len(receiver.requests) >= 6

@@ -18,7 +18,7 @@ from a2a.types import (
     TaskState,
 )
 
-from a2a_serverless.errors import NewerReleaseError, UnreadableTaskError
+from a2a_serverless.errors import NewerReleaseError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.deletion import delete_task
@@ -27,10 +27,12 @@ from a2a_serverless.storage.layout import push_sort, task_partition
 from a2a_serverless.storage.table import Put
 from a2a_serverless.tasks import head as heads
 from a2a_serverless.tasks.attempts import NEWER_DELAY_S
-from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
+from a2a_serverless.tasks.entries import CRITICAL, TurnOpened, Unknown, encode_entries
+from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import FORMAT, Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.push import MAX_CONFIGS, Push
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
 from tests.support import newer
 from tests.support.a2a_calls import JSONRPC, REST, Agent
@@ -38,8 +40,8 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import Dictionaries, Stored, key
 from tests.support.memory import memory_storage
 from tests.support.messages import request
-from tests.support.queues import MemoryQueue, is_empty
-from tests.unit.push.receivers import OK, Receiver, status
+from tests.support.queues import MemoryQueue
+from tests.unit.push.receivers import Receiver
 from tests.unit.push.world import (
     COMPLETED,
     WORKING,
@@ -221,64 +223,19 @@ async def test_every_storage_refuses_a_configuration_of_a_newer_task(bench: Benc
         assert await storage.webhooks.all("t") == []
 
 
-# -- half-written configurations -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("failures",),
-        ("failing_since",),
-        ("index",),
-        ("move", "expires_at"),
-        ("index", "failures", "failing_since", "expires_at"),
-    ],
-)
-async def test_a_half_written_cursor_moves(
-    receiver: Receiver, bench: Bench, names: tuple[str, ...]
-) -> None:
-    """Missing attributes of a cursor count as their defaults: one delivery moves it."""
-    opened = await bench.begin(hook=receiver.url())
-    newer.remove_attributes(bench.database, push_key(opened, "hook"), *names)
-    head = await bench.say(opened, COMPLETED)
-    await bench.tell_of(head)
-    assert await bench.deliver_all() == [True]
-    push = await bench.found("hook")
-    assert (push.version, push.index, push.failures) == (head.version, 0, 0)
-    assert is_empty(bench.jobs)
-    assert len(receiver.requests) == 1
-
-
-async def test_a_half_written_configuration_counts_its_failures(
-    receiver: Receiver, bench: Bench
-) -> None:
-    """A failed attempt is counted, too, and the next one has its number."""
-    answers = iter([status(503), OK])
-    receiver.script = lambda _: next(answers)
-    opened = await bench.begin(hook=receiver.url())
-    hook = push_key(opened, "hook")
-    newer.remove_attributes(bench.database, hook, "failures", "failing_since")
-    await bench.tell_of(await bench.say(opened, COMPLETED))
-    assert await bench.deliver_all() == [False]
-    assert (await bench.found("hook")).failures == 1
-    bench.clock.advance(60)
-    assert await bench.deliver_all() == [True]
-    assert [told.attempt for told in receiver.requests] == [1, 2]
-
-
-async def test_a_default_is_no_value_that_was_moved(bench: Bench) -> None:
-    """Of two deliveries that read a half-written item, only one moves it."""
+async def test_a_move_and_a_put_keep_what_only_a_newer_release_knows(bench: Bench) -> None:
+    """Attributes of its own and a dialect stay; until then the receiver is told in that of 1.0."""
     head = await bench.begin(hook=URL)
-    names = ("index", "failures", "failing_since")
-    newer.remove_attributes(bench.database, push_key(head, "hook"), *names)
+    known = {"newest": {"S": "attribute"}, "dialect": {"S": "2.0"}}
+    newer.set_attributes(bench.database, push_key(head, "hook"), known)
     push = await bench.found("hook")
-    failed = replace(push, failures=1, failing_since=1)
-    assert await bench.storage.webhooks.move(push, failed)
-    assert not await bench.storage.webhooks.move(push, replace(push, version=2, index=0))
-    assert await bench.found("hook") == failed
-    await bench.storage.webhooks.delete("t", "hook")
-    assert not await bench.storage.webhooks.move(push, failed)
-    assert await bench.ids() == []
+    assert push.dialect == "1.0"
+    assert await bench.storage.webhooks.move(push, replace(push, failures=1))
+    assert newer.stored(bench.database, push_key(head, "hook")).items() > known.items()
+    await bench.storage.webhooks.put(config(URL, "hook", task_id="t"), "0.3")
+    assert (await bench.found("hook")).dialect == "0.3"
+    stored = newer.stored(bench.database, push_key(head, "hook"))
+    assert stored["newest"] == known["newest"]
 
 
 # -- configurations that cannot be read ------------------------------------------------------
@@ -355,11 +312,11 @@ async def test_clients_see_which_configuration_is_unreadable_and_delete_it(
     assert await bench.ids() == ["bad", "good"]
 
 
-@pytest.mark.parametrize("damage", BODIES.values(), ids=BODIES)
-async def test_what_an_unreadable_configuration_was_owed_is_told_once_it_is_set_again(
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+async def test_an_unreadable_configuration_that_is_set_again_is_told_of_what_comes(
     receiver: Receiver, bench: Bench, damage: Callable[[Bench, _Typed], None]
 ) -> None:
-    """A job that finds it damaged comes again; its cursor stays, and it goes on there."""
+    """A job that finds it damaged comes again, and tells its receiver once it is set again."""
     opened = await bench.begin(hook=receiver.url())
     head = await bench.say(opened, TaskState.TASK_STATE_INPUT_REQUIRED)
     await bench.tell_of(head)
@@ -370,15 +327,20 @@ async def test_what_an_unreadable_configuration_was_owed_is_told_once_it_is_set_
     await bench.tell_of(await bench.say(head, COMPLETED))
     bench.clock.advance(60)
     assert True in await bench.deliver_all()
-    assert receiver.states == ["INPUT_REQUIRED", "COMPLETED"]
+    assert receiver.states[-1] == "COMPLETED"
 
 
-async def test_a_configuration_that_stays_unreadable_is_not_said_to_be_set(bench: Bench) -> None:
-    """A cursor that is no number stays where it is set again: the caller learns the way out."""
-    head = await bench.begin(hook=URL)
-    newer.set_attributes(bench.database, push_key(head, "hook"), {"version": {"S": "one"}})
-    with pytest.raises(UnreadableTaskError, match="delete it, and set it again"):
-        await bench.storage.webhooks.put(config(URL, "hook", task_id="t"))
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+async def test_a_message_with_its_configuration_makes_a_damaged_one_whole(
+    bench: Bench, damage: Callable[[Bench, _Typed], None]
+) -> None:
+    """Its turn is accepted, and the receiver is owed that message's commit."""
+    opened = await bench.begin(hook=URL)
+    head = await bench.say(opened, TaskState.TASK_STATE_INPUT_REQUIRED)
+    damage(bench, push_key(opened, "hook"))
+    message = Commit(entries=(TurnOpened(request("more")),), push=config(URL, "hook"))
+    await bench.storage.commit(head, message)
+    assert (await bench.found("hook")).cursor == (head.version, LAST)
 
 
 async def test_an_unreadable_configuration_takes_a_place(bench: Bench) -> None:

@@ -144,18 +144,17 @@ async def write_everything(database: Database, written: Written) -> None:
     snapshot = SnapshotName(version=1, digest="d", length=1, size=1)
     assert await storage.change(head, partial(naming, snapshot=snapshot)) is not None
     await fail_unstarted(storage)
-    await storage.webhooks.put(
-        TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url)
-    )
+    own = TaskPushNotificationConfig(id="own", task_id=head.task_id, url=hook.url)
+    await storage.webhooks.put(own, "0.3")
     for push in await storage.webhooks.all(head.task_id):
-        failed = replace(push, failures=1, failing_since=1).answered(
+        failing = replace(push, failures=1, failing_since=1).answered(
             "status 503", 1, next_at=60_001
         )
-        assert await storage.webhooks.move(push, failed)
+        assert await storage.webhooks.move(push, replace(failing, refusals=1))
         written.look()
-        told = failed.settled((2, 0), "status 200", 3, is_told=True)
+        told = failing.settled((2, 0), "status 200", 3, is_told=True)
         lost = told.settled((3, 0), "status 404", 4, is_told=False)
-        assert await storage.webhooks.move(failed, lost)
+        assert await storage.webhooks.change(push, lambda _: lost)  # noqa: B023
     await storage.request_cancel(head.task_id, by="ann")
     await storage.contexts.put("c", context_write({"turns": 1}))
     written.look()

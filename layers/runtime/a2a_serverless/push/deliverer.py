@@ -21,10 +21,7 @@ from typing import Any, Final
 
 from a2a_serverless import faults
 from a2a_serverless.addresses import AllowedHosts, Receiver
-from a2a_serverless.errors import (
-    ConcurrencyError,
-    InvalidArgumentError,
-)
+from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import begun
 from a2a_serverless.observability.spans import Span
@@ -56,9 +53,6 @@ _NEWER: Final = (
     "a newer release of this service wrote its task, and only PushFunction of that release may"
     " deliver it: deploy that release"
 )
-
-_MOVES: Final = 8
-"""Tries to move a cursor that others move at the same time."""
 
 _ISSUER: Final = "a2a-serverless"
 """The signer's name, if the agent's URL is not configured."""
@@ -245,7 +239,7 @@ class _Job:
         if push is None or push.is_given_up:
             return await self._at_rest(push)
         if (early_s := self._early_s(push)) > 0:
-            return DONE if push.is_left else again(early_s)
+            return again(early_s) if push.due_at is None else DONE
         if (wait := await self._passes(push)) is not None:
             return wait
         which = self._deliverer.settings.push_events
@@ -267,7 +261,7 @@ class _Job:
     async def _at_rest(self, push: Push | None) -> DeliveryOutcome:
         """Wake a configuration no more that has nothing to wait for."""
         if push is not None and push.next_at is not None:
-            await self._storage.webhooks.move(push, replace(push, next_at=None))
+            await self._storage.webhooks.move(push, replace(push, next_at=None, due_at=None))
         return DONE
 
     async def _tell_all(
@@ -407,9 +401,10 @@ class _Job:
         after = replace(after, failing_since=since)
         next_at = now_ms + round(wait_s * 1000)
         after = after.answered(outcome.reason, now_ms, next_at=next_at)
-        is_stored = await self._storage.webhooks.move(push, after)
+        left = await self._storage.webhooks.move(push, after)
         # A long wait is that of the table, if the table knows of it: then the sweeper sends a job.
-        return DONE if is_stored and after.is_left else again(min(wait_s, LONG_WAIT_MS / 1000))
+        in_table = left is not None and left.due_at is not None
+        return DONE if in_table else again(min(wait_s, LONG_WAIT_MS / 1000))
 
     def _early_s(self, push: Push) -> float:
         """Return the seconds until the next attempt; a second or less does not matter."""
@@ -525,14 +520,14 @@ class _Job:
         `refused` is the number of refusals to add; None: the receiver has taken the event.
 
         If another writer has replaced the configuration, or counted a failure, the cursor is still
-        where it was, and the move is tried again. If an operator has put the cursor back, it stays
+        where it was, and moves all the same. If an operator has put the cursor back, it stays
         there: the event is sent again, behind those that were given up.
         """
         event, seen = attempt.notification.position, attempt.push.cursor
-        push: Push | None = attempt.push
-        for _ in range(_MOVES):
-            if push is None or not seen <= push.cursor < event:
-                return
+
+        def moved(push: Push) -> Push | None:
+            if not seen <= push.cursor < event:
+                return None
             # Another URL than that of this attempt may have to be told of the state.
             is_news = push.set_mark != attempt.push.set_mark or not attempt.notification.tells_state
             after = replace(
@@ -541,13 +536,12 @@ class _Job:
                 failing_since=failing_since,
                 set_mark=push.set_mark if is_news else 0,
                 refusals=0 if refused is None else push.refusals + refused,
-            ).settled(event, outcome.reason, self._clock.now_ms(), is_told=refused is None)
-            ends = attempt.notification.ends_task
-            if await self._storage.webhooks.move(push, after, closes=ends):
-                return
-            push = await self._push()
-        # The job comes again, and goes on from where the cursor is then.
-        raise ConcurrencyError
+                is_open=push.is_open and not attempt.notification.ends_task,
+            )
+            is_told = refused is None
+            return after.settled(event, outcome.reason, self._clock.now_ms(), is_told=is_told)
+
+        await self._storage.webhooks.change(attempt.push, moved)
 
     def _log(
         self,

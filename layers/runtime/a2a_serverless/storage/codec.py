@@ -52,6 +52,7 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.pace import PART_BYTES
+from a2a_serverless.tasks.push import GivenUp, Push
 from a2a_serverless.tasks.rules import Step
 from a2a_serverless.tasks.usage import decoded, encoded
 
@@ -129,6 +130,7 @@ _TYPES: Final[Mapping[str, type | UnionType]] = {
     "str | None": str | None,
     "bytes | None": bytes | None,
     "Reason": str,
+    "Dialect": str,
 }
 """By the annotations of fields: the types of those that are stored as they are."""
 
@@ -149,8 +151,9 @@ def _turn_in(text: str) -> Turn:
     return value_in(Turn, values)
 
 
-def _fields_of(form: type, **others: _Field) -> dict[str, _Field]:
-    own = [one for one in fields(form) if one.name not in ("rest", "scope", "task_id")]
+def _fields_of(form: type, *apart: str, **others: _Field) -> dict[str, _Field]:
+    """Return how a dataclass is stored; the fields `apart` are in no value of their own."""
+    own = [one for one in fields(form) if one.name not in ("rest", "scope", *apart)]
     return {
         one.name: others.get(one.name) or _Field(_TYPES[str(one.type)], one.default) for one in own
     }
@@ -160,6 +163,8 @@ def _text(form: type, default: Any) -> _Field:
     return _Field(str, default, text_of, partial(value_of, form))
 
 
+_EXPIRES_AT: Final = _Field(int, MISSING, seconds, (1000).__mul__)
+
 _FORMS: Final[Mapping[type, Mapping[str, _Field]]] = {
     **{form: _fields_of(form) for form in (AttemptEnd, CancelMark, Failure, SnapshotName)},
     Uncounted: _fields_of(Uncounted),
@@ -168,10 +173,19 @@ _FORMS: Final[Mapping[type, Mapping[str, _Field]]] = {
         uncounted=_Field(dict, Uncounted(), stored, partial(value_in, Uncounted)),
         released=_Field(dict, None, stored, partial(value_in, AttemptEnd)),
     ),
+    GivenUp: _fields_of(GivenUp, behind=_Field(list, MISSING, list, tuple)),
+    Push: _fields_of(
+        Push,
+        *("incarnation", "config", "url_refusals", "is_open"),
+        given_up=_text(GivenUp, None),
+        expires_at=_EXPIRES_AT,
+        mark=_Field(str, MISSING),
+    ),
     Head: _fields_of(
         Head,
+        "task_id",
         state=_Field(str, MISSING, TaskState.Name, TaskState.Value),
-        expires_at=_Field(int, MISSING, seconds, (1000).__mul__),
+        expires_at=_EXPIRES_AT,
         replied=_Field(int, default=False, write=int, read=bool),  # a table has no truth values
         usage=_Field(str, (), encoded, decoded),
         turn=_Field(str, MISSING, _turn_text, _turn_in),
@@ -181,7 +195,7 @@ _FORMS: Final[Mapping[type, Mapping[str, _Field]]] = {
         mark=_Field(str, MISSING),
     ),
 }
-_KEEPING: Final = frozenset({Head, Turn})
+_KEEPING: Final = frozenset({Head, Turn, Push})
 """The dataclasses with a `rest`."""
 
 

@@ -12,9 +12,10 @@ before HEAD of the next turn is read. So one of the two processes sees what the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from a2a_serverless import faults
@@ -24,6 +25,7 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage import codec, layout
+from a2a_serverless.storage.changes import Change, change
 from a2a_serverless.storage.codec import seconds
 from a2a_serverless.storage.table import STORED, Check, Delete, Item, Key, Put, Range, Write, are
 from a2a_serverless.tasks.conversation import MOST_WAITING, FirstDecision, Place, on_first
@@ -40,7 +42,10 @@ _STEPS: Final = 4 * MOST_WAITING
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The turns of a conversation, the first one in front; each write replaces it as a whole."""
+    """The turns of a conversation, the first one in front; each write replaces it as a whole.
+
+    No turn takes two places, so the places tell a line from those before it.
+    """
 
     places: tuple[Place, ...] = ()
     since: int = 0
@@ -63,6 +68,11 @@ class Line:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             msg = f"The line of a conversation ({item['PK']}) is damaged: delete the item."
             raise UnreadableTaskError(msg) from error
+
+    @property
+    def mark(self) -> str:
+        """Return its places as they are stored."""
+        return " ".join(map(str, self.places))
 
     def joined(self, head: Head, turn: int, now_ms: int) -> Line:
         """Return the line with a place for a turn at its end.
@@ -87,23 +97,49 @@ class Line:
         return Line(rest, now_ms if rest else 0, self.expires_at)
 
 
+def joining(
+    storage: DurableStorage, head: Head, *, turn: int, line: Line | None = None
+) -> Change[Line]:
+    """Return the change of a conversation's line by which a turn of HEAD takes a place.
+
+    `line` is what the line is taken for at first: a guess saves the read.
+    """
+    joins = partial(Line.joined, head=head, turn=turn, now_ms=storage.clock.now_ms())
+    return _change(storage, head.context_id, line or Line(), joins)
+
+
+def leaving(storage: DurableStorage, head: Head) -> Change[Line]:
+    """Return the change of a conversation's line that goes with the end of HEAD's turn."""
+    place = Place.of(head)
+    # Most turns are alone in their conversation. One that is parked does not have it.
+    places = () if head.turn.parked else (place,)
+    line = Line(places, expires_at=seconds(head.expires_at))
+    return _change(storage, head.context_id, line, _dropping(storage, place))
+
+
+def _dropping(storage: DurableStorage, place: Place) -> Callable[[Line], Line]:
+    return partial(Line.without, place=place, now_ms=storage.clock.now_ms())
+
+
+def _change(
+    storage: DurableStorage, context_id: str, line: Line, decide: Callable[[Line], Line]
+) -> Change[Line]:
+    return Change(line, decide, partial(replaced, storage, context_id), Line.of)
+
+
 def replaced(storage: DurableStorage, context_id: str, before: Line, after: Line) -> Write:
     """Return the write that puts `after` in the place of `before`, refused if it has changed."""
     key = _key(storage, context_id)
-    is_same = are(line=_text(before)) if before.places else [Check("line", "absent")]
+    is_same = are(line=before.mark) if before.places else [Check("line", "absent")]
     item = {
         **key._asdict(),
         **layout.context_owner(storage.scope.digest, context_id, layout.LINE),
         "expires_at": after.expires_at,
     }
     if after.places:
-        item |= {"line": _text(after), "since": after.since}
+        item |= {"line": after.mark, "since": after.since}
     # An empty line stays: its entry in by-scope would cost a unit to remove, and one to make anew.
     return Put(item=item, when=is_same)
-
-
-def _text(line: Line) -> str:
-    return " ".join(map(str, line.places))
 
 
 async def found_in(storage: DurableStorage, context_id: str) -> dict[str, Item]:
@@ -181,9 +217,8 @@ async def _is_settled(storage: DurableStorage, context_id: str, line: Line) -> b
     if first is FirstDecision.WAKE and head is not None:
         return await _wake(storage, head)
     if first is FirstDecision.DROP:
-        rest = line.without(place, storage.clock.now_ms())
-        # Refused if the line has changed meanwhile: it is looked at again in either case.
-        await storage.table.did(replaced(storage, context_id, line, rest))
+        drops = _change(storage, context_id, line, _dropping(storage, place))
+        await change(storage.table, storage.clock, drops)
         return False
     return True
 
@@ -214,21 +249,13 @@ async def take_place(storage: DurableStorage, head: Head) -> Line:
     In a full line it takes none, and the line is empty. So is that of a task that is gone: what a
     deletion has forgotten is not made again.
     """
-    for _ in range(_STEPS):
-        line = await line_of(storage, head.context_id)
-        try:
-            after = line.joined(head, head.turn.number, storage.clock.now_ms())
-        except ConversationFullError:
-            break
-        write = replaced(storage, head.context_id, line, after)
-        try:
-            await storage.table.write(write, codec.unchanged(head))
-        except ConditionFailedError as failed:
-            if 1 in failed.items:
-                break
-        else:
-            return after
-    return Line()
+    line = await line_of(storage, head.context_id)
+    joins = joining(storage, head, turn=head.turn.number, line=line)
+    try:
+        await change(storage.table, storage.clock, joins, also=[codec.unchanged(head)])
+    except (ConditionFailedError, ConversationFullError):
+        return Line()
+    return joins.after
 
 
 async def forget_line(storage: DurableStorage, context_id: str) -> bool:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -46,6 +46,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.storage import conversation, layout
 from a2a_serverless.storage.blobs import WHOLE, InlineLimits, put_whole, show, store, whole
+from a2a_serverless.storage.changes import Change, change, changing, marked
 from a2a_serverless.storage.codec import (
     Commits,
     event_items,
@@ -53,11 +54,9 @@ from a2a_serverless.storage.codec import (
     head_item,
     live_head,
     replaced,
-    seconds,
     sent_item,
 )
 from a2a_serverless.storage.contexts import Contexts, context_conflict
-from a2a_serverless.storage.conversation import Line
 from a2a_serverless.storage.snapshots import snapshot_of
 from a2a_serverless.storage.table import (
     NEW,
@@ -68,7 +67,7 @@ from a2a_serverless.storage.table import (
     Table,
     Write,
 )
-from a2a_serverless.storage.webhooks import Webhooks, push_inline
+from a2a_serverless.storage.webhooks import Webhooks, push_item
 from a2a_serverless.tasks.blobs import (
     BlobOwner,
     blob_at,
@@ -106,7 +105,6 @@ from a2a_serverless.tasks.identity import (
     keyed_task_id,
     new_id,
     new_incarnation,
-    new_token,
 )
 from a2a_serverless.tasks.push import inline_push
 from a2a_serverless.tasks.rules import (
@@ -139,12 +137,6 @@ _HASHED_HERE: Final = 1_000_000
 
 _INSERTS: Final = 5
 """How often a creation is tried while its id changes between taken and free."""
-
-CHANGES: Final = 200
-"""How often a change of HEAD, or of a line, is tried while others change it. Of those that try at
-the same time one succeeds each time, so that the pauses between need not grow."""
-_AT_ONCE: Final = 5
-"""The first of those tries, which follow one another without a pause."""
 
 LOOK_AT_ONCE: Final = 100
 """Tasks of one `look`: DynamoDB reads as many items in one request."""
@@ -629,13 +621,14 @@ class DurableStorage:
         head = step.head
         writes: list[Write] = [Put(item=item) for item in event_items(step, body)]
         if step.push is not None:
-            writes.append(push_inline(inline_push(step.push, step.push_dialect, head), head))
-        joins = self._joins(step) if head.serial_from else None
+            push = inline_push(step.push, step.push_dialect, head)
+            writes.append(Put(item=push_item(marked(push))))
+        joins = [conversation.joining(self, head, turn=1)] if head.serial_from else []
         for _ in range(_INSERTS):
             # An expired HEAD stands there until DynamoDB deletes it: it does not hold the id.
             free = Put(item=head_item(head), when=[gone(self.clock.now_ms())])
             try:
-                await self._write_in_line(head, [free, *writes], Line(), joins)
+                await change(self.table, self.clock, *joins, also=[free, *writes])
             except ConditionFailedError as failed:
                 found = live_head(failed.items[0], self.clock.now_ms())
                 taker = found or await self.head(head.task_id)
@@ -721,75 +714,27 @@ class DurableStorage:
         head = step.head
         writes: list[Write] = [replaced(before, head, self.clock.now_ms())]
         writes += [Put(item=item) for item in event_items(step, body)]
-        if step.push is not None:
-            push = inline_push(step.push, step.push_dialect, head)
-            await self.webhooks.check_room(push)
-            writes.append(push_inline(push, head))
         # HEAD has the key of the creation alone. This item refuses a repeated follow-up, however
         # late it comes.
         if step.key_digest:
             writes.append(Put(item=sent_item(head, step.key_digest), when=[NEW]))
         if step.context_write is not None:
             writes.append(self.contexts.update(head.context_id, step.context_write))
-        line, alone = Line(), Line()
-        change: Callable[[Line], Line] | None = None
+        changes: list[Change[Any]] = []
+        if step.push is not None:
+            push = inline_push(step.push, step.push_dialect, head)
+            changes.append(await self.webhooks.inline(push))
         ends = before.turn.is_open and head.is_over(before.turn.number) and before.is_serial
         if ends:
-            place = Place.of(before)
-            alone = Line((place,), expires_at=seconds(before.expires_at))
-            # Most turns are alone in their conversation. One that is left does not have it.
-            line = Line() if before.turn.parked else alone
-            change = partial(Line.without, place=place, now_ms=self.clock.now_ms())
+            changes.append(conversation.leaving(self, before))
         elif head.serial_from and TurnOpened in step.kinds:
-            change = self._joins(step)
+            changes.append(conversation.joining(self, head, turn=head.version))
         try:
-            line = await self._write_in_line(head, writes, line, change)
+            await change(self.table, self.clock, *changes, also=writes)
         except ConditionFailedError as failed:
             await self._settle(step, failed.items)
             return not ends
-        return not ends or line.places == alone.places
-
-    def _joins(self, step: Step) -> Callable[[Line], Line]:
-        """Return the change of a line by which the turn that a commit opens takes a place."""
-        return partial(
-            Line.joined, head=step.head, turn=step.head.version, now_ms=self.clock.now_ms()
-        )
-
-    async def _write_in_line(
-        self,
-        head: Head,
-        writes: Sequence[Write],
-        line: Line,
-        change: Callable[[Line], Line] | None,
-    ) -> Line:
-        """Do writes, and with them the change of a conversation's line; return the line before it.
-
-        `line` is what the line is taken for at first: a guess saves the read. None: no change.
-
-        Raises:
-            ConditionFailedError: one of the writes was refused, not that of the line.
-        """
-        for attempt in range(1, CHANGES + 1):
-            after = line if change is None else change(line)
-            own: list[Write] = []
-            if after is not line:
-                own = [conversation.replaced(self, head.context_id, line, after)]
-            try:
-                # In one transaction: no crash leaves a turn without its place, or its place after
-                # its end.
-                await self.table.write(*writes, *own)
-            except ConditionFailedError as failed:
-                # The refusal brings the line as it is; it is decided anew only if nothing else was
-                # refused.
-                if not own or failed.items.keys() != {len(writes)}:
-                    raise
-                line = Line.of(failed.items[len(writes)])
-                if attempt >= _AT_ONCE:
-                    await self.clock.sleep(pause_s(1))
-            else:
-                return line
-        msg = f"Others have changed the line of a conversation {CHANGES} times in a row; try again."
-        raise UnavailableError(msg)
+        return not ends or changes[-1].before.places == (Place.of(before),)
 
     async def _settle(self, step: Step, failed: Mapping[int, Item | None]) -> None:
         """Return if the refused commit was applied by an earlier, unanswered request; else raise.
@@ -842,41 +787,24 @@ class DurableStorage:
 
     # -- HEAD without a commit -----------------------------------------------------------------
 
-    async def change(
-        self, head: Head, decide: Callable[[Head], Head | None], *also: Write
-    ) -> Head | None:
-        """Replace HEAD by what `decide` makes of it, together with other writes; return it.
+    async def change(self, head: Head, decide: Callable[[Head], Head | None]) -> Head | None:
+        """Replace HEAD by what `decide` makes of it; return it.
 
         `head` is HEAD as it was read. If another write came in between, `decide` is asked again,
         with the HEAD which that write has made. If it returns that HEAD as it is, there is nothing
         to do. None when `decide` returns None, or the task is gone.
 
         Raises:
-            ConditionFailedError: HEAD is as it was read, and one of the other writes was refused.
             UnavailableError: no answer within the retry budget, or too many races were lost.
         """
-        for attempt in range(1, CHANGES + 1):
-            after = decide(head)
-            if after is None or after is head:
-                return after
-            after = marked(after)
-            try:
-                await self.table.write(replaced(head, after, self.clock.now_ms()), *also)
-            except ConditionFailedError as failed:
-                if 0 not in failed.items:
-                    raise
-                found = live_head(failed.items[0], self.clock.now_ms())
-                if found is None or found.incarnation != head.incarnation:
-                    return None
-                if found.mark == after.mark:  # an earlier request was applied, unanswered
-                    return after
-                head = found
-                if attempt >= _AT_ONCE:
-                    await self.clock.sleep(pause_s(1))
-            else:
-                return after
-        msg = f"Others have changed task {head.task_id} {CHANGES} times in a row; try again."
-        raise UnavailableError(msg)
+
+        def read(item: Item) -> Head | None:
+            found = live_head(item, self.clock.now_ms())
+            return found if found and found.incarnation == head.incarnation else None
+
+        made = changing(head, decide, partial(replaced, now_ms=self.clock.now_ms()), read)
+        await change(self.table, self.clock, made)
+        return made.after
 
     async def _once(self, head: Head, after: Head | None) -> Head | None:
         """Replace HEAD by `after` if it is still the one that was read; else return None."""
@@ -926,11 +854,6 @@ def readable_head(item: Mapping[str, Any] | None, now_ms: int) -> Head | None:
 def tell_left_out(error: UnreadableTaskError) -> None:
     """Log a damaged task, which does not hide the others where many are read."""
     logger.error("A task is left out: %s", error, extra={"action": "unreadable_task"})
-
-
-def marked(head: Head) -> Head:
-    """Return HEAD with a mark of its own: each write is told from all others by it."""
-    return replace(head, mark=new_token())
 
 
 def _encoded(step: Step) -> tuple[Step, bytes]:

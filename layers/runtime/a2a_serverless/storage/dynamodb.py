@@ -28,7 +28,6 @@ from a2a_serverless.storage.table import (
     Delete,
     Index,
     Item,
-    Kept,
     Key,
     Pause,
     Put,
@@ -355,7 +354,7 @@ class _Words:
     def change(self, values: Mapping[str, Any], remove: Sequence[str]) -> str:
         """Return what an update does."""
         sets = [
-            f"{self.name(name)} = {self._new(name, new)}"
+            f"{self.name(name)} = {self.value(new)}"
             for name, new in values.items()
             if not isinstance(new, Added)
         ]
@@ -367,13 +366,6 @@ class _Words:
         removes = [self.name(name) for name in remove]
         clauses = {"SET": sets, "REMOVE": removes, "ADD": adds}
         return " ".join(f"{verb} {', '.join(what)}" for verb, what in clauses.items() if what)
-
-    def _new(self, name: str, new: Any) -> str:
-        match new:
-            case Kept(value):
-                return f"if_not_exists({self.name(name)}, {self.value(value)})"
-            case _:
-                return self.value(new)
 
     def keys(self, wanted: Range, index: Index) -> str:
         """Return the condition on the keys of a range."""

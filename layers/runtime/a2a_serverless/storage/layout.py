@@ -332,8 +332,8 @@ def open_webhooks(scope: str) -> str:
 
 
 def tells_of_push(sort: str, item: Mapping[str, Any]) -> bool:
-    """Return True if an item is a push configuration that was set, and has not moved since."""
-    return sort.startswith(PUSH) and "set_mark" in item and "move" not in item
+    """Return True if an item is a push configuration that was set, and not tried since."""
+    return sort.startswith(PUSH) and "set_mark" in item and "answered_at" not in item
 
 
 def push_names(sort: str) -> tuple[str, str]:

@@ -31,7 +31,6 @@ __all__ = [
     "Delete",
     "Index",
     "Item",
-    "Kept",
     "Key",
     "Operator",
     "Pause",
@@ -158,13 +157,6 @@ class Added:
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The stored value; this one if there is none."""
-
-    value: Any
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
     """Replace an item as a whole."""
@@ -183,7 +175,7 @@ class Update:
 
     key: Key
     values: Mapping[str, Any]
-    """By name: a value, `Added` or `Kept`."""
+    """By name: a value, or `Added`."""
     remove: Sequence[str] = ()
     when: When = ()
 
@@ -223,8 +215,6 @@ def _value(before: Item, name: str, new: Any) -> Any:
             if not isinstance(stored, int):
                 raise RefusedError(f"The attribute {name} is no number to add to.")
             return stored + number
-        case Kept(value):
-            return before.get(name, value)
         case _:
             return new
 

@@ -10,23 +10,30 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
 from a2a.types import TaskPushNotificationConfig
 from google.protobuf.message import DecodeError
 
-from a2a_serverless.clock import Clock
+from a2a_serverless.clock import Clock, pause_s
 from a2a_serverless.errors import (
     ConditionFailedError,
     TaskNotFoundError,
     UnavailableError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage.codec import live_head, lives, replaced, seconds
+from a2a_serverless.storage.changes import Change, change, changing, marked
+from a2a_serverless.storage.codec import (
+    is_live,
+    live_head,
+    lives,
+    replaced,
+    stored,
+    value_in,
+)
 from a2a_serverless.storage.layout import (
-    ATTENTION,
     BY_SCOPE,
     HEAD,
     PUSH_END,
@@ -41,33 +48,18 @@ from a2a_serverless.storage.layout import (
     shard_of,
     task_partition,
 )
-from a2a_serverless.storage.table import (
-    Check,
-    Item,
-    Kept,
-    Key,
-    Range,
-    Table,
-    Update,
-    beginning,
-)
-from a2a_serverless.tasks.fold import LAST
+from a2a_serverless.storage.table import Item, Key, Put, Range, Table, are, beginning
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Dialect, Scope, is_task_id, new_token
-from a2a_serverless.tasks.push import (
-    CONFIG_ID_OF_0_1,
-    GivenUp,
-    Push,
-    check_room,
-    checked,
-    tallied,
-)
+from a2a_serverless.tasks.push import Push, check_room, checked, tallied
 from a2a_serverless.tasks.rules import check_writable
 
 logger = logging.getLogger(__name__)
 
 _PUTS: Final = 40
-"""How often a put that loses to others is tried; of puts at the same time one always succeeds."""
+"""How often a put that loses to others is tried."""
+_MOST_PAUSE: Final = 4
+"""From this attempt on the pauses between them do not grow: to a third of a second at most."""
 
 _MARKS: Final = 2**53 - 1
 """How many marks there are of configurations that were set."""
@@ -94,6 +86,10 @@ class _Configurations:
         """
         if (error := self.unreadable.get(config_id)) is not None:
             raise error
+        return self.readable(config_id)
+
+    def readable(self, config_id: str) -> Push | None:
+        """Return one configuration; None if there is none, or it is damaged."""
         return next((push for push in self.pushes if push.config.id == config_id), None)
 
 
@@ -163,13 +159,13 @@ class Webhooks:
         """
         config = checked(given)
         config.id = config.id or new_token()
-        for _ in range(_PUTS):
+        for attempt in range(1, _PUTS + 1):
             held = await self._held(config.task_id)
             if held is None:
                 raise TaskNotFoundError
             check_writable(held.head)
             check_room(held.ids, config.id)
-            head = replace(held.head, mark=new_token())
+            head, old = marked(held.head), held.readable(config.id)
             new = Push(
                 scope=head.scope,
                 incarnation=head.incarnation,
@@ -177,30 +173,43 @@ class Webhooks:
                 dialect=dialect,
                 set_mark=1 + secrets.randbelow(_MARKS),
                 version=head.version,
+                expires_at=head.expires_at,
             )
-            write = replaced(held.head, head, self.clock.now_ms())
+            after = marked(new.instead_of(old))
             try:
                 # With a new mark of HEAD: of two puts, or a put and a commit, at the same time one
                 # is refused. So `MAX_CONFIGS` holds, and the cursor stands at the version that the
                 # task has.
-                await self.table.write(write, _put(new, head))
+                await self.table.write(
+                    replaced(held.head, head, self.clock.now_ms()), _replaced(old, after)
+                )
             except ConditionFailedError:
-                continue
-            return await self.get(config.task_id, config.id) or new
+                # A worker's commit that has lost comes at once: so it wins against any number of
+                # puts.
+                await self.clock.sleep(pause_s(min(attempt, _MOST_PAUSE)))
+            else:
+                return after
         msg = f"Others wrote to task {config.task_id}, {_PUTS} times."
         raise UnavailableError(msg)
 
-    async def check_room(self, push: Push) -> None:
-        """Check that a commit may bring an inline configuration; a put meanwhile refuses it.
+    async def inline(self, new: Push) -> Change[Push | None]:
+        """Return the change that stores an inline configuration with a commit.
+
+        It goes with a write of HEAD, which a put of another configuration meanwhile refuses.
 
         Raises:
             TaskNotFoundError: the task does not exist.
             InvalidArgumentError: it has `MAX_CONFIGS` others.
         """
-        held = await self._held(push.config.task_id)
-        if held is None or held.head.incarnation != push.incarnation:
+        held = await self._held(new.config.task_id)
+        if held is None or held.head.incarnation != new.incarnation:
             raise TaskNotFoundError
-        check_room(held.ids, push.config.id)
+        check_room(held.ids, new.config.id)
+
+        def decide(old: Push | None) -> Push:
+            return marked(new.instead_of(old, is_inline=True))
+
+        return Change(held.readable(new.config.id), decide, _replaced, _readable)
 
     async def count_open(self) -> int:
         """Return how many webhooks the caller has in all tenants, some milliseconds ago.
@@ -212,48 +221,33 @@ class Webhooks:
         partition = open_webhooks(self.scope.digest)
         return await self.table.count(Range(partition=partition, index=BY_SCOPE, when=[is_live]))
 
-    async def move(
-        self, before: Push, after: Push, *, closes: bool = False, wakes: bool = False
-    ) -> bool:
-        """Store the cursor and the failures of `after` if the stored ones are still `before`'s.
+    async def change(self, push: Push, decide: Callable[[Push], Push | None]) -> Push | None:
+        """Replace a configuration by what `decide` makes of it; return it.
 
-        False when the configuration is gone or was moved by another caller. The configuration
-        itself is not written. `closes`: no event follows, and the webhook is not open any more.
-        `wakes`: it is open again, and the next run of the sweeper sends its job. A move that was
-        stored although its answer was lost counts as done.
+        As `DurableStorage.change` does with HEAD. None when `decide` returns None, or the
+        configuration or its task is gone.
+
+        Raises:
+            UnreadableTaskError: it is damaged.
+            UnavailableError: no answer within the retry budget, or too many races were lost.
         """
-        move = new_token()
-        seen = _position(before) | {"set_mark": before.set_mark}
-        wanted = _position(after) | _outcome(after)
-        is_due, task_id = wakes or after.is_left, after.config.task_id
-        if is_due:
-            due_at = self.clock.now_ms() if wakes else after.next_at
-            wanted |= {"due_key": push_due_key(shard_of(task_id)), "due_at": due_at}
-        if wakes:
-            wanted |= open_webhook(self.scope.digest, task_id, after.config.id)
-        update = Update(
-            key=_key(self.scope.digest, before),
-            values=wanted | {"move": move},
-            remove=[
-                *(() if is_due else ("due_key", "due_at")),
-                *((*_GIVEN_UP, *ATTENTION) if before.given_up and not after.given_up else ()),
-                *(("scope_key", "status_key") if closes else ()),
-                *(() if after.set_mark else ("set_mark",)),
-            ],
-            when=[
-                # `version` has no default: where the item was deleted, the update makes no new one.
-                *(_as_seen(*one) for one in seen.items()),
-                [
-                    Check("expires_at", "absent"),
-                    lives(self.clock.now_ms()),
-                ],
-            ],
-        )
-        if await self.table.did(update):
-            return True
-        # Its own mark says that an earlier, unanswered request of this move was applied.
-        stored = await self.table.get(update.key)
-        return stored is not None and stored.get("move") == move
+        if push.scope != self.scope.digest:
+            return None
+        now_ms = self.clock.now_ms()
+
+        def replaced(before: Push, after: Push) -> Put:
+            return Put(item=push_item(after), when=[*are(mark=before.mark), lives(now_ms)])
+
+        def read(item: Item) -> Push | None:
+            return push_of(item) if is_live(item, now_ms) else None
+
+        made = changing(push, decide, replaced, read)
+        await change(self.table, self.clock, made)
+        return made.after
+
+    async def move(self, before: Push, after: Push) -> Push | None:
+        """Replace a configuration if it is still as it was read; else return None."""
+        return await self.change(before, lambda now: after if now.mark == before.mark else None)
 
     async def delete(self, task_id: str, config_id: str) -> None:
         """Forget a configuration, also a damaged one. Idempotent.
@@ -299,157 +293,75 @@ def _held_of(head: Head, own: Iterable[Item]) -> _Configurations:
     return _Configurations(head=head, pushes=tuple(tallied(pushes)), unreadable=unreadable)
 
 
-def _as_seen(name: str, value: Any) -> list[Check]:
-    """Return the condition that an attribute has the value that was read, or its default."""
-    same = Check(name, "=", value)
-    if name not in _DEFAULTS or value != _DEFAULTS[name]:
-        return [same]
-    return [same, Check(name, "absent")]
-
-
 # -- items -----------------------------------------------------------------------------------------
 
 
-def _put(push: Push, head: Head) -> Update:
-    """Return the update that stores a configuration; a stored cursor stays.
-
-    Its failures and refusals are forgotten. `set_mark` without a `move` lets the stream tell of it.
-    """
-    return Update(
-        key=_key(head.scope, push),
-        values=open_webhook(head.scope, head.task_id, push.config.id)
-        | {
-            "body": push.config.SerializeToString(),
-            "dialect": push.dialect,
-            "expires_at": seconds(head.expires_at),
-            "version": Kept(push.version),
-            "index": Kept(push.index),
-            "failures": 0,
-            "failing_since": None,
-            "refusals": 0,
-        }
-        | ({"set_mark": push.set_mark} if push.set_mark else {}),
-        remove=("answer", "answered_at", "next_at", "move"),
-    )
-
-
-def push_inline(push: Push, head: Head) -> Update:
-    """Return the update that stores a configuration; a stored cursor and stored refusals stay.
-
-    A client may send its inline configuration with each message: that must not reset the count for
-    a URL that refuses.
-    """
-    put = _put(push, head)
-    return replace(put, values={**put.values, "refusals": Kept(0)})
-
-
-def _position(push: Push) -> Item:
-    """Return the attributes of an item that a delivery moves, as they are in `push`."""
-    return {
-        "version": push.version,
-        "index": push.index,
-        "failures": push.failures,
-        "failing_since": push.failing_since,
-        "refusals": push.refusals,
+def push_item(push: Push) -> Item:
+    """Return a configuration as an item: its fields, and the keys of the indexes."""
+    config, task_id = push.config, push.config.task_id
+    item: Item = {
+        **_key(push.scope, push)._asdict(),
+        **stored(push),
+        "body": config.SerializeToString(),
     }
+    if push.is_open:
+        item |= open_webhook(push.scope, task_id, config.id)
+    if push.due_at is not None:
+        item["due_key"] = push_due_key(shard_of(task_id))
+    if push.given_up is not None:
+        item |= attention_values(task_id, push.given_up.attention)
+    return item
 
 
-def _outcome(push: Push) -> Item:
-    """Return the attributes about what became of the events so far; no condition has them."""
-    values: Item = {}
-    if push.answered_at is not None:
-        values |= {"answer": push.answer, "answered_at": push.answered_at, "next_at": push.next_at}
-    if push.told is not None:
-        values["told"] = push.told
-        if push.told_count is not None:
-            values["told_count"] = push.told_count
-    if (lost := push.given_up) is not None:
-        about = (lost.count, lost.version, lost.at, lost.reason, *lost.behind)
-        values |= dict(zip(_GIVEN_UP, about, strict=True))
-        values |= attention_values(push.config.task_id, lost.attention)
-    return values
+_DERIVED: Final = frozenset(
+    {"PK", "SK", "body", "scope_key", "status_key", "due_key", "attention_key", "attention_at"}
+)
+"""The attributes that are no fields, or follow from them."""
 
 
-_GIVEN_UP: Final = {
-    "given_up": int,
-    "given_up_version": int,
-    "given_up_at": int,
-    "given_up_reason": str,
-    "given_up_behind": int,
-    "given_up_behind_index": int,
-}
-"""The attributes about the events that were given up."""
+def _replaced(old: Push | None, new: Push) -> Put:
+    """Return the write that puts a configuration in the place of the one that was read.
 
-_DEFAULTS: Final[Item] = {
-    "index": LAST,
-    "failures": 0,
-    "failing_since": None,
-    "refusals": 0,
-    "set_mark": 0,
-}
-"""The attributes of a move's condition that an item may lack, and their values if it does."""
+    It goes with a write of HEAD: so of one that was not there, or damaged, none can have come.
+    """
+    return Put(item=push_item(new), when=[] if old is None else are(mark=old.mark))
 
 
 def push_of(item: Mapping[str, Any]) -> Push:
     """Return the push configuration that an item holds.
 
+    Attributes that only a newer release knows are kept in `rest`, as is its dialect.
+
     Raises:
-        UnreadableTaskError: the item lacks its configuration or its cursor, or has something else
-            in their place.
+        UnreadableTaskError: the item is no configuration, or damaged.
     """
-    values = {**_DEFAULTS, **item}
-    scope, task_id = owner_of(values["PK"])
+    scope, task_id = owner_of(item["PK"])
     incarnation, config_id = push_names(item["SK"])
-    name = f"Push configuration {config_id} of task {task_id} cannot be read"
-    config = _config_in(values.get("body"))
-    if config is None or (config.task_id, config.id) != (task_id, config_id):
-        msg = f"{name}, as its body is missing or damaged: set it again under its id, or delete it."
-        raise UnreadableTaskError(msg)
-    numbers = [values.get(part) for part in ("version", *_DEFAULTS) if part != "failing_since"]
-    if not all(isinstance(number, int) for number in (*numbers, values["failing_since"] or 0)):
-        msg = f"{name}, as its cursor is missing or damaged: delete it, and set it again."
-        raise UnreadableTaskError(msg)
-    return Push(
-        scope=scope,
-        incarnation=incarnation,
-        config=config,
-        dialect=_dialect_of(values.get("dialect"), config_id),
-        **{part: values[part] for part in ("version", *_DEFAULTS)},
-        **_informing(values, {"answer": str, "answered_at": int, "next_at": int, "told": int}),
-        told_count=_told_count(values),
-        given_up=_given_up(values),
-    )
-
-
-def _dialect_of(stored: object, config_id: str) -> Dialect:
-    """Return a configuration's dialect; without one release 0.3.0 has stored it."""
-    known = (one for one in get_args(Dialect) if one == stored)
-    return next(known, "0.1" if stored is None and config_id == CONFIG_ID_OF_0_1 else "1.0")
-
-
-def _informing(values: Mapping[str, Any], forms: Mapping[str, type]) -> dict[str, Any]:
-    """Return attributes that only inform; a value of another form counts as missing."""
-    return {n: values[n] for n, form in forms.items() if isinstance(values.get(n), form)}
-
-
-def _given_up(values: Mapping[str, Any]) -> GivenUp | None:
-    """Return what was given up; None also if a part of it is missing."""
-    found = _informing(values, _GIVEN_UP)
-    if len(found) < len(_GIVEN_UP):
-        return None
-    count, version, at, reason, *behind = (found[name] for name in _GIVEN_UP)
-    return GivenUp(count=count, version=version, at=at, reason=reason, behind=tuple(behind))
-
-
-def _told_count(values: Mapping[str, Any]) -> int | None:
-    """Return how many events were told; None if some were, and their number is lost."""
-    count = values.get("told_count", None if "told" in values else 0)
-    return count if isinstance(count, int) else None
-
-
-def _config_in(body: object) -> TaskPushNotificationConfig | None:
-    """Return the configuration in the body of an item; None where there is none."""
+    values = {name: one for name, one in item.items() if name not in _DERIVED}
+    newer = {}
+    if values.get("dialect", "1.0") not in get_args(Dialect):
+        newer["dialect"] = values.pop("dialect")
     try:
-        return TaskPushNotificationConfig.FromString(body) if isinstance(body, bytes) else None
-    except DecodeError:
+        config = TaskPushNotificationConfig.FromString(item["body"])
+        if (config.task_id, config.id) != (task_id, config_id):
+            raise ValueError("its body is that of another one")
+        push = value_in(
+            Push,
+            values,
+            scope=scope,
+            incarnation=incarnation,
+            config=config,
+            is_open="scope_key" in item,
+        )
+    except (DecodeError, KeyError, TypeError, ValueError) as error:
+        msg = f"Push configuration {config_id} of task {task_id} cannot be read ({error}): "
+        raise UnreadableTaskError(f"{msg}set it again under its id, or delete it.") from error
+    return replace(push, rest={**push.rest, **newer}) if newer else push
+
+
+def _readable(item: Item | None) -> Push | None:
+    """Return the configuration that an item holds; None if there is none, or it is damaged."""
+    try:
+        return push_of(item) if item else None
+    except UnreadableTaskError:
         return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import (
     TaskArtifactUpdateEvent,
@@ -80,7 +80,8 @@ class Push:
     """A push configuration of one incarnation of a task, and its delivery cursor.
 
     The receiver is owed the events after event `index` of commit `version`; the earlier ones were
-    delivered, or given up. The cursor only moves forward, one settled event at a time.
+    delivered, or given up. The cursor only moves forward, one settled event at a time. Each write
+    replaces the configuration that was read as a whole, as with HEAD.
     """
 
     scope: str
@@ -108,15 +109,30 @@ class Push:
     """The earliest time of the next attempt at the event that has failed; None: none waits."""
     told: int | None = field(default=None, compare=False)
     """The commit of the last event that the receiver has taken; None: it has taken none."""
-    told_count: int | None = field(default=0, compare=False)
-    """How many events it has taken; None: unknown."""
+    told_count: int = field(default=0, compare=False)
+    """How many events it has taken."""
     given_up: GivenUp | None = field(default=None, compare=False)
+    due_at: int | None = field(default=None, compare=False)
+    """The time at which the sweeper sends its job; None: it does not wait in the table."""
+    is_open: bool = field(default=True, compare=False)
+    """False once its receiver was told of the task's end, or that was given up."""
+    expires_at: int = field(default=0, compare=False)
+    """That of its task."""
+    mark: str = field(default="", compare=False, repr=False)
+    """Names the write that has made it; the next write replaces it under this mark, or fails."""
+    rest: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The attributes that only a newer release knows; each write keeps them."""
     url_refusals: int = field(default=0, compare=False)
     """The refusals of all the task's configurations that have this URL; `tallied` counts them."""
 
     def answered(self, answer: str, at: int, *, next_at: int | None = None) -> Push:
-        """Return the configuration with the outcome of an attempt, and the time of the next one."""
-        return replace(self, answer=answer[:MAX_ANSWER_CHARS], answered_at=at, next_at=next_at)
+        """Return the configuration with the outcome of an attempt, and the time of the next one.
+
+        A wait of `LONG_WAIT_MS` or more is spent in the table, where the sweeper finds it.
+        """
+        due_at = next_at if next_at is not None and next_at - at >= LONG_WAIT_MS else None
+        said = answer[:MAX_ANSWER_CHARS]
+        return replace(self, answer=said, answered_at=at, next_at=next_at, due_at=due_at)
 
     def settled(self, event: tuple[int, int], answer: str, at: int, *, is_told: bool) -> Push:
         """Return the configuration behind an event, after the attempt that told it or gave it up.
@@ -126,8 +142,7 @@ class Push:
         version, index = event
         after = replace(self.answered(answer, at), version=version, index=index)
         if is_told:
-            count = None if self.told_count is None else self.told_count + 1
-            return replace(after, told=version, told_count=count)
+            return replace(after, told=version, told_count=self.told_count + 1)
         lost = GivenUp(
             count=1 + (self.given_up.count if self.given_up else 0),
             version=version,
@@ -151,6 +166,10 @@ class Push:
         """Return the configuration as if its receiver had neither failed nor refused."""
         return replace(self, failures=0, failing_since=None, refusals=0)
 
+    def woken(self, at: int) -> Push:
+        """Return the configuration open and due: the sweeper sends its job from `at` on."""
+        return replace(self, due_at=at, is_open=True)
+
     def redelivered(self, events: Iterable[tuple[int, int]]) -> Push:
         """Return the configuration with its cursor before the first event that was given up.
 
@@ -163,7 +182,7 @@ class Push:
             return again
         version, index = behind = self.given_up.behind
         taken = sum(behind < event <= self.cursor for event in events) - self.given_up.count
-        count = None if self.told_count is None else max(0, self.told_count - max(0, taken))
+        count = max(0, self.told_count - max(0, taken))
         return replace(again, version=version, index=index, told_count=count)
 
     @property
@@ -172,12 +191,27 @@ class Push:
         given_up = self.given_up.version if self.given_up else 0
         return self.index >= LAST or self.version <= max(self.told or 0, given_up)
 
-    @property
-    def is_left(self) -> bool:
-        """Return True if it waits in the table: the sweeper sends its next job."""
-        if self.next_at is None or self.answered_at is None:
-            return False
-        return self.next_at - self.answered_at >= LONG_WAIT_MS
+    def instead_of(self, old: Push | None, *, is_inline: bool = False) -> Push:
+        """Return this configuration, as a client gives it, in the place of the one with its id.
+
+        The receiver is owed what it was owed before, and its failures are forgotten. Its refusals
+        too, unless it came with a message (`is_inline`): a client may send its configuration with
+        each message, which must not reset the count for a URL that refuses.
+        """
+        if old is None:
+            return self
+        given = replace(
+            old.without_refusals(),
+            config=self.config,
+            dialect=self.dialect,
+            set_mark=self.set_mark,
+            answer="",
+            answered_at=None,
+            next_at=None,
+            is_open=True,
+            rest={name: value for name, value in old.rest.items() if name != "dialect"},
+        )
+        return replace(given, refusals=old.refusals, set_mark=old.set_mark) if is_inline else given
 
     @property
     def is_given_up(self) -> bool:
@@ -303,6 +337,7 @@ def inline_push(config: TaskPushNotificationConfig, dialect: Dialect, head: Head
         config=own,
         dialect=dialect,
         version=head.version - 1,
+        expires_at=head.expires_at,
     )
 
 
