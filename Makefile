@@ -21,7 +21,9 @@ FRAMEWORKS := agent_framework
 ADAPTED := google_adk openai_agents strands
 # And the official client of an older version.
 OLDER_CLIENT := python_0_3
-FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(ADAPTED) $(OLDER_CLIENT))
+# What the SDK's own SQL stores need, which the contract of ours runs over, too.
+SQL := sdk_sql
+FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(ADAPTED) $(OLDER_CLIENT) $(SQL))
 # Frameworks that are clients here; their SDK is that of 0.3.
 DELEGATING := crewai strands_client
 CLIENTS := $(FOREIGN) $(patsubst %,build/foreign/%/requirements.txt,$(DELEGATING))
@@ -73,6 +75,7 @@ foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of 
 	$(BIN)/python -m pytest tests/conformance/test_stock_comparison.py -k framework
 	$(BIN)/python -m pytest $(ALL) tests/e2e/test_frameworks.py tests/unit/frameworks
 	$(BIN)/python -m pytest tests/e2e/test_foreign_clients.py
+	$(BIN)/python -m pytest tests/contract/test_stores.py -k sql
 
 .PHONY: patterns
 patterns: $(VENV)/.stamp $(PATTERNS) ## the agents of docs/build/patterns.md, each with its framework (1.2 GB)
@@ -259,7 +262,7 @@ lock: $(VENV)/.stamp ## resolve the dependencies again
 		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml --extra local \
 			-c $$pins $(LOCK) -o tests/foreign/$$name/requirements.txt || exit; \
 	done
-	for name in $(OLDER_CLIENT) $(DELEGATING); do \
+	for name in $(OLDER_CLIENT) $(SQL) $(DELEGATING); do \
 		$(UV) pip compile tests/foreign/$$name/requirements.in $(LOCK) \
 			-o tests/foreign/$$name/requirements.txt || exit; \
 	done

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.storage.dynamodb import definition_of
 from a2a_serverless.storage.layout import INDEXES
 
 if TYPE_CHECKING:
@@ -64,36 +65,10 @@ def table_definition(*, stream: bool = True) -> dict[str, Any]:
     Encryption, point-in-time recovery and deletion protection are left out: they guard a deployed
     table, and the emulators do not know all of them.
     """
-    keys = {"PK": None, "SK": None}
-    for index in INDEXES.values():
-        keys |= {index.partition: None, index.sort: None}
-    definition: dict[str, Any] = {
-        "AttributeDefinitions": [
-            {"AttributeName": key, "AttributeType": "N" if key in _NUMBERS else "S"} for key in keys
-        ],
-        "BillingMode": "PAY_PER_REQUEST",
-        "GlobalSecondaryIndexes": [
-            {
-                "IndexName": name,
-                "KeySchema": _key_schema(index.partition, index.sort),
-                "Projection": {"ProjectionType": "INCLUDE", "NonKeyAttributes": [*index.projects]}
-                if index.projects
-                else {"ProjectionType": "KEYS_ONLY"},
-            }
-            for name, index in INDEXES.items()
-        ],
-        "KeySchema": _key_schema("PK", "SK"),
-    }
+    definition = definition_of(INDEXES, numbers=_NUMBERS)
     if stream:
         definition["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
     return definition
-
-
-def _key_schema(partition: str, sort: str) -> list[dict[str, str]]:
-    return [
-        {"AttributeName": partition, "KeyType": "HASH"},
-        {"AttributeName": sort, "KeyType": "RANGE"},
-    ]
 
 
 def queue_attributes(name: str, dead_letters: str = "") -> dict[str, str]:

@@ -233,6 +233,45 @@ class DynamoTable(Table):
         )
 
 
+def definition_of(
+    indexes: Mapping[str, Index], *, numbers: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Return the arguments of `CreateTable` for a table with indexes, except its name.
+
+    Args:
+        indexes: the keys of the indexes, by name.
+        numbers: the keys that are numbers; all others are texts.
+    """
+    keys = dict.fromkeys([k for i in (TABLE, *indexes.values()) for k in (i.partition, i.sort)])
+    return {
+        "AttributeDefinitions": [
+            {"AttributeName": key, "AttributeType": "N" if key in numbers else "S"} for key in keys
+        ],
+        "BillingMode": "PAY_PER_REQUEST",
+        "GlobalSecondaryIndexes": [
+            {
+                "IndexName": name,
+                "KeySchema": _key_schema(index),
+                "Projection": {
+                    "ProjectionType": "INCLUDE",
+                    "NonKeyAttributes": sorted(index.projects),
+                }
+                if index.projects
+                else {"ProjectionType": "KEYS_ONLY"},
+            }
+            for name, index in indexes.items()
+        ],
+        "KeySchema": _key_schema(TABLE),
+    }
+
+
+def _key_schema(index: Index) -> list[dict[str, str]]:
+    return [
+        {"AttributeName": index.partition, "KeyType": "HASH"},
+        {"AttributeName": index.sort, "KeyType": "RANGE"},
+    ]
+
+
 def _units_in(answer: Mapping[str, Any]) -> float | None:
     """Return the units that an answer reports; None: it reports none, as some emulators."""
     found = answer.get("ConsumedCapacity")

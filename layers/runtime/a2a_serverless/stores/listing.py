@@ -1,0 +1,121 @@
+"""One page of an owner's tasks, in the order and by the page tokens of the SDK's stores."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from a2a.types import ListTasksRequest, ListTasksResponse
+from a2a.utils.constants import DEFAULT_LIST_TASKS_PAGE_SIZE
+from a2a.utils.errors import InvalidParamsError
+from a2a.utils.task import (
+    ListTasksCursor,
+    decode_list_tasks_cursor,
+    decode_page_token,
+    encode_list_tasks_cursor,
+)
+
+from a2a_serverless.storage.layout import BY_CONTEXT, BY_SCOPE
+from a2a_serverless.storage.table import Check, Item, Range
+from a2a_serverless.stores import layout
+from a2a_serverless.stores.content import task_of
+from a2a_serverless.stores.log import Head, Stored, TaskLog
+
+
+async def page_of(
+    log: TaskLog,
+    params: ListTasksRequest,
+    owner: str,
+    read: Callable[[str, str, Head], Awaitable[Stored | None]],
+) -> ListTasksResponse:
+    """Return one page, newest status first.
+
+    An index names the tasks, and each HEAD, which is read consistently, says whether its task still
+    belongs there. The total is counted in the index, an entry for each task.
+
+    Args:
+        log: the table's logs.
+        params: what to list.
+        owner: whose tasks.
+        read: returns the task of an id, an owner and a HEAD; None: it was deleted meanwhile.
+
+    Raises:
+        InvalidParamsError: the page token is none.
+    """
+    size = params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
+    ranges = _ranges(params, owner, log.now_s())
+    end, is_included = await _end(log, params.page_token, owner)
+    left = (
+        [replace(one, last=end) for one in ranges if str(one.first or "") <= end] if end else ranges
+    )
+
+    def is_left(entry: Item) -> bool:
+        return is_included or entry["status_key"] != end
+
+    counts, parts = await asyncio.gather(
+        asyncio.gather(*(log.table.count(one) for one in ranges)),
+        asyncio.gather(*(log.table.first(size + 1, one, is_left) for one in left)),
+    )
+    merged = heapq.merge(*parts, key=lambda entry: str(entry["status_key"]), reverse=True)
+    places = [layout.read_place(entry["status_key"]) for entry in merged][: size + 1]
+    cursor = ListTasksCursor(*places[size - 1]) if len(places) > size else None
+    loaded = await log.table.load([layout.head_key(task_id) for _, task_id in places[:size]])
+    heads = {item["PK"]: log.live(item) for item in loaded.values() if item is not None}
+    found = await asyncio.gather(
+        *(
+            read(task_id, owner, head)
+            for _, task_id in places[:size]
+            if (head := heads.get(layout.partition_of(task_id))) is not None
+            and head.owner == owner
+            and params.status in (0, head.state)
+        )
+    )
+    return ListTasksResponse(
+        tasks=[task_of(stored.contents) for stored in found if stored is not None],
+        total_size=sum(counts),
+        page_size=size,
+        next_page_token=encode_list_tasks_cursor(cursor) if cursor else "",
+    )
+
+
+def _ranges(params: ListTasksRequest, owner: str, now_s: int) -> list[Range]:
+    """Return the parts of the index that have all tasks which pass the filters."""
+    index, partitions = BY_SCOPE, layout.owner_partitions(owner)
+    if params.context_id:
+        index, partitions = BY_CONTEXT, [layout.context_partition(owner, params.context_id)]
+    first = None
+    if params.HasField("status_timestamp_after"):
+        first = layout.list_place(params.status_timestamp_after.ToNanoseconds(), "")
+    in_state = [Check("state", "=", int(params.status))] if params.status else []
+    return [
+        Range(
+            partition=partition,
+            index=index,
+            first=first,
+            when=[layout.living(now_s), *in_state],
+            newest_first=True,
+            only=("status_key",),
+        )
+        for partition in partitions
+    ]
+
+
+async def _end(log: TaskLog, token: str, owner: str) -> tuple[str, bool]:
+    """Return the place that a page begins at, and whether it is in the page.
+
+    Older tokens of the SDK's name the first task of the page, those of today the last one before.
+
+    Raises:
+        InvalidParamsError: there is no such place.
+    """
+    if not token:
+        return "", False
+    cursor = decode_list_tasks_cursor(token)
+    if cursor is not None:
+        return layout.list_place(cursor.timestamp_ns, cursor.task_id), False
+    head = await log.head(decode_page_token(token))
+    if head is None or head.owner != owner:
+        raise InvalidParamsError(f"Invalid page token: {token}")
+    return head.status_key, True

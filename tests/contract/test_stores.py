@@ -1,0 +1,569 @@
+"""The stores for the SDK's own server behave as the SDK's SQL stores do.
+
+Each behaviour is run over dictionaries, a file, moto and DynamoDB Local, and over the SDK's stores
+on SQLite. Where the two differ, the test has both answers, and docs/build/stores.md has the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.server.cluster import ConcurrentTaskModificationError, TaskVersion
+from a2a.types import (
+    Artifact,
+    ListTasksRequest,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from a2a.utils.errors import InvalidParamsError
+from a2a.utils.task import encode_page_token
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from a2a_serverless.storage.dynamodb import DynamoTable
+from a2a_serverless.stores import file_table, memory_table
+from tests.support.databases import LOCAL
+from tests.support.emulators import Emulator
+from tests.support.stores import (
+    NEW,
+    Stores,
+    caller,
+    followed,
+    local_table,
+    moto_table,
+    on_sql,
+    on_table,
+    sql_engines,
+)
+
+SUBMITTED = TaskState.TASK_STATE_SUBMITTED
+WORKING = TaskState.TASK_STATE_WORKING
+COMPLETED = TaskState.TASK_STATE_COMPLETED
+CANCELED = TaskState.TASK_STATE_CANCELED
+SQL = pytest.param("sql", marks=pytest.mark.foreign)
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[DynamoTable]:
+    """One table on moto for all tests: each has ids and callers of its own."""
+    with moto_table() as table:
+        yield table
+
+
+@pytest.fixture(scope="module")
+def local(local_dynamodb: Emulator) -> DynamoTable:
+    """One table on DynamoDB Local."""
+    return local_table(local_dynamodb)
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[Callable[[Path], Any]]:
+    """SQLAlchemy, from its environment."""
+    with sql_engines() as made:
+        yield made
+
+
+@pytest.fixture(params=["memory", "file", "moto", LOCAL, SQL])
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
+    """The stores under test."""
+    match request.param:
+        case "memory":
+            yield on_table(memory_table())
+        case "file":
+            table: Any = file_table(tmp_path / "stores")
+            with closing(table):
+                yield on_table(table)
+        case "sql":
+            engine = request.getfixturevalue("engines")(tmp_path / "sql")
+            yield await on_sql(engine)
+            await engine.dispose()
+        case other:
+            name = "local" if other == "dynamodb" else "moto"
+            yield on_table(request.getfixturevalue(name))
+
+
+ME = caller("somebody")
+
+
+def new_task(state: int = SUBMITTED, **fields: Any) -> Task:
+    """A task whose id no other test has."""
+    made = {"id": str(uuid.uuid4()), "context_id": "context", **fields}
+    return Task(status=TaskStatus(state=TaskState.Name(state)), **made)
+
+
+def status_event(task: Task) -> TaskStatusUpdateEvent:
+    """What a server publishes of a task's status."""
+    return TaskStatusUpdateEvent(task_id=task.id, context_id=task.context_id, status=task.status)
+
+
+def chunk(task: Task, text: str, *, append: bool = True) -> TaskArtifactUpdateEvent:
+    """A chunk, which is added to the task, too."""
+    part = Part(text=text)
+    if not append:
+        task.artifacts.add(artifact_id="a", parts=[])
+    task.artifacts[-1].parts.append(part)
+    return TaskArtifactUpdateEvent(
+        task_id=task.id,
+        context_id=task.context_id,
+        artifact=Artifact(artifact_id="a", parts=[part]),
+        append=append,
+    )
+
+
+def moved(task: Task, state: int) -> Task:
+    """A copy in another state."""
+    other = Task()
+    other.CopyFrom(task)
+    other.status.state = TaskState.Name(state)  # type: ignore[assignment]
+    return other
+
+
+# -- saves and versions --------------------------------------------------------------------------
+
+
+async def test_each_save_is_a_version(stores: Stores) -> None:
+    """The first one is 1, and each later save is one more; a read has both task and version."""
+    task, tasks = new_task(), stores.tasks
+    version = await tasks.save(task, event=task, prev_version=NEW, context=ME)
+    assert version == TaskVersion(1)
+    task.status.state = WORKING
+    version = await tasks.save(
+        task, event=status_event(task), prev=task, prev_version=version, context=ME
+    )
+    assert version == TaskVersion(2)
+    version = await tasks.save(
+        task, event=chunk(task, "one", append=False), prev_version=version, context=ME
+    )
+    version = await tasks.save(task, event=chunk(task, "two"), prev_version=version, context=ME)
+    stored = await tasks.get(task.id, ME)
+    assert (stored.task, stored.version) == (task, TaskVersion(4))
+
+
+@pytest.mark.parametrize("stale", [NEW, TaskVersion(1), TaskVersion(3)])
+async def test_a_save_of_another_version_is_refused(stores: Stores, stale: TaskVersion) -> None:
+    """What was not read is not replaced, and stays as it is; neither is there an event."""
+    task, tasks = new_task(), stores.tasks
+    first = await tasks.save(task, event=task, prev_version=NEW, context=ME)
+    working = moved(task, WORKING)
+    await tasks.save(working, event=status_event(working), prev_version=first, context=ME)
+    with pytest.raises(ConcurrentTaskModificationError) as refused:
+        await tasks.save(
+            moved(task, COMPLETED), event=status_event(task), prev_version=stale, context=ME
+        )
+    assert refused.value.task_id == task.id
+    assert (await tasks.get(task.id, ME)).task == working
+    assert len(await followed(stores.stream, task.id, 2)) == 2
+
+
+async def test_a_version_needs_a_task(stores: Stores) -> None:
+    """A save of a version is refused where there is no task."""
+    with pytest.raises(ConcurrentTaskModificationError):
+        await stores.tasks.save(new_task(), prev_version=TaskVersion(1), context=ME)
+
+
+async def test_a_version_is_a_number(stores: Stores) -> None:
+    """A version of another store is refused."""
+    task = new_task()
+    await stores.tasks.save(task, prev_version=NEW, context=ME)
+    with pytest.raises(TypeError, match="integer"):
+        await stores.tasks.save(task, prev_version=TaskVersion("1"), context=ME)
+
+
+async def test_one_of_many_savers_wins(stores: Stores) -> None:
+    """Of those that save one version at the same time, one does, and the others hear of it."""
+    task, tasks = new_task(), stores.tasks
+    first = await tasks.save(task, event=task, prev_version=NEW, context=ME)
+
+    async def save(number: int) -> int:
+        mine = moved(task, WORKING)
+        mine.metadata["saver"] = number
+        await tasks.save(mine, event=status_event(mine), prev_version=first, context=ME)
+        return number
+
+    ended = await asyncio.gather(*map(save, range(8)), return_exceptions=True)
+    winners = [one for one in ended if isinstance(one, int)]
+    assert len(winners) == 1
+    assert {type(one) for one in ended} == {int, ConcurrentTaskModificationError}
+    stored = await tasks.get(task.id, ME)
+    assert (stored.task.metadata["saver"], stored.version) == (winners[0], TaskVersion(2))
+
+
+async def test_a_cancel_needs_no_version(stores: Stores) -> None:
+    """It replaces a task that has not ended, whatever its version is."""
+    task, tasks = new_task(WORKING), stores.tasks
+    first = await tasks.save(task, event=task, prev_version=NEW, context=ME)
+    await tasks.save(task, event=chunk(task, "x", append=False), prev_version=first, context=ME)
+    canceled = moved(task, CANCELED)
+    version = await tasks.save(
+        canceled, event=status_event(canceled), prev=task, prev_version=first, context=ME
+    )
+    stored = await tasks.get(task.id, ME)
+    assert (stored.task, stored.version) == (canceled, version)
+    assert version == TaskVersion(3)
+
+
+@pytest.mark.parametrize("state", [COMPLETED, CANCELED, TaskState.TASK_STATE_REJECTED])
+async def test_a_task_that_has_ended_cannot_be_canceled(stores: Stores, state: int) -> None:
+    """The cancel is refused, and so is that of a task that is not there."""
+    task, tasks = new_task(state if state != CANCELED else WORKING), stores.tasks
+    version = await tasks.save(task, prev_version=NEW, context=ME)
+    if state == CANCELED:
+        version = await tasks.save(moved(task, CANCELED), prev_version=version, context=ME)
+    for canceled, known in ((moved(task, CANCELED), version), (new_task(CANCELED), NEW)):
+        with pytest.raises(ConcurrentTaskModificationError):
+            await tasks.save(canceled, prev_version=known, context=ME)
+
+
+async def test_all_of_a_task_is_kept(stores: Stores) -> None:
+    """Every field comes back, in its order, whatever it holds."""
+    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="née 🎈")])
+    message.metadata["nested"] = {"list": [1, None, True, "x"]}
+    task = new_task(COMPLETED, history=[message, message])
+    task.status.timestamp.FromDatetime(datetime(2025, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC))
+    task.status.message.CopyFrom(message)
+    task.metadata["key"] = 1.5
+    for name in ("b", "a"):
+        made = task.artifacts.add(artifact_id=name, name=name, description="", extensions=["e"])
+        made.parts.extend([Part(raw=b"\0\xff", filename="f"), Part(url="https://x.test"), Part()])
+        made.parts[2].data.struct_value["x"] = []
+        made.metadata["m"] = "v"
+    await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    assert (await stores.tasks.get(task.id, ME)).task == task
+
+
+async def test_what_a_save_leaves_out_is_gone(stores: Stores) -> None:
+    """A save is the whole task: fewer messages, fewer artifacts and other ones are stored so."""
+    task, tasks = new_task(), stores.tasks
+    task.history.extend(
+        Message(message_id=str(n), role=Role.ROLE_AGENT, parts=[Part(text="x")]) for n in range(3)
+    )
+    task.artifacts.extend(
+        Artifact(artifact_id=str(n), parts=[Part(text=str(n) * 50)]) for n in range(4)
+    )
+    version = await tasks.save(task, event=task, prev_version=NEW, context=ME)
+    del task.history[1]
+    del task.artifacts[0]
+    task.artifacts[1].parts[0].text = "another"
+    version = await tasks.save(task, prev_version=version, context=ME)
+    assert (await tasks.get(task.id, ME)).task == task
+    del task.history[:]
+    del task.artifacts[:]
+    version = await tasks.save(task, prev_version=version, context=ME)
+    task.artifacts.append(Artifact(artifact_id="new", parts=[Part(text="1")]))
+    await tasks.save(task, prev_version=version, context=ME)
+    assert (await tasks.get(task.id, ME)).task == task
+
+
+async def test_a_task_that_is_read_is_a_copy(stores: Stores) -> None:
+    """Who changes it changes nothing that is stored."""
+    task = new_task()
+    await stores.tasks.save(task, prev_version=NEW, context=ME)
+    (await stores.tasks.get(task.id, ME)).task.status.state = COMPLETED
+    task.status.state = COMPLETED
+    assert (await stores.tasks.get(task.id, ME)).task.status.state == SUBMITTED
+
+
+# -- deletion and owners -------------------------------------------------------------------------
+
+
+async def test_a_task_is_deleted(stores: Stores) -> None:
+    """It is neither read nor listed any more; its id can be used again, from version 1 on."""
+    task, tasks, me = new_task(), stores.tasks, caller()
+    version = await tasks.save(task, event=task, prev_version=NEW, context=me)
+    await tasks.save(task, event=chunk(task, "x", append=False), prev_version=version, context=me)
+    await tasks.delete(task.id, me)
+    await tasks.delete(task.id, me)
+    assert await tasks.get(task.id, me) is None
+    assert (await tasks.list(ListTasksRequest(), me)).total_size == 0
+    again = new_task(id=task.id)
+    assert await tasks.save(again, prev_version=NEW, context=me) == TaskVersion(1)
+    assert (await tasks.get(task.id, me)).task == again
+
+
+@pytest.mark.parametrize("task_id", ["", "no-such-task", "x" * 3000])
+async def test_there_is_no_such_task(stores: Stores, task_id: str) -> None:
+    """It is not found, its deletion does nothing, and it has no webhooks."""
+    assert await stores.tasks.get(task_id, ME) is None
+    await stores.tasks.delete(task_id, ME)
+    assert not await stores.configs.get_info(task_id, ME)
+    await stores.configs.delete_info(task_id, ME)
+
+
+async def test_a_task_is_its_owners(stores: Stores) -> None:
+    """Nobody else reads, lists, replaces, cancels or deletes it."""
+    task, tasks = new_task(WORKING), stores.tasks
+    mine, other = caller(), caller()
+    version = await tasks.save(task, prev_version=NEW, context=mine)
+    assert await tasks.get(task.id, other) is None
+    assert (await tasks.list(ListTasksRequest(), other)).total_size == 0
+    for known, changed in ((NEW, task), (version, task), (version, moved(task, CANCELED))):
+        with pytest.raises(ConcurrentTaskModificationError):
+            await tasks.save(changed, prev_version=known, context=other)
+    await tasks.delete(task.id, other)
+    assert (await tasks.get(task.id, mine)).task == task
+
+
+async def test_the_last_save_wins_without_versions(stores: Stores) -> None:
+    """A plain task store replaces what is there, and reads, lists and deletes the same tasks."""
+    task, me = new_task(), caller()
+    plain = stores.tasks.as_task_store
+    await plain.save(task, me)
+    await plain.save(moved(task, CANCELED), me)
+    await plain.save(moved(task, WORKING), me)
+    assert await plain.get(task.id, me) == moved(task, WORKING)
+    assert [one.id for one in (await plain.list(ListTasksRequest(), me)).tasks] == [task.id]
+    await plain.delete(task.id, me)
+    assert await plain.get(task.id, me) is None
+
+
+async def test_without_versions_an_id_stays_its_owners(stores: Stores) -> None:
+    """Ours refuses another owner's save; the SDK's SQL store gives the task to the last saver."""
+    task, mine, other = new_task(), caller(), caller()
+    plain = stores.tasks.as_task_store
+    await plain.save(task, mine)
+    if stores.is_sql:
+        await plain.save(task, other)
+        assert await plain.get(task.id, mine) is None
+        return
+    with pytest.raises(ConcurrentTaskModificationError):
+        await plain.save(task, other)
+    assert await plain.get(task.id, mine) == task
+
+
+# -- lists ---------------------------------------------------------------------------------------
+
+JANUARY_1, JANUARY_2 = datetime(2025, 1, 1, tzinfo=UTC), datetime(2025, 1, 2, tzinfo=UTC)
+LISTED = {
+    # id: context, state, time of the status
+    "0": ("c-0", SUBMITTED, JANUARY_1),
+    "1": ("c-1", WORKING, JANUARY_1),
+    "2": ("c-0", SUBMITTED, JANUARY_2),
+    "3": ("c-1", WORKING, None),
+    "4": ("c-0", COMPLETED, None),
+}
+
+
+async def fill(stores: Stores) -> tuple[Any, str]:
+    """Save the tasks above; their caller, and how their ids begin."""
+    me, start = caller(), uuid.uuid4().hex
+    for name, (context_id, state, at) in LISTED.items():
+        task = new_task(state, id=f"{start}-{name}", context_id=context_id)
+        if at is not None:
+            task.status.timestamp.FromDatetime(at)
+        await stores.tasks.save(task, prev_version=NEW, context=me)
+    return me, start
+
+
+def seconds(at: datetime) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromDatetime(at)
+    return stamp
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, "21043"),
+        ({"context_id": "other"}, ""),
+        ({"context_id": "c-1"}, "13"),
+        ({"status": WORKING}, "13"),
+        ({"status": TaskState.TASK_STATE_FAILED}, ""),
+        ({"context_id": "c-0", "status": SUBMITTED}, "20"),
+        ({"status_timestamp_after": seconds(JANUARY_1)}, "210"),
+        ({"status_timestamp_after": Timestamp(seconds=1735689600, nanos=1000)}, "2"),
+        ({"status_timestamp_after": seconds(JANUARY_2), "context_id": "c-1"}, ""),
+    ],
+)
+async def test_a_list(stores: Stores, query: dict[str, Any], expected: str) -> None:
+    """Newest status first, then by id; without a time last. Page by page it is the same.
+
+    The total counts all that pass, on each page, and a page has what was asked for.
+    """
+    me, _ = await fill(stores)
+    whole = await stores.tasks.list(ListTasksRequest(**query), me)
+    assert "".join(task.id[-1] for task in whole.tasks) == expected
+    assert (whole.total_size, whole.page_size) == (len(expected), 50)
+    assert not whole.next_page_token
+    for size in (1, 2):
+        found, token = "", ""
+        while True:
+            request = ListTasksRequest(**query, page_size=size, page_token=token)
+            page = await stores.tasks.list(request, me)
+            found += "".join(task.id[-1] for task in page.tasks)
+            assert (page.total_size, page.page_size) == (len(expected), size)
+            token = page.next_page_token
+            if not token:
+                break
+        assert found == expected
+
+
+async def test_a_token_outlives_its_task(stores: Stores) -> None:
+    """The next page begins at the same place when the last task of the page is gone."""
+    me, start = await fill(stores)
+    page = await stores.tasks.list(ListTasksRequest(page_size=2), me)
+    await stores.tasks.delete(f"{start}-1", me)
+    page = await stores.tasks.list(
+        ListTasksRequest(page_size=2, page_token=page.next_page_token), me
+    )
+    assert "".join(task.id[-1] for task in page.tasks) == "04"
+
+
+async def test_a_token_of_an_older_sdk(stores: Stores) -> None:
+    """It names the first task of the page."""
+    me, start = await fill(stores)
+    token = encode_page_token(f"{start}-0")
+    page = await stores.tasks.list(ListTasksRequest(page_size=2, page_token=token), me)
+    assert "".join(task.id[-1] for task in page.tasks) == "04"
+
+
+@pytest.mark.parametrize("token", ["invalid", encode_page_token("no-such-task"), "e30", "!!"])
+async def test_a_token_of_nobody(stores: Stores, token: str) -> None:
+    """It is refused as the SDK refuses it."""
+    with pytest.raises(InvalidParamsError, match=r"[Tt]oken"):
+        await stores.tasks.list(ListTasksRequest(page_token=token), ME)
+
+
+async def test_a_token_of_another_owner(stores: Stores) -> None:
+    """It tells nothing of the task that it names."""
+    _, start = await fill(stores)
+    with pytest.raises(InvalidParamsError, match="Invalid page token"):
+        await stores.tasks.list(
+            ListTasksRequest(page_token=encode_page_token(f"{start}-0")), caller()
+        )
+
+
+async def test_a_list_has_whole_tasks(stores: Stores) -> None:
+    """The store shows history and artifacts; the server takes away what was not asked for."""
+    task, me = new_task(), caller()
+    task.history.add(message_id="m", role=Role.ROLE_USER)
+    chunk(task, "x", append=False)
+    await stores.tasks.save(task, prev_version=NEW, context=me)
+    assert list((await stores.tasks.list(ListTasksRequest(), me)).tasks) == [task]
+
+
+async def test_a_task_moves_in_the_list(stores: Stores) -> None:
+    """It stands where its newest status is, in its newest state, once."""
+    me, start = await fill(stores)
+    stored = await stores.tasks.get(f"{start}-3", me)
+    stored.task.status.state = COMPLETED
+    stored.task.status.timestamp.FromDatetime(datetime(2026, 1, 1, tzinfo=UTC))
+    await stores.tasks.save(stored.task, prev_version=stored.version, context=me)
+    page = await stores.tasks.list(ListTasksRequest(), me)
+    assert "".join(task.id[-1] for task in page.tasks) == "32104"
+    page = await stores.tasks.list(ListTasksRequest(status=WORKING), me)
+    assert "".join(task.id[-1] for task in page.tasks) == "1"
+
+
+# -- events --------------------------------------------------------------------------------------
+
+
+async def test_events_follow_a_version(stores: Stores) -> None:
+    """A subscriber gets what was saved behind its version, in order, each with its own."""
+    task, tasks = new_task(), stores.tasks
+    version = await tasks.save(task, event=task, prev_version=NEW, context=ME)
+    events: list[Any] = [Task()]
+    events[0].CopyFrom(task)
+    for number in range(3):
+        event = chunk(task, str(number), append=number > 0)
+        version = await tasks.save(task, event=event, prev_version=version, context=ME)
+        events.append(event)
+    version = await tasks.save(task, prev_version=version, context=ME)  # without an event
+    task.history.add(message_id="follow-up", role=Role.ROLE_USER)
+    version = await tasks.save(task, event=task, prev_version=version, context=ME)
+    events.append(task)
+    for after, numbers in ((0, [1, 2, 3, 4, 6]), (2, [3, 4, 6]), (5, [6])):
+        found = await followed(
+            stores.stream, task.id, len(numbers), after=TaskVersion(after) if after else NEW
+        )
+        assert [one.version for one in found] == [*map(TaskVersion, numbers)]
+        assert [one.event for one in found] == events[-len(numbers) :]
+
+
+async def test_a_subscriber_waits(stores: Stores) -> None:
+    """It gets what is saved while it waits, also where there was no task when it began."""
+    task, tasks = new_task(), stores.tasks
+    following = asyncio.create_task(followed(stores.stream, task.id, 2))
+    await asyncio.sleep(0)
+    version = await tasks.save(task, event=task, prev_version=NEW, context=ME)
+    await stores.stream.publish(task.id, None)  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    canceled = moved(task, CANCELED)
+    await tasks.save(canceled, event=status_event(canceled), prev_version=version, context=ME)
+    await stores.stream.destroy(task.id)
+    assert [one.event for one in await following] == [task, status_event(canceled)]
+
+
+async def test_a_message_is_an_event(stores: Stores) -> None:
+    """Whatever a server saves with a task, its subscribers get."""
+    task, message = new_task(), Message(message_id="m", role=Role.ROLE_AGENT)
+    await stores.tasks.save(task, event=message, prev_version=NEW, context=ME)
+    (found,) = await followed(stores.stream, task.id, 1)
+    assert found.event == message
+
+
+# -- webhooks ------------------------------------------------------------------------------------
+
+
+def webhook(name: str, url: str = "https://x.test") -> TaskPushNotificationConfig:
+    config = TaskPushNotificationConfig(id=name, url=url, token="t")
+    config.authentication.scheme = "Bearer"
+    return config
+
+
+async def test_webhooks_are_kept(stores: Stores) -> None:
+    """Each has its id, which replaces the one with the same; without one it is the task's."""
+    task_id, configs = str(uuid.uuid4()), stores.configs
+    given = webhook("")
+    stored = await configs.set_info(task_id, given, ME)
+    assert stored is not None
+    assert (stored.id, stored.task_id, given.task_id) == (task_id, task_id, "")
+    assert await configs.get_info(task_id, ME) == [stored]
+    for url in ("https://x.test/1", "https://x.test/2"):
+        await configs.set_info(task_id, webhook("other", url), ME)
+    found = {one.id: one for one in await configs.get_info(task_id, ME)}
+    assert found.keys() == {task_id, "other"}
+    assert found["other"].url == "https://x.test/2"
+    assert found["other"].authentication.scheme == "Bearer"
+    await configs.delete_info(task_id, ME, "no-such-one")
+    await configs.delete_info(task_id, ME, "other")
+    assert [one.id for one in await configs.get_info(task_id, ME)] == [task_id]
+    await configs.set_info(task_id, webhook("other"), ME)
+    await configs.delete_info(task_id, ME)
+    await configs.delete_info(task_id, ME)
+    assert await configs.get_info(task_id, ME) == []
+
+
+async def test_webhooks_are_their_owners(stores: Stores) -> None:
+    """Each owner sees and deletes its own; the sender gets all."""
+    task_id, configs = str(uuid.uuid4()), stores.configs
+    mine, other = caller(), caller()
+    await configs.set_info(task_id, webhook("1"), mine)
+    await configs.set_info(task_id, webhook("2"), other)
+    assert [one.id for one in await configs.get_info(task_id, mine)] == ["1"]
+    assert {one.id for one in await configs.get_info_for_dispatch(task_id)} == {"1", "2"}
+    await configs.delete_info(task_id, other, "1")
+    await configs.delete_info(task_id, other)
+    assert [one.id for one in await configs.get_info_for_dispatch(task_id)] == ["1"]
+
+
+async def test_two_owners_may_choose_one_id(stores: Stores) -> None:
+    """Ours keeps both webhooks; the SDK's SQL store gives the first one to the second owner."""
+    task_id, configs = str(uuid.uuid4()), stores.configs
+    mine, other = caller(), caller()
+    await configs.set_info(task_id, webhook("same", "https://x.test/1"), mine)
+    await configs.set_info(task_id, webhook("same", "https://x.test/2"), other)
+    urls = [one.url for one in await configs.get_info(task_id, mine)]
+    assert urls == ([] if stores.is_sql else ["https://x.test/1"])

@@ -1,0 +1,426 @@
+"""What the stores for the SDK's own server do beyond what its SQL stores do."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from a2a.server.cluster import ConcurrentTaskModificationError, TaskVersion
+from a2a.types import (
+    Artifact,
+    ListTasksRequest,
+    Part,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+)
+from a2a.utils.errors import InternalError, InvalidParamsError
+
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.dynamodb import DynamoTable
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.table import Key, Put, _size_of
+from a2a_serverless.stores import create_table, memory_table
+from a2a_serverless.stores.layout import OWN_INDEXES, head_key
+from tests.support.clocks import ManualClock
+from tests.support.databases import moto_database
+from tests.support.stores import NEW, TABLE, Stores, caller, followed, moto_bucket, on_table
+
+DAY = 86_400
+ME = caller("me")
+
+
+def new_task(text: str = "x") -> Task:
+    return Task(
+        id="task",
+        context_id="context",
+        status=TaskStatus(state=TaskState.TASK_STATE_WORKING),
+        artifacts=[Artifact(artifact_id="a", parts=[Part(text=text)])],
+    )
+
+
+def chunk_of(task: Task, text: str) -> TaskArtifactUpdateEvent:
+    """A chunk, which is added to the task, too."""
+    artifact = Artifact(artifact_id="a", parts=[Part(text=text)])
+    task.artifacts[0].parts.extend(artifact.parts)
+    return TaskArtifactUpdateEvent(
+        task_id=task.id, context_id=task.context_id, artifact=artifact, append=True
+    )
+
+
+def stored_in(table: MemoryTable) -> int:
+    """The bytes of a table's items."""
+    return sum(map(_size_of, table._items.values()))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def table() -> MemoryTable:
+    made = memory_table()
+    assert isinstance(made, MemoryTable)
+    return made
+
+
+# -- what a save costs -----------------------------------------------------------------------------
+
+
+async def test_what_is_stored_grows_as_what_is_saved(table: MemoryTable) -> None:
+    """400 chunks store twice as much as 200: no save stores the task again."""
+    stores, task = on_table(table), new_task()
+    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    sizes = []
+    for number in range(400):
+        event = chunk_of(task, f"{number:04d}" * 50)
+        version = await stores.tasks.save(task, event=event, prev_version=version, context=ME)
+        if number in (199, 399):
+            sizes.append(stored_in(table))
+    assert sizes[1] / sizes[0] < 2.05
+    assert sizes[1] < 2.5 * task.ByteSize()
+    assert (await on_table(table).tasks.get("task", ME)).task == task
+
+
+async def test_a_log_begins_anew(table: MemoryTable) -> None:
+    """Of an artifact that is replaced again and again a read needs the last versions alone.
+
+    The events of all versions stay, also those whose task was stored before.
+    """
+    stores, task = on_table(table), new_task()
+    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    events = [Task.FromString(task.SerializeToString())]
+    for number in range(40):
+        task.artifacts[0].parts[0].text = f"{number:04d}" * 2500
+        version = await stores.tasks.save(task, event=task, prev_version=version, context=ME)
+        events.append(Task.FromString(task.SerializeToString()))
+    head = table._items[head_key("task")]
+    assert head["base"] > 20
+    assert (await on_table(table).tasks.get("task", ME)).task == task
+    found = await followed(stores.stream, "task", len(events))
+    assert [one.event for one in found] == events
+
+
+async def test_a_process_that_forgot_a_task_saves_it_all_the_same(table: MemoryTable) -> None:
+    """What is stored is read first, so that the next save still stores what changes alone."""
+    task = new_task("x" * 20_000)
+    version = await on_table(table).tasks.save(task, event=task, prev_version=NEW, context=ME)
+    before = stored_in(table)
+    event = chunk_of(task, "y")
+    await on_table(table).tasks.save(task, event=event, prev_version=version, context=ME)
+    assert stored_in(table) - before < 1000
+    assert (await on_table(table).tasks.get("task", ME)).task == task
+
+
+async def test_what_is_remembered_is_bounded(
+    table: MemoryTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process keeps the tasks that it used last, up to a number of bytes."""
+    monkeypatch.setattr("a2a_serverless.stores.tasks._CACHE_BYTES", 5000)
+    store = on_table(table).tasks
+    for number in range(9):
+        task = new_task("x" * 1000)
+        task.id = f"task-{number}"
+        await store.save(task, prev_version=NEW, context=ME)
+    assert [*store._known] == [f"task-{number}" for number in range(5, 9)]
+    assert store._known_bytes < 5000
+    assert (await store.get("task-0", ME)).task.id == "task-0"
+
+
+# -- large tasks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [345_000, 800_000, 6_000_000])
+async def test_a_large_change_is_in_several_items(table: MemoryTable, size: int) -> None:
+    """Above an item's limit, and above a transaction's, a task is stored and read as it is."""
+    stores, task = on_table(table), new_task("x" * size)
+    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    event = chunk_of(task, "y" * size)
+    await stores.tasks.save(task, event=event, prev_version=version, context=ME)
+    assert (await on_table(table).tasks.get("task", ME)).task == task
+    assert [one.event for one in await followed(stores.stream, "task", 2)][1] == event
+    await stores.tasks.delete("task", ME)
+    assert not table._items
+
+
+async def test_a_refused_save_leaves_no_parts(table: MemoryTable) -> None:
+    """What was stored for it before is deleted again."""
+    stores, task = on_table(table), new_task()
+    await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    before = dict(table._items)
+    with pytest.raises(ConcurrentTaskModificationError):
+        await stores.tasks.save(new_task("x" * 800_000), prev_version=NEW, context=ME)
+    assert table._items == before
+
+
+async def test_a_large_change_is_in_a_bucket(
+    table: MemoryTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is a bucket it has what is too large; who has none cannot read it."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    with moto_bucket("large") as s3:
+        monkeypatch.setattr("a2a_serverless.storage.s3.client", lambda _: s3)
+        stores, task = on_table(table, bucket="large"), new_task("x" * 500_000)
+        await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+        assert stored_in(table) < 2000
+        other = on_table(table, bucket="large")
+        assert (await other.tasks.get("task", ME)).task == task
+        assert [one.event for one in await followed(other.stream, "task", 1)] == [task]
+        with pytest.raises(InternalError, match="cannot read"):
+            await on_table(table).tasks.get("task", ME)
+        await other.tasks.delete("task", ME)
+        assert "Contents" not in s3.list_objects_v2(Bucket="large")
+
+
+# -- time to live ----------------------------------------------------------------------------------
+
+
+async def test_a_task_expires_after_its_last_save(table: MemoryTable, clock: ManualClock) -> None:
+    """Until then it is whole, however old its parts are; then it is gone, and its id is free."""
+    stores, task = on_table(table, clock=clock, ttl_s=DAY), new_task()
+    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    for number in range(5):
+        clock.advance(DAY - 1)
+        event = chunk_of(task, str(number))
+        version = await stores.tasks.save(task, event=event, prev_version=version, context=ME)
+        alive = {key for key, item in table._items.items() if _expires_at(item) > _now_s(clock)}
+        for key in table._items.keys() - alive:  # as DynamoDB deletes them
+            table._store(key, table._items[key], None)
+        assert (await on_table(table, clock=clock).tasks.get("task", ME)).task == task
+    clock.advance(DAY)
+    assert await stores.tasks.get("task", ME) is None
+    assert (await stores.tasks.list(ListTasksRequest(), ME)).total_size == 0
+    with pytest.raises(ConcurrentTaskModificationError):
+        await stores.tasks.save(task, prev_version=version, context=ME)
+    assert await stores.tasks.save(task, prev_version=NEW, context=ME) == TaskVersion(1)
+
+
+def _expires_at(item: dict[str, Any]) -> int:
+    expires_at: int = item["expires_at"]
+    return expires_at
+
+
+def _now_s(clock: ManualClock) -> int:
+    return clock.now_ms() // 1000
+
+
+async def test_a_webhook_expires(table: MemoryTable, clock: ManualClock) -> None:
+    """It is gone after its time, unless it was set again."""
+    configs = on_table(table, clock=clock, ttl_s=DAY).configs
+    await configs.set_info("task", TaskPushNotificationConfig(id="1"), ME)
+    clock.advance(DAY)
+    assert not await configs.get_info("task", ME)
+    assert not await configs.get_info_for_dispatch("task")
+
+
+# -- races -----------------------------------------------------------------------------------------
+
+
+async def _add_one(stores: Stores, number: int) -> int:
+    """Add an artifact to the task, and read and try again until it is saved; how often."""
+    for tries in itertools.count(1):
+        stored = await stores.tasks.get("task", ME)
+        await asyncio.sleep(0)  # all others read this version, too
+        stored.task.artifacts.add(artifact_id=str(number))
+        try:
+            await stores.tasks.save(stored.task, prev_version=stored.version, context=ME)
+        except ConcurrentTaskModificationError:
+            continue
+        return tries
+    raise AssertionError
+
+
+@pytest.mark.parametrize("savers", [30, pytest.param(200, marks=pytest.mark.long)])
+async def test_no_saver_is_lost(table: MemoryTable, savers: int) -> None:
+    """Each version has one winner, and the task has in the end what all have saved."""
+    replicas = [on_table(table) for _ in range(2)]
+    await replicas[0].tasks.save(new_task(), event=None, prev_version=NEW, context=ME)
+    adding = [_add_one(replicas[number % 2], number) for number in range(savers)]
+    tries = await asyncio.gather(*adding)
+    assert sum(tries) > 2 * savers
+    stored = await on_table(table).tasks.get("task", ME)
+    assert stored.version == TaskVersion(savers + 1)
+    assert {one.artifact_id for one in stored.task.artifacts} == {"a", *map(str, range(savers))}
+
+
+async def test_a_task_is_deleted_and_created_while_it_is_read(table: MemoryTable) -> None:
+    """Who has read the old HEAD gets the new task; no log is read for another one."""
+    stores, task = on_table(table), new_task()
+    await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    reader = on_table(table).tasks
+    contents = reader._log.contents
+
+    async def late(task_id: str, head: Any) -> Any:
+        reader._log.contents = contents
+        await stores.tasks.delete(task_id, ME)
+        await stores.tasks.save(new_task("new"), prev_version=NEW, context=ME)
+        return await contents(task_id, head)
+
+    reader._log.contents = late
+    assert (await reader.get("task", ME)).task == new_task("new")
+
+
+# -- what they cannot use --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    """moto, with the runtime's table."""
+    with moto_database() as database:
+        yield database.client
+
+
+async def test_a_table_is_created_once(client: Any) -> None:
+    """It has its indexes and its expiry; what is there is left as it is."""
+    for _ in range(2):
+        await create_table(TABLE, client=client)
+    stores = on_table(DynamoTable(TABLE, OWN_INDEXES, client=client))
+    await stores.tasks.initialize()
+    expiry = client.describe_time_to_live(TableName=TABLE)["TimeToLiveDescription"]
+    assert expiry["AttributeName"] == "expires_at"
+
+
+async def test_the_runtimes_table_serves(client: Any) -> None:
+    """The stores can be on it, beside the runtime's own items."""
+    stores = on_table(DynamoTable("tasks", OWN_INDEXES, client=client))
+    await stores.tasks.initialize()
+    await stores.tasks.save(new_task(), prev_version=NEW, context=ME)
+    assert (await stores.tasks.list(ListTasksRequest(), ME)).total_size == 1
+    assert OWN_INDEXES.items() <= INDEXES.items()
+
+
+@pytest.mark.parametrize(
+    ("keys", "told", "logged"),
+    [
+        (None, "cannot be used", "check"),
+        (("thread_id", "checkpoint_id"), "not one of this store", "key"),
+        (("PK", "SK"), "cannot be used", "by-scope"),
+    ],
+)
+async def test_a_table_that_is_no_store(
+    client: Any,
+    keys: tuple[str, str] | None,
+    told: str,
+    logged: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A start fails with one sentence, and the log names the table's fault."""
+    name = f"other-{'-'.join(keys or ('missing',))}"
+    if keys is not None:
+        kinds = zip(keys, ("HASH", "RANGE"), strict=True)
+        client.create_table(
+            TableName=name,
+            BillingMode="PAY_PER_REQUEST",
+            KeySchema=[{"AttributeName": key, "KeyType": kind} for key, kind in kinds],
+            AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in keys],
+        )
+    stores = on_table(DynamoTable(name, OWN_INDEXES, client=client))
+    with pytest.raises(InternalError, match=told) as refused:
+        await stores.tasks.initialize()
+    assert name not in refused.value.message
+    assert logged in caplog.text
+
+
+async def test_an_item_of_another_release(
+    table: MemoryTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is neither read nor replaced; the log says what to do."""
+    stores = on_table(table)
+    await stores.tasks.save(new_task(), prev_version=NEW, context=ME)
+    await table.write(Put(item={**table._items[head_key("task")], "format": 2}))
+    for wrong in (
+        stores.tasks.get("task", ME),
+        on_table(table).tasks.save(new_task(), prev_version=TaskVersion(1), context=ME),
+    ):
+        with pytest.raises(InternalError, match="this release cannot read"):
+            await wrong
+    assert "use the release that wrote it, or another table" in caplog.text
+
+
+async def test_a_damaged_task(table: MemoryTable) -> None:
+    """One whose log has gaps, or is none, is told as damaged."""
+    await on_table(table).tasks.save(new_task(), prev_version=NEW, context=ME)
+    (entry,) = [item for key, item in table._items.items() if key.SK.startswith("LOG#")]
+    entry["body"] = b"\xff" * len(entry["body"])
+    with pytest.raises(InternalError, match="damaged"):
+        await on_table(table).tasks.get("task", ME)
+    key = Key(entry["PK"], entry["SK"])
+    table._store(key, entry, None)
+    with pytest.raises(InternalError, match="this release cannot read"):
+        await on_table(table).tasks.get("task", ME)
+
+
+async def test_a_damaged_webhook_keeps_no_other_back(
+    table: MemoryTable, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is left out and logged, as by the SDK's SQL store."""
+    configs = on_table(table).configs
+    for name in ("1", "2"):
+        await configs.set_info("task", TaskPushNotificationConfig(id=name), ME)
+    (damaged, _) = (item for key, item in table._items.items() if key.SK.startswith("CONFIG#"))
+    damaged["config"] = b"\xff"
+    assert [one.id for one in await configs.get_info("task", ME)] == ["2"]
+    assert "left out" in caplog.text
+
+
+async def test_a_busy_table(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request fails by an error of the SDK's that says to try again; a subscriber waits."""
+    stores = on_table(table)
+    await stores.tasks.save(new_task(), event=new_task(), prev_version=NEW, context=ME)
+    load, failures = table.load, [True, False]
+
+    async def busy(*args: Any, **options: Any) -> Any:
+        if failures and failures.pop():
+            raise UnavailableError("throttled")
+        return await load(*args, **options)
+
+    monkeypatch.setattr(table, "load", busy)
+    failures[:] = [True]
+    with pytest.raises(InternalError, match="busy: try again"):
+        await stores.tasks.get("task", ME)
+    failures[:] = [True]
+    monkeypatch.setattr("a2a_serverless.stores.events._SLOWEST_POLL_S", 0.01)
+    assert len(await followed(stores.stream, "task", 1)) == 1
+
+
+@pytest.mark.parametrize("wrong", ["", "x" * 901])
+async def test_an_id_that_does_not_fit(table: MemoryTable, wrong: str) -> None:
+    """It is refused where something is stored by it."""
+    stores, task = on_table(table), new_task()
+    task.id = wrong
+    config = TaskPushNotificationConfig(id="x" * 901)
+    for call in (
+        stores.tasks.save(task, prev_version=NEW, context=ME),
+        stores.configs.set_info(wrong, TaskPushNotificationConfig(id="1"), ME),
+        stores.configs.set_info("task", config, ME),
+    ):
+        with pytest.raises(InvalidParamsError, match="1 to 900 bytes"):
+            await call
+
+
+def test_what_an_import_loads() -> None:
+    """Neither a web framework nor Lambda's helpers come with the stores."""
+    script = (
+        "import json, sys, a2a_serverless.stores;"
+        "print(json.dumps([name for name in sys.modules if '.' not in name]))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {
+        "fastapi",
+        "mangum",
+        "aws_lambda_powertools",
+        "uvicorn",
+        "boto3",
+        "sqlite3",
+    }
