@@ -674,7 +674,7 @@ async def test_what_cannot_be_acted_on_hides_nothing(
     assert (plan.done, plan.skipped.total()) == (1, 0)
     assert plan.failed.total() == len(plan.rows) - plan.done
     if "needs" in values:
-        said = r"A newer release wrote it, .* format 2, .*: act with the newest release"
+        said = r"A newer release wrote it, .* format 3, .*: act with the newest release"
         with pytest.raises(UnsupportedOperationError, match=said):
             await desk.do(act, "odd")
         with pytest.raises(UnsupportedOperationError, match="A newer release"):

@@ -51,4 +51,5 @@ def is_at_rest(state: State) -> bool:
     if seen is None or seen.head.is_terminal:
         return True
     was_asked = state.asked == inc_of(seen.head)
-    return not seen.head.turn.is_open and not was_asked
+    has_time = seen.head.turn.asks and seen.head.due_at is not None
+    return not (seen.head.turn.is_open or was_asked or has_time)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from a2a_serverless.storage.codec import Commits
 from a2a_serverless.tasks import attempts, rules
-from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
+from a2a_serverless.tasks.fold import Event, Fold, Log, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head, OperationParams
 from a2a_serverless.worker.projection import Projection
 
@@ -54,6 +54,10 @@ class Rules:
     """Whether `change` decides anew on the first HEAD, which is stored instead of the second."""
     renewing: Callable[..., Head | None] = rules.renewing
     releasing: Callable[..., Head | None] = rules.releasing
+
+    # questions
+    kept: Callable[[Log], list[Record]] = Log.kept
+    overdue_question: Callable[..., bool] = attempts.overdue_question
 
     # cancels
     check_open: Callable[..., Head] = rules.check_open

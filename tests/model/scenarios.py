@@ -45,6 +45,9 @@ ASKS_TWICE = (Turn(chunks=1, end="auth"), Turn(chunks=1, end="input"), Turn(chun
 ASKS_AND_SLEEPS = (Turn(plan="az", end="input"), Turn(chunks=1))
 STEPS = (Turn(plan="c[cc][c]"),)
 SLEEPS = (Turn(plan="[c]cz[c]"),)
+ASKS = (Turn(plan="[c]q[c]"),)
+ASKS_IN_TIME = (Turn(plan="[c]t[c]"),)
+ASKS_AND_PAUSES = (Turn(plan="[c]q[c]", end="input"), Turn(), Turn(plan="[c]"))
 STEPS_TWICE = (Turn(plan="[c]c", end="input"), Turn(plan="c[c]"))
 
 SHORT: tuple[Scenario, ...] = (
@@ -248,6 +251,45 @@ SHORT: tuple[Scenario, ...] = (
         workers=1,
     ),
     Scenario(
+        "a question in the middle of a turn", 7_000, Budget(crash=1, twice=1, follows=1), turns=ASKS
+    ),
+    Scenario(
+        "a question whose time ends",
+        4_800,
+        Budget(crash=1, twice=1, follows=1),
+        turns=ASKS_IN_TIME,
+        workers=1,
+    ),
+    Scenario(
+        "a cancel of a task that has asked",
+        10_800,
+        Budget(cancels=1, follows=1),
+        turns=(Turn(plan="[c]t"),),
+        workers=1,
+    ),
+    Scenario(
+        "a message behind code that has asked",
+        790,
+        Budget(crash=1, follows=2),
+        turns=ASKS_AND_PAUSES,
+        workers=1,
+    ),
+    Scenario(
+        "a question of a task that is deleted and created again",
+        12_700,
+        Budget(creates=2, deletes=1, follows=1, crash=1),
+        turns=(Turn(plan="[c]t"),),
+        workers=1,
+    ),
+    Scenario(
+        "two questions in an outage of the table",
+        27_000,
+        Budget(table=1, follows=2, crash=1),
+        turns=(Turn(plan="q[c]t"),),
+        workers=1,
+        most_receives=2,
+    ),
+    Scenario(
         "steps in an outage of the table",
         60_000,
         Budget(crash=1, table=1),
@@ -272,6 +314,19 @@ SHORT: tuple[Scenario, ...] = (
 )
 
 LONG: tuple[Scenario, ...] = (
+    Scenario(
+        "a cancel of a task that has asked, at length",
+        100_000,
+        Budget(crash=1, cancels=1, follows=1),
+        turns=(Turn(plan="[c]t"),),
+        workers=1,
+    ),
+    Scenario(
+        "questions of two workers",
+        320_000,
+        Budget(crash=1, twice=1, follows=2),
+        turns=(Turn(plan="[c]t[c]q[c]"),),
+    ),
     Scenario(
         "turns that stand in line while the sweeper is hasty",
         197_000,

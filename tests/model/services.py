@@ -286,6 +286,7 @@ class Services:
         if process is None:
             yield from self._sweep_turn(state)
             yield from self._sweep_cancel(state)
+            yield from self._sweep_question(state)
             return
         idle = state._replace(sweeper=None)
         if state.budget.crash:
@@ -297,6 +298,8 @@ class Services:
                 yield self._send_copy(idle, process)
             case "give up":
                 yield self._give_up(idle, process)
+            case "late":
+                yield self._end_question(idle, process)
             case _:
                 yield self._end_overdue(idle, process)
 
@@ -305,6 +308,24 @@ class Services:
         if seen is not None and self._rules.overdue_cancel(seen.head, now_ms=LATE_MS):
             after = state._replace(sweeper=Process("end", inc_of(seen.head), seen=seen))
             yield Move("a sweep: an overdue cancel is read", after)
+
+    def _sweep_question(self, state: State) -> Iterator[Move]:
+        seen = state.head
+        if seen is not None and self._rules.overdue_question(seen.head, now_ms=LATE_MS):
+            after = state._replace(sweeper=Process("late", inc_of(seen.head), seen=seen))
+            yield Move("a sweep: an overdue question is read", after)
+
+    def _end_question(self, state: State, process: Process) -> Move:
+        """One commit on HEAD as it was read; the copy is sent in the next step."""
+        assert process.seen is not None
+        number = sum(step[1][0] in "QT" for step in self._world.looks(state.log).recorded)
+        write = Write((f"L{number}",))
+        made = commit(self._world, state, process.seen, write, "sweeper")
+        if isinstance(made, Refusal):
+            return Move("sweeper: was refused, the question has an answer", state)
+        op = Op("run", process.inc, made.head.head.turn.number)
+        sends = Process("resend", process.inc, op, made.head)
+        return Move("sweeper: ends the wait for an answer", made.state._replace(sweeper=sends))
 
     def _sweep_turn(self, state: State) -> Iterator[Move]:
         head = state.head.head if state.head else None

@@ -8,7 +8,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import Head
 
 Kind = Literal["run", "cancel"]
-Leaves = Literal["", "asleep", "handover"]
+Leaves = Literal["", "asleep", "handover", "asked"]
 Service = Literal["table", "queue"]
 
 
@@ -39,7 +39,7 @@ class Write(NamedTuple):
     claims: bool = False
     ends: bool = False
     leaves: Leaves = ""
-    """How the attempt leaves its turn at a record."""
+    """How the attempt leaves its turn at a record; with a question it ends the turn, too."""
 
 
 class Op(NamedTuple):

@@ -168,6 +168,10 @@ def _fault_of_head(world: World, head: Head, log: tuple[Stored, ...]) -> str:
         return "the log does not fold to HEAD's state"
     if looks.endings > 1:
         return "a task ends twice"
+    if head.turn.asks and head.cancel is None:
+        has_time = looks.recorded[-1][1][0] == "T"
+        if head.due_at != (WAKE_MS if has_time else None):
+            return "a question is due at another time than its end"
     return ""
 
 
@@ -179,7 +183,8 @@ def _fault_of_due_time(head: Head) -> str:
         return "an unfinished turn has no watcher"
     if head.turn.parked == ASLEEP and head.cancel is None and head.due_at != WAKE_MS:
         return "a sleeping turn is due at another time than it wakes"
-    if head.due_at is not None and not (head.turn.is_open or head.is_being_canceled):
+    is_watched = head.turn.is_open or head.is_being_canceled or head.turn.asks
+    if head.due_at is not None and not is_watched:
         return "a finished turn stays in the due index"
     return ""
 
@@ -189,12 +194,15 @@ def _fault_of_content(world: World, head: Head, looks: Looks) -> str:
     expected: list[str] = []
     for ordinal, turn in enumerate(looks.turns, start=1):
         script = world.turns[min(ordinal, len(world.turns)) - 1]
-        full = [f"{inc}.{ordinal}.{number}" for number in range(1, script.size + 1)]
+        size = 0 if turn in looks.answers else script.size
+        full = [f"{inc}.{ordinal}.{number}" for number in range(1, size + 1)]
         written = [text for text in looks.texts if text.startswith(f"{inc}.{ordinal}.")]
         if written != full[: len(written)]:
             return "a chunk is doubled, or out of order"
         was_current = turn <= head.turn.number
-        is_ended = was_current and head.is_over(turn) and head.state not in _CUT_SHORT
+        goes_on = turn == head.turn.begun  # its code has asked its client
+        is_over = was_current and head.is_over(turn) and not goes_on
+        is_ended = is_over and head.state not in _CUT_SHORT
         if is_ended and written != full:
             return "a chunk is missing"
         expected += written

@@ -35,7 +35,7 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     copied,
 )
-from a2a_serverless.tasks.fold import Event, Fold, Record, belonging_to, events_of
+from a2a_serverless.tasks.fold import Event, Fold, Log, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Step
 from a2a_serverless.worker.projection import Projection
@@ -112,6 +112,56 @@ def keeps_the_checkpoint(head: Head, commit: Commit, **kwargs: Any) -> Step:
     is_record = any(isinstance(entry, Recorded) for entry in commit.entries)
     kept = with_fields(step.head, checkpoint=head.turn.checkpoint)
     return replace(step, head=kept) if is_record else step
+
+
+def forgets_the_code(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    return replace(step, head=with_fields(step.head, begun=0, begun_base=0))
+
+
+def goes_on_with_ended_code(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    begun, base = head.turn.begun, head.turn.begun_base
+    is_over = begun and not (step.head.turn.begun or step.head.is_terminal)
+    return (
+        replace(step, head=with_fields(step.head, begun=begun, begun_base=base))
+        if is_over
+        else step
+    )
+
+
+def waits_for_ever(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step = rules.advance(head, commit, **kwargs)
+    return replace(step, head=replace(step.head, due_at=None)) if commit.asks else step
+
+
+def restarts_before_the_question(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step, base = rules.advance(head, commit, **kwargs), head.turn.begun_base
+    first = tuple(Restarted(base) if isinstance(e, Restarted) else e for e in step.entries)
+    return replace(step, entries=first) if base else step
+
+
+def goes_on_at_any_time(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    try:
+        return rules.advance(head, commit, **kwargs)
+    except TaskNotAcceptingMessagesError:
+        if not commit.goes_on:
+            raise
+        return rules.advance(
+            with_fields(head, is_open=False, begun=1, begun_base=1), commit, **kwargs
+        )
+
+
+def keeps_records_of_its_turn(log: Log) -> list[Record]:
+    return [record for record in log.kept() if record.version > log.head.turn.base]
+
+
+def keeps_what_attempts_wrote(log: Log) -> list[Record]:
+    return [record for record in log.kept() if record.token is not None]
+
+
+def ends_questions_of_canceled_tasks(head: Head | None, *, now_ms: int) -> bool:
+    return attempts.overdue_question(head and replace(head, cancel=None), now_ms=now_ms)
 
 
 def shows_every_claim(head: Head, commit: Commit, **kwargs: Any) -> Step:

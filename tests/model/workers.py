@@ -22,7 +22,7 @@ from a2a_serverless.tasks.attempts import (
     lease_end,
     on_failure,
 )
-from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd
+from a2a_serverless.tasks.head import ASKED, ASLEEP, HANDOVER, AttemptEnd
 from tests.model.scenarios import Scenario
 from tests.model.state import IDLE, Move, Op, Plan, Seen, State, Worker, Write
 from tests.model.store import (
@@ -492,7 +492,10 @@ class Attempts:
             yield from self._goes_on(state, worker, texts[first : first + 1])
         if to_record is not None and to_record > first and self._scenario.batches:
             yield from self._goes_on(state, worker, texts[first : to_record + 1])
-        if left == 0 or (left > 0 and self._scenario.batches and to_record is None):
+        if end[0] in "QT":
+            if left == 0 or (left > 0 and self._scenario.batches and to_record is None):
+                yield self._asks(state, worker, texts[first:], end)
+        elif left == 0 or (left > 0 and self._scenario.batches and to_record is None):
             write = Write((*texts[first:], end), token, claims=must_claim)
             then = "over" if self._rules.on_return(state_of(end)) is Returned.ENDED else "run"
             label = f"commits {'the rest and ' if left else ''}{end}"
@@ -503,6 +506,18 @@ class Attempts:
             if self._scenario.auth_goes_on:
                 write = Write(("completed",), token, claims=must_claim)
                 yield Plan("commits completed", write, "run", "over", worker.done, returns=True)
+
+    def _asks(self, state: State, worker: Worker, texts: list[str], name: str) -> Plan:
+        """The commit with which the code asks its client: the turn is over, the code is not."""
+        about = f"{state.incs}.{worker.turn}.{name}"
+        write = Write(
+            (*texts, name, f"input:{about}"),
+            worker.token,
+            claims=not worker.claimed,
+            leaves=ASKED,
+        )
+        done = worker.done + len(texts) + 1
+        return Plan(f"asks question {name[1:]}", write, "run", "over", done, returns=True)
 
     def _goes_on(self, state: State, worker: Worker, entries: list[str]) -> Iterator[Plan]:
         """The next commit of an agent that goes on after it, here or in another process."""

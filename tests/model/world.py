@@ -30,6 +30,8 @@ from a2a_serverless.storage import codec
 from a2a_serverless.storage.codec import event_items
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import (
+    LATE,
+    QUESTION,
     ArtifactWritten,
     Entry,
     MessageAppended,
@@ -43,6 +45,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Fold, Log, Record
 from a2a_serverless.tasks.head import (
+    ASKED,
     ASLEEP,
     AttemptEnd,
     Head,
@@ -50,6 +53,7 @@ from a2a_serverless.tasks.head import (
     OperationParams,
     state_name,
 )
+from a2a_serverless.tasks.questions import ASK, Asked, questions_of
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
 from a2a_serverless.worker.steps import SLEEP, Journal, until_time
 from tests.model import reference
@@ -62,7 +66,7 @@ LATE_MS = 10**15
 """A time at which everything is due: that a deadline has passed is a step like any other."""
 TIMING = Timing()
 WAKE_MS = NOW_MS + 3_600_000
-"""The end of every sleep."""
+"""The end of every sleep, and of the time of a question that has one."""
 TOLD = "~"
 """The mark of a chunk that is said outside of steps."""
 POSTPONED_MS = NOW_MS + 120_000
@@ -95,6 +99,8 @@ class Looks(NamedTuple):
     """Questions that have ended a turn, each with the message that was accepted next."""
     turns: tuple[int, ...]
     """The versions at which messages were accepted."""
+    answers: frozenset[int]
+    """Those of messages that answer a question in the middle of the agent's code."""
     endings: int
     """How many commits moved the task to a terminal state."""
     """How many events the log has."""
@@ -104,7 +110,7 @@ class Looks(NamedTuple):
     is_settled: bool
     """A claim takes nothing back: no attempt has written anything since the turn's last record."""
     ended: int
-    """How many turns have ended."""
+    """How many turns have ended, and the agent's code with them."""
     fault: str
     """What is wrong with what the log says of its events and attempts."""
 
@@ -125,8 +131,9 @@ class Turn:
     chunks: int = 1
     end: str = "completed"
     plan: str = ""
-    """`c` is a chunk, `[` and `]` are a step's beginning and end, `z` is a sleep, and with `a` the
-    agent asks for credentials and goes on; empty: chunks alone."""
+    """`c` is a chunk, `[` and `]` are a step's beginning and end, `z` is a sleep, `q` a question in
+    the middle of the code, `t` one with a time-out, and with `a` the agent asks for credentials and
+    goes on; empty: chunks alone."""
 
     @property
     def acts(self) -> str:
@@ -152,7 +159,7 @@ class World:
         self._looks: dict[tuple[Stored, ...], Looks] = {}
         self.verdicts: dict[tuple[Seen, tuple[Stored, ...]], str] = {}
         """What is wrong with a HEAD and its log; see `store.checked`."""
-        self._scripts: dict[tuple[tuple[Stored, ...], int, int], tuple[str, ...]] = {}
+        self._scripts: dict[tuple[object, ...], tuple[str, ...]] = {}
         self._parts: dict[tuple[Seen, Stored], tuple[Item, ...]] = {}
         self._written: dict[tuple[object, ...], Seen | None] = {}
 
@@ -192,7 +199,9 @@ class World:
                 token=write.token or None,
                 claims=write.claims,
                 ends_turn=write.ends,
-                parks=_left(write),
+                parks=None if write.leaves == ASKED else _left(write),
+                asks=_asks(write),
+                goes_on=any(name[0] == "L" for name in write.entries),
                 commit_id=writer,
             )
             try:
@@ -276,8 +285,13 @@ class World:
 
         `input:1.2` is a state with a question, `*1` an artifact from outside of any attempt, and
         `!1` what an agent says that is told of a cancel. `J1` is a step's record, `Z1` that of a
-        sleep; a chunk or state with `~` is said outside of steps.
+        sleep, `Q1` that of a question, `T1` of one with a time-out, and `L1` the end of that; a
+        chunk or state with `~` is said outside of steps.
         """
+        if name[0] in "QT":
+            return Asked(WAKE_MS if name[0] == "T" else 0).record(step_id_of(name))
+        if name[0] == "L":
+            return Recorded(step_id_of(name), LATE, b"")
         if name[0] == "J":
             return Recorded(step_id_of(name), "json", b"1")
         if name[0] == "Z":
@@ -323,29 +337,32 @@ class World:
     def script(self, seen: Seen, log: tuple[Stored, ...]) -> tuple[str, ...]:
         """What the agent emits on the current turn, as entries: chunks and records, then the end.
 
-        It appends every chunk; what the attempt's view of the turn makes of it counts. What its
-        journal finds in the log is left out.
+        That is a question, if the code asks one. It appends every chunk; what the attempt's view of
+        the turn makes of it counts. What its journal finds in the log is left out.
         """
         head = seen.head
         key = (
             log if head.turn.checkpoint > 0 else log[: head.turn.base],
             head.turn.number,
+            head.turn.begun,
             head.turn.restart_base,
         )
         if key not in self._scripts:
-            ordinal = self.looks(log).turns.index(head.turn.number) + 1
+            first = head.turn.begun or head.turn.number
+            ordinal = sum(turn <= first for turn in self.looks(log).turns)
             act = self.turns[min(ordinal, len(self.turns)) - 1]
-            kept = _log_of(seen, log).kept()
+            kept = self.rules.kept(_log_of(seen, log))
             fold = _log_of(seen, log).restarted() if kept else self._fold(log[: head.turn.base])
-            emits = self._emitted(act, f"{inc_of(head)}.{ordinal}", Journal(kept), fold)
+            journal = Journal(kept, questions_of(_log_of(seen, log)))
+            emits = (*self._emitted(act, f"{inc_of(head)}.{ordinal}", journal, fold),)
             end = f"{act.end}:{inc_of(head)}.{ordinal}" if act.end in _ASKS else act.end
-            self._scripts[key] = (*emits, end)
+            self._scripts[key] = emits if emits and emits[-1][0] in "QT" else (*emits, end)
         return self._scripts[key]
 
     def _emitted(self, act: Turn, turn: str, journal: Journal, fold: Fold) -> Iterator[str]:
         """Run the agent's code: a step that is recorded does nothing, nor what is told already."""
         view = self.rules.view(fold, None)
-        number, steps, sleeps = 0, 0, 0
+        number, steps, sleeps, questions = 0, 0, 0, 0
         is_found, is_in_step = False, False
         for step in act.acts:
             if step == "[":
@@ -359,6 +376,14 @@ class World:
                 sleeps += 1
                 if journal.found(step_id_of(f"Z{sleeps}")) is None:
                     yield f"Z{sleeps}"
+            elif step in "qt":
+                questions += 1
+                name = f"{step.upper()}{questions}"
+                found = journal.found(step_id_of(name))
+                is_answered = step_id_of(name) in journal.questions.answers
+                if not (is_answered or (found is not None and found.form == LATE)):
+                    yield name
+                    return
             elif step == "a":
                 if not journal.is_told(None):
                     yield f"auth{TOLD}"
@@ -399,6 +424,8 @@ class World:
         fold = self.rules.fold("t", "c")
         shown: list[str] = []
         turns: list[int] = []
+        answers: set[int] = set()
+        asks = False
         answered: list[tuple[str, str]] = []
         status = TaskStatus()
         endings, faults = 0, ""
@@ -410,11 +437,13 @@ class World:
             for entry in stored.record.entries:
                 if isinstance(entry, TurnOpened):
                     turns.append(stored.record.version)
+                    answers |= {stored.record.version} if asks else set()
                     if status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
                         answered.append((_text(status.message), _text(entry.request.message)))
                 elif isinstance(entry, StatusChanged):
                     status = entry.status
                     endings += state_name(entry.status.state)[11:].lower() in _ENDS
+            asks = stored.record.token is not None and _asks_in(stored.record)
             for event in self.rules.events_of(stored.record, fold):
                 if isinstance(event, TaskArtifactUpdateEvent) and _is_answer(event.artifact):
                     texts = [part.text for part in event.artifact.parts]
@@ -429,10 +458,11 @@ class World:
             tuple(_text(message) for message in fold.history),
             tuple(answered),
             tuple(turns),
+            frozenset(answers),
             endings,
             recorded,
             _is_settled(records),
-            sum(isinstance(entry, TurnEnded) for record in records for entry in record.entries),
+            sum(_ends_code(record) for record in records),
             faults or _fault_of_records(recorded),
         )
 
@@ -463,9 +493,18 @@ def _recorded(records: Sequence[Record]) -> Iterator[tuple[int, str, tuple[str, 
             if isinstance(entry, ArtifactWritten) and _is_answer(entry.artifact):
                 texts = (*(texts if entry.append else ()), entry.artifact.parts[0].text)
             elif isinstance(entry, Recorded):
-                yield ended, _name_of(entry.id), texts
-            elif isinstance(entry, TurnEnded):
-                ended += 1
+                yield ended, _name_of(entry), texts
+        ended += _ends_code(record)
+
+
+def _asks_in(record: Record) -> bool:
+    """Whether a commit asks in the middle of the agent's code."""
+    return any(isinstance(each, Recorded) and each.form == QUESTION for each in record.entries)
+
+
+def _ends_code(record: Record) -> bool:
+    """Whether the agent's code is over with a commit, and not only its turn."""
+    return any(isinstance(each, TurnEnded) for each in record.entries) and not _asks_in(record)
 
 
 def _is_settled(records: Sequence[Record]) -> bool:
@@ -498,14 +537,24 @@ def _left(write: Write) -> AttemptEnd | None:
     )
 
 
+def _asks(write: Write) -> int | None:
+    """The time at which the code goes on without an answer to what a commit asks."""
+    if write.leaves != ASKED:
+        return None
+    return WAKE_MS if any(name[0] == "T" for name in write.entries) else 0
+
+
 @cache
 def step_id_of(name: str) -> StepId:
     """The identity of the step or sleep whose record has this name."""
-    return StepId("step" if name[0] == "J" else SLEEP, "", int(name[1:]))
+    return StepId({"J": "step", "Z": SLEEP}.get(name[0], ASK), "", int(name[1:]))
 
 
-def _name_of(step_id: StepId) -> str:
-    return f"{'Z' if step_id.name == SLEEP else 'J'}{step_id.number}"
+def _name_of(entry: Recorded) -> str:
+    names = {"step": "J", SLEEP: "Z", ASK: "L" if entry.form == LATE else "Q"}
+    if entry.form == QUESTION and Asked.of(entry).until:
+        names[ASK] = "T"
+    return f"{names[entry.id.name]}{entry.id.number}"
 
 
 def _owner_after(record: Record, owner: str | None) -> str | None:

@@ -82,7 +82,6 @@ from a2a_serverless.tasks.entries import (
     Caller,
     Entry,
     Recorded,
-    TurnOpened,
     advice_on_size,
     check_readable,
     content_of,
@@ -727,7 +726,7 @@ class DurableStorage:
         ends = before.turn.is_open and head.is_over(before.turn.number) and before.is_serial
         if ends:
             changes.append(conversation.leaving(self, before))
-        elif head.serial_from and TurnOpened in step.kinds:
+        elif head.serial_from and step.opens_turn:
             changes.append(conversation.joining(self, head, turn=head.version))
         try:
             await change(self.table, self.clock, *changes, also=writes)

@@ -528,3 +528,13 @@ def overdue_cancel(head: Head | None, *, now_ms: int) -> bool:
     if head is None or not head.is_being_canceled:
         return False
     return head.due_at is not None and head.due_at <= now_ms
+
+
+def overdue_question(head: Head | None, *, now_ms: int) -> bool:
+    """Return True if nobody has answered a question of the agent's code in time.
+
+    A task that is being canceled goes on with nothing.
+    """
+    if head is None or not head.turn.asks or head.cancel is not None or head.is_terminal:
+        return False
+    return head.due_at is not None and head.due_at <= now_ms

@@ -153,6 +153,12 @@ class Recorded:
         return Recorded(self.id, self.form.removeprefix(_OFFLOADED), value)
 
 
+QUESTION: Final = "asked"
+"""The form of the record of a question to the client, which ends the turn; the message that answers
+it is in the log."""
+LATE: Final = "late"
+"""The form of the record that ends a question which nobody has answered in time."""
+
 _OFFLOADED: Final = "blob "
 """Stands before the form of a value that is a blob."""
 

@@ -24,6 +24,7 @@ from google.protobuf.struct_pb2 import Struct
 from a2a_serverless.errors import InvalidArgumentError, NewerReleaseError
 from a2a_serverless.tasks.blobs import blob_of, is_text, joining
 from a2a_serverless.tasks.entries import (
+    LATE,
     ArtifactWritten,
     Caller,
     Entry,
@@ -63,6 +64,16 @@ class Record:
     """The attempt that ended with this commit: the one a claim takes over from, or the writer's."""
     trace: str | None = None
     """The writer's trace context, see `observability.spans.stored`."""
+
+    @property
+    def opening(self) -> TurnOpened | None:
+        """Return the entry with the message that was accepted with the commit, if there is one."""
+        return next((entry for entry in self.entries if isinstance(entry, TurnOpened)), None)
+
+    @property
+    def opens_turn(self) -> bool:
+        """Return True if a turn was accepted: with a message, or as nobody has answered in time."""
+        return self.opening is not None or any(_is_late(entry) for entry in self.entries)
 
     @classmethod
     def of(cls, step: Step) -> Record:
@@ -257,6 +268,9 @@ class Fold:
         return [others[version] for version in sorted(others)]
 
     def _change(self, entry: Entry, record: Record) -> None:
+        if isinstance(entry, Recorded) and entry.form == LATE and self._opened:
+            # A turn without a message: that of the sender of the last one.
+            self._opened[record.version] = self._opened[max(self._opened)]
         for undo in self._changed_by(entry, record):
             self._changes.append((record, undo))
 
@@ -469,11 +483,11 @@ class Log:
 
     @property
     def opening(self) -> TurnOpened | None:
-        """Return the entry that opened the current turn; None: this release cannot read it.
+        """Return the entry with the message with which the current turn's code begins.
 
-        The log was read from its beginning.
+        None: this release cannot read it. The log was read from its beginning.
         """
-        number = self.head.turn.number
+        number = self.head.turn.begun or self.head.turn.number
         for record in self.between(number - 1, number):
             for entry in record.entries:
                 if isinstance(entry, TurnOpened):
@@ -482,7 +496,7 @@ class Log:
 
     @property
     def caller(self) -> Caller:
-        """Return the sender of the current turn's message; the log was read from its beginning."""
+        """Return the sender of that message; the log was read from its beginning."""
         opening = self.opening
         return Caller() if opening is None else opening.caller
 
@@ -497,18 +511,21 @@ class Log:
         return fold
 
     def kept(self) -> list[Record]:
-        """Return the commits of attempts on the open turn that the next claim does not take back.
+        """Return the commits of the agent's code that the next claim does not take back.
 
-        The log was read from its beginning.
+        They are those of attempts on the open turn, and on the turns before it at whose ends the
+        code has asked its client; and the ends of questions without an answer. The log was read
+        from its beginning.
         """
         kept: list[Record] = []
-        for record in self.between(self.head.turn.base, self.head.version):
+        turn = self.head.turn
+        for record in self.between(turn.begun_base or turn.base, self.head.version):
             for entry in record.entries:
                 if isinstance(entry, Restarted):
                     kept = [each for each in kept if each.version <= entry.base]
-            if record.token is not None:
+            if record.token is not None or any(_is_late(entry) for entry in record.entries):
                 kept.append(record)
-        return [record for record in kept if record.version <= self.head.turn.restart_base]
+        return [record for record in kept if record.version <= turn.restart_base]
 
     def beginnings(self) -> int:
         """Return how often the open turn has begun: again each time that records were taken back.
@@ -531,6 +548,10 @@ class Log:
         if self.since is not None:
             fold.begin_with(self.since)
         return extend(fold, self.between(fold.version, last))
+
+
+def _is_late(entry: Entry) -> bool:
+    return isinstance(entry, Recorded) and entry.form == LATE
 
 
 def extend(fold: Fold, records: tuple[Record, ...]) -> Fold:

@@ -39,11 +39,14 @@ RESTING = TERMINAL | INTERRUPTED
 
 KNOWN = RESTING | {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The format of stored tasks that this release knows, see the page `format`."""
 RECORDS: Final = 2
 """The format that a release has to know to run a turn with records; others would run its steps
 again."""
+QUESTIONS: Final = 3
+"""The format that a release has to know to go on with code that has asked its client; others would
+begin that code again."""
 
 NEWER: Final = 1_000_000
 """A format that no release of this code will know: the task can be read and not written."""
@@ -177,6 +180,9 @@ ASLEEP: Final = "asleep"
 """The reason of an attempt that has left its turn until a time."""
 HANDOVER: Final = "handover"
 """The reason of an attempt that has left its turn to the next process."""
+ASKED: Final = "asked"
+"""The reason of an attempt whose code has asked its client, and goes on in the turn of the
+answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +190,7 @@ class Turn:
     """The current turn of a task: who works on it, what it waits for, how often it was started.
 
     Of a turn that is over its number, its base, its counts and how its last attempt has given it
-    back are left.
+    back are left; and `begun`, if the agent's code goes on in the next turn.
     """
 
     number: int
@@ -220,6 +226,11 @@ class Turn:
     """When it was parked, in milliseconds, or when it was requeued with a share."""
     slept_ms: int = 0
     """Milliseconds for which it has slept."""
+    begun: int = 0
+    """The number of the turn with whose message the agent's code began, if that has asked its
+    client since: its records count until it ends. 0: the code begins with this turn."""
+    begun_base: int = 0
+    """The base of that turn."""
     rest: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The fields that only a newer release knows; each write keeps them."""
 
@@ -227,6 +238,11 @@ class Turn:
     def restart_base(self) -> int:
         """Return the version to which a new attempt goes back."""
         return self.checkpoint or self.base
+
+    @property
+    def asks(self) -> bool:
+        """Return True if the agent's code has asked its client, and goes on with the answer."""
+        return self.begun > 0 and not self.is_open
 
     @property
     def starts(self) -> int:

@@ -51,6 +51,7 @@ from a2a_serverless.tasks.head import (
     LOST,
     MAX_INLINE_BYTES,
     NOT_STARTED,
+    QUESTIONS,
     RECORDS,
     AttemptEnd,
     CancelMark,
@@ -176,6 +177,13 @@ class Commit:
     parks: AttemptEnd | None = None
     """With this commit the attempt parks its turn at a record: asleep until `until`, or, if that
     is 0, for the process that gets the copy which the writer sends."""
+    asks: int | None = None
+    """With this commit the attempt ends its turn and asks the client: its records count on, and its
+    code goes on in the next turn. The time at which that begins without an answer, in milliseconds;
+    0: never. None: it does not ask."""
+    goes_on: bool = False
+    """True: the code of a task that has asked its client goes on without an answer, in a turn
+    without a message."""
     is_serial: bool = False
     """True: the turn that the commit opens takes a place in the line of its conversation."""
     commit_id: str = field(default_factory=new_token)
@@ -208,6 +216,11 @@ class Step:
     def kinds(self) -> set[type[Entry]]:
         """Return the types of the entries: what the commit changes."""
         return {type(entry) for entry in self.entries}
+
+    @property
+    def opens_turn(self) -> bool:
+        """Return True if a turn was accepted with the commit, with a message or without one."""
+        return self.head.version in (self.head.turn.number, self.head.next_turn)
 
 
 def open_task(new: NewTask, *, now_ms: int, timing: Timing, trace: str | None = None) -> Step:
@@ -252,7 +265,8 @@ def advance(
         TaskTerminalStateError: a transition of a task that has ended.
         FencedError: `commit.token` is not the owner of the open turn.
         TurnFinishedError: a claim of a turn that is over.
-        TaskNotAcceptingMessagesError: a message for a task that does not wait for one.
+        TaskNotAcceptingMessagesError: a message, or a turn without one, for a task that does not
+            wait for one.
         NewerReleaseError: only a newer release may write the task.
     """
     kinds = {type(entry) for entry in commit.entries}
@@ -262,7 +276,7 @@ def advance(
     entries = _expand(head, commit, kinds)
     after = _claimed(head, commit, now_ms, timing) if commit.claims else head
     after = replace(after, version=head.version + 1)
-    if TurnOpened in kinds:
+    if TurnOpened in kinds or commit.goes_on:
         after = _opened(after, entries, now_ms, timing)
         if commit.is_serial and not after.serial_from:
             after = replace(after, serial_from=after.version)
@@ -273,13 +287,16 @@ def advance(
     if commit.parks is not None:
         after = _parked(after, commit.parks, now_ms, timing)
     pauses = after.state == TaskState.TASK_STATE_INPUT_REQUIRED and StatusChanged in kinds
-    if (commit.ends_turn or after.is_terminal or pauses) and after.turn.is_open:
-        after = _ended(after, now_ms, timing)
+    is_over = commit.ends_turn or after.is_terminal or pauses or commit.asks is not None
+    if is_over and after.turn.is_open:
+        after = _ended(after, commit.asks, now_ms, timing)
         entries = (*entries, TurnEnded())
     if after.state in FAILED and not head.is_terminal:
         after = replace(after, failure=_failure(head, commit))
     if after.is_terminal:
         after = replace(after, due_at=None)
+        if after.turn.begun:  # the task was ended while it waited for its client
+            after = replace(after, turn=replace(after.turn, begun=0, begun_base=0), needs=0)
     elif head.cancel is not None:
         after = replace(after, due_at=head.due_at)
     return Step(
@@ -500,7 +517,8 @@ def _check(head: Head, commit: Commit, kinds: set[type[Entry]]) -> None:
     written_by_another = commit.token is not None and head.turn.token != commit.token
     if written_by_another and not commit.claims:
         raise FencedError(current_version=head.version)
-    if opens and (head.state not in INTERRUPTED or head.next_turn):
+    is_taken = head.state in INTERRUPTED and not head.next_turn
+    if (opens and not is_taken) or (commit.goes_on and not head.turn.asks):
         msg = (
             f"The task is {state_name(head.state)} and does not wait for a message: send it"
             f" when the task asks for input, or {AS_NEW} as a new task."
@@ -538,8 +556,9 @@ def _expand(head: Head, commit: Commit, kinds: set[type[Entry]]) -> tuple[Entry,
         if head.turn.token is not None:
             return (Restarted(head.turn.restart_base), working, *entries)
         return entries if StatusChanged in kinds else (working, *entries)
-    if TurnOpened in kinds and not head.turn.is_open:
-        return (*entries, StatusChanged(TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)))
+    if (TurnOpened in kinds or commit.goes_on) and not head.turn.is_open:
+        submitted = TaskStatus(state=TaskState.TASK_STATE_SUBMITTED)
+        return (*entries, StatusChanged(submitted, archive=commit.goes_on))
     return entries
 
 
@@ -643,20 +662,37 @@ def _waiting(head: Head, waits: Waits, timing: Timing) -> Head:
 
 
 def _opened(head: Head, entries: Iterable[Entry], now_ms: int, timing: Timing) -> Head:
-    message = next(e.request.message for e in entries if isinstance(e, TurnOpened))
-    head = _opened_by(head, message)
-    if head.turn.is_open:
+    for entry in entries:
+        if isinstance(entry, TurnOpened):
+            head = _opened_by(head, entry.request.message)
+    before, version = head.turn, head.version
+    if before.is_open:
         # The running attempt keeps the task; the message's turn follows when it has returned.
-        return replace(head, next_turn=head.version, status=_without_message(head.status))
-    return _current(head, Turn(number=head.version, base=head.version), now_ms, timing)
+        return replace(head, next_turn=version, status=_without_message(head.status))
+    turn = Turn(number=version, base=version, begun=before.begun, begun_base=before.begun_base)
+    return _current(head, turn, now_ms, timing)
 
 
-def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
-    """Return HEAD with its turn over; a message that was accepted meanwhile opens the next one."""
-    turn, head = head.turn, replace(head, needs=0)
+def _ended(head: Head, asks: int | None, now_ms: int, timing: Timing) -> Head:
+    """Return HEAD with its turn over; a message that was accepted meanwhile opens the next one.
+
+    `asks` is that of the commit: the agent's code goes on in the next turn.
+    """
+    turn, goes_on = head.turn, asks is not None and not head.is_terminal
+    begun, begun_base = (
+        (turn.begun or turn.number, turn.begun_base or turn.base) if goes_on else (0, 0)
+    )
+    head = replace(head, needs=QUESTIONS if goes_on else 0)
     if head.next_turn and not head.is_terminal:
         # Its message may have been dropped meanwhile: the writer sends a copy.
-        following = Turn(number=head.next_turn, base=head.version, sends=1, requeued=1)
+        following = Turn(
+            number=head.next_turn,
+            base=head.version,
+            sends=1,
+            requeued=1,
+            begun=begun,
+            begun_base=begun_base,
+        )
         return _current(head, following, now_ms, timing)
     over = Turn(
         number=turn.number,
@@ -667,8 +703,10 @@ def _ended(head: Head, now_ms: int, timing: Timing) -> Head:
         uncounted=turn.uncounted,
         sends=turn.sends,
         requeued=turn.requeued,
+        begun=begun,
+        begun_base=begun_base,
     )
-    return replace(head, turn=over, next_turn=0, due_at=None)
+    return replace(head, turn=over, next_turn=0, due_at=asks or None if goes_on else None)
 
 
 def _failure(head: Head, commit: Commit) -> Failure:
@@ -760,8 +798,10 @@ def wants_snapshot(head: Head) -> bool:
     part of the snapshot if that is more. All snapshots of a task together are about 32 times as
     long as the task at most.
     """
+    if head.turn.is_open or head.turn.begun:  # the records of its code are read in the log
+        return False
     enough = max(SNAPSHOT_BYTES, head.snapshot.length // 32)
-    return not head.turn.is_open and head.size - head.snapshot.size >= enough
+    return head.size - head.snapshot.size >= enough
 
 
 def is_behind(created_at: int, until: int) -> bool:

@@ -15,7 +15,6 @@ from a2a_serverless.tasks.entries import (
     StatusChanged,
     StepId,
     TurnEnded,
-    TurnOpened,
 )
 from a2a_serverless.tasks.fold import Log, Record
 from a2a_serverless.tasks.head import (
@@ -166,14 +165,14 @@ class Attempt:
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """One user message and the agent's work on it. Times as in `Attempt`."""
+    """A message, or the end of the time for one, and the agent's work. Times as in `Attempt`."""
 
     number: int = 0
     """From 1, in order; 0: the commit that has accepted its message is missing."""
     version: int = 0
     """The version at which its message was accepted; 0: that commit is missing."""
     by: str = ""
-    """The user who sent the message; empty if unknown."""
+    """The user who sent the message, or the last one, if it has none; empty if unknown."""
     opened_at: int | None = None
     began_at: int | None = None
     """The time at which it became the current turn; None also if it still waits for another one."""
@@ -335,10 +334,11 @@ class _Walk:
         self.newest = record.version
         if record.token is not None:
             self._written_by(record.token, record)
+        if record.opens_turn:
+            by = record.opening.caller.user if record.opening else self.turns[-1].by
+            self._opened(record, by)
         for entry in record.entries:
-            if isinstance(entry, TurnOpened):
-                self._opened(record, entry.caller.user)
-            elif isinstance(entry, Recorded):
+            if isinstance(entry, Recorded):
                 self._recorded(record, entry.id)
             elif isinstance(entry, ModelsUsed):
                 self._used(record, entry.usage)

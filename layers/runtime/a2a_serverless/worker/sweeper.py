@@ -24,8 +24,10 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import (
     ConcurrencyError,
     ConfigurationError,
+    ConversationFullError,
     InvalidArgumentError,
     NewerReleaseError,
+    TaskNotFoundError,
     UndecodableMessageError,
     UnreadableTaskError,
 )
@@ -55,11 +57,14 @@ from a2a_serverless.tasks.attempts import (
     may_park,
     on_dead_letter,
     overdue_cancel,
+    overdue_question,
     overdue_turn,
 )
+from a2a_serverless.tasks.entries import LATE, Recorded
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, TaskKey
+from a2a_serverless.tasks.questions import questions_of
 from a2a_serverless.tasks.rules import PARKED_MS, Commit, is_behind
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.failures import log_exceptions
@@ -112,7 +117,7 @@ class SweepReport:
     sent: int = 0
     """Turns whose operation was sent again."""
     woken: int = 0
-    """Turns that have slept until now, and whose operation was sent."""
+    """Turns whose sleep, or whose time for an answer, is over, and whose operation was sent."""
     left: int = 0
     """Turns that stand in line for a share of the workers from now on."""
     passed: int = 0
@@ -292,6 +297,8 @@ class Sweeper:
         # Before its turn: no worker is sent what is about to end.
         if head is not None and overdue_cancel(head, now_ms=now_ms):
             return await self._end_cancel(log, head, fields)
+        if head is not None and overdue_question(head, now_ms=now_ms):
+            return await self._end_questions(log, head, fields)
         copy = overdue_turn(head, now_ms=now_ms)
         if head is None or copy is None:
             return "passed"  # the index lags behind
@@ -313,6 +320,32 @@ class Sweeper:
                 at = self._clock.now_ms() if since is None else since
                 return "passed" if await log.park(head, "share", at=at) is None else "left"
         return await self._postponed(log, head, copy, fields)
+
+    async def _end_questions(
+        self, log: DurableStorage, head: Head, fields: Fields
+    ) -> Swept | _Copy:
+        """Let the code of a task go on without an answer to those questions whose time is over.
+
+        A message that was accepted first has answered them: then the commit is refused.
+        """
+        fields.update(_known_of(head))
+        whole = await log.read(head.task_id, incarnation=head.incarnation, is_whole=False)
+        if whole is None or whole.head.mark != head.mark:
+            return "passed"
+        late = questions_of(whole).late(self._clock.now_ms())
+        if not late:
+            return "passed"
+        entries = tuple(Recorded(step_id, LATE, b"") for step_id in late)
+        try:
+            after = await log.commit(head, Commit(entries=entries, goes_on=True))
+        except NewerReleaseError:
+            return "skipped"  # for a sweeper of that release
+        except (ConcurrencyError, ConversationFullError, TaskNotFoundError):
+            return "passed"  # a full conversation: the next run tries again
+        faults.point("after-postpone")
+        fields.update(_known_of(after))
+        params = OperationParams.of(after, after.turn.number)
+        return _Copy(params=params, head=after, sends_before=0, fields=fields)
 
     async def _is_fenced(self, head: Head) -> bool:
         until = await self._barriers.until(head.scope, head.context_id)
@@ -376,7 +409,8 @@ class Sweeper:
         resends = copy.head.turn.resends
         if not resends:
             extra = {"action": "turn_woken", **copy.fields}
-            logger.info("A turn that slept was woken", extra=extra)
+            text = "A turn goes on whose sleep, or whose time for an answer, is over"
+            logger.info(text, extra=extra)
             return
         metrics.count("Resends")
         if resends >= STUCK_AFTER:
