@@ -35,6 +35,8 @@ UNMISTAKABLE = 12
 """Characters from which on it is looked for in the line's own words, too."""
 
 _CONTENT = frozenset({"text", "raw", "string_value", "token", "credentials", "filename"})
+_AUTHORS = frozenset({"questionId", "schema"})
+"""Fields of a question's metadata with words of the agent's author, such as a step's name."""
 _OWN_WORDS = frozenset({"action", "error", "level", "location", "message", "name", "operation"})
 _OWN_WORDS |= {"outcome", "reason", "service", "state", "timestamp"}
 """Fields whose values are words of ours."""
@@ -134,8 +136,8 @@ def _field_texts(name: str, value: Any) -> Iterator[str]:
     elif isinstance(value, Message):
         yield from _texts(value)
     elif hasattr(value, "values"):  # a Struct's fields: protobuf's map is no Mapping
-        for part in value.values():
-            yield from _texts(part)
+        for key, part in value.items():
+            yield from _texts(part) if key not in _AUTHORS else ()
     elif isinstance(value, Iterable):
         for part in value:
             yield from _field_texts(name, part)

@@ -21,7 +21,7 @@ from a2a_serverless import spent
 from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.spans import Link, Span, TraceContext, loaded, span
-from a2a_serverless.tasks.entries import ModelsUsed, TurnOpened, Unknown
+from a2a_serverless.tasks.entries import ModelsUsed, Unknown
 from a2a_serverless.tasks.fold import Log, Record
 from a2a_serverless.tasks.head import AttemptEnd, Head, plain_state
 from a2a_serverless.tasks.identity import caller_number
@@ -182,7 +182,7 @@ def _links(log: Log, within: TraceContext | None) -> Iterator[Link]:
     if within is not None and brought:
         yield brought, "delivery"
     attempts = [record for record in log.between(head.turn.number, head.version) if record.token]
-    turns = [record for record in log.between(0, head.turn.number - 1) if _opens_turn(record)]
+    turns = [record for record in log.between(0, head.turn.number - 1) if record.opens_turn]
     for records, what in ((attempts, "previous attempt"), (turns, "previous turn")):
         if records and (earlier := loaded(records[-1].trace)):
             yield earlier, what
@@ -191,10 +191,6 @@ def _links(log: Log, within: TraceContext | None) -> Iterator[Link]:
 def word_of(end: AttemptEnd) -> str:
     """Return why an attempt has ended, in a word: what follows may be text of its author."""
     return end.reason.partition(":")[0]
-
-
-def _opens_turn(record: Record) -> bool:
-    return any(isinstance(entry, TurnOpened) for entry in record.entries)
 
 
 # -- ends --------------------------------------------------------------------------------------

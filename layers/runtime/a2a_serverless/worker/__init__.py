@@ -9,9 +9,11 @@ from a2a_serverless.worker.context import (
 )
 from a2a_serverless.worker.failures import FinalError, RetryLater
 from a2a_serverless.worker.files import FileInfo
+from a2a_serverless.worker.questions import Answer, WaitTimeoutError, WrongAnswerError
 from a2a_serverless.worker.steps import Retry, StepError, TurnLeft
 
 __all__ = [
+    "Answer",
     "FileInfo",
     "FinalError",
     "HistoryMessage",
@@ -21,6 +23,8 @@ __all__ = [
     "StepError",
     "TaskContext",
     "TurnLeft",
+    "WaitTimeoutError",
     "Worker",
+    "WrongAnswerError",
     "current_context",
 ]

@@ -32,7 +32,8 @@ from a2a_serverless.tasks.attempts import RetryPolicy, Returned, on_return
 from a2a_serverless.tasks.blobs import raw_bytes
 from a2a_serverless.tasks.entries import Caller, contents_of, copied
 from a2a_serverless.tasks.fold import Fold, Log, Record, extend
-from a2a_serverless.tasks.head import AttemptEnd, is_terminal, state_name
+from a2a_serverless.tasks.head import ASKED, AttemptEnd, is_terminal, state_name
+from a2a_serverless.tasks.questions import Questions, questions_of
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.context import enter_turn
@@ -82,6 +83,8 @@ class TurnInput:
     """For the headers of the call contexts."""
     replayed: Sequence[Record] = ()
     """The commits of earlier attempts that the next claim does not take back."""
+    questions: Questions | None = None
+    """What the agent's code has asked its client before; None: nothing."""
     inline: InlineLimits = AGENTS
     """What the agent is shown of files in itself."""
 
@@ -102,20 +105,24 @@ class TurnInput:
         if task is not None:
             files = sum(raw_bytes(*content.parts) for content in contents_of(task))
             await storage.show(task, agents if files <= AGENTS.all_bytes else inline)
+        for answer in self.questions.answers.values() if self.questions else ():
+            await storage.show(answer.request.message, agents)
         return replace(self, inline=agents)
 
 
 def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     """Return the current turn of a log that was read from its beginning.
 
-    The agent gets the turn as it began. The projection has what the next claim keeps of earlier
-    attempts, as `replayed` has. `state` becomes the headers of the call context.
+    The agent gets the turn with which its code began, as that began. The projection has what the
+    next claim keeps of earlier attempts, as `replayed` has. `state` becomes the headers of the call
+    context.
     """
-    head = log.head
-    fold = log.fold(head.turn.number - 1)
-    given = _given(log, fold) if head.turn.number > 1 else None
-    extend(fold, log.between(head.turn.number - 1, head.turn.base))
-    request, caller = fold.opening(head.turn.number)
+    turn = log.head.turn
+    first, base = turn.begun or turn.number, turn.begun_base or turn.base
+    fold = log.fold(first - 1)
+    given = _given(log, fold, first, base) if first > 1 else None
+    extend(fold, log.between(first - 1, base))
+    request, caller = fold.opening(first)
     context = _request_context(fold, caller, request=request, given=given, state=state)
     replayed = log.kept()
     return TurnInput(
@@ -126,6 +133,7 @@ def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
         log=log,
         state=state,
         replayed=replayed,
+        questions=questions_of(log) if turn.begun else None,
     )
 
 
@@ -158,19 +166,17 @@ class _CallerUser(User):
         return self._name
 
 
-def _given(log: Log, before: Fold) -> Task:
+def _given(log: Log, before: Fold, first: int, base: int) -> Task:
     """Return the Task for a follow-up, without the follow-up's message, as the SDK's server does.
 
     So the Task's status is still the question that the message answers. `before` is the task before
     the message was accepted. If the message had to wait for another turn, the Task also shows what
     was written until the end of that turn.
     """
-    head = log.head
-    if head.turn.number == head.turn.base:
+    if first == base:
         return before.task()
-    opening = replace(log.at(head.turn.number), entries=())
-    behind = log.between(head.turn.number, head.turn.base)
-    return extend(log.fold(head.turn.number - 1), (opening, *behind)).task()
+    opening = replace(log.at(first), entries=())
+    return extend(log.fold(first - 1), (opening, *log.between(first, base))).task()
 
 
 def _request_context(
@@ -244,6 +250,7 @@ class AgentRun:
             hands_over=self._hands_over,
             inline=self.given.inline,
             found=self.found,
+            questions=self.given.questions,
         )
 
     def _hands_over(self, next_s: float) -> bool:
@@ -261,7 +268,7 @@ class AgentRun:
             UnavailableError: the end of the attempt could not be stored.
         """
         lease, head = self.lease, self.lease.head
-        if head.turn.checkpoint == 0:  # else an earlier attempt may have shown the first chunk
+        if head.turn.checkpoint == head.turn.begun == 0:  # else it may have shown the first chunk
             self.outbox.accepted_at = self.given.log.at(head.turn.number).at
         keeping = lease.keeping_turn(is_writing=self.outbox.is_writing, on_blocked=self._blocked)
         try:
@@ -292,12 +299,15 @@ class AgentRun:
     def parked(self) -> AttemptEnd | None:
         """Return how the attempt, which is over, has parked its turn at a record; None: it has not.
 
-        If it does not sleep, the caller sends the copy with which it goes on.
+        If it is handed over, the caller sends the copy with which it goes on. One whose code has
+        asked its client has ended the turn instead.
         """
-        return self.turn.parking if self.turn.state.is_parked else None
+        end = self.turn.parking if self.turn.state.is_parked else None
+        return None if end is None or end.reason == ASKED else end
 
     def _tell_parked(self) -> None:
-        if (end := self.parked) is not None:
+        end = self.turn.parking
+        if end is not None and self.turn.state.is_parked:
             self.lease.logged(
                 logger,
                 logging.INFO,
@@ -381,7 +391,8 @@ class AgentRun:
     async def _execute(self) -> None:
         if self.meter.budgets.is_set:
             await self.meter.begin()
-            if self.lease.head.turn.checkpoint == 0:  # with records, what is left may need no model
+            turn = self.lease.head.turn
+            if turn.checkpoint == turn.begun == 0:  # with records, what is left may need no model
                 self.meter.check()
         enter_turn(self.given.context, self.turn)
         await called(self.agent.execute, self.given.context, self.turn)

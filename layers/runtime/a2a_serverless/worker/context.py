@@ -38,17 +38,22 @@ from a2a_serverless.sources import Source
 from a2a_serverless.tasks.entries import StepId, data_of, json_of
 from a2a_serverless.tasks.identity import unicode_of, without_half
 from a2a_serverless.tasks.progress import Progress
+from a2a_serverless.tasks.questions import ASK, ID_FIELD, id_on_parts
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.worker.failures import (
+    WrongCallError,
     expect,
     expect_text,
     is_plain_function,
+    is_seconds,
     refuse_work,
     refused_data,
 )
 from a2a_serverless.worker.files import FileInfo, files_of
 from a2a_serverless.worker.loops import called, notes_calls
+from a2a_serverless.worker.questions import Answer, Question, type_of
 from a2a_serverless.worker.steps import (
+    MAX_NAME,
     ONCE,
     PARK_S,
     SLEEP,
@@ -675,6 +680,85 @@ class TaskContext(UserTurn):
             return await work()
         step_id = self._turn.journal.id_of(name, key)
         return await self._turn.step(step_id, work, Form.of(type), retry)
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        data: Any = None,
+        schema: Any = None,
+        timeout_s: float | None = None,
+        auth: str | None = None,
+        id: str = "",  # noqa: A002 - as the protocol's draft names it
+    ) -> Answer:
+        """Ask the client, and go on with the answer: also days later, in another process.
+
+        The task is input-required meanwhile, and no process waits. The call raises TurnLeft. The
+        client's next message is the answer: with it the code runs again from the beginning, and
+        what it has recorded by `step` does not run again. `ctx.user_text` and the other names of
+        the message stay those of the first one.
+
+        Several questions may be asked at once, as by `ctx.gather`, if each has an `id`. The parts
+        of the task's status have it in their metadata as `questionId`. A message answers those that
+        its parts name in the same way, or all of them; what is left open is asked again.
+
+        An answer that does not fit `schema`, a type that pydantic reads, is asked for again, three
+        times in all. `data`, any JSON value, goes out beside the question, for programs. With
+        `auth`, the address at which the user signs in, the task is auth-required instead.
+
+        >>> answer = await ctx.ask("Which account?", data={"accounts": ["a", "b"]})
+        >>> people = await ctx.ask("For how many people?", schema=int, timeout_s=86_400)
+
+        Raises:
+            TurnLeft: the client is asked.
+            WaitTimeoutError: there is no answer within `timeout_s`.
+            WrongAnswerError: no answer has fitted. If the agent does not catch it, the task fails.
+            WrongCallError: it is called in a step or in a thread, or the task expires before the
+                end of `timeout_s`; the message has the right call.
+        """
+        self._refuse_ask(timeout_s, id)
+        kind, about = None, dict[str, Any]()
+        if schema is not None:
+            kind, shape = type_of(schema)
+            about["schema"] = shape
+        if self.turn_ended:
+            raise RuntimeError("The turn has ended already: ask before its end.")
+        step_id = self._turn.journal.id_of(ASK, id)
+        named = {ID_FIELD: id_on_parts(step_id)}
+        parts, state = [_text_part(question)], TaskState.TASK_STATE_INPUT_REQUIRED
+        if data is not None:
+            parts.append(_data_part(data))
+        if auth is not None:
+            state = TaskState.TASK_STATE_AUTH_REQUIRED
+            parts.append(_data_part({"authUrl": _text(auth)}))
+        for part in parts:
+            part.metadata.CopyFrom(_struct(named))
+        parts[0].metadata.CopyFrom(_struct(named | about))
+        asked = Question(id=step_id, status=self._said(state, None, *parts), type=kind)
+        return await self._turn.ask(asked, timeout_s)
+
+    def _refuse_ask(self, timeout_s: float | None, question_id: str) -> None:
+        """Raise WrongCallError if a question cannot be asked here, or so."""
+        if current_step() is not None:
+            raise WrongCallError(
+                "ctx.ask is called within a step, which would run again with the answer: let the"
+                " step return what it has found, and ask behind it, `answer = await ctx.ask(…)`."
+            )
+        if not self._turn.is_home:
+            raise WrongCallError(
+                "ctx.ask is called in a thread, which cannot wait so long: return from the"
+                " function of ctx.run_sync, and ask behind it, `answer = await ctx.ask(…)`."
+            )
+        way = "`await ctx.ask('Which account?', id='account', timeout_s=3600)`"
+        takes = f"ctx.ask takes as `id` a text without '#', of at most {MAX_NAME} characters"
+        expect(
+            question_id,
+            lambda it: isinstance(it, str) and len(it) <= MAX_NAME and "#" not in it,
+            takes,
+            way,
+        )
+        takes = "ctx.ask takes as `timeout_s` seconds, a number from 0 on, or None"
+        expect(timeout_s, lambda it: it is None or is_seconds(it), takes, way)
 
     def usage(
         self,

@@ -74,6 +74,12 @@ def task_number() -> int:
     return 0 if started is None else started.number_of(asyncio.current_task())
 
 
+def has_tasks() -> bool:
+    """Return True if tasks run that the agent has started."""
+    started = _in_agent.get()
+    return started is not None and started.has_own
+
+
 @contextmanager
 def runtimes_own() -> Iterator[None]:
     """Name no task in the log that the block starts for an agent: the agent has not left it."""
@@ -138,6 +144,11 @@ class StartedTasks:
     def running(self) -> list[asyncio.Task[Any]]:
         """Return those that have not ended."""
         return [task for task in self._tasks if not task.done()]
+
+    @property
+    def has_own(self) -> bool:
+        """Return True if one has not ended that is none of `runtimes_own`."""
+        return any(task not in self._runtimes for task in self.running())
 
     def number_of(self, task: asyncio.Task[Any] | None) -> int:
         """Return the number of a task, from 1 on; 0 for another one, such as the agent's own."""

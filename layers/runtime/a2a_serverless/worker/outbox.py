@@ -123,7 +123,7 @@ class Outbox:
         """Add entries to the batch that waits.
 
         `wanted` says more of its commit than its entries: the conversation's state to store if they
-        end the turn, why the attempt has failed, and that it gives its turn back or parks it.
+        end the turn, why the attempt has failed, and that it gives its turn back, parks it or asks.
         `fills`: do not wait for more, as a part of them is stored beside the log.
         """
         if self.failure is not None:
@@ -281,4 +281,5 @@ def _both(earlier: Commit, later: Commit) -> Commit:
         failed_by=later.failed_by if has_failed else earlier.failed_by,
         waits=later.waits or earlier.waits,
         parks=later.parks or earlier.parks,
+        asks=earlier.asks if later.asks is None else later.asks,
     )

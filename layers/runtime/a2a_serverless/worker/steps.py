@@ -35,6 +35,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.identity import digest, unicode_of
+from a2a_serverless.tasks.questions import ASK, Questions, id_on_parts
 from a2a_serverless.worker.failures import (
     RetryLater,
     WrongCallError,
@@ -355,9 +356,13 @@ class Journal:
 
     Args:
         kept: the commits of earlier attempts that were not taken back.
+        questions: what the code has asked its client.
     """
 
-    def __init__(self, kept: Iterable[Record] = ()) -> None:
+    def __init__(self, kept: Iterable[Record] = (), questions: Questions | None = None) -> None:
+        self.questions = questions or Questions()
+        self.passed: set[StepId] = set()
+        """The questions behind which the code has gone on in this attempt."""
         self._kept: dict[StepId, Recorded] = {}
         self._told: defaultdict[str, deque[bytes]] = defaultdict(deque)
         self._random: dict[str, None] = {}
@@ -405,7 +410,7 @@ class Journal:
         if not self._keeps_order(name, key):
             raise WrongCallError(
                 f"Two asyncio tasks of the agent run {name!r}, and their order may be another one"
-                " in the next attempt: tell them apart by `key=…`."
+                f" in the next attempt: tell them apart by `{'id' if name == ASK else 'key'}=…`."
             )
         self._numbers[name, key] += 1
         step_id = StepId(name, key, self._numbers[name, key])
@@ -467,7 +472,7 @@ class Journal:
     @property
     def keeps_state(self) -> bool:
         """Return True if the conversation's state that the turn has loaded is recorded."""
-        return StepId(STATE, "", 1) in self._kept
+        return any(step_id.name == STATE for step_id in self._kept)
 
     @property
     def delayed(self) -> list[Recorded]:
@@ -539,11 +544,23 @@ class Journal:
         """Check, before the turn ends, that the code has said all artifacts that the log keeps.
 
         Raises:
-            DivergedError: it has not.
+            DivergedError: it has not, or has not asked a question that was answered.
         """
+        self.check_all_asked()
         missing = [artifact_id for artifact_id, kept in self._told.items() if artifact_id and kept]
         if missing:
             raise DivergedError(f"said nothing of artifact {missing[0]!r}{_OUTSIDE}")
+
+    def check_all_asked(self) -> None:
+        """Check that the code has asked again what its client has answered.
+
+        Raises:
+            DivergedError: it has not.
+        """
+        missing = [each for each in self.questions.answers if each not in self.passed]
+        if missing:
+            name = id_on_parts(missing[0])
+            raise DivergedError(f"not asked the question {name!r}, which its client has answered")
 
 
 _OUTSIDE: Final = ", outside of steps"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -46,6 +47,7 @@ from a2a_serverless.storage.layout import CONTEXT
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import Returned, on_return
 from a2a_serverless.tasks.entries import (
+    LATE,
     ArtifactWritten,
     Entry,
     Recorded,
@@ -55,7 +57,8 @@ from a2a_serverless.tasks.entries import (
     is_plain,
 )
 from a2a_serverless.tasks.fold import Event, Record
-from a2a_serverless.tasks.head import ASLEEP, HANDOVER, AttemptEnd, is_terminal
+from a2a_serverless.tasks.head import ASKED, ASLEEP, HANDOVER, AttemptEnd, is_terminal
+from a2a_serverless.tasks.questions import Asked, Questions
 from a2a_serverless.tasks.rules import Commit, ContextWrite
 from a2a_serverless.worker.failures import (
     AgentFailedError,
@@ -66,9 +69,24 @@ from a2a_serverless.worker.failures import (
 )
 from a2a_serverless.worker.files import AGENTS, FileInfo, Files
 from a2a_serverless.worker.lease import Lease
-from a2a_serverless.worker.loops import AgentCall, AgentCalls, noted, runtimes_own, task_number
+from a2a_serverless.worker.loops import (
+    AgentCall,
+    AgentCalls,
+    has_tasks,
+    noted,
+    runtimes_own,
+    task_number,
+)
 from a2a_serverless.worker.outbox import PAUSE_ROUNDS, Outbox
 from a2a_serverless.worker.projection import Projection
+from a2a_serverless.worker.questions import (
+    MOST_WRONG,
+    TAKEN,
+    Answer,
+    Question,
+    WaitTimeoutError,
+    WrongAnswerError,
+)
 from a2a_serverless.worker.steps import (
     CANCELLED,
     ENDINGS,
@@ -116,7 +134,7 @@ class TurnState(Enum):
     PARKING = "parking"
     """The record with which it leaves this process is in the outbox. Nothing more is taken."""
     PARKED = "parked"
-    """That is stored: the turn sleeps, or goes on in another attempt."""
+    """That is stored: the turn sleeps, or its code goes on in another attempt or turn."""
     GONE = "gone"
     """And the agent knows it: all its calls raise TurnLeft."""
     CLOSED = "closed"
@@ -153,6 +171,7 @@ class ActiveTurn(EventQueue):
             many seconds.
         inline: what the agent is shown of files in itself.
         found: what is stored of the conversation, if the turn has it; None: it was not read.
+        questions: what the agent's code has asked its client before.
     """
 
     def __init__(
@@ -165,6 +184,7 @@ class ActiveTurn(EventQueue):
         hands_over: Callable[[float], bool] = lambda _: False,
         inline: InlineLimits = AGENTS,
         found: Mapping[str, Item] | None = None,
+        questions: Questions | None = None,
     ) -> None:
         self.lease = lease
         self.outbox = outbox
@@ -198,16 +218,20 @@ class ActiveTurn(EventQueue):
         """Set when the turn leaves its process: all waits of the agent end."""
         self._leavers: list[tuple[int, asyncio.Future[None]]] = []
         """The calls that wait until then, with the numbers of their tasks."""
-        self._journal = Journal(replayed) if replayed else None
+        self._journal = Journal(replayed, questions) if replayed else None
         self._longest_s = 0.0
         """Of the steps that this attempt has run: the next one may take as long."""
         self._unrecorded_s = 0.0
         """What sleeps have taken that are not recorded yet."""
         self._sleeping: dict[StepId, int] = {}
+        self._asking: dict[StepId, tuple[Question, Asked]] = {}
+        """The questions that wait for their commit."""
         self._kept_state: ContextWrite | None = None
         """The conversation's state, to be stored with the agent's end of the turn."""
         self._loaded: State | None = None
         """The one that the turn has loaded."""
+        self._is_outdated = False
+        """True: the agent has a state that it has loaded before a question."""
 
     # -- how it stands -----------------------------------------------------------------------------
 
@@ -251,8 +275,8 @@ class ActiveTurn(EventQueue):
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Return the names of the turn: its scope, task and number."""
-        return *self.lease.key, self.lease.params.turn
+        """Return the names of the agent's code: scope and task, and the turn that it began with."""
+        return *self.lease.key, self.lease.head.turn.begun or self.lease.params.turn
 
     def stop(self, error: Exception) -> None:
         """Take nothing more, and stop the attempt for a reason."""
@@ -611,7 +635,9 @@ class ActiveTurn(EventQueue):
                 await self._set_delayed_apart()
                 # Another task may have ended the turn, or parked it, while this one waited. The
                 # turn wakes for the first of all that sleep.
-                if self.state is TurnState.OPEN:
+                if self.state is TurnState.OPEN and self._asking:
+                    await self._put_questions()  # the sleep goes on beside them
+                elif self.state is TurnState.OPEN:
                     end = self._end(ASLEEP, until=min(self._sleeping.values()))
                     self._put_records(self.journal.waiting(caught), end)
             await self._stored()
@@ -619,7 +645,7 @@ class ActiveTurn(EventQueue):
             del self._sleeping[step_id]
             self.journal.take_back(step_id)
 
-    async def _nothing_beside(self, own: ActiveStep | None, until: int) -> bool:
+    async def _nothing_beside(self, own: ActiveStep | None, until: float) -> bool:
         """Return True when nothing but `own` is under way, or False at `until`.
 
         A function of `ctx.run_sync` is under way while it waits itself.
@@ -761,6 +787,143 @@ class ActiveTurn(EventQueue):
                 self._put_records(self.journal.waiting(caught), None)
         if not self.has_ended:
             await self._stored()
+
+    # -- questions to the client -------------------------------------------------------------------
+
+    async def ask(self, question: Question, timeout_s: float | None) -> Answer:
+        """Return the answer to a question; ask it if it has none that fits.
+
+        With the question this turn ends, and the code leaves its process. It goes on in the turn of
+        the answer. The first commit after the question decides: the message with an answer, or, at
+        the end of `timeout_s`, that there is none.
+
+        Raises:
+            TurnLeft: the client is asked.
+            DivergedError: the code has not asked what its client has answered; it is stopped.
+            WaitTimeoutError: nobody has answered in time.
+            WrongAnswerError: no answer has fitted.
+            WrongCallError: the task expires before the end of `timeout_s`.
+        """
+        await self.unless_left()
+        if self.is_cancelled:
+            raise asyncio.CancelledError
+        found, answer = self.journal.found(question.id), None
+        if found is None:
+            if self.is_main_task and not has_tasks():  # else another one may ask it yet
+                self._check_all_asked()
+            await self._wait(self._ask(question, Asked(self._deadline(timeout_s))))
+        elif found.form == LATE:
+            self._pass(question)
+            raise WaitTimeoutError(f"Nobody has answered the question {question.name!r} in time.")
+        else:
+            answer = await self._answered(question, found)
+        if answer is None:
+            raise RuntimeError("The turn has ended already: ask before its end.")
+        return answer
+
+    def _check_all_asked(self) -> None:
+        try:
+            self.journal.check_all_asked()
+        except DivergedError as error:
+            self.stop(error)
+            raise
+
+    def _deadline(self, timeout_s: float | None) -> int:
+        """Return when the wait for an answer ends, in milliseconds; 0: never.
+
+        Raises:
+            WrongCallError: the task expires before.
+        """
+        if timeout_s is None:
+            return 0
+        until = self._clock.now_ms() + int(timeout_s * 1000)
+        if until >= self.lease.head.expires_at:
+            raise WrongCallError(
+                "ctx.ask: the task expires before the end of `timeout_s`. Wait for less, or keep"
+                " the tasks of this deployment for longer (TtlDays)."
+            )
+        return until
+
+    async def _answered(self, question: Question, found: Recorded) -> Answer | None:
+        """Return the answer to a question that was asked; ask it again if there is none that fits.
+
+        Raises:
+            WrongAnswerError, WrongCallError: as `ask`.
+        """
+        opening = self.journal.questions.answers.get(question.id)
+        if opening is None:
+            await self._wait(self._ask(question, Asked.of(found)))
+            return None
+        answer = question.answer(opening)
+        if isinstance(answer, Answer):
+            self._pass(question)
+            if question.type is not None:
+                self.journal.delay(Recorded(question.id, TAKEN, b""))
+            return answer
+        if found.form == TAKEN:
+            raise WrongCallError(
+                f"The answer to the question {question.name!r} does not fit its `schema` any more,"
+                " as the code has changed since: give it another id."
+            )
+        asked = Asked.of(found)
+        asked = asked._replace(wrong=asked.wrong + 1)
+        if asked.wrong >= MOST_WRONG:
+            self._pass(question)
+            raise WrongAnswerError(
+                f"Of {MOST_WRONG} answers to the question {question.name!r} none fits its schema.",
+                client_text=f"None of your answers to the question {question.name!r} fits:"
+                f" {answer}. Send the message again in a new task.",
+            )
+        await self._wait(self._ask(question.again(answer), asked))
+        return None
+
+    def _pass(self, question: Question) -> None:
+        """Go on behind a question.
+
+        What was to be stored with it is stored, and the conversation may have changed since.
+        """
+        self.journal.passed.add(question.id)
+        self._is_outdated = self._is_outdated or self._loaded is not None
+        self._kept_state = self._loaded = self.outbox.merged = None
+
+    async def _ask(self, question: Question, asked: Asked) -> None:
+        """Put a question to the client once nothing is under way, with those asked beside it."""
+        self._asking[question.id] = question, asked
+        try:
+            await self._nothing_beside(None, math.inf)
+            size = sum(each.status.ByteSize() for each, _ in self._asking.values())
+            async with self._in_turn(size + ROOM_FOR_RECORDS):
+                await self._set_delayed_apart()
+                if self.state is TurnState.OPEN:
+                    await self._put_questions()
+            await self._stored()
+        finally:
+            del self._asking[question.id]
+            self.journal.take_back(question.id)
+
+    async def _put_questions(self) -> None:
+        """Put all questions that wait into one status, which ends the turn, and their records.
+
+        The conversation's state goes with them, unless it has gone with them before.
+        """
+        asking, journal = [*self._asking.values()], self.journal
+        event = copied(asking[0][0].status)
+        for question, _ in asking[1:]:
+            event.status.message.parts.extend(question.status.status.message.parts)
+        event, is_large = await self._as_stored(event)
+        if self.state is not TurnState.OPEN:
+            return
+        is_new = any(journal.found(question.id) is None for question, _ in asking)
+        for question, asked in asking:
+            journal.delay(asked.record(question.id))
+        untils = [asked.until for _, asked in asking if asked.until]
+        wanted = Commit(
+            asks=min(untils, default=0), context_write=self._kept_state if is_new else None
+        )
+        records = journal.waiting(journal.failures())
+        entries = self.projection.entries_of(event)
+        self.outbox.put(*records, *entries, wanted=wanted, fills=is_large)
+        self.parking, self.state = self._end(ASKED), TurnState.PARKING
 
     async def _wait_for_try(self, running: ActiveStep, tried: int, seconds: float) -> None:
         """Wait for the next try of a step: here, or, if it takes long, asleep."""
@@ -938,7 +1101,8 @@ class ActiveTurn(EventQueue):
     async def _load_state(self) -> Any | None:
         if self._kept_state is not None:
             return await value_in(self._kept_state.value)
-        step_id = StepId(STATE, "", 1)
+        # Behind a question it is loaded anew: others may have changed it since.
+        step_id = StepId(STATE, "", 1 + len(self.journal.passed))
         found = await self.recorded(step_id)
         if found is not None:
             self._loaded = State(*json.loads(found.value))
@@ -960,6 +1124,12 @@ class ActiveTurn(EventQueue):
         return await contexts.read(context_id, self._found.get(CONTEXT))
 
     async def _store_state(self, value: Any, merge: Callable[[Any, Any], Any] | None) -> None:
+        if self._loaded is None and self._is_outdated:
+            raise WrongCallError(
+                "ctx.update_context would store a state that was loaded before a question, and"
+                " others may have changed it since: load it again behind the question, `state ="
+                " await ctx.load_context()`, and change that."
+            )
         if self._loaded is None:
             await self._load_state()
         contexts = self.lease.storage.contexts

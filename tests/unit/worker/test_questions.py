@@ -1,0 +1,755 @@
+"""Questions in the middle of an agent's code: asked, answered, asked again, and timed out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Literal
+
+import pytest
+from a2a.helpers import new_data_part
+from a2a.types import Part, SendMessageRequest
+from pydantic import BaseModel
+
+from a2a_serverless.errors import TaskNotAcceptingMessagesError
+from a2a_serverless.storage.conversation import line_of
+from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.worker import Answer, TaskContext, WaitTimeoutError, WrongAnswerError
+from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.sweeper import Sweeper
+from tests.support.clocks import ManualClock
+from tests.support.workers import Bench, S, artifact_texts, user_request
+from tests.unit.worker.test_steps import Handle, Script, Stand, run
+
+
+class Bank:
+    """An agent of two questions between three steps; `ran` has the steps that were run."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.seen: list[tuple[str, int, str]] = []
+
+    async def __call__(self, ctx: TaskContext) -> None:
+        self.seen.append((ctx.user_text, len(ctx.history), ctx.user))
+        await ctx.emit_text_artifact("begun;", "log")
+        await ctx.step("plan", self._run, "plan")
+        account = await ctx.ask("Which account?", data={"accounts": ["a", "b"]})
+        await ctx.emit_text_artifact(f"account {account.text};", "log", append=True)
+        await ctx.step("reserve", self._run, f"reserve {account.text}")
+        sure = await ctx.ask("Are you sure?")
+        await ctx.step("pay", self._run, f"pay {sure.text}")
+        await ctx.complete("paid")
+
+    def _run(self, what: str) -> str:
+        self.ran.append(what)
+        return what
+
+
+async def answered(stand: Stand, *parts: Part | str) -> Head:
+    """Answer the question of the stand's task, and work on what follows."""
+    texts = [Part(text=each) if isinstance(each, str) else each for each in parts]
+    await go_on(stand, user_request(*texts))
+    return await stand.work()
+
+
+async def go_on(stand: Stand, message: SendMessageRequest) -> None:
+    stand.task = await stand.bench.go_on(
+        stand.task, message, caller=Caller("pat"), scope=stand.bench.storage.scope
+    )
+
+
+def named(part: Part, question: str) -> Part:
+    """A part that answers one question."""
+    part.metadata.update({"questionId": question})
+    return part
+
+
+async def question(stand: Stand) -> list[tuple[str, dict[str, Any]]]:
+    """The parts that the task's status asks with."""
+    task = await stand.bench.task(stand.task)
+    return [(part.text, dict(part.metadata)) for part in task.status.message.parts]
+
+
+async def finals(stand: Stand) -> list[str]:
+    shown = artifact_texts(await stand.bench.task(stand.task))
+    return shown["final-answer"]
+
+
+async def test_the_code_goes_on_behind_its_question() -> None:
+    """Its steps run once each, and each run of it begins with the first message."""
+    bank = Bank()
+    stand, head = await run(bank)
+    assert (head.state, head.turn.asks) == (S.TASK_STATE_INPUT_REQUIRED, True)
+    assert await question(stand) == [
+        ("Which account?", {"questionId": "#1"}),
+        ("", {"questionId": "#1"}),
+    ]
+    assert (head.turn.is_claimed, head.turn.parked, head.due_at) == (False, "", None)
+    head = await answered(stand, "b")
+    assert head.state == S.TASK_STATE_INPUT_REQUIRED
+    head = await answered(stand, "yes")
+    assert (head.state, head.turn.begun, head.needs) == (S.TASK_STATE_COMPLETED, 0, 0)
+    assert bank.ran == ["plan", "reserve b", "pay yes"]
+    assert bank.seen == [("hello", 0, "")] * 3
+    task = await stand.bench.task(head)
+    assert artifact_texts(task) == {"log": ["begun;account b;"], "final-answer": ["paid"]}
+    history = [message.parts[0].text for message in task.history]
+    assert history == ["hello", "Which account?", "b", "Are you sure?", "yes"]
+
+
+async def test_an_answer_has_text_data_and_files() -> None:
+    """The agent gets what the client has sent, and who has sent it."""
+    got: list[Answer] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        got.append(await ctx.ask("Which?"))
+        file = await ctx.read_file(got[0].files[0])
+        await ctx.complete(file.decode())
+
+    stand, _ = await run(handle)
+    await answered(stand, "this", "one", new_data_part({"a": 1}), Part(raw=b"scan", filename="s"))
+    (answer,) = got
+    assert (answer.text, answer.data, answer.user) == ("this\none", {"a": 1}, "pat")
+    assert [each.filename for each in answer.files] == ["s"]
+    assert await finals(stand) == ["scan"]
+
+
+async def test_a_large_file_of_an_answer_can_be_read() -> None:
+    """Its content is stored apart, and given to the agent as that of a first message is."""
+
+    async def handle(ctx: TaskContext) -> None:
+        answer = await ctx.ask("Which?")
+        await ctx.complete(str(len(await ctx.read_file(answer.files[0]))))
+
+    stand, _ = await run(handle)
+    await answered(stand, Part(raw=b"x" * 200_000))
+    assert await finals(stand) == ["200000"]
+
+
+async def test_questions_at_once_are_one_status() -> None:
+    """One message answers them all; each answer has its own parts, and those of no question."""
+
+    async def handle(ctx: TaskContext) -> None:
+        day, hour = await ctx.gather(ctx.ask("Day?", id="day"), ctx.ask("Hour?", id="hour"))
+        await ctx.complete(f"{day.text}/{hour.text}")
+
+    stand, _ = await run(handle)
+    assert await question(stand) == [
+        ("Day?", {"questionId": "day"}),
+        ("Hour?", {"questionId": "hour"}),
+    ]
+    parts = named(Part(text="Friday"), "day"), named(Part(text="noon"), "hour"), Part(text="!")
+    await answered(stand, *parts)
+    assert await finals(stand) == ["Friday\n!/noon\n!"]
+
+
+async def test_a_message_may_answer_some_of_several_questions() -> None:
+    """The others are asked again, and an answer to none of them answers none."""
+    ran: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        async def asks(name: str) -> str:
+            answer = await ctx.ask(f"{name}?", id=name)
+            await ctx.step("note", ran.append, f"{name} {answer.text}", key=name)
+            return answer.text
+
+        found = await ctx.gather(asks("day"), asks("hour"), asks("place"))
+        await ctx.complete(" ".join(found))
+
+    stand, _ = await run(handle)
+    await answered(stand, named(Part(text="noon"), "hour"))
+    assert [each for each, _ in await question(stand)] == ["day?", "place?"]
+    await answered(stand, named(Part(text="?"), "year"))
+    assert [each for each, _ in await question(stand)] == ["day?", "place?"]
+    head = await answered(stand, "any")
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert await finals(stand) == ["any noon any"]
+    assert sorted(ran) == ["day any", "hour noon", "place any"]
+
+
+class Table(BaseModel):
+    people: int
+    smoking: bool = False
+
+
+async def test_an_answer_is_read_as_its_schema() -> None:
+    """The client gets the JSON Schema; data, JSON as text and plain text are read."""
+    got: list[Any] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        for schema in (Table, Table, int, Literal["red", "blue"], str):
+            answer = await ctx.ask("Which?", schema=schema)
+            got.append(answer.data)
+        await ctx.complete()
+
+    stand, _ = await run(handle)
+    ((_, about),) = await question(stand)
+    assert about["schema"]["properties"]["people"]["type"] == "integer"
+    await answered(stand, new_data_part({"people": 4}))
+    await answered(stand, '{"people": "5", "smoking": true}')
+    await answered(stand, "7")
+    await answered(stand, "blue")
+    head = await answered(stand, "42")
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert got[-5:] == [Table(people=4), Table(people=5, smoking=True), 7, "blue", "42"]
+
+
+async def test_a_wrong_answer_is_asked_again_three_times() -> None:
+    """The client reads why; the third one that does not fit ends the task with a sentence."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.complete(str((await ctx.ask("How many?", schema=int)).data))
+
+    stand, _ = await run(handle)
+    head = await answered(stand, "many")
+    assert head.state == S.TASK_STATE_INPUT_REQUIRED
+    assert (await stand.text()).startswith("This answer does not fit: Input should be a valid int")
+    assert (await stand.text()).endswith(". How many?")
+    await answered(stand, "3")
+    assert await finals(stand) == ["3"]
+
+    stand, _ = await run(handle)
+    for _ in range(2):
+        head = await answered(stand, "many")
+    assert head.state == S.TASK_STATE_INPUT_REQUIRED
+    head = await answered(stand, "many")
+    assert head.state == S.TASK_STATE_FAILED
+    assert "None of your answers to the question '#1' fits: Input should be" in await stand.text()
+
+
+async def test_an_agent_may_catch_that_no_answer_fits() -> None:
+    """The code goes on, in each attempt in the same way."""
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.ask("How many?", schema=int)
+        except WrongAnswerError:
+            other = await ctx.ask("Shall I guess?")
+            await ctx.complete(other.text)
+
+    stand, _ = await run(handle)
+    for _ in range(3):
+        await answered(stand, "many")
+    assert await stand.text() == "Shall I guess?"
+    await answered(stand, "yes")
+    assert await finals(stand) == ["yes"]
+
+
+async def test_an_answer_that_was_taken_stays() -> None:
+    """Newer code that takes other answers does not ask again: it fails with a sentence."""
+    kinds: list[Any] = [int]
+
+    async def handle(ctx: TaskContext) -> None:
+        found = await ctx.ask("How many?", schema=kinds[0])
+        await ctx.step("note", lambda: found.data)
+        await ctx.ask("Sure?")
+        await ctx.complete()
+
+    stand, _ = await run(handle)
+    await answered(stand, "3")
+    kinds[0] = Literal["few", "many"]
+    head = await answered(stand, "yes")
+    assert head.state == S.TASK_STATE_FAILED
+
+
+async def test_the_time_of_a_question_ends() -> None:
+    """The sweeper opens a turn without a message, in which the code goes on without an answer."""
+    ran: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.step("plan", ran.append, "plan")
+        try:
+            await ctx.ask("Which?", timeout_s=3600)
+        except WaitTimeoutError as error:
+            await ctx.step("late", ran.append, "late")
+            await ctx.ask(f"{error} Shall I?")
+        await ctx.complete("done")
+
+    stand, head = await run(handle)
+    assert head.due_at == head.started_at + 3_600_000
+    await stand.pass_time(3599)
+    assert (await stand.work()).state == S.TASK_STATE_INPUT_REQUIRED
+    await stand.pass_time(2)
+    await stand.work()
+    assert await stand.text() == "Nobody has answered the question '#1' in time. Shall I?"
+    head = await answered(stand, "yes")
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert ran == ["plan", "late"]
+    history = [each.parts[0].text for each in (await stand.bench.task(head)).history]
+    assert history[:2] == ["hello", "Which?"]
+
+
+async def test_a_time_out_ends_each_of_several_questions() -> None:
+    """All whose time has come end at once; one that waits for longer is asked again."""
+
+    async def handle(ctx: TaskContext) -> None:
+        async def asks(name: str, timeout_s: float | None) -> str:
+            try:
+                return (await ctx.ask(f"{name}?", id=name, timeout_s=timeout_s)).text
+            except WaitTimeoutError:
+                return "late"
+
+        found = await ctx.gather(asks("a", 60), asks("b", 61), asks("c", 7200), asks("d", None))
+        await ctx.complete(" ".join(found))
+
+    stand, _ = await run(handle)
+    await stand.pass_time(62)
+    await stand.work()
+    assert [each for each, _ in await question(stand)] == ["c?", "d?"]
+    await stand.pass_time(7200)
+    await stand.work()
+    assert [each for each, _ in await question(stand)] == ["d?"]
+    await answered(stand, "yes")
+    assert await finals(stand) == ["late late late yes"]
+
+
+async def test_an_answer_in_time_comes_before_its_time_out() -> None:
+    """Then the time-out ends nothing; and an answer behind it is refused."""
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.complete((await ctx.ask("Which?", timeout_s=60)).text)
+        except WaitTimeoutError:
+            await ctx.complete("late")
+
+    stand, _ = await run(handle)
+    await go_on(stand, user_request(Part(text="a")))
+    await stand.pass_time(61)
+    await stand.work()
+    assert await finals(stand) == ["a"]
+
+    stand, _ = await run(handle)
+    await stand.pass_time(61)
+    with pytest.raises(TaskNotAcceptingMessagesError):
+        await go_on(stand, user_request(Part(text="a")))
+    await stand.work()
+    assert await finals(stand) == ["late"]
+
+
+async def test_a_sleep_beside_a_question_waits_for_its_answer() -> None:
+    """The task does not go to and fro between its states; the sleep has lasted meanwhile."""
+    ran: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        async def sleeps() -> None:
+            await ctx.sleep(600, key="beside")
+            ran.append("slept")
+
+        async def asks() -> None:
+            ran.append((await ctx.ask("Which?")).text)
+
+        await ctx.gather(asks(), sleeps())
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    assert (head.state, head.turn.asks) == (S.TASK_STATE_INPUT_REQUIRED, True)
+    await stand.pass_time(601)
+    assert not ran
+    await answered(stand, "a")
+    assert sorted(ran) == ["a", "slept"]
+
+
+async def test_a_question_waits_for_what_is_under_way() -> None:
+    """A step and a blocking function beside it come to their ends first."""
+    ended: list[str] = []
+    go = asyncio.Event()
+
+    async def search() -> str:
+        await go.wait()
+        ended.append("search")
+        return "found"
+
+    async def handle(ctx: TaskContext) -> None:
+        asyncio.get_running_loop().call_later(0.01, go.set)
+        answer, found = await ctx.gather(ctx.ask("Which?"), ctx.step("search", search))
+        await ctx.complete(f"{answer.text} {found}")
+
+    stand, head = await run(handle)
+    assert (head.state, ended) == (S.TASK_STATE_INPUT_REQUIRED, ["search"])
+    await answered(stand, "a")
+    assert (await finals(stand), ended) == (["a found"], ["search"])
+
+
+async def test_a_question_may_ask_for_credentials() -> None:
+    """The task is auth-required, and the next message goes on with the code."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.ask("Please sign in.", auth="https://example.com/login")
+        await ctx.complete("signed in")
+
+    stand, head = await run(handle)
+    assert head.state == S.TASK_STATE_AUTH_REQUIRED
+    part = (await stand.bench.task(head)).status.message.parts[1]
+    assert part.data.struct_value["authUrl"] == "https://example.com/login"
+    await answered(stand, "done")
+    assert await finals(stand) == ["signed in"]
+
+
+async def refused(handle: Handle) -> str:
+    """What the client of an agent reads that calls `ctx.ask` where it cannot be called."""
+    stand, head = await run(handle)
+    assert head.state == S.TASK_STATE_FAILED
+    return await stand.text()
+
+
+async def test_a_question_in_a_step_or_in_a_thread_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The error has the right call."""
+    told: list[str] = []
+
+    async def in_step(ctx: TaskContext) -> None:
+        async def step() -> None:
+            try:
+                await ctx.ask("Which?")
+            except WrongCallError as error:
+                told.append(str(error))
+                raise
+
+        await ctx.step("asks", step)
+
+    async def in_thread(ctx: TaskContext) -> None:
+        def thread() -> None:
+            asyncio.run(asks())
+
+        async def asks() -> None:
+            try:
+                await ctx.ask("Which?")
+            except WrongCallError as error:
+                told.append(str(error))
+                raise
+
+        await ctx.run_sync(thread)
+
+    caplog.set_level(logging.CRITICAL)
+    await refused(in_step)
+    await refused(in_thread)
+    assert [each.partition(",")[0] for each in told] == [
+        "ctx.ask is called within a step",
+        "ctx.ask is called in a thread",
+    ]
+    assert all("`answer = await ctx.ask(…)`" in each for each in told)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"id": "a#2"}, "takes as `id` a text without '#'"),
+        ({"id": 3}, "takes as `id` a text without '#'"),
+        ({"timeout_s": -1}, "takes as `timeout_s` seconds"),
+        ({"timeout_s": 10**9}, "the task expires before the end of `timeout_s`"),
+        ({"schema": {"type": "object"}}, "got a dict: write a BaseModel"),
+        ({"schema": 3}, "a type that pydantic reads"),
+    ],
+)
+async def test_a_wrong_question_is_refused(options: dict[str, Any], says: str) -> None:
+    """The sentence names the argument and what it takes."""
+    told: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.ask("Which?", **options)
+        except WrongCallError as error:
+            told.append(str(error))
+        await ctx.complete()
+
+    await run(handle)
+    assert says in told[0]
+
+
+async def test_questions_of_two_tasks_without_ids_are_refused() -> None:
+    """Their order may be another one in the next attempt."""
+    told: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.gather(ctx.ask("Day?"), ctx.ask("Hour?"))
+        except WrongCallError as error:
+            told.append(str(error))
+        await ctx.complete()
+
+    await run(handle)
+    assert "tell them apart by `id=…`" in told[0]
+
+
+async def test_a_state_from_before_a_question_is_not_stored_behind_it() -> None:
+    """Others may have changed it since: the sentence says to load it again."""
+    again: list[bool] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        state = await ctx.load_context() or {"n": 0}
+        await ctx.ask("Which?")
+        if again:
+            state = await ctx.load_context() or {"n": 0}
+        try:
+            await ctx.update_context({"n": state["n"] + 1})
+        except WrongCallError as error:
+            await ctx.respond(str(error))
+            return
+        await ctx.complete()
+
+    stand, _ = await run(handle)
+    await answered(stand, "a")
+    assert "load it again behind the question" in await stand.text()
+    again.append(True)
+    stand, _ = await run(handle)
+    head = await answered(stand, "a")
+    assert head.state == S.TASK_STATE_COMPLETED
+    stored = await stand.bench.storage.contexts.find(head.context_id)
+    assert stored.value == {"n": 1}
+
+
+async def test_a_state_is_stored_with_the_question() -> None:
+    """Once: also if the question is asked again; behind it the code loads what is stored then."""
+    seen: list[Any] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        state = await ctx.load_context() or {"n": 0}
+        await ctx.update_context({"n": state["n"] + 1})
+        await ctx.ask("Which?", schema=int)
+        seen.append(await ctx.load_context())
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    contexts = stand.bench.storage.contexts
+    assert (await contexts.find(head.context_id)).value == {"n": 1}
+    await answered(stand, "a")
+    head = await answered(stand, "3")
+    assert (head.state, seen) == (S.TASK_STATE_COMPLETED, [{"n": 1}])
+    assert (await contexts.find(head.context_id)).value == {"n": 1}
+
+
+async def test_code_that_differs_before_its_question_fails_with_what_differs() -> None:
+    """Code that does not ask any more what was answered; or that says something else before."""
+
+    async def asks(ctx: TaskContext, name: str, said: str = "begun") -> None:
+        await ctx.emit_text_artifact(said, "log")
+        await ctx.ask("Which?", id=name)
+        await ctx.complete()
+
+    async def asked(ctx: TaskContext) -> None:
+        await asks(ctx, "account")
+
+    async def renamed(ctx: TaskContext) -> None:
+        await asks(ctx, "card")
+
+    async def without(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("begun", "log")
+        await ctx.complete()
+
+    async def other(ctx: TaskContext) -> None:
+        await asks(ctx, "account", "started")
+
+    for newer, says in (
+        (renamed, "not asked the question 'account', which its client has answered"),
+        (without, "not asked the question 'account', which its client has answered"),
+        (other, "said another content of artifact 'log'"),
+    ):
+        stand, _ = await run(asked)
+        stand.script._handle = newer
+        head = await answered(stand, "b")
+        assert head.state == S.TASK_STATE_FAILED
+        assert says in await stand.text()
+
+
+async def test_newer_code_may_have_further_steps_and_questions() -> None:
+    """A step in front of the answered question, and another question behind it."""
+
+    async def old(ctx: TaskContext) -> None:
+        await ctx.step("plan", len, "plan")
+        await ctx.complete((await ctx.ask("Which?")).text)
+
+    async def newer(ctx: TaskContext) -> None:
+        await ctx.step("check", len, "ok")
+        await ctx.step("plan", len, "plan")
+        which = await ctx.ask("Which one?")
+        sure = await ctx.ask("Sure?")
+        await ctx.complete(which.text + sure.text)
+
+    stand, _ = await run(old)
+    stand.script._handle = newer
+    await answered(stand, "a")
+    assert await stand.text() == "Sure?"
+    await answered(stand, "b")
+    assert await finals(stand) == ["ab"]
+
+
+async def test_an_attempt_that_fails_behind_an_answer_keeps_the_records_before_it() -> None:
+    """The next attempt goes back to its own turn's beginning, not behind the question."""
+    bank, fails = Bank(), [True]
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.step("plan", bank._run, "plan")
+        answer = await ctx.ask("Which?")
+        await ctx.emit_text_artifact("answered", "log")
+        if fails:
+            fails.clear()
+            raise RuntimeError("no")
+        await ctx.complete(answer.text)
+
+    stand, _ = await run(handle)
+    head = await answered(stand, "a")
+    assert (head.state, bank.ran) == (S.TASK_STATE_COMPLETED, ["plan"])
+    shown = artifact_texts(await stand.bench.task(head))
+    assert shown == {"log": ["answered"], "final-answer": ["a"]}
+
+
+async def test_a_cancel_of_a_task_that_has_asked_tells_its_agent() -> None:
+    """No process waits: `cancel()` is called, and the task is canceled."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.ask("Which?")
+
+    stand, _ = await run(handle)
+    told: list[str] = []
+
+    async def cancel(ctx: TaskContext) -> None:
+        told.append(ctx.task_id)
+
+    stand.script.cancel = cancel  # type: ignore[method-assign]
+    await stand.bench.cancel(stand.task)
+    head = await stand.work()
+    assert (head.state, head.turn.begun, head.needs) == (S.TASK_STATE_CANCELED, 0, 0)
+    assert told == [stand.task.task_id]
+
+
+async def test_a_turn_without_a_message_can_be_canceled() -> None:
+    """Also once its code has ended it by `request_input`."""
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.ask("Which?", timeout_s=60)
+        except WaitTimeoutError:
+            await ctx.request_input("And now?")
+
+    stand, _ = await run(handle)
+    await stand.pass_time(61)
+    head = await stand.work()
+    assert (head.state, head.turn.begun) == (S.TASK_STATE_INPUT_REQUIRED, 0)
+    await stand.bench.cancel(stand.task)
+    assert (await stand.work()).state == S.TASK_STATE_CANCELED
+
+
+async def test_the_code_begins_anew_behind_an_end_without_a_question() -> None:
+    """`request_input` ends the code: the next message is a turn of its own."""
+    seen: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        seen.append(ctx.user_text)
+        if ctx.history:
+            await ctx.complete()
+            return
+        await ctx.ask("Which?")
+        await ctx.request_input("And?")
+
+    stand, _ = await run(handle)
+    await answered(stand, "a")
+    head = await answered(stand, "b")
+    assert (head.state, seen) == (S.TASK_STATE_COMPLETED, ["hello", "hello", "b"])
+
+
+async def test_an_end_that_comes_first_leaves_no_question() -> None:
+    """Another task of the agent has ended the turn: the question is not asked."""
+    told: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.complete()
+        try:
+            await ctx.ask("Which?")
+        except RuntimeError as error:
+            told.append(str(error))
+
+    _, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert told == ["The turn has ended already: ask before its end."]
+
+
+class Keeps(Script):
+    """A worker of turns that run one after the other."""
+
+    keeps_conversation = True
+
+
+def serial_bench(handle: Handle, clock: ManualClock) -> Bench:
+    agent = WorkerExecutor(Keeps(handle))
+    return Bench(agent, clock=clock, conversations="serial", visibility_s=5400)
+
+
+async def test_a_serial_conversation_goes_on_while_a_task_waits_for_its_answer() -> None:
+    """The question gives up the place; the turn of the answer takes another one, and loads anew."""
+    seen: list[Any] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        said = await ctx.load_context() or []
+        await ctx.update_context([*said, ctx.user_text])
+        if ctx.user_text == "asks":
+            await ctx.ask("Which?", timeout_s=3600)
+            said = await ctx.load_context() or []
+            seen.append(said)
+            await ctx.update_context([*said, "answered"])
+        await ctx.complete()
+
+    bench = serial_bench(handle, ManualClock())
+    storage = bench.storage
+    asks = await bench.send("asks")
+    await bench.work()
+    other = await bench.send("other")
+    await bench.work()
+    assert (await bench.head(other)).state == S.TASK_STATE_COMPLETED
+    assert not (await line_of(storage, "ctx")).places
+    await bench.follow_up(await bench.head(asks), "a")
+    assert len((await line_of(storage, "ctx")).places) == 1
+    await bench.work()
+    assert (await bench.head(asks)).state == S.TASK_STATE_COMPLETED
+    assert not (await line_of(storage, "ctx")).places
+    assert seen == [["asks", "other"]]
+    assert (await storage.contexts.find("ctx")).value == ["asks", "other", "answered"]
+
+
+async def test_the_end_of_a_questions_time_takes_a_place_in_a_serial_conversation() -> None:
+    """As the turn of an answer does."""
+    ended: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.ask("Which?", timeout_s=60)
+        except WaitTimeoutError:
+            ended.append("late")
+        await ctx.complete()
+
+    clock = ManualClock()
+    bench = serial_bench(handle, clock)
+    task = await bench.send("asks")
+    await bench.work()
+    clock.advance(61)
+    await Sweeper(bench.storage, bench.operations, clock=clock).sweep()
+    assert len((await line_of(bench.storage, "ctx")).places) == 1
+    await bench.work()
+    assert ((await bench.head(task)).state, ended) == (S.TASK_STATE_COMPLETED, ["late"])
+    assert not (await line_of(bench.storage, "ctx")).places
+
+
+async def test_a_task_has_a_snapshot_once_its_code_is_over() -> None:
+    """While the code waits its records are read in the log; a snapshot before it stays."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("x" * 30_000, ctx.message_id)
+        await ctx.emit_text_artifact("x" * 30_000, f"{ctx.message_id}2")
+        await ctx.emit_text_artifact("x" * 30_000, f"{ctx.message_id}3")
+        if ctx.history:
+            answer = await ctx.ask("Which?")
+            await ctx.complete(answer.text)
+        else:
+            await ctx.request_input("And?")
+
+    stand, head = await run(handle)
+    await stand.bench.follow_up(head, "more", message_id="more")
+    head = await stand.work()
+    assert head.turn.asks
+    before = head.snapshot.version
+    assert 0 < before < head.turn.base
+    head = await answered(stand, "a")
+    assert (head.state, head.snapshot.version) == (S.TASK_STATE_COMPLETED, head.version)
+    assert await finals(stand) == ["a"]
