@@ -93,7 +93,7 @@ class _AuthorLines(logging.Handler, Watch):
 
     def began(self, log: Log) -> None:
         head = log.head
-        turns = [record.version for record in log.records if _opening(record) is not None]
+        turns = [record.version for record in log.records if record.opens_turn]
         self._numbers[head.task_id, head.turn.number] = 1 + turns.index(head.turn.number)
 
     def ended(self, log: Log, head: Head) -> None:

@@ -177,7 +177,8 @@ class TaskRow:
         if overdue_cancel(head, now_ms=now_ms):
             notes = ["a cancel that has not ended it"]
         if not head.turn.is_open:
-            return notes
+            has_time = head.turn.asks and head.due_at is not None and head.cancel is None
+            return [*notes, f"waits for an answer until {iso(head.due_at)}"] if has_time else notes
         released = head.turn.released
         waited = "" if since is None else f" for {age(now_ms - since)}"
         if head.turn.parked == ASLEEP:
@@ -202,7 +203,8 @@ class TaskRow:
 
         That is at most `LATE_MS` where it runs.
         """
-        late_ms = LATE_MS if self.head.turn.parked == ASLEEP else 0
+        is_swept = self.head.turn.parked == ASLEEP or self.head.turn.asks
+        late_ms = LATE_MS if is_swept else 0
         return self.head.due_at is not None and self.head.due_at + late_ms < now_ms
 
     def cells(self, now_ms: int) -> dict[str, Cell]:

@@ -86,6 +86,8 @@ def facts(shown: Timeline) -> Iterator[_Fact]:
         yield _Fact(name="why", text=reason, is_bad=shown.state in ("failed", "rejected"))
     if shown.question:
         yield _Fact(name="asks", text=shown.question)
+    if head.turn.asks and not head.is_terminal:
+        yield _Fact(name="waits", text=_waits_for_answer(shown))
     yield _Fact(name="caller", text=_caller(shown))
     if shown.asked.line:
         yield _Fact(name="asked", text=shown.asked.line)
@@ -281,17 +283,31 @@ def _starts(shown: Timeline) -> str:
     return ", ".join(said)
 
 
+def _waits_for_answer(shown: Timeline) -> str:
+    """Return since when the agent's code waits for its client, until when, and what ends that."""
+    head, now = shown.head, shown.looked_at
+    text = (
+        f"for an answer since {_ago(head.status_at, now)}; its code goes on with the next message"
+    )
+    if head.due_at is None or head.cancel is not None:
+        return text
+    return f"{text}, or without one at {_ago(head.due_at, now)}"
+
+
 def _due(shown: Timeline, due_at: int) -> str:
     """Return when the sweeper looks at the task, and what that time is."""
     now, is_asleep = shown.looked_at, shown.asleep_until is not None
+    is_swept = is_asleep or shown.head.turn.asks  # once a minute
     text = _ago(due_at, now)
     if shown.head.cancel is not None:
         text += ", the deadline of its cancel"
     elif is_asleep:
         text += ", the end of its sleep"
+    elif shown.head.turn.asks:
+        text += ", the end of the time for an answer"
     elif shown.holder is not None and shown.holder.lease_until is not None:
         text += ", the end of its worker's lease"
-    is_late = due_at + (LATE_MS if is_asleep else 0) < now
+    is_late = due_at + (LATE_MS if is_swept else 0) < now
     return f"{text}: overdue, the sweeper was to look" if is_late else text
 
 
