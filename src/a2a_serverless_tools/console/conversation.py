@@ -78,17 +78,9 @@ class _Entry:
         return PER_PART + (0 if self.content is None else size_of(self.content.parts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
-    """A page of a conversation, and its place in all of it."""
-
-    said: tuple[_Entry, ...]
-    window: Window[_Entry]
-
-
 async def conversation(
     seen: Timeline, place: Place, which: LogFilter, show: Show, *, since: int = 0
-) -> Conversation:
+) -> Window[_Entry]:
     """Return a page of the conversation of a task, as far as its log can be read.
 
     What a restart has taken back is not in it: a line says which attempt was discarded, and the
@@ -106,7 +98,7 @@ async def conversation(
             await show(content)
             one, left = await asyncio.to_thread(_with_parts, one, content, left - PER_PART)
         said.append(one)
-    return Conversation(said=tuple(said[::-1]), window=shown)
+    return replace(shown, entries=said[::-1])
 
 
 def content_of(seen: Timeline, entry_id: str) -> Content | None:

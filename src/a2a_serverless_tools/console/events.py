@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from a2a.types import TaskStatusUpdateEvent
@@ -49,7 +49,7 @@ class _Row:
 
     kind: _Kind
     key: Key
-    at: int | None = None
+    at: int | None
     changed: int
     """The newest version that has changed what is shown."""
     source: Record | Event | None = None
@@ -59,6 +59,17 @@ class _Row:
     discards: tuple[_Row, ...] = ()
     """The events that an attempt takes back."""
     is_discarded: bool = False
+    cursor: str = ""
+    text: str = ""
+    """What a page shows of an event: JSON."""
+    is_cut: bool = False
+    is_same: bool = False
+    """The browser has it as it is: its place alone is sent."""
+
+    @property
+    def id(self) -> str:
+        """Return what names it on a page."""
+        return f"v{self.key[0]}-{self.key[1]}"
 
     @property
     def size(self) -> int:
@@ -76,31 +87,10 @@ class _Row:
         return None if self.source is None else copied(self.source)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
-    """A row as a page shows it."""
-
-    row: _Row
-    id: str
-    cursor: str = ""
-    text: str = ""
-    is_cut: bool = False
-    is_same: bool = False
-    """The browser has it as it is: its place alone is sent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
-    """A page of events, the newest first, and its place among all."""
-
-    lines: tuple[_Line, ...]
-    window: Window[_Row]
-
-
 async def events(
     seen: Timeline, place: Place, which: LogFilter, show: Show, *, since: int = 0
-) -> Events:
-    """Return a page of the events of a task, as far as its log can be read.
+) -> Window[_Row]:
+    """Return a page of the events of a task, the newest first, as far as its log can be read.
 
     Borders between attempts are shown if all events are. `since` is the version of which the
     browser has this page; 0: none.
@@ -112,21 +102,16 @@ async def events(
         return _json(row.event(fold))
 
     shown = await asyncio.to_thread(window, rows, place, which, text_of)
-    lines: list[_Line] = []
-    for row in reversed(shown.entries):
-        line = _Line(row=row, id=f"v{row.key[0]}-{row.key[1]}", is_same=row.changed <= since)
-        event = None if line.is_same else row.event(fold)
+    for row in shown.entries:
+        row.is_same = row.changed <= since
+        event = None if row.is_same else row.event(fold)
         if event is not None:
             await show(event)
             without_signatures(event)
             text = _json(event)
-            cursor = str(Cursor(*row.key, seen.tag))
-            is_cut = len(text) > MOST_OF_AN_EVENT
-            line = _Line(
-                row=row, id=line.id, cursor=cursor, text=text[:MOST_OF_AN_EVENT], is_cut=is_cut
-            )
-        lines.append(line)
-    return Events(lines=tuple(lines), window=shown)
+            row.cursor = str(Cursor(*row.key, seen.tag))
+            row.text, row.is_cut = text[:MOST_OF_AN_EVENT], len(text) > MOST_OF_AN_EVENT
+    return replace(shown, entries=shown.entries[::-1])
 
 
 def _json(event: Event | None) -> str:
