@@ -134,6 +134,10 @@ model: $(VENV)/.stamp ## every interleaving at length, and what each guard is go
 bench-storage: $(VENV)/.stamp emulators ## what the storage costs, on DynamoDB Local
 	$(BIN)/python -m benchmarks.storage
 
+.PHONY: bench-races
+bench-races: $(VENV)/.stamp emulators ## a commit beside renewals and new webhooks, on DynamoDB Local
+	$(BIN)/python -m benchmarks.races
+
 .PHONY: bench-stream
 bench-stream: $(VENV)/.stamp emulators ## commit to client, here and on the official SDK's server
 	$(BIN)/python -m benchmarks.stream

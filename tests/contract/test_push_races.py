@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,15 +14,19 @@ from typing import Any
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
+from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import (
     ConcurrencyError,
     InvalidArgumentError,
     TaskNotFoundError,
     UnavailableError,
 )
+from a2a_serverless.storage.changes import MOST, pause_after
 from a2a_serverless.storage.deletion import delete_task
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.table import Item, Range, Write
 from a2a_serverless.storage.webhooks import _PUTS
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.fold import LAST
@@ -235,6 +241,63 @@ async def test_a_commit_is_before_the_cursor_or_delivered(database: Database) ->
     assert len({tuple(race.order) for race in races}) == INTERLEAVINGS
     cursors = {race.put["a"] for race in races}
     assert len(cursors) > 3
+
+
+class InTurns(MemoryTable):
+    """Dictionaries whose requests take as long as a seed says."""
+
+    random = random.Random(7)  # noqa: S311 - a seeded schedule
+
+    async def _pass(self) -> None:
+        for _ in range(self.random.randrange(1, 9)):
+            await asyncio.sleep(0)
+
+    async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
+        await self._pass()
+        async for page in super().query(wanted):
+            yield page
+
+    async def write(self, *writes: Write, exactly: bool = False) -> None:
+        await self._pass()
+        await super().write(*writes, exactly=exactly)
+
+
+async def test_a_worker_wins_against_any_number_of_puts() -> None:
+    """Its commits are tried again at once, and puts that have lost wait: both get on.
+
+    The most that a commit loses in a row is far below the tries that it has.
+    """
+    clock = SystemClock()
+    storage = DurableStorage(InTurns(INDEXES), scope=new_scope(), clock=clock)
+    head = (await storage.open_task("ctx", request())).head
+    lost: list[int] = []
+    stored = Counter[int]()
+
+    async def put(number: int) -> None:
+        while True:
+            await storage.webhooks.put(config(head.task_id, f"c{number}"))
+            stored[number] += 1
+
+    async def commit() -> None:
+        for attempt in range(1, MOST + 1):
+            now = await storage.head(head.task_id)
+            assert now is not None
+            try:
+                await storage.commit(now, PIECE)
+            except ConcurrencyError:
+                await pause_after(clock, attempt)
+            else:
+                lost.append(attempt - 1)
+                return
+        pytest.fail(f"lost {MOST} races behind {len(lost)} commits")
+
+    putters = [asyncio.ensure_future(put(number)) for number in range(8)]
+    while len(lost) < 300 or len(stored) < len(putters):
+        await commit()
+    for putter in putters:
+        putter.cancel()
+    await asyncio.gather(*putters, return_exceptions=True)
+    assert max(lost) < 16  # puts that try again at once make it lose 19
 
 
 # -- faults ------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ T = TypeVar("T")
 V = TypeVar("V", Head, Push)
 
 MOST: Final = 200
-"""How often a change is tried while others change its value. Of those that try at the same time one
-succeeds each time, so that the pauses between need not grow."""
+"""How often a change, or a commit, is tried while others change its value. Of those that try at the
+same time one succeeds each time, so that the pauses between need not grow."""
 _AT_ONCE: Final = 5
 """The first of those tries, which follow one another without a pause."""
 
@@ -56,6 +56,12 @@ class Change(Generic[T]):
         self.before = self.read(item)
         mark = getattr(self.before, "mark", None)
         return mark is not None and mark == getattr(self.after, "mark", None)
+
+
+async def pause_after(clock: Clock, attempt: int) -> None:
+    """Wait after the attempt that has lost to another writer, from the fifth on."""
+    if attempt >= _AT_ONCE:
+        await clock.sleep(pause_s(1))
 
 
 def marked(value: V) -> V:
@@ -107,7 +113,6 @@ async def change(
                 return
         else:
             return
-        if attempt >= _AT_ONCE:
-            await clock.sleep(pause_s(1))
+        await pause_after(clock, attempt)
     msg = f"Others have changed {writes[-1].key.PK} {MOST} times in a row; try again."
     raise UnavailableError(msg)

@@ -31,6 +31,7 @@ from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import correlation_id
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.activity import process_name
+from a2a_serverless.storage.changes import MOST, pause_after
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.tasks.attempts import (
     RefusalDecision,
@@ -53,8 +54,6 @@ Merged: TypeAlias = Callable[[], Awaitable[ContextWrite]]
 
 logger = logging.getLogger(__name__)
 
-MAX_REBASES: Final = 16
-"""Tries of a write by the turn's owner, each on the newer HEAD that another writer has made."""
 CLAIM_AFTER_S: Final = 1.0
 """Seconds for which an agent may emit nothing before the heartbeat claims its turn."""
 AGAIN_S: Final = 5.0
@@ -72,7 +71,7 @@ again, and a delivery without renewal counts as lost (before another worker can 
 the lease waits `GRACE_S` for a renewal under way: a little longer than a request's read time-out.
 A delivery is kept for at least `MIN_S`, because 0 seconds would give it back."""
 
-_LOST: Final = f"The turn's write lost {MAX_REBASES} races."
+_LOST: Final = f"The turn's write lost {MOST} races."
 _OVER: Final = "The turn is over, or its task is gone."
 _NOT_POLLED: Final = "Turns not watched"
 
@@ -266,12 +265,13 @@ class Lease:
                 alone in its process and would not.
             UnavailableError: too many races were lost.
         """
-        for _ in range(MAX_REBASES):
+        for attempt in range(1, MOST + 1):
             try:
                 # By a commit of its own, before the agent runs: whatever the other attempt still
                 # writes is refused from here on.
                 return await self._commit_on(read.head, Commit())
             except ConcurrencyError:
+                await pause_after(self.storage.clock, attempt)
                 newer = await self.storage.read(self.params.task_id, is_whole=False)
             if newer is None:  # deleted or expired: the read is consistent, so it is not just late
                 raise TurnFinishedError(_OVER)
@@ -294,7 +294,7 @@ class Lease:
             StaleStateError: the conversation's state has changed since it was loaded.
             InvalidArgumentError, UnavailableError: as `DurableStorage.commit`.
         """
-        for _ in range(MAX_REBASES):
+        for attempt in range(1, MOST + 1):
             if wanted is None and not self.must_claim:
                 return
             # Asked before every try: the delivery may be lost while others win the race.
@@ -304,6 +304,7 @@ class Lease:
             try:
                 await self._commit_on(seen, wanted or Commit())
             except ConcurrencyError as lost:  # also if the heartbeat has claimed on a newer HEAD
+                await pause_after(self.storage.clock, attempt)
                 # Checked before the next try: no commit goes to a turn that another attempt owns.
                 head = self._checked(await self.storage.head(self.params.task_id))
                 is_same = head.mark == seen.mark
