@@ -20,6 +20,7 @@ from a2a_serverless.tasks.entries import Caller, copied
 from a2a_serverless.tasks.fold import LAST, Cursor, incarnation_tag
 from a2a_serverless.tasks.head import ASLEEP, Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_id
+from a2a_serverless.tasks.questions import ID_FIELD
 from a2a_serverless.tasks.turns import turns_of
 from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import executor_of, load_agent, what_is
@@ -135,6 +136,36 @@ class AgentBench:
         if points.is_late and not self._now(head).is_terminal:
             self._work(head, points, agent, cancels_first=True)
         return self._process.run(self._seen(head, points, caller))
+
+    def answer(
+        self, run: Run, said: Said | Mapping[str, Said] | None, *, kill_after: When | None = None
+    ) -> Run:
+        """Answer what a task has asked by `ctx.ask`; return it when its next turn is over.
+
+        >>> run = bench.answer(bench.send("Pay it"), "from account b")
+        >>> run = bench.answer(run, {"day": "Friday", "hour": "noon"})
+        >>> late = bench.answer(bench.send("Book a table"), None)
+
+        Args:
+            run: the task's last run.
+            said: the answer to all questions, or answers by the ids of their questions. None: there
+                is no answer. Then the clock moves to the end of the time of the first one.
+            kill_after: as for `send`.
+
+        Raises:
+            ValueError: None was given, and no question has a `timeout_s`.
+        """
+        if isinstance(said, Mapping):
+            said = [part for name, one in said.items() for part in _parts_of(name, one)]
+        if said is not None:
+            return run.reply(said, kill_after=kill_after)
+        due_at = self._now(run.head).due_at
+        if due_at is None:
+            raise ValueError("No question of the task has a `timeout_s`: it waits on.")
+        self._process.run(self._wake(due_at))
+        head, points = self._now(run.head), self._points("no answer", kill_after=kill_after)
+        self._work(head, points, self._made(), cancels_first=False)
+        return self._process.run(self._seen(head, points, Caller(run.user, run.tenant)))
 
     def cancel(self, run: Run) -> Run:
         """Cancel a task that waits for a message; return it as it is then.
@@ -254,7 +285,7 @@ class AgentBench:
             self._process.turn(self._made(), points)
 
     async def _wake(self, due_at: int) -> None:
-        """Let time pass up to the end of a sleep; then the sweeper wakes its turn."""
+        """Let time pass to the end of a sleep or of a question's time; then the sweeper looks."""
         await self.clock.pass_time((due_at - self.clock.now_ms() + 1) / 1000)
         await Sweeper(self._backends.storage, self._queue, clock=self.clock).sweep()
 
@@ -281,6 +312,14 @@ class AgentBench:
             head=tail.head,
             bench=self,
         )
+
+
+def _parts_of(question: str, said: Said) -> list[Part]:
+    """Return an answer's parts, which name its question."""
+    parts = [copied(part) for part in _message(said).parts]
+    for part in parts:
+        part.metadata.update({ID_FIELD: question})
+    return parts
 
 
 def _request(

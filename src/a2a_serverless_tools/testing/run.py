@@ -13,6 +13,7 @@ from a2a_serverless.tasks.entries import StepId, data_of
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.progress import Progress, progress_in
+from a2a_serverless.tasks.questions import question_texts
 from a2a_serverless.tasks.usage import Usage, total
 from a2a_serverless.worker.context import HistoryMessage, history_message
 from a2a_serverless.worker.files import FileInfo, files_of
@@ -101,6 +102,14 @@ class Run:
     def text(self) -> str:
         """Return the text of the status message: a question, an answer, a reason."""
         return "\n".join(get_text_parts(self.task.status.message.parts))
+
+    @property
+    def questions(self) -> dict[str, str]:
+        """Return the texts of what `ctx.ask` has asked, by the ids of the questions.
+
+        >>> assert bench.send("Book a table").questions == {"day": "Which day?"}
+        """
+        return dict(question_texts(self.task.status.message.parts))
 
     @property
     def artifacts(self) -> dict[str, SeenArtifact]:

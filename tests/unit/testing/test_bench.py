@@ -17,7 +17,7 @@ from a2a.server.events import EventQueue
 from a2a.types import Message, Part, Role, TaskArtifactUpdateEvent, TaskState
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.worker import FinalError, Retry, TaskContext, Worker
+from a2a_serverless.worker import FinalError, Retry, TaskContext, WaitTimeoutError, Worker
 from a2a_serverless_tools.testing import AgentBench, StuckError, file_part, step
 from a2a_serverless_tools.testing.bench import AgentSource
 from a2a_serverless_tools.testing.fixtures import MakeBench
@@ -557,3 +557,48 @@ def test_a_setting_that_does_not_exist_is_refused() -> None:
     """A name that is no setting is an error, not a silent default."""
     with pytest.raises(ValueError, match="attempts"):
         AgentBench(Counting, attempts=1)
+
+
+class Host(Worker):
+    """Asks two questions at once, and one that nobody has to answer."""
+
+    def __init__(self, ran: list[str]) -> None:
+        self.ran = ran
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.step("plan", self.ran.append, "plan")
+        day, hour = await ctx.gather(ctx.ask("Day?", id="day"), ctx.ask("Hour?", id="hour"))
+        await ctx.step("book", self.ran.append, f"{day.text} {hour.text}")
+        try:
+            await ctx.ask("Sure?", timeout_s=3600)
+        except WaitTimeoutError:
+            await ctx.complete("late")
+        else:
+            await ctx.complete("sure")
+
+
+def test_questions_are_answered_by_their_ids() -> None:
+    """All by one text, each by its id, a part of them, and none in time; also behind a kill."""
+    ran: list[str] = []
+    with AgentBench(lambda: Host(ran)) as bench:
+        run = bench.send("a table", kill_after=step("ctx.ask", key="day"))
+        assert run.questions == {"day": "Day?", "hour": "Hour?"}
+        run = bench.answer(run, {"hour": "noon"})
+        assert run.questions == {"day": "Day?"}
+        run = bench.answer(run, {"day": "Friday"}, kill_after=step("book"))
+        assert (run.questions, run.attempts) == ({"#1": "Sure?"}, 2)
+        run = bench.answer(run, None)
+        assert (run.state, run.artifacts["final-answer"].text) == ("completed", "late")
+        assert ran == ["plan", "Friday noon"]
+        ran.clear()
+        run = bench.answer(bench.answer(bench.send("a table"), "any"), "yes")
+        assert run.artifacts["final-answer"].text == "sure"
+        assert ran == ["plan", "any any"]
+
+
+def test_a_question_without_a_time_has_no_end() -> None:
+    """The sentence says so, and the task waits on."""
+    with AgentBench(lambda: Host([])) as bench:
+        run = bench.send("a table")
+        with pytest.raises(ValueError, match="No question of the task has a `timeout_s`"):
+            bench.answer(run, None)
