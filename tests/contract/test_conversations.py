@@ -8,11 +8,16 @@ from dataclasses import replace
 import pytest
 
 from a2a_serverless.errors import ConversationFullError
-from a2a_serverless.storage.conversation import forget_line, line_of, pass_on, take_place
+from a2a_serverless.storage.conversation import (
+    conversation_queue,
+    forget_queue,
+    join_queue,
+    start_next_turn,
+)
 from a2a_serverless.storage.deletion import count_data, delete_context, delete_data
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task, canceled
-from a2a_serverless.storage.layout import line_item
+from a2a_serverless.storage.layout import conversation_queue_key
 from a2a_serverless.storage.table import key_of
 from a2a_serverless.tasks.conversation import MOST_WAITING
 from a2a_serverless.tasks.head import Head
@@ -43,7 +48,7 @@ async def opened(storage: DurableStorage, context_id: str = "talk") -> Head:
 
 
 async def places(storage: DurableStorage) -> list[str]:
-    return [place.task_id for place in (await line_of(storage, "talk")).places]
+    return [place.task_id for place in (await conversation_queue(storage, "talk")).positions]
 
 
 async def test_each_accepted_message_has_a_place(serial: DurableStorage) -> None:
@@ -79,7 +84,7 @@ async def test_an_ending_gives_up_the_place_and_wakes_the_next(
         await serial.commit(current, canceled(current))
         assert await places(serial) == [later.task_id for later in heads[number + 1 :]]
         assert [woken.task_id for woken in sent] == [h.task_id for h in heads[1 : number + 2]]
-    item = await serial.table.get(line_item(serial.scope.digest, "talk"))
+    item = await serial.table.get(conversation_queue_key(serial.scope.digest, "talk"))
     assert item is not None
     assert item.keys() == {"PK", "SK", "expires_at", "scope_key", "status_key"}
 
@@ -104,7 +109,7 @@ async def test_two_processes_wake_a_turn_once(serial: DurableStorage, sent: list
     first, second = await opened(serial), await opened(serial)
     assert await serial.park(first, "conversation")
     assert await serial.park(second, "conversation")
-    await asyncio.gather(*(pass_on(serial, "talk") for _ in range(5)))
+    await asyncio.gather(*(start_next_turn(serial, "talk") for _ in range(5)))
     assert [(head.task_id, head.turn.sends) for head in sent] == [(first.task_id, 1)]
 
 
@@ -122,17 +127,17 @@ async def test_a_deleted_conversation_has_no_line(serial: DurableStorage) -> Non
     """Its item is deleted with the tasks."""
     await opened(serial)
     await delete_context(serial, "talk")
-    assert await serial.table.get(line_item(serial.scope.digest, "talk")) is None
+    assert await serial.table.get(conversation_queue_key(serial.scope.digest, "talk")) is None
 
 
 async def test_a_late_worker_makes_no_line_of_a_deleted_task(serial: DurableStorage) -> None:
     """It has read HEAD before the deletion, and takes a place after it: none is stored."""
     head = await opened(serial)
     await delete_context(serial, "talk")
-    assert (await take_place(serial, head)).places == ()
-    assert await serial.table.get(line_item(serial.scope.digest, "talk")) is None
+    assert (await join_queue(serial, head)).positions == ()
+    assert await serial.table.get(conversation_queue_key(serial.scope.digest, "talk")) is None
     again = await opened(serial)
-    place = (await take_place(serial, again)).places[-1]
+    place = (await join_queue(serial, again)).positions[-1]
     assert place.task_id == again.task_id
 
 
@@ -144,13 +149,13 @@ async def test_a_purge_finds_the_line_of_a_conversation(serial: DurableStorage) 
     while not (await delete_data(serial)).is_done:
         pass
     assert (await count_data(serial)).is_nothing
-    assert await serial.table.get(line_item(serial.scope.digest, "talk")) is None
+    assert await serial.table.get(conversation_queue_key(serial.scope.digest, "talk")) is None
 
 
 async def test_a_line_is_stored_as_long_as_its_tasks(serial: DurableStorage) -> None:
     """The one that was created last says how long."""
     made = await serial.open_task("talk", request("go"), ttl_s=60)
-    item = await serial.table.get(line_item(serial.scope.digest, "talk"))
+    item = await serial.table.get(conversation_queue_key(serial.scope.digest, "talk"))
     assert item is not None
     assert item["expires_at"] * 1000 == made.head.expires_at
 
@@ -159,6 +164,6 @@ async def test_a_turn_whose_line_is_lost_is_woken(serial: DurableStorage, sent: 
     """It takes a place again when a worker receives it."""
     head = await opened(serial)
     left = await serial.park(head, "conversation")
-    assert await forget_line(serial, "talk")
-    await pass_on(serial, "talk", waiting=left)
+    assert await forget_queue(serial, "talk")
+    await start_next_turn(serial, "talk", waiting=left)
     assert [each.task_id for each in sent] == [head.task_id]

@@ -16,7 +16,7 @@ from a2a_serverless.errors import (
     UnavailableError,
     UnreadableTaskError,
 )
-from a2a_serverless.storage.conversation import line_of
+from a2a_serverless.storage.conversation import conversation_queue
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
@@ -117,8 +117,8 @@ async def test_places_in_a_conversation_under_faults(storage: DurableStorage, cl
     for number in range(15):
         heads.append((await storage.open_task("talk", request())).head)
         assert await cancel_task(storage, heads[number])
-        line = await line_of(storage, "talk")
-        assert [place.task_id for place in line.places] == [
+        line = await conversation_queue(storage, "talk")
+        assert [place.task_id for place in line.positions] == [
             head.task_id for head in heads[number + 1 :]
         ]
 

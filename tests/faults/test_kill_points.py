@@ -459,13 +459,13 @@ CASES = {
         ),
         Case(
             name="turn ended, not passed on",
-            point="before-pass-on:1",
+            point="before-next-turn:1",
             flow=passing_on,
             settings=SERIAL,
         ),
         Case(
             name="next turn woken, not sent",
-            point="after-wake:1",
+            point="after-requeue:1",
             flow=waking,
             settings={**SERIAL, "A2A_WAITING_S": "1"},
         ),

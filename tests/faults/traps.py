@@ -42,8 +42,8 @@ POINTS: Final = frozenset(
         "between-commits",  # worker: some of the attempt is committed, the next batch is not
         "before-ack",  # worker: all is committed, the message is still in the queue
         "after-leave",  # worker: a turn is left for another of its conversation, its message is not
-        "before-pass-on",  # any: a turn is left or has ended, its conversation is not passed on
-        "after-wake",  # any: the next turn is woken, its operation is not sent
+        "before-next-turn",  # any: a turn is left or has ended, its conversation is not passed on
+        "after-requeue",  # any: the next turn is woken, its operation is not sent
         "after-hand-over",  # worker: a turn is left at a record, its copy is not sent
         "blobs-deleted",  # deletion: a task is fenced, its files are deleted and its items are not
         "items-deleted",  # deletion: a task's items are deleted, its HEAD is not

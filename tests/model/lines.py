@@ -26,7 +26,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.queues.fifo import FifoQueue, send_copy
 from a2a_serverless.storage import layout
-from a2a_serverless.storage.conversation import line_of, pass_on, take_place
+from a2a_serverless.storage.conversation import conversation_queue, join_queue, start_next_turn
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.endings import cancel_task
@@ -64,7 +64,7 @@ MOST_SENDS = 5
 ENDED = (TurnFinishedError, TaskNotFoundError, TaskTerminalStateError)
 COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED), archive=True)
 
-looks_again = passes_on_again = pass_on
+looks_again = passes_on_again = start_next_turn
 """What a worker does after it has left a turn, and when it drops a delivery: two guards."""
 
 
@@ -144,9 +144,9 @@ async def worker(desk: Desk, delivery: Delivery, is_late: bool) -> Next:  # noqa
 async def _starts(storage: DurableStorage, head: Head) -> StartDecision:
     if not head.is_serial:
         return StartDecision.RUN
-    started = on_start(head, (await line_of(storage, head.context_id)).places)
+    started = on_start(head, (await conversation_queue(storage, head.context_id)).positions)
     if started is StartDecision.JOIN:
-        return on_start(head, (await take_place(storage, head)).places)
+        return on_start(head, (await join_queue(storage, head)).positions)
     return started
 
 

@@ -393,7 +393,7 @@ GUARDS = (
     Guard(
         name="line-passes-on",
         does="who ends a turn wakes the next one of its conversation",
-        without=_off(PROMPT, (f"{_LINES}.pass_on", _nothing)),
+        without=_off(PROMPT, (f"{_LINES}.start_next_turn", _nothing)),
         breaks=WAITS,
     ),
     Guard(

@@ -292,7 +292,7 @@ ABOUT_NO_TASK = {
 """Actions of lines about processes, queues, keys, requests or many tasks; of `sweep_failed` the
 line of a whole round."""
 NAMED_BY_ITS_WORK = {
-    *("attempt", "pass_on_failed"),
+    *("attempt", "next_turn_failed"),
     *("spending_not_counted", "thread_left_behind"),
 }
 """Actions of lines that are only logged within the delivery of a turn, whose fields they have."""

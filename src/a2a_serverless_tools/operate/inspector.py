@@ -13,11 +13,11 @@ from google.protobuf.message import Message as AnyMessage
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import InlineLimits
-from a2a_serverless.storage.conversation import line_of
+from a2a_serverless.storage.conversation import conversation_queue
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.shares import ahead
 from a2a_serverless.storage.tail import Tail
-from a2a_serverless.tasks.conversation import Place
+from a2a_serverless.tasks.conversation import Position
 from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.fold import (
     Cursor,
@@ -163,10 +163,10 @@ async def in_line_of(storage: DurableStorage, head: Head) -> InLine | None:
     if head.turn.parked == "share":
         before = await ahead(storage, head, _MOST_BEFORE + 1)
         return replace(waits, before=before if before <= _MOST_BEFORE else None)
-    places = (await line_of(storage, head.context_id)).places
+    places = (await conversation_queue(storage, head.context_id)).positions
     if not places:
         return waits
-    own = next((at for at, place in enumerate(places, 1) if place == Place.of(head)), 0)
+    own = next((at for at, place in enumerate(places, 1) if place == Position.of(head)), 0)
     return replace(waits, first=places[0].task_id, place=own, places=len(places))
 
 

@@ -14,10 +14,10 @@ from a2a_serverless.errors import UnsupportedOperationError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import listing
-from a2a_serverless.storage.conversation import line_of, replaced
+from a2a_serverless.storage.conversation import conversation_queue, replaced
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
-from a2a_serverless.tasks.conversation import Place
+from a2a_serverless.tasks.conversation import Position
 from a2a_serverless.tasks.entries import Caller, ModelsUsed, Recorded, StatusChanged, StepId
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams, Uncounted
@@ -519,8 +519,8 @@ async def test_a_turn_that_waits_for_its_conversation_names_the_task(clock: Manu
     assert "waits for another turn of its conversation, for 0 s" in await stack.page("/queues")
     with pytest.raises(UnsupportedOperationError, match=re.escape(said)):
         await Acts(inspector).on_one("resend", "t", heads[2].scope)
-    line = await line_of(storage, "c")
-    after = line.without(Place.of(heads[0]), clock.now_ms())
+    line = await conversation_queue(storage, "c")
+    after = line.without(Position.of(heads[0]), clock.now_ms())
     await storage.table.write(replaced(storage, "c", line, after))
     (first,) = await inspector.timelines("b")
     assert what_holds(first).endswith("the first of its conversation: about to be woken")

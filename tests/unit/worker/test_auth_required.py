@@ -248,7 +248,7 @@ async def test_a_queue_that_is_away_leaves_the_next_turn_to_the_sweeper(
     credentials.here.set()
     await clock.pass_time(0.5)
     assert await working
-    assert [getattr(line, "action", "") for line in caplog.records] == ["pass_on_failed"]
+    assert [getattr(line, "action", "") for line in caplog.records] == ["next_turn_failed"]
     head = await bench.head(task)
     due_s = ((head.due_at or 0) - clock.now_ms()) / 1000
     assert (head.state, head.turn.is_open, due_s > 0) == (S.TASK_STATE_INPUT_REQUIRED, True, True)

@@ -12,7 +12,7 @@ import pytest
 from a2a_serverless.errors import ConversationFullError, RepeatedKeyError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.contexts import context_write
-from a2a_serverless.storage.conversation import line_of, pass_on
+from a2a_serverless.storage.conversation import conversation_queue, start_next_turn
 from a2a_serverless.storage.deletion import delete_context, delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
@@ -98,8 +98,8 @@ class Talk(Bench):
         await Sweeper(self.storage, self.operations).sweep()
 
     async def line(self, context_id: str = "ctx") -> list[str]:
-        line = await line_of(self.storage, context_id)
-        return [place.task_id for place in line.places]
+        line = await conversation_queue(self.storage, context_id)
+        return [place.task_id for place in line.positions]
 
     async def texts(self, *tasks: Head) -> list[str]:
         return [status_text(await self.task(task)) for task in tasks]
@@ -327,7 +327,7 @@ async def test_a_repeated_message_takes_no_second_place() -> None:
     assert len(await talk.line()) == 2
 
 
-@pytest.mark.parametrize("point", ["before-pass-on", "after-wake"])
+@pytest.mark.parametrize("point", ["before-next-turn", "after-requeue"])
 async def test_what_a_dead_process_has_not_passed_on_is_swept(
     point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,7 +405,7 @@ async def test_a_turn_that_waits_for_a_share_keeps_its_conversation() -> None:
     assert await talk.storage.park(first, "share")
     assert await talk.storage.park(second, "conversation")
     await talk.clock.pass_time(2 * 3600)
-    await pass_on(talk.storage, "ctx")
+    await start_next_turn(talk.storage, "ctx")
     assert await talk.line() == [first.task_id, second.task_id]
 
 

@@ -12,7 +12,7 @@ from a2a.types import Part, SendMessageRequest
 from pydantic import BaseModel
 
 from a2a_serverless.errors import TaskNotAcceptingMessagesError
-from a2a_serverless.storage.conversation import line_of
+from a2a_serverless.storage.conversation import conversation_queue
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker import Answer, TaskContext, WaitTimeoutError, WrongAnswerError
@@ -698,12 +698,12 @@ async def test_a_serial_conversation_goes_on_while_a_task_waits_for_its_answer()
     other = await bench.send("other")
     await bench.work()
     assert (await bench.head(other)).state == S.TASK_STATE_COMPLETED
-    assert not (await line_of(storage, "ctx")).places
+    assert not (await conversation_queue(storage, "ctx")).positions
     await bench.follow_up(await bench.head(asks), "a")
-    assert len((await line_of(storage, "ctx")).places) == 1
+    assert len((await conversation_queue(storage, "ctx")).positions) == 1
     await bench.work()
     assert (await bench.head(asks)).state == S.TASK_STATE_COMPLETED
-    assert not (await line_of(storage, "ctx")).places
+    assert not (await conversation_queue(storage, "ctx")).positions
     assert seen == [["asks", "other"]]
     assert (await storage.contexts.find("ctx")).value == ["asks", "other", "answered"]
 
@@ -725,10 +725,10 @@ async def test_the_end_of_a_questions_time_takes_a_place_in_a_serial_conversatio
     await bench.work()
     clock.advance(61)
     await Sweeper(bench.storage, bench.operations, clock=clock).sweep()
-    assert len((await line_of(bench.storage, "ctx")).places) == 1
+    assert len((await conversation_queue(bench.storage, "ctx")).positions) == 1
     await bench.work()
     assert ((await bench.head(task)).state, ended) == (S.TASK_STATE_COMPLETED, ["late"])
-    assert not (await line_of(bench.storage, "ctx")).places
+    assert not (await conversation_queue(bench.storage, "ctx")).positions
 
 
 async def test_a_task_has_a_snapshot_once_its_code_is_over() -> None:

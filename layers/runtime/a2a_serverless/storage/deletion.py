@@ -24,7 +24,7 @@ from a2a_serverless import faults
 from a2a_serverless.errors import ConditionFailedError, InvalidArgumentError, UnavailableError
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live
-from a2a_serverless.storage.conversation import forget_line, pass_on
+from a2a_serverless.storage.conversation import forget_queue, start_next_turn
 from a2a_serverless.storage.durable import DeletionBarriers, DurableStorage
 from a2a_serverless.storage.finding import stored
 from a2a_serverless.storage.table import (
@@ -136,7 +136,7 @@ async def delete_task(
     erased, _ = await _erase(storage, task_id, incarnation=head.incarnation)
     # The turns that stood behind it would otherwise wait for a sweep.
     if head.serial_from:
-        await pass_on(storage, head.context_id)
+        await start_next_turn(storage, head.context_id)
     return erased.tasks > 0
 
 
@@ -226,7 +226,7 @@ async def delete_data(
     states = 0
     for context in contexts:
         states += await storage.contexts.delete(context)
-        await forget_line(storage, context)
+        await forget_queue(storage, context)
     # An index may still name what is gone: that is nothing to delete.
     total = replace(total, contexts=states, items=total.items + len(acts))
     if not total.is_nothing:
@@ -448,9 +448,9 @@ class DeletionJob:
 
 
 async def delete_behind_barrier(storage: DurableStorage, head: Head) -> None:
-    """Delete a task that was stored behind a barrier, with the line of its context."""
+    """Delete a task that was stored behind a barrier, with the queue of its context."""
     await _erase(storage, head.task_id, incarnation=head.incarnation)
-    await forget_line(storage, head.context_id)
+    await forget_queue(storage, head.context_id)
 
 
 async def _scopes_of(storage: DurableStorage, principal: str) -> list[Scope]:

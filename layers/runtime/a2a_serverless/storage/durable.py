@@ -76,7 +76,7 @@ from a2a_serverless.tasks.blobs import (
     offload,
     refers,
 )
-from a2a_serverless.tasks.conversation import Place
+from a2a_serverless.tasks.conversation import Position
 from a2a_serverless.tasks.entries import (
     OFFLOAD_BYTES,
     Caller,
@@ -157,7 +157,7 @@ class Observer:
     """Is called by the process whose commit has ended a turn or a task: with HEAD before it, the
     commit as it is stored, and as it was wanted, which says why the task has failed."""
     send: Callable[[Head], Awaitable[None]] | None = None
-    """Sends the operation of a turn that was woken; None: this process has no queue."""
+    """Sends the operation of a turn that was requeued; None: this process has no queue."""
 
 
 class DeletionBarriers:
@@ -680,7 +680,7 @@ class DurableStorage:
         if head.next_turn and step.head.turn.number == head.next_turn:
             await conversation.begin(self, step.head)
         if not is_settled:
-            await conversation.pass_on(self, head.context_id)
+            await conversation.start_next_turn(self, head.context_id)
         if state is not None and state.replaced:  # not before: until now readers find it
             await self.contexts.forget(head.context_id, state.replaced)
         return step.head
@@ -703,11 +703,11 @@ class DurableStorage:
     async def _apply(self, before: Head, step: Step, body: bytes) -> bool:
         """Store a commit if HEAD is still `before`; `body` is its entries, encoded.
 
-        Return False if it has ended a turn whose conversation has to be passed on.
+        Return False if it has ended a turn whose conversation has to go on.
 
         Raises:
             ConcurrencyError, TaskNotFoundError: HEAD is another one, or gone.
-            ConversationFullError: there is no place in the line of the conversation.
+            ConversationFullError: there is no position in the queue of the conversation.
             InvalidArgumentError: the task has no room for the push configuration.
         """
         head = step.head
@@ -733,7 +733,7 @@ class DurableStorage:
         except ConditionFailedError as failed:
             await self._settle(step, failed.items)
             return not ends
-        return not ends or changes[-1].before.places == (Place.of(before),)
+        return not ends or changes[-1].before.positions == (Position.of(before),)
 
     async def _settle(self, step: Step, failed: Mapping[int, Item | None]) -> None:
         """Return if the refused commit was applied by an earlier, unanswered request; else raise.

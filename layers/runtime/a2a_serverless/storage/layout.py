@@ -99,13 +99,13 @@ def context_item(scope: str, context_id: str) -> Key:
     return Key(f"CONTEXT#{context_key(scope, context_id)}", CONTEXT)
 
 
-def line_item(scope: str, context_id: str) -> Key:
-    """Return the key of the line of a context's turns."""
+def conversation_queue_key(scope: str, context_id: str) -> Key:
+    """Return the key of the queue of a conversation's turns."""
     return context_item(scope, context_id)._replace(SK=LINE)
 
 
 def context_owner(scope: str, context_id: str, sort: str = CONTEXT) -> dict[str, str]:
-    """Return the attributes of a context's item, or its line, by which the index by scope finds it.
+    """Return the attributes of a context's state or queue by which the index by scope finds it.
 
     Its place is before every task's of the scope: no listing reads it.
     """

@@ -37,7 +37,12 @@ from a2a_serverless.queues.fifo import (
     send_copy,
     send_operation,
 )
-from a2a_serverless.storage.conversation import Line, found_in, pass_on, take_place
+from a2a_serverless.storage.conversation import (
+    ConversationQueue,
+    found_in,
+    join_queue,
+    start_next_turn,
+)
 from a2a_serverless.storage.endings import cancel_task, end_task, gave_up
 from a2a_serverless.storage.layout import LINE
 from a2a_serverless.storage.snapshots import take_snapshot
@@ -293,7 +298,7 @@ class Delivery:
             self._log(logging.INFO, "dropped", "Delivery dropped")
             if log is not None and log.head.serial_from:
                 # The process that ended or parked the turn may have died before it passed it on.
-                await pass_on(self._storage, log.head.context_id)
+                await start_next_turn(self._storage, log.head.context_id)
             return DONE
         if wanted is DeliveryDecision.GIVE_BACK:
             self._log(logging.WARNING, "needs_newer", f"Delivery given back: {_NEWER}")
@@ -351,8 +356,8 @@ class Delivery:
         found: Mapping[str, Item] | None = None
         if head.is_serial:
             started, found = await self._place_of(head)
-            if started is StartDecision.LEAVE:
-                return await self._stand_in_line(head)
+            if started is StartDecision.PARK:
+                return await self._wait_for_conversation(head)
         elif self._storage.is_serial and self._handle.sent_at > adapter.since:
             self._log(logging.WARNING, "no_place", _NO_PLACE)
         # After the conversation: a turn that may not begin yet takes no place from other callers.
@@ -502,24 +507,24 @@ class Delivery:
     async def _place_of(self, head: Head) -> tuple[StartDecision, Mapping[str, Item] | None]:
         """Return whether the turn has its conversation, and what is stored of that.
 
-        A turn that finds the line full runs beside it: the condition on the state parts them.
+        A turn that finds the queue full runs beside it: the condition on the state parts them.
         """
         found = await found_in(self._storage, head.context_id)
-        started = on_start(head, Line.of(found.get(LINE)).places)
+        started = on_start(head, ConversationQueue.of(found.get(LINE)).positions)
         if started is StartDecision.JOIN:
-            # Decided on the line as it is stored: others may have joined since it was read.
-            line = await take_place(self._storage, head)
-            return on_start(head, line.places), None
+            # Decided on the queue as it is stored: others may have joined since it was read.
+            queue = await join_queue(self._storage, head)
+            return on_start(head, queue.positions), None
         return started, found
 
-    async def _stand_in_line(self, head: Head) -> DeliveryOutcome:
+    async def _wait_for_conversation(self, head: Head) -> DeliveryOutcome:
         """Park a turn that waits for another one of its conversation, and acknowledge."""
         if not await self._storage.park(head, "conversation"):
             return again(0)  # HEAD has changed since it was read
         faults.point("after-leave")
         self._log(logging.INFO, "left", "Turn left until its conversation is free")
-        # The turn before it may have ended before this one was parked, and have woken nobody.
-        await pass_on(self._storage, head.context_id)
+        # The turn before it may have ended before this one was parked, and have requeued nobody.
+        await start_next_turn(self._storage, head.context_id)
         return DONE
 
     async def _admitted(self, head: Head) -> Head | None:

@@ -24,7 +24,7 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import MOST_AT_ONCE, FifoQueue, Handle, send_copies
 from a2a_serverless.storage import layout, shares
-from a2a_serverless.storage.conversation import line_of, pass_on
+from a2a_serverless.storage.conversation import conversation_queue, start_next_turn
 from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.finding import opened_at
 from a2a_serverless.storage.table import Item, Key
@@ -235,7 +235,7 @@ class Shares:
         if head is None or wanted is DeliveryDecision.DROP:
             # The process that ended or parked the turn may have died before it passed it on.
             if head is not None and head.serial_from:
-                await pass_on(storage, head.context_id)
+                await start_next_turn(storage, head.context_id)
             return _Sorted.MOVED
         if wanted is DeliveryDecision.QUARANTINE and self._quarantine is not None:
             # Sent before it is acknowledged: a crash in between sends it twice, under one
@@ -249,12 +249,12 @@ class Shares:
         if not may_park(head, params):
             return _Sorted.STAYS
         if head.is_serial:
-            line = await line_of(storage, head.context_id)
-            if on_start(head, line.places) is StartDecision.LEAVE:
+            queue = await conversation_queue(storage, head.context_id)
+            if on_start(head, queue.positions) is StartDecision.PARK:
                 is_left = await storage.park(head, "conversation") is not None
                 # The turn before it may have ended before this one was parked, and have woken
                 # nobody.
-                await pass_on(storage, head.context_id)
+                await start_next_turn(storage, head.context_id)
                 return _Sorted.MOVED if is_left else _Sorted.STAYS
         is_left = await self._left(storage, handle, head) is not None
         return _Sorted.MOVED if is_left else _Sorted.STAYS

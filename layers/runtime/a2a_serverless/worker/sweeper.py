@@ -37,7 +37,7 @@ from a2a_serverless.queues.batch import EventFunction, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, decode_message, send_copies
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.codec import live_head
-from a2a_serverless.storage.conversation import pass_on
+from a2a_serverless.storage.conversation import start_next_turn
 from a2a_serverless.storage.deletion import delete_behind_barrier
 from a2a_serverless.storage.durable import DeletionBarriers, DurableStorage
 from a2a_serverless.storage.endings import (
@@ -375,7 +375,7 @@ class Sweeper:
         if head.turn.parked:
             if head.turn.parked == "conversation":
                 # The process that ended the turn before it may have died before it passed it on.
-                await pass_on(log, head.context_id, waiting=head)
+                await start_next_turn(log, head.context_id, waiting=head)
             await log.postpone(
                 head,
                 due_at=self._clock.now_ms() + PARKED_MS[head.turn.parked],
