@@ -90,7 +90,7 @@ class Amounts:
     remains: int = 0
     """Counted alone: tasks and states that no reader finds any more: expired, or half deleted."""
     items: int = 0
-    """What else is counted: lines of conversations, also empty ones, and operators' acts on tasks.
+    """What else is counted: queues of conversations, also empty ones, and operators' acts on tasks.
 
     Of a deletion: the items of tasks, and those acts.
     """
