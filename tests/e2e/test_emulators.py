@@ -95,7 +95,7 @@ def test_sweep_finds_nothing_to_do_on_a_fresh_table(
     swept = run("sweep", "--once", env=environment(**provision({**emulators, **fresh_names})))
 
     assert swept.returncode == 0, swept.stderr
-    repairs = ("sent", "passed", "given up", "canceled", "failed", "woken", "left", "skipped")
+    repairs = ("sent", "passed", "given up", "canceled", "failed", "requeued", "parked", "skipped")
     names = (*repairs, "dead letters")
     assert swept.stdout == ", ".join(f"{name} 0" for name in names) + "\n"
 

@@ -115,12 +115,12 @@ def test_a_schedule_event_sweeps(
     clock.advance(61)
     assert function.handler(event_file("sweeper-schedule"), None) == {
         "sent": 1,
-        "woken": 0,
+        "requeued": 0,
         "passed": 0,
         "given_up": 0,
         "canceled": 0,
         "failed": 0,
-        "left": 0,
+        "parked": 0,
         "skipped": 0,
         "pushed": 0,
     }
@@ -158,7 +158,7 @@ def test_many_lost_turns_stand_in_line(
     lost = {open_task(function).task_id for _ in range(MOST_COPIES + 2)}
     clock.advance(61)
     counts = function.handler(event_file("sweeper-schedule"), None)
-    assert (counts["sent"], counts["left"], counts["failed"]) == (MOST_COPIES, 2, 0)
+    assert (counts["sent"], counts["parked"], counts["failed"]) == (MOST_COPIES, 2, 0)
     sqs, found = aws.client("sqs"), set()
     while answer := sqs.receive_message(QueueUrl=deployed.queue).get("Messages"):
         found |= {json.loads(message["Body"])["params"]["task_id"] for message in answer}

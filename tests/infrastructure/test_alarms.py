@@ -26,7 +26,7 @@ ALARMS = {
     "PushErrorsAlarm": "PushErrors",
     "StuckTasksAlarm": "StuckTurns",
     "TurnsGivenUpAlarm": "TurnsGivenUp",
-    "OldestTurnAlarm": "AgeOfLeftTurns",
+    "OldestTurnAlarm": "AgeOfLostTurns",
     "SendFailuresAlarm": "SendFailures",
     "SweepFailuresAlarm": "SweepFailures",
     "ServerErrorsAlarm": "5XXError",

@@ -37,7 +37,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.shares import Admitted, Shares
+from a2a_serverless.worker.shares import Admission, Shares
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.model.programs import (
     NOW_MS,
@@ -160,7 +160,7 @@ async def share(
     """Take a share, or leave the turn; claim it, and do what its start asks for."""
     office, handle = Office(desk, delivery.task), _handle(desk, delivery)
     shares, may_be = office.shares, is_late and may_park(head, handle.message.params)
-    admitted = await shares.admits(handle, head) if may_be else Admitted(head)
+    admitted = await shares.admits(handle, head) if may_be else Admission(head)
     if admitted.instead is not None:
         await handle.ack()
         params = admitted.instead.message.params

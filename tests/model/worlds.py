@@ -457,7 +457,7 @@ GUARDS = (
     Guard(
         name="share-sweeps",
         does="the sweeper wakes turns that no worker has seen in line",
-        without=_off(Lines(accepted=2, lags=True), (f"{_SWEEPER}.MOST_WOKEN", 0)),
+        without=_off(Lines(accepted=2, lags=True), (f"{_SWEEPER}.MOST_REQUEUED", 0)),
         breaks=WAITS,
     ),
     Guard(

@@ -72,7 +72,7 @@ def for_authors(*, verbose: bool) -> Iterator[Watch]:
 
 
 _WARNINGS: Final = {"retry_later", "push_failed", "cancel_forced"}
-_LEFT: Final = "turn_left"
+_PARKED: Final = "turn_parked"
 
 
 class _AuthorLines(logging.Handler, Watch):
@@ -110,7 +110,7 @@ class _AuthorLines(logging.Handler, Watch):
 
     def emit(self, record: logging.LogRecord) -> None:
         action = getattr(record, "action", "")
-        is_news = record.levelno >= logging.WARNING or action in _NEWS or action == _LEFT
+        is_news = record.levelno >= logging.WARNING or action in _NEWS or action == _PARKED
         if not (is_news or self._verbose):
             return
         try:
@@ -124,7 +124,7 @@ class _AuthorLines(logging.Handler, Watch):
         if action in _NEWS:
             about = f"{self._about(vars(record))}: " if hasattr(record, "task_id") else ""
             return Text(about + _short(printable(record.getMessage())), style=_NEWS[action])
-        if action == _LEFT:
+        if action == _PARKED:
             known = vars(record)
             how = left_at_record(str(known.get("reason")), known.get("until"))
             return Text(

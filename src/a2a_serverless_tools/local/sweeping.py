@@ -45,8 +45,8 @@ class _Round:
         swept = self.swept
         return (
             f"sent {swept.sent}, passed {swept.passed}, given up {swept.given_up}, "
-            f"canceled {swept.canceled}, failed {swept.failed}, woken {swept.woken}, "
-            f"left {swept.left}, skipped {swept.skipped}, dead letters {self.dead_letters}"
+            f"canceled {swept.canceled}, failed {swept.failed}, requeued {swept.requeued}, "
+            f"parked {swept.parked}, skipped {swept.skipped}, dead letters {self.dead_letters}"
         )
 
 

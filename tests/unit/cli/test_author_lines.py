@@ -124,7 +124,7 @@ def test_what_becomes_of_the_task(action: str, fields: dict[str, Any], says: str
 )
 def test_a_turn_that_is_left_at_a_record(reason: str, until: int, says: str) -> None:
     """It is told although it is no warning; what else an attempt says only if it is asked for."""
-    made = record("turn_left", reason=reason, until=until, records=2)
+    made = record("turn_parked", reason=reason, until=until, records=2)
     other = record("turn_ended")
     for each in (made, other):
         each.levelno = logging.INFO

@@ -659,7 +659,7 @@ async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock
         if wakes == "in 30 min":
             with pytest.raises(UnsupportedOperationError, match="asleep until 2026-11-22T03:14:00"):
                 await Acts(stack.inspector).on_one("resend", "t", head.scope)
-    assert await stack.sweeper.sweep() == SweepReport(woken=1)
+    assert await stack.sweeper.sweep() == SweepReport(requeued=1)
     (shown,) = await stack.inspector.timelines("t")
     assert what_holds(shown) == "no worker; woken from its sleep, and waits for one"
     assert "no worker for 30 s" in await stack.page("/tasks")

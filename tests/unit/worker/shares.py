@@ -342,7 +342,7 @@ def sweeps(
         waiting.extend(head.task_id for head in lines)
         house.sent = dict.fromkeys([*(head.task_id for head in made), *waiting], 0.0)
         await house.clock.sleep(house.storage.timing.waiting_s)
-        while not done or done[-1][0].left:
+        while not done or done[-1][0].parked:
             begun = house.clock.monotonic()
             sweeper = Sweeper(house.storage, house.queue, clock=house.clock, budget_s=budget_s)
             report = await sweeper.sweep()
@@ -466,7 +466,7 @@ def main() -> None:
     if sys.argv[1] == "sweeps":
         done, copies = sweeps(60_000, 5_000)
         for report, seconds in done:
-            _print(f"{report.sent} sent, {report.left} left in line, {seconds:.1f} s")
+            _print(f"{report.sent} sent, {report.parked} parked, {seconds:.1f} s")
         _print(f"{len(copies)} copies of those that wait")
         return
     seeds = range(int(sys.argv[1]))

@@ -110,7 +110,7 @@ async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
     assert len(agent.started) == 1
     assert (seen.total("Attempts"), seen.total("TasksEnded", state="completed")) == (1, 1)
     assert seen.total("LeasesRenewed") == 5 * HOUR_S / 180 - 1
-    assert seen.values("Resends") == seen.values("AgeOfLeftTurns") == []
+    assert seen.values("Resends") == seen.values("AgeOfLostTurns") == []
     queue = bench.operations
     assert isinstance(queue, TableQueue)
     assert is_empty(queue)

@@ -22,7 +22,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.shares import MOST_RECEIVES, Shares
-from a2a_serverless.worker.sweeper import BUDGET_S, MOST_COPIES, MOST_WOKEN, Sweeper
+from a2a_serverless.worker.sweeper import BUDGET_S, MOST_COPIES, MOST_REQUEUED, Sweeper
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG
 from tests.support.messages import request
@@ -226,10 +226,13 @@ async def test_a_dead_worker_keeps_no_share() -> None:
     left_head = await storage.park(head, "share")
     woken = None if left_head is None else await storage.requeue(left_head)
     assert woken is not None
-    assert [each.task_id for each in await shares.woken(world.storage)] == [head.task_id]
+    assert [each.task_id for each in await shares.requeued(world.storage)] == [head.task_id]
     await storage.commit(woken, Commit(token="dead", claims=True))
     person = storage.scope.principal
-    assert (await shares.woken(world.storage), await shares.taken(world.storage, person)) == ([], 1)
+    assert (await shares.requeued(world.storage), await shares.taken(world.storage, person)) == (
+        [],
+        1,
+    )
     world.clock.advance(storage.timing.lease_s + 1)
     assert await shares.taken(world.storage, person) == 0
 
@@ -241,11 +244,11 @@ async def test_a_sweep_sends_few_copies_and_leaves_the_others() -> None:
         await world.lose()
     world.clock.advance(61)
     report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
-    assert (report.sent, report.left) == (MOST_COPIES, 20)
-    assert len(world.copies()) == MOST_COPIES + MOST_WOKEN
+    assert (report.sent, report.parked) == (MOST_COPIES, 20)
+    assert len(world.copies()) == MOST_COPIES + MOST_REQUEUED
     world.clock.advance(59)
     again = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
-    assert (again.sent, again.left) == (0, 0)
+    assert (again.sent, again.parked) == (0, 0)
 
 
 @pytest.mark.long
@@ -256,9 +259,9 @@ def test_sweeps_are_fast_enough_for_an_outage() -> None:
     """
     lost = 60_000 // 25
     (*found, last), copies = sweeps(lost, 500, budget_s=BUDGET_S / 25)
-    assert (len(found) <= 5, last[0].left) == (True, 0)
-    assert sum(report.left for report, _ in found) >= lost - MOST_COPIES * len(found)
-    assert len(copies) <= MOST_WOKEN * len(found)
+    assert (len(found) <= 5, last[0].parked) == (True, 0)
+    assert sum(report.parked for report, _ in found) >= lost - MOST_COPIES * len(found)
+    assert len(copies) <= MOST_REQUEUED * len(found)
 
 
 async def test_the_old_message_of_a_turn_in_line_is_dropped() -> None:
@@ -284,7 +287,7 @@ async def test_fresh_turns_behind_a_late_one_are_left_too() -> None:
     first = next(head for head in heads if head.task_id == handle.message.task_id)
     assert (await world.shares.admits(handle, first)).head == first
     await world.shares.beside(handle, asyncio.Event(), is_late=True)
-    woken = await shares.woken(world.storage)
+    woken = await shares.requeued(world.storage)
     assert len(woken) == 1
     assert sorted(world.copies()) == sorted([first.task_id, woken[0].task_id])
     assert await world.waiting() == 3

@@ -28,7 +28,7 @@ from a2a_serverless.worker.sweeper import (
     BATCH,
     LANES,
     MOST_COPIES,
-    MOST_WOKEN,
+    MOST_REQUEUED,
     Sweeper,
     SweepReport,
 )
@@ -178,11 +178,11 @@ async def test_only_a_turn_out_of_line_has_been_left_by_its_worker(
     head = await stack.claim(await stack.open())
     stack.clock.advance(LEASE_S)
     await stack.sweep()
-    assert told.count("AgeOfLeftTurns") == 1
+    assert told.count("AgeOfLostTurns") == 1
     assert await stack.storage.park(await stack.head(head), "conversation")
     stack.clock.advance(LEASE_S)
     assert await stack.sweep() == SweepReport(passed=1)
-    assert told.count("AgeOfLeftTurns") == 1
+    assert told.count("AgeOfLostTurns") == 1
 
 
 async def test_the_bound_holds_after_any_number_of_sends(stack: Stack) -> None:
@@ -492,12 +492,12 @@ async def test_a_thousand_waiting_tasks_cost_a_bounded_number_of_copies(stack: S
         stack.clock.advance(60)
         before = len(stack.queue.sent)
         await stack.sweep(limit=200)
-        assert len(stack.queue.sent) - before <= 2 * (MOST_COPIES + MOST_WOKEN)
+        assert len(stack.queue.sent) - before <= 2 * (MOST_COPIES + MOST_REQUEUED)
     copies = [0] * 1000
     place = {head.task_id: n for n, head in enumerate(heads)}
     for operation in stack.queue.sent:
         copies[place[operation.params.task_id]] += 1
-    assert sum(copies) <= 12 * (MOST_COPIES + MOST_WOKEN)
+    assert sum(copies) <= 12 * (MOST_COPIES + MOST_REQUEUED)
     assert max(copies) <= 6  # after 1, 2, 4, 8, 16, 32 minutes
 
 
@@ -518,10 +518,10 @@ async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.Monk
     for name in ("postpone", "park"):
         monkeypatch.setattr(DurableStorage, name, slow(getattr(DurableStorage, name)))
     assert await stack.sweep(budget_s=25) == SweepReport(
-        sent=MOST_COPIES, left=at_once - MOST_COPIES
+        sent=MOST_COPIES, parked=at_once - MOST_COPIES
     )
     last = await stack.sweep(budget_s=25)
-    assert last.sent + last.left >= 20
+    assert last.sent + last.parked >= 20
 
 
 async def test_a_batch_whose_heads_cannot_be_read_is_left_to_the_next_run(
@@ -551,7 +551,7 @@ async def test_an_outage_is_repaired_as_fast_as_time_allows(stack: Stack) -> Non
     for _ in range(3000):
         await stack.open()
     stack.clock.advance(WAITING_S)
-    assert await stack.sweep() == SweepReport(sent=MOST_COPIES, left=3000 - MOST_COPIES)
+    assert await stack.sweep() == SweepReport(sent=MOST_COPIES, parked=3000 - MOST_COPIES)
 
 
 # -- cancels ---------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ async def _waiting_in(
     return found
 
 
-async def woken(storage: DurableStorage, *, but: str = "") -> list[Head]:
+async def requeued(storage: DurableStorage, *, but: str = "") -> list[Head]:
     """Return HEAD of each turn that has a share and is still on the queue, as they are now.
 
     `but` is the partition of a task that is left out.

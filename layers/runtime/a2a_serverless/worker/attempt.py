@@ -311,7 +311,7 @@ class AgentRun:
             self.lease.logged(
                 logger,
                 logging.INFO,
-                "turn_left",
+                "turn_parked",
                 "Turn left at a record",
                 reason=end.reason,
                 until=end.until,

@@ -77,7 +77,7 @@ from a2a_serverless.worker.attempt import AgentRun, TurnInput, canceled_turn_of,
 from a2a_serverless.worker.failures import log_exceptions, reason_of
 from a2a_serverless.worker.lease import Lease, StaleReadError
 from a2a_serverless.worker.meter import Meter
-from a2a_serverless.worker.shares import Admitted
+from a2a_serverless.worker.shares import Admission
 
 if TYPE_CHECKING:
     from a2a_serverless.worker.adapter import WorkerAdapter
@@ -363,7 +363,7 @@ class Delivery:
         # After the conversation: a turn that may not begin yet takes no place from other callers.
         admitted = await self._admitted(head)
         if admitted is None:
-            self._log(logging.INFO, "left", "Turn left: others wait for a worker too")
+            self._log(logging.INFO, "parked", "Turn parked: others wait for a worker too")
             return DONE
         self._was_requeued = self._was_requeued or admitted.turn.has_share
         try:
@@ -522,7 +522,7 @@ class Delivery:
         if not await self._storage.park(head, "conversation"):
             return again(0)  # HEAD has changed since it was read
         faults.point("after-leave")
-        self._log(logging.INFO, "left", "Turn left until its conversation is free")
+        self._log(logging.INFO, "parked", "Turn parked until its conversation is free")
         # The turn before it may have ended before this one was parked, and have requeued nobody.
         await start_next_turn(self._storage, head.context_id)
         return DONE
@@ -536,7 +536,7 @@ class Delivery:
         may_wait = late(line_stands=adapter.shares.line_stands) and may_park(head, self._params)
         if self._is_quarantined or not may_wait:
             return head
-        admitted = Admitted(head)
+        admitted = Admission(head)
         with self._sharing():
             admitted = await adapter.shares.admits(handle, head)
         self.instead = admitted.instead

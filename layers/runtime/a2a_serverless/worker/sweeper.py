@@ -77,11 +77,11 @@ GIVE_UP_S = 24 * 3600
 """Seconds for which a turn that no attempt has claimed is sent again; then its task fails."""
 
 NOT_READ: Final = "Overdue tasks were not read, this one and those behind it"
-MOST_WOKEN = 4
-"""Turns of the line that a run wakes if none is on the queue."""
+MOST_REQUEUED = 4
+"""Turns of the line that a run requeues if none is on the queue."""
 
 NOT_PUSHED: Final = "The webhooks whose wait is over were not all woken"
-NOT_SERVED: Final = "No turn of the line was woken"
+NOT_SERVED: Final = "No turn of the line was requeued"
 NOT_REPAIRED: Final = "An overdue task was not repaired"
 
 STUCK_AFTER = 3
@@ -103,7 +103,7 @@ request may be slow."""
 MOST_COPIES = 10
 """Turns without an attempt of which one run sends copies; it leaves the others to the line."""
 
-Swept = Literal["sent", "woken", "left", "passed", "given_up", "canceled", "failed", "skipped"]
+Swept = Literal["sent", "requeued", "parked", "passed", "given_up", "canceled", "failed", "skipped"]
 Fields: TypeAlias = dict[str, object]
 """The fields of a log line about a task, as far as they are known when it is written."""
 
@@ -116,9 +116,9 @@ class SweepReport:
 
     sent: int = 0
     """Turns whose operation was sent again."""
-    woken: int = 0
+    requeued: int = 0
     """Turns whose sleep, or whose time for an answer, is over, and whose operation was sent."""
-    left: int = 0
+    parked: int = 0
     """Turns that stand in line for a share of the workers from now on."""
     passed: int = 0
     """Tasks that had moved on, or that another run took."""
@@ -227,7 +227,7 @@ class Sweeper:
         run = _Sweep(until=self._clock.monotonic() + self._budget_s)
         await asyncio.gather(self._repair(run, limit), self._wake_webhooks(run))
         with log_exceptions(logger, logging.WARNING, NOT_SERVED, action="shares_failed"):
-            await self._shares.refill(MOST_WOKEN, patience_s=math.inf)
+            await self._shares.refill(MOST_REQUEUED, patience_s=math.inf)
         report = SweepReport(**run.counts, pushed=run.pushed)
         extra = {"action": "sweep", "overdue": run.overdue, "pushed": run.pushed, **run.counts}
         logger.info("Swept", extra=extra)
@@ -318,7 +318,7 @@ class Sweeper:
             run.copies += 1
             if run.copies > MOST_COPIES:
                 at = self._clock.now_ms() if since is None else since
-                return "passed" if await log.park(head, "share", at=at) is None else "left"
+                return "passed" if await log.park(head, "share", at=at) is None else "parked"
         return await self._postponed(log, head, copy, fields)
 
     async def _end_questions(
@@ -352,7 +352,7 @@ class Sweeper:
         return is_behind(head.created_at, until)
 
     async def _tell_age(self, log: DurableStorage, head: Head) -> None:
-        """Report the age of a turn whose worker has left it, or lost its lease, to the metrics.
+        """Report the age of a turn that its worker has lost to the metrics.
 
         Of one with records it is the age of the last one: with it the turn has all its attempts.
         One that stands in line has no worker because others are before it.
@@ -360,18 +360,18 @@ class Sweeper:
         is_counted = head.turn.token is not None and not head.turn.parked
         began = await committed_at(log, head, head.turn.restart_base) if is_counted else None
         if began is not None:
-            metrics.time("AgeOfLeftTurns", self._clock.now_ms() - began)
+            metrics.time("AgeOfLostTurns", self._clock.now_ms() - began)
 
     async def _postponed(
         self, log: DurableStorage, head: Head, params: OperationParams, fields: Fields
     ) -> Swept | _Copy:
         if head.turn.parked == "asleep":
-            woken = await log.requeue(head)
-            if woken is None:
+            requeued = await log.requeue(head)
+            if requeued is None:
                 return "passed"
             faults.point("after-postpone")
-            copy = OperationParams.of(woken, woken.turn.number, woken.turn.sends)
-            return _Copy(params=copy, head=woken, sends_before=head.turn.sends, fields=fields)
+            copy = OperationParams.of(requeued, requeued.turn.number, requeued.turn.sends)
+            return _Copy(params=copy, head=requeued, sends_before=head.turn.sends, fields=fields)
         if head.turn.parked:
             if head.turn.parked == "conversation":
                 # The process that ended the turn before it may have died before it passed it on.
@@ -401,14 +401,14 @@ class Sweeper:
         for copy in sent:
             self._tell_sent(copy)
         await asyncio.gather(*(self._put_back(copy, error) for copy, error in failed))
-        woken = sum(not copy.head.turn.resends for copy in sent)
-        counts = {"sent": len(sent) - woken, "woken": woken, "failed": len(failed)}
+        requeued = sum(not copy.head.turn.resends for copy in sent)
+        counts = {"sent": len(sent) - requeued, "requeued": requeued, "failed": len(failed)}
         return Counter(counts)
 
     def _tell_sent(self, copy: _Copy) -> None:
         resends = copy.head.turn.resends
         if not resends:
-            extra = {"action": "turn_woken", **copy.fields}
+            extra = {"action": "turn_requeued", **copy.fields}
             text = "A turn goes on whose sleep, or whose time for an answer, is over"
             logger.info(text, extra=extra)
             return

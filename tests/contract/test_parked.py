@@ -238,7 +238,7 @@ async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, 
     again = await storage.requeue(await newest(storage, claimed))
     assert again is not None
     assert [item["line_key"] for item in await out(storage)] == [layout.WOKEN]
-    of_scope = [head for head in await shares.woken(storage) if head.scope == again.scope]
+    of_scope = [head for head in await shares.requeued(storage) if head.scope == again.scope]
     assert [head.task_id for head in of_scope] == [again.task_id]
 
 
