@@ -1,6 +1,6 @@
 """The loop in which values change that are replaced as a whole.
 
-HEAD, the push configurations beside it, and the queue of a conversation are such values: each is one
+HEAD, the push configurations beside it, and a conversation's queue are such values: each is one
 item. A writer decides on the value that it has read, and replaces that one, or nothing. If another
 writer was first, the refusal brings the value which that one has made, and the writer decides anew.
 So a decision is a pure function, and may be asked again.
