@@ -51,6 +51,7 @@ from a2a_serverless.tasks.identity import first_task_id, new_id, new_token
 from a2a_serverless.tasks.pace import PART_BYTES, commit_units
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.wiring import memory_backends
+from a2a_serverless.worker import current_context
 from a2a_serverless.worker.adapter import Presence
 from a2a_serverless.worker.failures import MOST_OF_ERROR, MOST_PLACE
 from a2a_serverless.worker.turn import ActiveTurn
@@ -953,3 +954,32 @@ async def test_an_attempt_at_a_webhook_reads_what_it_sends(bench: Bench) -> None
     (_, _, first), *others = costs
     assert first > 1900
     assert [(requests, read <= 4) for requests, _, read in others] == [(5, True)] * 2, costs
+
+
+async def test_a_question_costs_what_the_end_of_a_turn_does(bench: Bench) -> None:
+    """So do its answer and the turn behind it: no more than `request_input` and the next turn."""
+    costs = []
+    for is_asked in (False, True):
+
+        async def pauses(
+            context: RequestContext, queue: EventQueue, *, is_asked: bool = is_asked
+        ) -> None:
+            ctx = current_context()
+            if is_asked:
+                await ctx.ask("Which account?")
+            elif not ctx.history:
+                await ctx.request_input("Which account?")
+                return
+            await complete(context, queue)
+
+        worker = await worker_of(bench, Agent(pauses), PacedClock())
+        head = await worker.send()
+        with bench.meter.measure() as asking:
+            await worker.work()
+        with bench.meter.measure() as answering:
+            await worker.follow_up(head, "b")
+        with bench.meter.measure() as going_on:
+            await worker.work()
+        assert (await worker.head(head)).is_terminal
+        costs.append([cost(usage) for usage in (asking, answering, going_on)])
+    assert costs[0] == costs[1]
