@@ -17,9 +17,22 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, overload
 
 from a2a_serverless.worker.context import current_context
+from a2a_serverless.worker.questions import Answer, WaitTimeoutError, WrongAnswerError
 from a2a_serverless.worker.steps import ONCE, Retry, StepError, TurnLeft
 
-__all__ = ["Retry", "StepError", "TurnLeft", "sleep", "sleep_until", "step", "step_id"]
+__all__ = [
+    "Answer",
+    "Retry",
+    "StepError",
+    "TurnLeft",
+    "WaitTimeoutError",
+    "WrongAnswerError",
+    "ask",
+    "sleep",
+    "sleep_until",
+    "step",
+    "step_id",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,6 +110,27 @@ async def sleep(seconds: float, *, key: str = "") -> None:
 async def sleep_until(when: datetime) -> None:
     """Wait until a time with a time zone, as `TaskContext.sleep_until` does."""
     await current_context().sleep_until(when)
+
+
+async def ask(
+    question: str,
+    *,
+    data: Any = None,
+    schema: Any = None,
+    timeout_s: float | None = None,
+    auth: str | None = None,
+    id: str = "",  # noqa: A002 - as of `TaskContext.ask`
+) -> Answer:
+    """Ask the client, and go on with the answer, as `TaskContext.ask` does.
+
+    >>> answer = await ask("Which account?")
+
+    Raises:
+        TurnLeft, WaitTimeoutError, WrongAnswerError, WrongCallError: as `TaskContext.ask`.
+    """
+    return await current_context().ask(
+        question, data=data, schema=schema, timeout_s=timeout_s, auth=auth, id=id
+    )
 
 
 def step_id() -> str:

@@ -8,9 +8,12 @@ from typing import Any, Literal
 
 import pytest
 from a2a.helpers import new_data_part
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
 from a2a.types import Part, SendMessageRequest
 from pydantic import BaseModel
 
+from a2a_serverless import steps
 from a2a_serverless.errors import TaskNotAcceptingMessagesError
 from a2a_serverless.storage.conversation import conversation_queue
 from a2a_serverless.tasks.entries import Caller
@@ -20,7 +23,15 @@ from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.clocks import ManualClock
-from tests.support.workers import Bench, S, artifact_texts, user_request
+from tests.support.workers import (
+    Agent,
+    Bench,
+    S,
+    artifact_texts,
+    chunk,
+    status,
+    user_request,
+)
 from tests.unit.worker.test_steps import Handle, Script, Stand, run
 
 
@@ -753,3 +764,45 @@ async def test_a_task_has_a_snapshot_once_its_code_is_over() -> None:
     head = await answered(stand, "a")
     assert (head.state, head.snapshot.version) == (S.TASK_STATE_COMPLETED, head.version)
     assert await finals(stand) == ["a"]
+
+
+async def test_an_executor_may_ask() -> None:
+    """By the function of `a2a_serverless.steps`, also where it emits events of the protocol."""
+    ran: list[str] = []
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "begun;"))
+        await steps.step("plan", ran.append, "plan")
+        answer = await steps.ask("Which?", schema=int, id="number")
+        await queue.enqueue_event(chunk(context, f"{answer.data};"))
+        await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
+
+    bench = Bench(Agent(execute), visibility_s=5400)
+    head = await bench.send()
+    await bench.work()
+    head = await bench.head(head)
+    assert (head.state, head.turn.asks) == (S.TASK_STATE_INPUT_REQUIRED, True)
+    await bench.follow_up(head, "7")
+    await bench.work()
+    task = await bench.task(head)
+    assert (task.status.state, ran) == (S.TASK_STATE_COMPLETED, ["plan"])
+    assert artifact_texts(task) == {"a": ["begun;7;"]}
+
+
+async def test_a_cancel_beside_a_question_tells_the_agent_once() -> None:
+    """It comes while the question is under way: the task is canceled, with or without it."""
+    told: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        await stand.bench.cancel(stand.task)
+        try:
+            await ctx.ask("Which?")
+        except asyncio.CancelledError:
+            told.append("cancelled")
+            raise
+
+    stand = Stand(handle)
+    await stand.send()
+    head = await stand.work()
+    assert (head.state, head.turn.begun) == (S.TASK_STATE_CANCELED, 0)
+    assert len(told) <= 1
