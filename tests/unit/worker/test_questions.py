@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from a2a_serverless import steps
 from a2a_serverless.errors import TaskNotAcceptingMessagesError
 from a2a_serverless.storage.conversation import conversation_queue
-from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.entries import Caller, Recorded
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker import Answer, TaskContext, WaitTimeoutError, WrongAnswerError
 from a2a_serverless.worker.context import WorkerExecutor
@@ -263,6 +263,23 @@ async def test_an_answer_that_was_taken_stays() -> None:
     kinds[0] = Literal["few", "many"]
     head = await answered(stand, "yes")
     assert head.state == S.TASK_STATE_FAILED
+
+
+async def test_that_an_answer_fits_is_recorded_once() -> None:
+    """Not again in each turn that follows: else a loop of n questions has n² records."""
+
+    async def handle(ctx: TaskContext) -> None:
+        for _ in range(4):
+            await ctx.ask("How many?", schema=int)
+        await ctx.complete()
+
+    stand, _ = await run(handle)
+    for _ in range(4):
+        await answered(stand, "3")
+    records = await stand.bench.records(stand.task)
+    entries = [entry for record in records for entry in record.entries]
+    forms = [entry.form for entry in entries if isinstance(entry, Recorded)]
+    assert (forms.count("asked"), forms.count("taken")) == (4, 3)
 
 
 async def test_the_time_of_a_question_ends() -> None:

@@ -857,7 +857,7 @@ class ActiveTurn(EventQueue):
         answer = question.answer(opening)
         if isinstance(answer, Answer):
             self._pass(question)
-            if question.type is not None:
+            if question.type is not None and found.form != TAKEN:
                 self.journal.delay(Recorded(question.id, TAKEN, b""))
             return answer
         if found.form == TAKEN:
