@@ -81,7 +81,7 @@ PNG = Link(media_type="image/png", filename="Größe.png", seconds=60, base_url=
 LINKS = InlineLimits(part_bytes=0, all_bytes=0, base_url="http://agent")
 
 
-@pytest.fixture(params=["memory", "folder", "s3"])
+@pytest.fixture(params=["memory", "folder", pytest.param("s3", marks=pytest.mark.long)])
 def blobs(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Blobs]:
     """An empty store of each kind; S3 on moto."""
     match request.param:
@@ -111,6 +111,7 @@ async def whole(blobs: Blobs, blob: Blob) -> bytes:
     return b"".join([chunk async for chunk in blobs.chunks(blob)])
 
 
+@pytest.mark.long(but=3)
 async def test_what_is_stored_is_read(blobs: Blobs) -> None:
     """Whole, or in chunks; from bytes, or from a file wherever it stands; twice is once."""
     content = LARGE * (CHUNK_BYTES // len(LARGE)) + b"end"

@@ -97,6 +97,7 @@ async def test_a_stream_that_was_left_is_joined_again(
     check_end(seen)
 
 
+@pytest.mark.long
 @pytest.mark.foreign
 async def test_an_agent_of_googles_adk_streams_from_it(served: Served) -> None:
     """Its RemoteA2aAgent takes the card, and tells of each event when it happens."""

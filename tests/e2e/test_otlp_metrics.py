@@ -143,7 +143,7 @@ def test_a_worker_elsewhere_counts_as_a_function_does(
     assert of_worker.metric("Attempts").sum.is_monotonic
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["away", "slow", "refusing"])
 def test_no_task_waits_for_a_collector(folder: Path, how: str) -> None:
     """Tasks are as fast, processes end as they should, and the worker warns once.

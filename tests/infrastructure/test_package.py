@@ -194,6 +194,7 @@ def addresses(text: str) -> list[str]:
     return re.findall(r'href="([^"]*)"', MarkdownIt("commonmark").enable("table").render(text))
 
 
+@pytest.mark.long
 def test_the_page_on_an_index_has_no_dead_link(
     archives: Path, tmp_path: Path, project: Path
 ) -> None:

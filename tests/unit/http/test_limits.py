@@ -318,6 +318,7 @@ async def test_every_refusal_is_logged_with_its_reason(
     assert counted == [f"RequestsRefused {reason}"]
 
 
+@pytest.mark.long
 async def test_no_refusal_is_left_to_the_sdk(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

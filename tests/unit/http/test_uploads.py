@@ -65,7 +65,7 @@ def settings() -> Settings:
     )
 
 
-@pytest.fixture(params=["memory", "folder", "s3"])
+@pytest.fixture(params=["memory", "folder", pytest.param("s3", marks=pytest.mark.long)])
 def backends(
     request: pytest.FixtureRequest, settings: Settings, tmp_path: Path
 ) -> Iterator[Backends]:
@@ -137,6 +137,7 @@ async def read_by_agent(agent: Agent, backends: Backends, part: dict[str, Any], 
     return read[0]
 
 
+@pytest.mark.long(but=6)
 async def test_what_is_uploaded_comes_to_the_agent(
     agent: Agent, backends: Backends, client: httpx.AsyncClient
 ) -> None:

@@ -293,6 +293,7 @@ async def test_a_turn_that_does_not_run_keeps_the_conversation_for_an_hour() -> 
     assert await talk.line() == []
 
 
+@pytest.mark.long
 async def test_the_51st_waiting_message_is_refused() -> None:
     """With a sentence, also as the answer to a question; nothing of it is stored."""
     talk = Talk()
