@@ -123,6 +123,7 @@ async def send(agent: ServedAgent, case: Case, **declared: str) -> Any:
     return await agent.client.request(verb, path, content=content, headers=headers)
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 async def test_bad_input(agent: ServedAgent, case: Case) -> None:
     """3.3.2, 9.5: it is refused before anything happens, in the binding's form, with the field."""

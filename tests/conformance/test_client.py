@@ -121,6 +121,7 @@ def text(events: list[StreamResponse]) -> str:
     return "".join(part.text for update in updates for part in update.artifact.parts)
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_a_conversation(world: World, binding: str, version: str) -> None:
@@ -159,6 +160,7 @@ async def answers(turn: Turn, _: ScriptedWorker) -> None:
     await turn.status(TaskState.TASK_STATE_INPUT_REQUIRED, "Go on?")
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_streamed_text_is_one_text(world: World, binding: str, version: str) -> None:
@@ -229,6 +231,7 @@ async def test_listing(world: World, binding: str) -> None:
     assert rest.next_page_token == ""
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_push_configurations(world: World, binding: str, version: str) -> None:

@@ -578,6 +578,7 @@ async def make_owned(stack: Stack, tenant: str) -> Owned:
 NOT_FOUND = {"TASK_NOT_FOUND", "-32001"}
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 async def test_somebody_elses_task_is_no_task(
     function: Function, owned: Owned, operation: Operation
@@ -596,6 +597,7 @@ async def test_somebody_elses_task_is_no_task(
     assert owned.is_unchanged()
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("operation", ELSEWHERE.values(), ids=ELSEWHERE)
 async def test_somebody_elses_contexts_and_keys_are_free(
     function: Function, owned: Owned, operation: Operation
@@ -618,6 +620,7 @@ async def test_somebody_elses_contexts_and_keys_are_free(
     assert owned.is_unchanged()
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("operation", OLDER_OPERATIONS.values(), ids=OLDER_OPERATIONS)
 async def test_nor_is_it_one_in_older_versions(
     older_function: Function, owned: Owned, owned_in_no_tenant: Owned, operation: Operation
@@ -638,6 +641,7 @@ async def test_nor_is_it_one_in_older_versions(
     assert owned_in_no_tenant.is_unchanged()
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("operation", OLDER_ELSEWHERE.values(), ids=OLDER_ELSEWHERE)
 async def test_nor_are_ids_taken_in_older_versions(
     older_function: Function, owned_in_no_tenant: Owned, operation: Operation
@@ -655,6 +659,7 @@ async def test_nor_are_ids_taken_in_older_versions(
     assert owned_in_no_tenant.is_unchanged()
 
 
+@pytest.mark.long(but=1)
 async def test_a_page_token_opens_nothing(function: Function, owned: Owned) -> None:
     """A page token with another caller's place lists the caller's own tasks and their count.
 
@@ -690,6 +695,7 @@ async def test_a_page_token_opens_nothing(function: Function, owned: Owned) -> N
     assert owned.is_unchanged()
 
 
+@pytest.mark.long(but=1)
 async def test_the_owner_is_answered(function: Function) -> None:
     """Each of these operations does something for the owner.
 
@@ -709,7 +715,7 @@ async def test_the_owner_is_answered(function: Function) -> None:
         assert (name, there.reason()) == (name, refused.get(name, ""))
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 async def test_the_owner_is_answered_in_older_versions(older_function: Function) -> None:
     """In older versions the owner's task is found by each operation; a second cancel is refused."""
     owned = await make_owned(older_function.stack, "")
@@ -726,6 +732,7 @@ async def test_the_owner_is_answered_in_older_versions(older_function: Function)
         assert "not_found" not in there.body
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize("operation", ["send a link", "send an upload", "stream an upload"])
 async def test_the_owner_is_given_its_file(function: Function, operation: str) -> None:
     """What strangers send as a URL of their own is the file when its owner sends it."""
@@ -737,6 +744,7 @@ async def test_the_owner_is_given_its_file(function: Function, operation: str) -
     assert any('"CopyObject"' in call for call in there.calls)
 
 
+@pytest.mark.long(but=1)
 async def test_a_file_ends_with_its_incarnation(function: Function) -> None:
     """Its link is refused when its task is deleted, also when there is one of the same id again."""
     owned = await make_owned(function.stack, TENANT)

@@ -71,7 +71,7 @@ GENERATED = settings(
 )
 
 
-@pytest.mark.long(but=27)
+@pytest.mark.long(one_in=5)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("operation", "mode"), PAIRS)
 def test_answers_are_as_described(operation: Any, mode: GenerationMode) -> None:

@@ -171,6 +171,7 @@ BAD: Mapping[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize(("change", "named"), BAD.values(), ids=BAD.keys())
 async def test_bad_configurations(
     agent: ServedAgent, task_id: str, change: dict[str, Any], named: list[str]
@@ -470,6 +471,7 @@ async def older(agent: ServedAgent, way: str, task_id: str, config: Any) -> dict
 OLDER_WAYS = ["JSON-RPC", "in a message", "HTTP+JSON", "JavaScript"]
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize(
     ("way", "authentication"),
     [
@@ -493,6 +495,7 @@ async def test_a_webhook_of_0_3_is_told_in_0_3(
     assert not push.config.HasField("authentication")
 
 
+@pytest.mark.long(one_in=7)
 @pytest.mark.parametrize("way", OLDER_WAYS)
 @pytest.mark.parametrize(
     ("config", "field"),

@@ -19,6 +19,7 @@ def settings() -> Settings:
     return settings_for([])
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("client", RECORDED)
 async def test_a_clients_requests(
     backends: Backends, card: AgentCard, worker: ScriptedWorker, client: str

@@ -499,6 +499,7 @@ CLAIM: list[Any] = ["status", "WORKING", None, {}]
 """The update of a claim that is committed on its own."""
 
 
+@pytest.mark.long(one_in=4)
 @pytest.mark.parametrize("case", STREAMS)
 async def test_an_executor_gives_the_same_events(case: str) -> None:
     """The updates of all streams are those of the SDK's server, with all that is in them.

@@ -177,6 +177,7 @@ async def carried_out(acts: Acts, plan: Plan) -> None:
         await acts.step(plan)
 
 
+@pytest.mark.long(one_in=4)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
 async def test_an_act_that_is_cut_off_is_done_by_the_next(
@@ -572,6 +573,7 @@ async def test_a_task_that_is_made_anew_is_another(desk: Desk) -> None:
     assert await desk.ids() == {"t"}
 
 
+@pytest.mark.long(one_in=4)
 @pytest.mark.parametrize(
     "chosen",
     [

@@ -287,6 +287,7 @@ class Lists:
         return sorted((head.scope, head.task_id) for head, why in known if is_one(head, why))
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("seed", range(4 if LONG else 1))
 async def test_each_list_of_the_first_page_is_what_a_scan_finds(
     storage: DurableStorage, clock: ManualClock, seed: int

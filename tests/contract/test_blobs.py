@@ -633,6 +633,7 @@ async def test_each_reading_has_the_same_form(storage: DurableStorage) -> None:
     assert kinds == ["raw", "raw", "url", "url"]
 
 
+@pytest.mark.long(but=1)
 async def test_many_blobs_are_stored_a_few_at_a_time(
     storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -693,6 +694,7 @@ async def test_a_state_is_read_as_it_was_written(storage: DurableStorage) -> Non
     assert await storage.contexts.load("ctx") == ({"é": TEXT[:1]}, 5)
 
 
+@pytest.mark.long(one_in=4)
 async def test_a_state_that_is_replaced_leaves_no_blob(
     storage: DurableStorage, blobs: Blobs
 ) -> None:

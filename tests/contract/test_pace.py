@@ -129,6 +129,7 @@ async def test_a_flood_is_never_throttled(
     assert world.partitions.most("TASK#") <= 900
 
 
+@pytest.mark.long
 async def test_a_flood_without_a_pace_is_throttled_and_loses_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

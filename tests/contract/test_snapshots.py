@@ -223,6 +223,7 @@ async def long_task_more(storage: DurableStorage, head: Head) -> Head:
     return head
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize("content", [None, b"", b"[1]\n", b"[1, 1, 1, 1]\n"])
 async def test_a_snapshot_that_cannot_be_read_is_not_missed(
     storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, content: bytes | None

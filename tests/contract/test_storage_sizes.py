@@ -27,6 +27,7 @@ def noise(size: int) -> bytes:
     return b"".join(number.to_bytes(4, "big") for number in range(size // 4))
 
 
+@pytest.mark.long(but=1)
 async def test_an_artifact_of_3_mb(storage: DurableStorage) -> None:
     """An artifact of 3 MB written by one call is loaded as it was."""
     raw = noise(3 * MB)
@@ -114,6 +115,7 @@ async def test_a_commit_beyond_the_limit_is_refused(storage: DurableStorage) -> 
     assert (await list_tasks(storage, ListTasksQuery())).total_size == 1
 
 
+@pytest.mark.long(but=1)
 async def test_the_largest_commit_is_stored(storage: DurableStorage) -> None:
     """A commit that just fits, with the largest state of a context, is one transaction."""
     head = (await storage.open_task("x" * 512, request())).head

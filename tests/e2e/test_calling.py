@@ -285,6 +285,7 @@ A_JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImtleSJ9.e30.c2lnbmF0dXJl"
 """An ES256 token by a key that the agent does not publish."""
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("headers", [{}, {"X-A2A-Signature": "none"}, {"X-A2A-Signature": A_JWT}])
 def test_the_receiver_refuses_what_is_not_signed(world: World, headers: dict[str, str]) -> None:
     """A request with the right token and no signature of the agent's is answered with 403."""
@@ -316,7 +317,7 @@ def altered(block: Block, check: str) -> Block:
     return replace(block, source=block.source.replace(before, after))
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("check", ALTERED["python"])
 @pytest.mark.parametrize("way", ["Python"])
 def test_the_receiver_refuses_what_is_for_another(world: World, way: str, check: str) -> None:

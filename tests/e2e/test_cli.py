@@ -26,7 +26,7 @@ NOWHERE = {
 }
 
 
-@pytest.mark.long(but=2)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     ("arguments", "variables", "named"),
     [
@@ -314,7 +314,7 @@ def test_the_current_folders_agent_wins(project: Path) -> None:
     assert f"environment of {here / '.env'}" in said
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["dev", "worker"])
 def test_no_agent_falls_back_to_no_other(command: str, tmp_path: Path) -> None:
     """Without an agent the command takes no other, and says where it looked for one."""

@@ -206,6 +206,7 @@ def test_a_disk_without_room(folder: Path) -> None:
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.long
 def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
     """`demo` exits 0 from any folder and without an AWS account, and shows both tasks whole.
 

@@ -76,7 +76,7 @@ async def test_events_come_as_they_happen(served: Served, client: list[str], bin
     check_end(seen)
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_stream_that_was_left_is_joined_again(
     served: Served, client: list[str], binding: str

@@ -237,6 +237,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
     assert "Traceback" not in edited.command.said()
 
 
+@pytest.mark.long
 def test_a_start_that_is_refused(tmp_path: Path) -> None:
     """With the reason, the exit code 2, and no process that is left behind."""
     (tmp_path / "agent.py").write_text("import nowhere_to_be_found\n")
@@ -465,7 +466,7 @@ def awaited(edited: Dev, since: int, file: str, line: int, way_out: str) -> None
         time.sleep(0.05)
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(edited: Dev, mistake: str) -> None:
     """What `dev` says of it has the file, the line and the way out.

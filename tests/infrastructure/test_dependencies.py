@@ -157,6 +157,7 @@ def test_what_the_layer_lacks_on_lambda_is_packaged(folder: Path) -> None:
     assert bundled(project, folder) == ["model", "sniffio"]
 
 
+@pytest.mark.long
 def test_a_lock_is_the_same_whichever_python_makes_it(folder: Path) -> None:
     """What older interpreters need is in each lock, with its marker, and not in the function."""
     wheels(folder, ("backport", "1.0"), ("model", "1.0", "backport ; python_version < '3.12'"))

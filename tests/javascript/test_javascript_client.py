@@ -84,7 +84,7 @@ async def test_a_task_is_streamed_to_its_end(
     assert seen[-1]["says"] == "Done."
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_task_is_subscribed_to(
     script: Path, url: str, worker: ScriptedWorker, binding: str
@@ -104,6 +104,7 @@ async def test_a_task_is_subscribed_to(
     assert rest[-2:] == seen[-2:]
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_an_error_on_the_way_arrives_as_the_clients_own(
     script: Path, url: str, worker: ScriptedWorker, backends: Backends, binding: str
@@ -118,7 +119,7 @@ async def test_an_error_on_the_way_arrives_as_the_clients_own(
     assert "Task not found" in seen[-1]["says"]
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_the_client_of_0_3_takes_the_same_address(
     script: Path, url: str, worker: ScriptedWorker, binding: str

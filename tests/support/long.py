@@ -1,8 +1,9 @@
 """Plugin: what takes seconds is run by `make long`, and by whoever says `-m long`.
 
-`@pytest.mark.long` puts off a test, `@pytest.mark.long(but=1)` all of its cases but the first. That
-one is not run again by `-m long`. `-m 'long or not long'` runs all, and so does `-m browser` with
-those that need a browser: whoever names such a mark gets all that has it.
+`@pytest.mark.long` puts off a test, `@pytest.mark.long(but=1)` all of its cases but the first, and
+`@pytest.mark.long(one_in=4)` all but each fourth. `-m long` runs what is put off, and nothing else.
+`-m 'long or not long'` runs all, and so does `-m browser` with those that need a browser: whoever
+names such a mark gets all that has it.
 """
 
 from __future__ import annotations
@@ -29,9 +30,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             chosen.append(item)
             continue
         test = item.nodeid.partition("[")[0]
+        (chosen if _is_put_off(mark, seen[test]) == ("long" in named) else others).append(item)
         seen[test] += 1
-        is_put_off = seen[test] > mark.kwargs.get("but", 0)
-        (chosen if is_put_off == ("long" in named) else others).append(item)
     if others:
         items[:] = chosen
         config.hook.pytest_deselected(items=others)
+
+
+def _is_put_off(mark: pytest.Mark, number: int) -> bool:
+    """Whether the mark puts off a test's case of this number, which begins with 0."""
+    if one_in := mark.kwargs.get("one_in"):
+        return bool(number % one_in)
+    return bool(number >= mark.kwargs.get("but", 0))

@@ -409,6 +409,7 @@ NEW elsewhere
 }
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("words", SCENARIOS)
 async def test_the_spans_of_a_task(words: str) -> None:
     """Each piece of work is a span of its client's trace, below what caused it, without content."""

@@ -243,6 +243,7 @@ def test_an_act_needs_what_the_page_says(
     assert calls == documented(f"tasks {act}")
 
 
+@pytest.mark.long
 def test_a_purge_needs_what_the_page_says(run: Run, storage: DurableStorage, calls: Calls) -> None:
     """Of a context and of all, with webhooks, and a journal that has acts on the caller's tasks."""
     for task_id in ("one", "other"):

@@ -50,6 +50,7 @@ def made(file: Path) -> Path:
     return file
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("here", "owner"), [("bot/docs", "bot"), ("bot", "bot"), ("bare", "bare")])
 def test_the_file_of_the_folder_or_project(

@@ -140,6 +140,7 @@ def new(name: str, property_: str) -> str:
     return f"replace {name} by a new one without its content, as {property_} would be another"
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -381,6 +381,7 @@ table = SqliteTable(Path(sys.argv[1]), INDEXES)
 async def read():
     print(len(await table.partitions("TASK#")), flush=True)
     while True:
+        await asyncio.sleep(0.01)
         await table.partitions("TASK#")
 asyncio.run(read())
 """

@@ -227,6 +227,7 @@ def test_no_answer_commands_a_terminal_or_breaks_another_encoding(
     assert "\u00fc \U0001f600" in json.dumps([*map(json.loads, events)], ensure_ascii=False)
 
 
+@pytest.mark.long(but=1)
 def test_files_go_and_come(agent: str, run: Run, tmp_path: Path) -> None:
     """A file is sent with its name, and one that comes is written once, where `--out` says."""
     sent = tmp_path / "notes.bin"
@@ -267,6 +268,7 @@ def test_a_link_is_fetched_without_the_key(run: Run, tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == ["report.txt"]
 
 
+@pytest.mark.long(but=1)
 def test_a_conversation_goes_on(
     agent: str, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -301,6 +303,7 @@ def test_a_conversation_goes_on(
     assert said.err.startswith("Said at http")
 
 
+@pytest.mark.long(but=1)
 def test_stdin_is_the_message_where_it_is_no_terminal(
     agent: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ FILE = {"raw": "aGk=", "filename": ODD, "mediaType": ODD}
 LINK = {"url": f"https://store.example/{ODD}", "filename": ODD, "mediaType": ODD}
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize(
     "said",
     [
@@ -174,6 +175,7 @@ def test_an_id_that_no_task_can_have_is_refused(task_id: str, stranger: Stranger
 GOOD = {"method": "PUT", "url": "/a/1", "headers": {"Content-Type": "x/y"}, "part": {"url": "/u"}}
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -258,6 +260,7 @@ def test_a_card_of_another_machine_does_not_lead_to_this_one(
     assert [path for method in ("POST", "HEAD") for path in stranger.asked(method)] == []
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize(
     ("is_near", "link", "named"),
     [

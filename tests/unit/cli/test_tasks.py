@@ -69,6 +69,7 @@ def test_the_tasks_of_a_caller(run: Run, storage: DurableStorage, clock: ManualC
     assert (code, out, err) == (0, "", "No task matches.\n")
 
 
+@pytest.mark.long
 def test_the_tasks_of_all_by_their_creation(
     run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_rare_state_is_looked_for_to_the_end(
     assert ids(found[1]) == ["failed"]
 
 
+@pytest.mark.long
 def test_more_than_a_page(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """A list longer than a page has no gaps and no doubles, up to the limit."""
     for number in range(120):

@@ -229,7 +229,7 @@ async def followed(way: type[NumberingServer], seed: int) -> tuple[NumberingServ
     return server, await asyncio.wait_for(following, 60)
 
 
-@pytest.mark.long(but=2)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("way", WAYS)
 async def test_nothing_is_lost(way: type[NumberingServer], record_property: Any) -> None:
     """Whatever a server does with ids, the caller's events add up to the task, without a gap.

@@ -350,6 +350,7 @@ async def test_a_short_conversation_needs_no_filter(writer: Writer, person: Pers
 # -- long tasks ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("view", ["conversation", "events"])
 async def test_a_long_task_is_paged_through(
     writer: Writer, person: Person, clock: ManualClock, view: str

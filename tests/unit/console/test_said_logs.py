@@ -122,7 +122,7 @@ class Story:
                     yield chunk(word, name, append=append)
 
 
-@pytest.mark.long(but=2)
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("seed", range(6))
 async def test_updates_lead_to_the_whole_page(writer: Writer, person: Person, seed: int) -> None:
     """After each update, and after some that were missed, a browser has what a new page shows."""

@@ -287,6 +287,7 @@ async def test_clocks_that_differ_hide_nothing(
 # -- search ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize(
     ("text", "found"),
     [

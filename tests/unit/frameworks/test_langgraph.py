@@ -219,6 +219,7 @@ async def test_classes_of_a_state_are_allowed(caplog: pytest.LogCaptureFixture) 
     assert "unregistered" not in caplog.text
 
 
+@pytest.mark.long
 async def test_a_subgraph_that_asks_goes_on_where_it_was() -> None:
     """What it did before its interrupt is not done again."""
     done = []
@@ -443,7 +444,7 @@ def message_again(text: str) -> HumanMessage:
     return HumanMessage([dict(create_text_block(text))], id=uuid4().hex)
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("state", "make"),
     [
@@ -577,6 +578,7 @@ async def test_an_empty_answer_names_the_keys(caplog: pytest.LogCaptureFixture) 
     assert '`LangGraphWorker(graph, answer="KEY")`, of messages, report; or end' in caplog.text
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("subgraphs", [False, True])
 async def test_what_nodes_write_and_return_is_shown(*, subgraphs: bool) -> None:
     """A text is a status, other values are its metadata: once, whichever record dies."""
@@ -639,7 +641,7 @@ def look_up(what: str) -> str:
     return f"{what} is sunny"
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("subgraphs", [False, True])
 async def test_a_subgraph_belongs_to_the_node_that_runs_it(*, subgraphs: bool) -> None:
     """What it says is kept with that node's record, and no call is made twice."""
@@ -849,6 +851,7 @@ async def test_files(check: Callable[[files.Made], Any]) -> None:
     await check(made)
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("check", contract.CHECKS)
 async def test_contract(check: Callable[[files.Made, str], Any]) -> None:
     """What `contract` states of each adapter holds for this one."""

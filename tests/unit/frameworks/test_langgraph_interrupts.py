@@ -151,7 +151,7 @@ async def test_each_answer_goes_to_its_call(form: Any, made: Any) -> None:
             await conversation(form(Caller(names=names), made(asks)), names, asks)
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("form", [node, agent_2])
 async def test_calls_with_one_question_keep_their_answers(form: Any) -> None:
     """Nobody can tell the questions apart, but a call that was refused is refused in each run."""

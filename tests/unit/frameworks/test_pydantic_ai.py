@@ -568,6 +568,7 @@ async def test_files(check: Callable[[files.Made], Any]) -> None:
     await check(made)
 
 
+@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize("check", contract.CHECKS)
 async def test_contract(check: Callable[[files.Made, str], Any]) -> None:
     """What `contract` states of each adapter holds for this one."""

@@ -84,6 +84,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     asyncio.set_event_loop(None)
 
 
+@pytest.mark.long
 def test_lists_of_large_tasks_fit_into_what_lambda_sends(
     loop: asyncio.AbstractEventLoop,
     settings: Settings,

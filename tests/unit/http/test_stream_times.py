@@ -70,6 +70,7 @@ def state_in(event: ServerEvent) -> str:
     return str(payload(event).get("statusUpdate", {}).get("status", {}).get("state"))
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize(("entrypoint", "limit_s"), [("stream", 300.0), ("api", 25.0)])
 async def test_a_ten_minute_task_is_streamed_in_pieces(
     card: AgentCard, binding: str, entrypoint: Entrypoint, limit_s: float

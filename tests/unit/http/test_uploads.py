@@ -174,6 +174,7 @@ async def test_only_what_was_asked_for_is_taken(
     assert await put(client, found) == 412
 
 
+@pytest.mark.long(but=1)
 async def test_an_upload_that_never_came_changes_no_task(
     agent: Agent, backends: Backends, client: httpx.AsyncClient
 ) -> None:
@@ -219,6 +220,7 @@ async def test_a_link_for_an_upload_expires(
     assert await put(client, found) == 403
 
 
+@pytest.mark.long(but=1)
 async def test_a_link_to_a_file_ends(
     agent: Agent,
     backends: Backends,
@@ -258,6 +260,7 @@ async def test_a_link_to_a_file_ends(
     assert await fetched(other) == 403
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize("tenant", ["", "acme"])
 async def test_it_is_the_callers_own_in_its_tenant(
     agent: Agent, app: FastAPI, client: httpx.AsyncClient, backends: Backends, tenant: str
@@ -290,6 +293,7 @@ async def test_credentials_are_asked_for(client: httpx.AsyncClient) -> None:
     assert answer.status_code == 401
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
@@ -444,6 +448,7 @@ class Stream(io.BytesIO):
         return False
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize("kind", ["path", "file", "stream"])
 async def test_the_client_uploads(
     agent: Agent,
@@ -492,6 +497,7 @@ def patient(clock: Clock) -> Retries:
     return Retries(clock=clock, draw=lambda: 0.0)
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize(
     ("faults", "puts"),
     [

@@ -38,6 +38,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "FILE_BYTES", 3_000_000)
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize(
     "name",
     [

@@ -154,6 +154,7 @@ async def fail() -> None:
     raise RuntimeError("a mistake of the check's own")
 
 
+@pytest.mark.long
 async def test_a_check_that_dies_leaves_nothing(subject_at: Open) -> None:
     """Newest first, also where the check itself is broken."""
     log: list[str] = []

@@ -155,6 +155,7 @@ async def test_streams_of_all_callers_stop_nobody() -> None:
             await check_that_another_is_answered(gateway)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("smaller_account")
 async def test_without_leases_streams_stop_everybody() -> None:
     """Without leases streams take all concurrency: other callers get 503 until they end."""

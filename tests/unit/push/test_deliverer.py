@@ -354,6 +354,7 @@ async def test_two_callers_with_one_key_are_told_of_two_tasks(receiver: Receiver
     assert set(told) == opened
 
 
+@pytest.mark.long(one_in=4)
 @pytest.mark.parametrize("failure", [503, 429, 408, 425, "silence", "closed port", "DNS"])
 async def test_a_receiver_that_is_down_for_ten_minutes(
     receiver: Receiver, failure: str | int
@@ -394,6 +395,7 @@ async def test_a_receiver_that_is_down_for_ten_minutes(
     assert is_empty(world.jobs)
 
 
+@pytest.mark.long
 async def test_the_pause_grows_up_to_a_quarter_of_an_hour(receiver: Receiver, world: World) -> None:
     """Without jitter: 5 s, 10 s, 20 s, … and at most 900 s between two attempts."""
     world.deliverer.retry = replace(world.deliverer.retry, jitter=lambda: 1.0)

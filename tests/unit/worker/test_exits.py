@@ -68,6 +68,7 @@ async def in_silence(call: Exits) -> None:
 PLACES = [in_itself, in_a_task, in_gather, in_a_group, in_a_grandchild, in_silence]
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize("caught", [(), Exception])
 @pytest.mark.parametrize("call", [exits, interrupts])
 @pytest.mark.parametrize("place", PLACES)

@@ -162,6 +162,7 @@ async def stepped(ctx: TaskContext, key: str) -> None:
         await ctx.step("part", asyncio.sleep, 0, key=key)
 
 
+@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize("leaves", [slept, stepped])
 @pytest.mark.parametrize(
     ("shape", "ends"),

@@ -62,7 +62,7 @@ def test_a_caller_alone_has_all_places(places: int, count: int) -> None:
     assert alone(places, count, 2.0, seed=0) >= 0.95
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize(("rate", "places"), [(20, 4), (60, 10)])
 def test_a_steady_flood_holds_up_no_other_caller(rate: float, places: int) -> None:
     """B's turns start within 5 s (p95), however many messages A sends a second.

@@ -96,7 +96,7 @@ def test_a_poll_ends_when_its_job_has(
         assert played.run.attempts <= takes_s // (run_limit_s - 2 * MINUTE) + 2
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["", "a"])
 @pytest.mark.parametrize("in_task", [False, True])
 def test_polls_in_tasks_end_as_well(key: str, *, in_task: bool) -> None:

@@ -1039,6 +1039,7 @@ async def test_a_turn_has_a_limit_without_its_sleeps() -> None:
     assert 9 <= stand.script.starts <= 12
 
 
+@pytest.mark.long
 async def test_a_turn_of_a_day_is_handed_over_a_hundred_times() -> None:
     """Twenty-three hours of work, one attempt, no copy that counts as sent again."""
 
