@@ -75,6 +75,7 @@ def _shown(permission: Permission) -> str:
 
 
 def _is_whole(config: pytest.Config) -> bool:
-    chosen = [config.option.keyword, config.option.markexpr, config.option.deselect]
-    is_all = config.args_source == pytest.Config.ArgsSource.TESTPATHS
-    return is_all and not any(chosen) and emulators.missing() is None
+    chosen = [config.option.keyword, config.option.deselect]
+    is_all = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not any(chosen)
+    puts_nothing_off = config.option.markexpr == "long or not long"
+    return is_all and puts_nothing_off and emulators.missing() is None
