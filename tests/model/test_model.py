@@ -46,18 +46,9 @@ def _small_now(every: Sequence[Scenario | Small], most: int) -> list[object]:
     return [pytest.param(one, marks=pytest.mark.long) if one.least > most else one for one in every]
 
 
-SLOW = {"blob-own-fence", "line-sweeps", "share-resend", "snapshot-fallback"}
-"""Guards whose way to a broken promise is half a second of search, and more."""
-
-
-def _quick_now(every: Sequence[Guard | worlds.Guard]) -> list[object]:
-    """Put off the slow ones."""
-    return [pytest.param(one, marks=pytest.mark.long) if one.name in SLOW else one for one in every]
-
-
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "scenario", _small_now([*SHORT, *(LONG if IS_LONG else ())], 4_000), ids=_name
+    "scenario", _small_now([*SHORT, *(LONG if IS_LONG else ())], 2_000), ids=_name
 )
 def test_no_interleaving_breaks_a_promise(scenario: Scenario) -> None:
     """Every promise holds in every state, and from every state the task comes to rest."""
@@ -77,7 +68,8 @@ def test_no_turn_in_line_and_no_deletion_breaks_a_promise(small: Small) -> None:
     assert report.states >= small.least
 
 
-@pytest.mark.parametrize("guard", _quick_now(MISSED), ids=_name)
+@pytest.mark.long(one_in=3)
+@pytest.mark.parametrize("guard", MISSED, ids=_name)
 def test_a_guard_that_is_off_is_missed(guard: Guard | worlds.Guard) -> None:
     """Without the guard the explorer finds the promise that it keeps broken, and the way there."""
     finding = guard.explore().finding
