@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.tasks.entries import (
+    LATE,
     ArtifactWritten,
     Entry,
     MessageAppended,
@@ -28,6 +29,7 @@ from a2a_serverless.tasks.entries import (
 )
 from a2a_serverless.tasks.fold import Fold, Log, Record, Snapshot, events_of
 from a2a_serverless.tasks.head import HANDOVER, MAX_INLINE_BYTES, AttemptEnd, Head
+from a2a_serverless.tasks.questions import ASK, Asked
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task
 from tests.model import reference
 from tests.support.heads import with_fields
@@ -115,7 +117,8 @@ def check(history: History) -> bool:
             short.add(record)
             assert list(events_of(record, short)) == seen
             _check_same(short, fold)
-        if not head.turn.is_open and (made := fold.snapshot()) is not None:
+        is_over = not (head.turn.is_open or head.turn.begun)
+        if is_over and (made := fold.snapshot()) is not None:
             short = _begun_with(made)
             _check_same(short, fold)
         _check_head(fold, head)
@@ -152,7 +155,9 @@ def _check_turn(fold: Fold, log: Log) -> None:
     )
     assert (head.turn.checkpoint > 0) == (has_records and not is_started_over)
     found = [entry for record in log.kept() for entry in record.entries]
-    expected = reference.journal(records, head.turn.base) if head.turn.checkpoint > 0 else []
+    last = reference.recorded_at(records, head.turn.base) if head.turn.checkpoint > 0 else 0
+    last = max(last, head.turn.base)  # what was recorded before a question is kept for good
+    expected = reference.journal(records, head.turn.begun_base or head.turn.base, last)
     assert [entry for entry in found if reference.of_journal(entry)] == expected
     assert log.beginnings() == reference.beginnings(records, head.turn.base)
     if head.turn.checkpoint == 0:
@@ -217,10 +222,22 @@ def commit_of(act: Act, head: Head, number: int) -> Commit:
             ended = StatusChanged(TaskStatus(state=_COMPLETED, message=reply), archive=True)
             answer = (*entries, Replied(reply), ended)
             return Commit(entries=answer, token=owner, claims=is_first)
-        case "message":
-            return Commit(entries=(TurnOpened(_request(f"{number}")),))
+        case "ask":
+            asked = Asked(number % 2).record(StepId(ASK, "", number % 3))
+            status = _status(TaskState.TASK_STATE_INPUT_REQUIRED)(f"{number}", number)
+            asks = (*entries, asked, status)
+            return Commit(entries=asks, token=owner, claims=is_first, asks=number % 2)
+        case "message" | "go on":
+            return _next_turn(number, is_late=act.writer == "go on")
         case _:
             return Commit(entries=entries)
+
+
+def _next_turn(number: int, *, is_late: bool) -> Commit:
+    """The commit that opens a turn: with a message, or as a question has had no answer."""
+    late = Recorded(StepId(ASK, "", number % 3), LATE, b"")
+    entry = late if is_late else TurnOpened(_request(f"{number}"))
+    return Commit(entries=(entry,), goes_on=is_late)
 
 
 def _request(text: str) -> SendMessageRequest:
@@ -280,6 +297,8 @@ _WRITERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     *(("attempt", _CONTENT),) * 4,
     *(("attempt", _PAUSES),) * 6,
     *(("message", ()),) * 6,
+    *(("ask", _CONTENT),) * 3,
+    ("go on", ()),
     *(("attempt", _RECORDS),) * 4,
     *(("claim", ()),) * 2,
     ("claim", _RECORDS),
@@ -325,6 +344,8 @@ class Tally:
     """Restarts that went back to a record of their turn."""
     snapshots: int = 0
     """Logs that went on behind a snapshot."""
+    asking: int = 0
+    """Turns that went on with code which had asked before."""
     in_several_turns: int = 0
     """Logs in which attempts were restarted in more than one turn."""
 
@@ -335,6 +356,7 @@ class Tally:
         self.records += len(history.records)
         self.restarts += len(bases)
         turns = {head.turn.base for head in history.heads}
+        self.asking += len({head.turn.base for head in history.heads if head.turn.begun})
         self.to_records += sum(base not in turns for base in bases)
         self.in_several_turns += len(set(bases)) > 1
 

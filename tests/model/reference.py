@@ -9,6 +9,7 @@ from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, Ta
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.tasks.entries import (
+    LATE,
     ArtifactWritten,
     Entry,
     MessageAppended,
@@ -63,11 +64,18 @@ def recorded_at(records: Sequence[Record], turn_base: int) -> int:
     )
 
 
-def journal(records: Sequence[Record], turn_base: int) -> list[Entry]:
-    """Return what another attempt on the turn finds of steps, and of what was said beside them."""
-    last = recorded_at(records, turn_base)
-    kept = [record for record in _own(records, turn_base) if record.version <= last]
+def journal(records: Sequence[Record], code_base: int, last: int) -> list[Entry]:
+    """Return what another attempt finds of steps, and of what was said beside them.
+
+    Also in the turns before, at whose ends the same code has asked its client; up to a version.
+    """
+    behind = [record for record in counting(records) if code_base < record.version <= last]
+    kept = [record for record in behind if record.token is not None or _is_late(record)]
     return [entry for record in kept for entry in record.entries if of_journal(entry)]
+
+
+def _is_late(record: Record) -> bool:
+    return any(isinstance(each, Recorded) and each.form == LATE for each in record.entries)
 
 
 def beginnings(records: Sequence[Record], turn_base: int) -> int:
