@@ -52,8 +52,11 @@ from a2a_serverless.errors import ConfigurationError, StateTooLargeError
 from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS
 from a2a_serverless.frameworks.langgraph import LangGraphWorker, _block
 from a2a_serverless.frameworks.parts import File
+from a2a_serverless.steps import ask
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.worker import TaskContext, current_context
+from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless_tools.testing import AgentBench
 from tests.support.workers import artifact_texts, status_text
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.files import PICTURE
@@ -881,3 +884,43 @@ def test_langchain_writes_the_blocks_for_a_service() -> None:
     assert image["image_url"] == {"url": "data:image/png;base64,MQ=="}
     data = "data:application/pdf;base64,Mg=="
     assert document["file"] == {"file_data": data, "filename": "May.pdf"}
+
+
+def test_a_node_asks_by_interrupt_and_not_by_ask() -> None:
+    """A node is a step of the adapter: the sentence has the right call."""
+    told: list[str] = []
+
+    async def asks(state: MessagesState) -> dict[str, Any]:
+        try:
+            await ask("Which?")
+        except WrongCallError as error:
+            told.append(str(error))
+            raise
+        return {"messages": []}
+
+    graph = StateGraph(MessagesState).add_node("asks", asks).add_edge(START, "asks").compile()
+    with AgentBench(lambda: LangGraphWorker(graph)) as bench:
+        run = bench.send("hello")
+    assert run.state == "failed"
+    assert "`interrupt(…)`" in told[0]
+
+
+def test_what_ends_the_task_of_a_graph_may_ask() -> None:
+    """`finish` is no node: its question is answered, and the graph's nodes do not run again."""
+    ran: list[str] = []
+
+    def node(state: MessagesState) -> dict[str, Any]:
+        ran.append("node")
+        return {"messages": [AIMessage("done")]}
+
+    class Asking(LangGraphWorker):
+        async def finish(self, ctx: TaskContext, values: Any) -> None:
+            answer = await ctx.ask("Is it right?")
+            await ctx.complete(f"{values['messages'][-1].text}: {answer.text}")
+
+    graph = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+
+    with AgentBench(lambda: Asking(graph)) as bench:
+        run = bench.send("hello").reply("yes")
+    assert (run.state, ran) == ("completed", ["node"])
+    assert run.artifacts["final-answer"].text == "done: yes"

@@ -662,7 +662,7 @@ class _Nodes(BaseCache[Any]):
 
     async def stream(self, given: Any, config: RunnableConfig, options: dict[str, Any]) -> None:
         """Run the graph; return when all of its nodes are recorded."""
-        outside.set(self._takes_over)
+        token = outside.set(self._takes_over)
         handlers: list[BaseCallbackHandler] = [_ModelCalls(self._ctx, self._count)]
         if self._shows.tools:
             handlers.append(_ToolCalls(self._ctx, self._tell))
@@ -682,6 +682,7 @@ class _Nodes(BaseCache[Any]):
                 await self._say_early(task_id)
             await self._said.end()
         finally:
+            outside.reset(token)
             for step in self._running:
                 step.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)

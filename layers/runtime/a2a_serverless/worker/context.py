@@ -62,6 +62,7 @@ from a2a_serverless.worker.steps import (
     Retry,
     current_step,
     key_of,
+    outside,
     seconds_of,
     seconds_until,
 )
@@ -743,6 +744,11 @@ class TaskContext(UserTurn):
             raise WrongCallError(
                 "ctx.ask is called within a step, which would run again with the answer: let the"
                 " step return what it has found, and ask behind it, `answer = await ctx.ask(…)`."
+            )
+        if outside.get() is not None:
+            raise WrongCallError(
+                "ctx.ask is called in a node of a graph, which is a step of its adapter: ask by"
+                " LangGraph's own `interrupt(…)`."
             )
         if not self._turn.is_home:
             raise WrongCallError(
