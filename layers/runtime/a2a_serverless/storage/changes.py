@@ -26,7 +26,8 @@ MOST: Final = 200
 """How often a change, or a commit, is tried while others change its value. Of those that try at the
 same time one succeeds each time, so that the pauses between need not grow."""
 _AT_ONCE: Final = 5
-"""The first of those tries, which follow one another without a pause."""
+"""So many of those tries follow one another without a pause. What was read before a pause is of the
+past after it: a writer that paused before each try would lose to one that does not pause."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,8 +60,8 @@ class Change(Generic[T]):
 
 
 async def pause_after(clock: Clock, attempt: int) -> None:
-    """Wait after the attempt that has lost to another writer, from the fifth on."""
-    if attempt >= _AT_ONCE:
+    """Wait after each fifth attempt that has lost to another writer."""
+    if attempt % _AT_ONCE == 0:
         await clock.sleep(pause_s(1))
 
 
