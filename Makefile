@@ -19,11 +19,13 @@ ALL := -m 'long or not long'
 # adapter have an example, which `dev` starts there: their environments have the local stack, too.
 FRAMEWORKS := agent_framework
 ADAPTED := google_adk openai_agents strands
+# A server of others that keeps its tasks in our stores.
+SERVING := agentcore
 # And the official client of an older version.
 OLDER_CLIENT := python_0_3
 # What the SDK's own SQL stores need, which the contract of ours runs over, too.
 SQL := sdk_sql
-FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(ADAPTED) $(OLDER_CLIENT) $(SQL))
+FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(ADAPTED) $(OLDER_CLIENT) $(SQL) $(SERVING))
 # Frameworks that are clients here; their SDK is that of 0.3.
 DELEGATING := crewai strands_client
 CLIENTS := $(FOREIGN) $(patsubst %,build/foreign/%/requirements.txt,$(DELEGATING))
@@ -257,7 +259,7 @@ lock: $(VENV)/.stamp ## resolve the dependencies again
 		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml -c build/sdk.txt $(LOCK) \
 			-o tests/foreign/$$name/requirements.txt || exit; \
 	done
-	for name in $(ADAPTED); do \
+	for name in $(ADAPTED) $(SERVING); do \
 		$(UV) pip compile tests/foreign/$$name/requirements.in pyproject.toml --extra local \
 			-c build/sdk.txt $(LOCK) -o tests/foreign/$$name/requirements.txt || exit; \
 	done

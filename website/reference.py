@@ -106,6 +106,15 @@ def _testing() -> str:
     return _listed("Testing kit", intro, [*api.exported("a2a_serverless_tools.testing"), *fixtures])
 
 
+def _stores() -> str:
+    intro = (
+        "What a server of the SDK's imports from `a2a_serverless.stores`."
+        " [stores](../build/stores.md) says when."
+    )
+    members = sorted(api.exported("a2a_serverless.stores"), key=lambda one: one.name[0].islower())
+    return _listed("Stores for the SDK's own server", intro, members)
+
+
 def _adapters() -> str:
     intro = "Each adapter is in its own module of `a2a_serverless.frameworks`."
     members = [api.member(f"a2a_serverless.frameworks.{module}", name) for module, name in ADAPTERS]
@@ -450,6 +459,7 @@ _PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "adapters": _adapters,
     "testing-kit": _testing,
     "resuming-client": _client,
+    "stores-list": _stores,
     "settings-list": _settings,
     "parameters": _parameters,
     "commands": _commands,

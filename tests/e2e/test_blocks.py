@@ -57,6 +57,8 @@ RUN_BY = {
     ("first-agent", "text"): "tests/e2e/test_first_agent.py",
     ("patterns", "python"): "tests/foreign/patterns.py",
     ("push-receivers", "python"): "tests/unit/push/test_documented_check.py",
+    ("stores", "python"): "tests/unit/stores/test_page.py",
+    ("stores", "yaml"): "tests/unit/stores/test_page.py",
     ("uploads", "js"): "tests/javascript/test_uploads.py",
     ("uploads", "python"): "tests/javascript/test_uploads.py",
 }

@@ -119,8 +119,8 @@ def sql_engines() -> Iterator[Callable[[Path], Any]]:
         sys.path.remove(str(folder))
 
 
-async def on_sql(engine: Any) -> Stores:
-    """The SDK's SQL stores."""
+async def on_sql(engine: Any, *, poll_interval_s: float = 0.02) -> Stores:
+    """The SDK's SQL stores; by default their stream polls every 0.5 s, too slowly for tests."""
     from a2a.server.cluster.database_event_stream import (  # noqa: PLC0415
         DatabaseTaskEventStream,
     )
@@ -135,7 +135,7 @@ async def on_sql(engine: Any) -> Stores:
     await tasks.initialize()  # else a read fails that comes before the first save
     return Stores(
         tasks=tasks,
-        stream=DatabaseTaskEventStream(engine, poll_interval_s=0.02),
+        stream=DatabaseTaskEventStream(engine, poll_interval_s=poll_interval_s),
         configs=DatabasePushNotificationConfigStore(engine),
         is_sql=True,
     )

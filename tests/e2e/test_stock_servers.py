@@ -1,0 +1,210 @@
+"""The SDK's own server, and those of others, with our stores: as processes, some of them killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from a2a_serverless.stores import create_table
+from tests.support.emulators import Emulator, dynamodb_local, free_port
+from tests.support.required import ROOT, python_of
+
+EXAMPLE: Final = "examples.stock_server"
+HEADERS: Final = {"A2A-Version": "1.0"}
+ENDED: Final = "TASK_STATE_COMPLETED"
+WITHIN_S: Final = 60
+
+
+@contextmanager
+def process(
+    script: list[str], variables: dict[str, str], *, python: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """One server as a process of its own."""
+    paths = f"{ROOT}:{ROOT / 'layers/runtime'}"
+    environment = {**os.environ, "PYTHONPATH": paths, **variables}
+    command = [str(python or sys.executable), *script]
+    with subprocess.Popen(command, env=environment) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+@asynccontextmanager
+async def client(port: int) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with a connection for each request, so that each may meet another process."""
+    limits = httpx.Limits(max_keepalive_connections=0, max_connections=40)
+    url = f"http://127.0.0.1:{port}"
+    async with httpx.AsyncClient(
+        base_url=url, limits=limits, headers=HEADERS, timeout=WITHIN_S
+    ) as made:
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                try:
+                    await made.get("/.well-known/agent-card.json")
+                    break
+                except httpx.TransportError:
+                    await asyncio.sleep(0.05)
+        yield made
+
+
+def message(text: str, *, is_awaited: bool = True) -> dict[str, Any]:
+    """A request to send a text."""
+    sent = {"messageId": os.urandom(8).hex(), "role": "ROLE_USER", "parts": [{"text": text}]}
+    return {"message": sent, "configuration": {"returnImmediately": not is_awaited}}
+
+
+async def task_of(to: httpx.AsyncClient, task_id: str) -> dict[str, Any]:
+    found = await to.get(f"/tasks/{task_id}")
+    assert found.status_code == 200, found.text
+    task: dict[str, Any] = found.json()
+    return task
+
+
+async def all_tasks(to: httpx.AsyncClient) -> dict[str, str]:
+    """The states of all tasks, page by page."""
+    states: dict[str, str] = {}
+    token = ""
+    while True:
+        page = (await to.get("/tasks", params={"pageSize": 50, "pageToken": token})).json()
+        states |= {task["id"]: task["status"]["state"] for task in page["tasks"]}
+        token = page.get("nextPageToken", "")
+        if not token:
+            return states
+
+
+async def _kill_one(table: str, variables: dict[str, str], tasks: int) -> None:
+    """Send tasks to two processes behind one port, kill one, and look at what the other has."""
+    port = free_port()
+    shared = {"TABLE": table, "PORT": str(port), **variables}
+    server = ["-m", f"{EXAMPLE}.server"]
+    with process(server, shared) as doomed, process(server, shared):
+        async with client(port) as to:
+            begun = [
+                (await to.post("/message:send", json=message("100000", is_awaited=False))).json()
+                for _ in range(8)
+            ]
+            answered: list[str] = []
+            is_time = asyncio.Event()
+
+            async def send() -> None:
+                try:
+                    answer = await to.post("/message:send", json=message("1"))
+                except httpx.TransportError:
+                    return  # the process that had it was killed
+                answered.append(answer.json()["task"]["id"])
+                if len(answered) >= tasks // 3:
+                    is_time.set()
+
+            async def kill() -> None:
+                await is_time.wait()
+                doomed.send_signal(signal.SIGKILL)
+                doomed.wait()
+
+            turns = asyncio.Semaphore(20)
+
+            async def in_turn() -> None:
+                async with turns:
+                    await send()
+
+            async with asyncio.timeout(WITHIN_S):
+                await asyncio.gather(kill(), *(in_turn() for _ in range(tasks)))
+            # What was answered is there, whichever process had it.
+            states = await all_tasks(to)
+            assert {states[task_id] for task_id in answered} == {ENDED}
+            assert len(answered) > tasks // 2
+            # A task of the dead process is not continued: the SDK has nothing that would do it. It
+            # can be read, and canceled by whoever is there.
+            for one in begun:
+                task_id = one["task"]["id"]
+                assert (await task_of(to, task_id))["status"]["state"] == "TASK_STATE_WORKING"
+                await to.post(f"/tasks/{task_id}:cancel", json={})
+                assert (await task_of(to, task_id))["status"]["state"] == "TASK_STATE_CANCELED"
+            assert Counter(states.values())[ENDED] >= len(answered)
+
+
+@pytest.mark.long
+async def test_a_killed_server_loses_no_task(tmp_path: Path) -> None:
+    """Two processes of the SDK's server on a file: what was answered outlives a kill."""
+    await _kill_one(str(tmp_path / "tasks.sqlite"), {}, 30)
+
+
+@pytest.fixture(scope="module")
+def local(installed_emulators: None) -> Iterator[Emulator]:
+    """DynamoDB Local with the stores' table."""
+    with dynamodb_local() as emulator:
+        asyncio.run(create_table("stores", client=emulator.client()))
+        yield emulator
+
+
+@pytest.mark.emulators
+async def test_a_killed_server_loses_no_task_in_dynamodb(local: Emulator) -> None:
+    """So do 300 tasks on DynamoDB Local."""
+    await _kill_one("stores", local.environment(), 300)
+
+
+@pytest.mark.long
+async def test_a_task_is_followed_on_another_server(tmp_path: Path) -> None:
+    """A subscriber gets the chunks of a task that another process runs, to its end."""
+    table = {"TABLE": str(tmp_path / "tasks.sqlite")}
+    ports = [free_port(), free_port()]
+    server = ["-m", f"{EXAMPLE}.server"]
+    with (
+        process(server, {**table, "PORT": str(ports[0])}),
+        process(server, {**table, "PORT": str(ports[1])}),
+    ):
+        async with client(ports[0]) as one, client(ports[1]) as other:
+            begun = (await one.post("/message:send", json=message("12", is_awaited=False))).json()
+            path = f"/tasks/{begun['task']['id']}:subscribe"
+            async with other.stream("GET", path) as stream:
+                lines = [line async for line in stream.aiter_lines() if line.startswith("data:")]
+    assert '"task"' in lines[0]
+    chunks = [line for line in lines if "artifactUpdate" in line]
+    assert len(chunks) > 5
+    assert '"text":"12 "' in chunks[-1].replace(": ", ":")
+    assert ENDED in lines[-1]
+
+
+@pytest.mark.foreign
+@pytest.mark.parametrize(
+    ("environment", "script"),
+    [
+        ("google_adk", ["-m", "uvicorn", f"{EXAMPLE}.adk_server:app", "--port"]),
+        ("agentcore", ["-m", f"{EXAMPLE}.agentcore_server"]),
+    ],
+)
+async def test_servers_of_others(environment: str, script: list[str], tmp_path: Path) -> None:
+    """The ADK's and AgentCore's servers keep their tasks: the next process has them."""
+    port = str(free_port())
+    variables = {"TABLE": str(tmp_path / "tasks.sqlite"), "PORT": port}
+    command = [*script, port] if script[-1] == "--port" else script
+    python = python_of(environment)
+    request = {
+        "jsonrpc": "2.0",
+        "id": "1",
+        "method": "SendMessage",
+        "params": message("1"),
+    }
+    with process(command, variables, python=python) as first:
+        async with client(int(port)) as to:
+            answer = (await to.post("/", json=request)).json()
+            task = answer["result"]["task"]
+            assert task["status"]["state"] == ENDED
+        first.kill()
+        first.wait()
+    with process(command, variables, python=python):
+        async with client(int(port)) as to:
+            asked = {**request, "method": "GetTask", "params": {"id": task["id"]}}
+            found = (await to.post("/", json=asked)).json()["result"]
+    assert found["artifacts"] == task["artifacts"]
