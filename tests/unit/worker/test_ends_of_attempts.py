@@ -511,7 +511,7 @@ async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(
     assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
 
 
-async def test_a_cancel_that_the_keeper_has_read_is_told() -> None:
+async def test_a_cancel_that_the_heartbeat_has_read_is_told() -> None:
     """The agent is told of a cancel that the heartbeat's claim has read, though no commit fails."""
     clock = PacedClock()
 

@@ -58,8 +58,8 @@ async def test_a_failed_look_does_not_end_the_looks() -> None:
         assert head is SHOWN
         heard.set()
 
-    looks = HeadPoller(cast("Any", moody), clock)
-    async with _InlineHeartbeat().over(partial(looks.over, Task("t", on_head))):
+    poller = HeadPoller(cast("Any", moody), clock)
+    async with _InlineHeartbeat().over(partial(poller.over, Task("t", on_head))):
         await clock.pass_time(1)
         assert not heard.is_set()
         await clock.pass_time(1)
@@ -77,8 +77,8 @@ async def test_what_fails_beside_the_looks_does_not_end_them() -> None:
     async def on_head(_head: Head | None) -> None:
         heard.set()
 
-    looks = HeadPoller(cast("Any", moody), clock, beside=beside)
-    async with _InlineHeartbeat().over(partial(looks.over, Task("t", on_head))):
+    poller = HeadPoller(cast("Any", moody), clock, beside=beside)
+    async with _InlineHeartbeat().over(partial(poller.over, Task("t", on_head))):
         await clock.pass_time(1)
         assert heard.is_set()
 
@@ -86,8 +86,8 @@ async def test_what_fails_beside_the_looks_does_not_end_them() -> None:
 async def test_one_look_serves_a_hundred_turns() -> None:
     """220 turns, and one of them twice, cost three requests a second, whenever they began."""
     clock, moody = PacedClock(), Moody()
-    looks = HeadPoller(cast("Any", moody), clock)
-    turns = [partial(looks.over, Task(f"t{n % 220}", _ignore)) for n in range(221)]
+    poller = HeadPoller(cast("Any", moody), clock)
+    turns = [partial(poller.over, Task(f"t{n % 220}", _ignore)) for n in range(221)]
     async with _InlineHeartbeat().over(*turns[:100]):
         await clock.pass_time(0.4)
         async with _InlineHeartbeat().over(*turns[100:]):
@@ -128,8 +128,8 @@ async def test_a_turn_that_raises_does_not_blind_the_others() -> None:
     async def hears(_head: Head | None) -> None:
         heard.set()
 
-    looks = HeadPoller(cast("Any", moody), clock)
-    turns = [partial(looks.over, Task("bad", fails)), partial(looks.over, Task("good", hears))]
+    poller = HeadPoller(cast("Any", moody), clock)
+    turns = [partial(poller.over, Task("bad", fails)), partial(poller.over, Task("good", hears))]
     async with _InlineHeartbeat().over(*turns):
         await clock.pass_time(1)
         assert heard.is_set()
