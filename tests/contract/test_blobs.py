@@ -863,9 +863,9 @@ async def test_a_record_is_read_as_it_was_written(storage: DurableStorage, blobs
     head = await begun(storage, Part(text="hi"))
     short = Recorded(StepId("a", "", 1), "bytes", LARGE[:OFFLOAD_BYTES])
     long = Recorded(StepId("b", "", 1), "json", LARGE)
-    assert await storage.record_apart(head, short) is short
-    stored = await storage.record_apart(head, long)
-    assert (stored.is_apart, len(stored.value) < 100) == (True, True)
+    assert await storage.offload_record(head, short) is short
+    stored = await storage.offload_record(head, long)
+    assert (stored.is_offloaded, len(stored.value) < 100) == (True, True)
     assert [await storage.whole_record(head, one) for one in (short, stored)] == [short, long]
     await delete_task(storage, head.task_id)
     assert await storage.whole_record(head, stored) is None

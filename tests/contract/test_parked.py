@@ -15,7 +15,7 @@ from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.attempts import may_park
 from a2a_serverless.tasks.entries import StatusChanged, TurnEnded, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head, OperationParams, Reason, Uncounted
-from a2a_serverless.tasks.rules import PARKED_MS, Commit, Waits, releasing
+from a2a_serverless.tasks.rules import PARKED_MS, Backoff, Commit, releasing
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 
@@ -227,8 +227,8 @@ async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, 
     claimed = await storage.commit(woken, Commit(token="one", claims=True))
     end = AttemptEnd(token="one", reason="RetryLater", until=storage.clock.now_ms() + 600_000)
     if way == "commit":
-        waits = Waits(end=end, uncounted=Uncounted(faults=1))
-        await storage.commit(claimed, Commit(token="one", waits=waits))
+        waits = Backoff(end=end, uncounted=Uncounted(faults=1))
+        await storage.commit(claimed, Commit(token="one", backoff=waits))
     else:
         assert await storage.change(claimed, partial(releasing, end=end))
     given_back = await newest(storage, claimed)

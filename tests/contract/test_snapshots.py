@@ -172,8 +172,8 @@ async def test_a_reader_gets_the_same(storage: DurableStorage) -> None:
     assert len(log.records) == head.version - log.since.version < len(whole.records)
     assert without_ids(log) == without_ids(whole)
     assert log.restarted().task() == whole.restarted().task()
-    assert (log.caller, log.beginnings(), log.kept()) == (
-        *(whole.caller, whole.beginnings(), whole.kept()),
+    assert (log.caller, log.beginnings(), log.replayed()) == (
+        *(whole.caller, whole.beginnings(), whole.replayed()),
     )
 
 

@@ -125,7 +125,7 @@ async def attempt(desk: Desk, name: str, now_ms: int) -> None:
     if log is None:
         return
     made = Artifact(artifact_id="made", parts=[Part(raw=MADE)])
-    entries = (ArtifactWritten(await storage.set_apart(log.head, made)),)
+    entries = (ArtifactWritten(await storage.offload(log.head, made)),)
     claim = Commit(entries=entries, token=name, claims=True, commit_id=name)
     with suppress(TaskNotFoundError, ConcurrencyError, FencedError):
         await storage.commit(log.head, claim)

@@ -63,7 +63,7 @@ class History:
         """The turn's attempt gives it back, and none of its records counts any more."""
         head = self.heads[-1]
         if head.turn.token is not None:
-            end = AttemptEnd(token=head.turn.token, reason="DivergedError")
+            end = AttemptEnd(token=head.turn.token, reason="NonDeterminismError")
             self.heads[-1] = with_fields(head, checkpoint=0, released=end)
 
     def log(self, version: int) -> Log:
@@ -151,10 +151,10 @@ def _check_turn(fold: Fold, log: Log) -> None:
         return
     has_records = reference.recorded_at(records, head.turn.base) > head.turn.base
     is_started_over = (
-        head.turn.released is not None and head.turn.released.reason == "DivergedError"
+        head.turn.released is not None and head.turn.released.reason == "NonDeterminismError"
     )
     assert (head.turn.checkpoint > 0) == (has_records and not is_started_over)
-    found = [entry for record in log.kept() for entry in record.entries]
+    found = [entry for record in log.replayed() for entry in record.entries]
     last = reference.recorded_at(records, head.turn.base) if head.turn.checkpoint > 0 else 0
     last = max(last, head.turn.base)  # what was recorded before a question is kept for good
     expected = reference.journal(records, head.turn.begun_base or head.turn.base, last)

@@ -42,7 +42,7 @@ class Rules:
     on_lost_claim: Callable[..., attempts.RefusalDecision] = attempts.on_lost_claim
     is_stale: Callable[[Head, Head], bool] = attempts.is_stale
     may_give_up: Callable[..., bool] = attempts.may_give_up
-    on_return: Callable[..., attempts.Returned] = attempts.on_return
+    on_return: Callable[..., attempts.ReturnDecision] = attempts.on_return
     retry_policy: type[attempts.RetryPolicy] = attempts.RetryPolicy
     attempts_started: Callable[..., int] = attempts.attempts_started
     view: type[Projection] = Projection
@@ -56,7 +56,7 @@ class Rules:
     releasing: Callable[..., Head | None] = rules.releasing
 
     # questions
-    kept: Callable[[Log], list[Record]] = Log.kept
+    kept: Callable[[Log], list[Record]] = Log.replayed
     overdue_question: Callable[..., bool] = attempts.overdue_question
 
     # cancels

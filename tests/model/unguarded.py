@@ -25,7 +25,7 @@ from a2a_serverless.tasks.attempts import (
     DeliveryDecision,
     RefusalDecision,
     RetryPolicy,
-    Returned,
+    ReturnDecision,
 )
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -153,11 +153,11 @@ def goes_on_at_any_time(head: Head, commit: Commit, **kwargs: Any) -> Step:
 
 
 def keeps_records_of_its_turn(log: Log) -> list[Record]:
-    return [record for record in log.kept() if record.version > log.head.turn.base]
+    return [record for record in log.replayed() if record.version > log.head.turn.base]
 
 
 def keeps_what_attempts_wrote(log: Log) -> list[Record]:
-    return [record for record in log.kept() if record.token is not None]
+    return [record for record in log.replayed() if record.token is not None]
 
 
 def ends_questions_of_canceled_tasks(head: Head | None, *, now_ms: int) -> bool:
@@ -305,9 +305,9 @@ def gives_up_what_goes_on(head: Head, params: OperationParams, *, seen: Head) ->
     return attempts.may_give_up(head, params, seen=with_fields(head, token=seen.turn.token))
 
 
-def leaves_auth_turns_open(state: TaskState | None) -> Returned:
+def leaves_auth_turns_open(state: TaskState | None) -> ReturnDecision:
     left = attempts.on_return(state)
-    return Returned.ENDED if left is Returned.ENDS_TURN else left
+    return ReturnDecision.ENDED if left is ReturnDecision.ENDS_TURN else left
 
 
 class RetriesForEver(RetryPolicy):

@@ -18,7 +18,7 @@ from a2a_serverless.tasks.attempts import (
     DeliveryDecision,
     FailureDecision,
     RefusalDecision,
-    Returned,
+    ReturnDecision,
     lease_end,
     on_failure,
 )
@@ -497,7 +497,7 @@ class Attempts:
                 yield self._asks(state, worker, texts[first:], end)
         elif left == 0 or (left > 0 and self._scenario.batches and to_record is None):
             write = Write((*texts[first:], end), token, claims=must_claim)
-            then = "over" if self._rules.on_return(state_of(end)) is Returned.ENDED else "run"
+            then = "over" if self._rules.on_return(state_of(end)) is ReturnDecision.ENDED else "run"
             label = f"commits {'the rest and ' if left else ''}{end}"
             yield Plan(label, write, "run", then, len(texts) + 1, returns=then == "over")
         if left < 0:

@@ -385,12 +385,12 @@ class World:
                     yield name
                     return
             elif step == "a":
-                if not journal.is_told(None):
+                if not journal.is_emitted(None):
                     yield f"auth{TOLD}"
             else:
                 number += 1
                 event = _appended(f"{turn}.{number}")
-                if is_found or (not is_in_step and journal.is_told(event.artifact)):
+                if is_found or (not is_in_step and journal.is_emitted(event.artifact)):
                     continue
                 (entry,) = view.entries_of(event)
                 how = "+" if cast("ArtifactWritten", entry).append else "="

@@ -34,7 +34,7 @@ from a2a_serverless.worker.failures import (
 )
 from a2a_serverless.worker.meter import BudgetError
 from a2a_serverless.worker.settlement import failed_by
-from a2a_serverless.worker.steps import DivergedError
+from a2a_serverless.worker.steps import NonDeterminismError
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
@@ -283,7 +283,7 @@ async def test_an_end_of_the_agents_own_is_its_failure() -> None:
     ("error", "reason"),
     [
         (DeadlineError("step"), "deadline"),
-        (DivergedError("its steps differ"), "diverged"),
+        (NonDeterminismError("its steps differ"), "non_determinism"),
         (StaleStateError(), "stale"),
         (UnavailableError(), "unavailable"),
     ],

@@ -18,13 +18,13 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from a2a_serverless.worker.context import current_context
 from a2a_serverless.worker.questions import Answer, WaitTimeoutError, WrongAnswerError
-from a2a_serverless.worker.steps import ONCE, Retry, StepError, TurnLeft
+from a2a_serverless.worker.steps import ONCE, Retry, StepError, TurnParked
 
 __all__ = [
     "Answer",
     "Retry",
     "StepError",
-    "TurnLeft",
+    "TurnParked",
     "WaitTimeoutError",
     "WrongAnswerError",
     "ask",
@@ -126,7 +126,7 @@ async def ask(
     >>> answer = await ask("Which account?")
 
     Raises:
-        TurnLeft, WaitTimeoutError, WrongAnswerError, WrongCallError: as `TaskContext.ask`.
+        TurnParked, WaitTimeoutError, WrongAnswerError, WrongCallError: as `TaskContext.ask`.
     """
     return await current_context().ask(
         question, data=data, schema=schema, timeout_s=timeout_s, auth=auth, id=id

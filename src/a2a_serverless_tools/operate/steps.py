@@ -79,7 +79,7 @@ def steps_of(
 
 def _result(entry: Recorded) -> str:
     """Return what a record says, in short; a result that is large is stored elsewhere."""
-    if entry.is_apart:
+    if entry.is_offloaded:
         return "stored elsewhere, as it is large"
     match entry.form:
         case "json":

@@ -435,7 +435,7 @@ def _change(entry: Entry, *, discards: tuple[int, ...]) -> Change:
             return change(name="restart", base=base, discards=discards)
         case Recorded(step):
             subject = step_text(step)
-            return change(name="record", subject=subject, references=int(entry.is_apart))
+            return change(name="record", subject=subject, references=int(entry.is_offloaded))
         case ModelsUsed(used):
             return change(name="usage", subject=usage_text(used))
         case Unknown(kind):

@@ -168,7 +168,7 @@ class Points:
 
     def _waits(self) -> str:
         """Return where the agent is: its line, and its steps that are under way."""
-        steps = [] if self.queue is None else [each.id.name for each in self.queue.journal.running]
+        steps = [] if self.queue is None else [each.id.name for each in self.queue.journal.active]
         within = f", in step {', '.join(map(repr, steps))}" if steps else ""
         return f"waits at {_line_of(self.running) or 'no line of the agent'}{within}"
 

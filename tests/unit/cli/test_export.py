@@ -170,7 +170,7 @@ def test_the_file_of_a_dev(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
         head = wait(storage.open_task(f"c-{number % 3}", request(str(number)))).head
     large = Random(1).randbytes(500_000).hex()  # noqa: S311
     record = Recorded(StepId("plan", "", 1), "json", large.encode())
-    named = wait(storage.record_apart(head, record))
+    named = wait(storage.offload_record(head, record))
     wait(storage.commit(head, Commit(entries=(named,), token="t", claims=True)))
     wait(storage.contexts.put("c", context_write(large, has_blobs=True)))
     code, out, _ = run("export", "--user", "ann", "--file", str(file))

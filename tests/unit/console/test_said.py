@@ -238,7 +238,7 @@ async def test_the_signed_address_of_a_file_is_in_no_page(
     await writer.claim("a")
     file = Part(raw=b"x" * 300_000, filename="large.bin")
     artifact = Artifact(artifact_id="f", parts=[file])
-    stored = await storage.set_apart(await writer.head(), artifact)
+    stored = await storage.offload(await writer.head(), artifact)
     await writer.commit(ArtifactWritten(stored), token="a")
     said, events = [(await person.get(f"{PATH}?view={view}")).text for view in VIEWS]
     assert "signature" not in said + events

@@ -173,7 +173,7 @@ async def check_a_tool_may_sleep(made: Made, given: str) -> None:
     talk = Talk(agent, clock=clock, visibility_s=5400)
     with TestCase().assertNoLogs("a2a_serverless", "WARNING"), nothing_is_reported():
         head, _ = await talk.say("tool")
-    assert ((await talk.bench.head(head)).turn.parked, heard) == ("asleep", ["TurnLeft"])
+    assert ((await talk.bench.head(head)).turn.parked, heard) == ("asleep", ["TurnParked"])
     await clock.pass_time(3600)
     await Sweeper(talk.bench.storage, talk.bench.operations, clock=clock).sweep()
     await talk.bench.work()

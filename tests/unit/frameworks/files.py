@@ -178,7 +178,7 @@ async def check_deaths(made: Made) -> None:
 async def check_a_file_too_large_for_a_record(made: Made) -> None:
     """The task fails at once, with a sentence; without steps the client gets the file."""
     large = bytes(LIMIT)
-    with patch.object(turn, "MAX_APART_BYTES", LIMIT):
+    with patch.object(turn, "MAX_OFFLOADED_BYTES", LIMIT):
         task = await Talk(made([], file=large), max_attempts=3).show(Part(text="Draw"))
     fails(status_text(task), RECORD_TOO_LARGE)
     task = completed(await Talk(made([], file=large, steps=False)).show(Part(text="Draw")))

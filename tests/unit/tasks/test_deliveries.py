@@ -13,7 +13,7 @@ from a2a_serverless.tasks.attempts import (
     DeliveryDecision,
     RefusalDecision,
     RetryPolicy,
-    Returned,
+    ReturnDecision,
     attempts_started,
     may_give_up,
     on_current_turn,
@@ -253,14 +253,14 @@ AT_FAULT = {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
 def test_what_follows_a_return(state: TaskState) -> None:
     """After a return the turn has ended, ends now (auth-required), or is the agent's fault."""
     met = on_return(state)
-    assert (met is Returned.ENDED) == (state in ENDED)
-    assert (met is Returned.AT_FAULT) == (state in AT_FAULT)
-    assert (met is Returned.ENDS_TURN) == (state == TaskState.TASK_STATE_AUTH_REQUIRED)
+    assert (met is ReturnDecision.ENDED) == (state in ENDED)
+    assert (met is ReturnDecision.AT_FAULT) == (state in AT_FAULT)
+    assert (met is ReturnDecision.ENDS_TURN) == (state == TaskState.TASK_STATE_AUTH_REQUIRED)
 
 
 def test_an_agent_that_said_nothing_is_at_fault() -> None:
     """An agent that returns without a state on the turn is at fault."""
-    assert on_return(None) is Returned.AT_FAULT
+    assert on_return(None) is ReturnDecision.AT_FAULT
 
 
 @pytest.mark.parametrize(

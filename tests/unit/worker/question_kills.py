@@ -116,7 +116,7 @@ def run(seed: int, table: Table, clock: PacedClock, *, share: float = 0.06) -> C
         assert log is not None
         if log.head.is_terminal:
             return total + _outcome(log, host, fate)
-        host.recorded = {e.id for r in log.kept() for e in r.entries if _is_result(e)}
+        host.recorded = {e.id for r in log.replayed() for e in r.entries if _is_result(e)}
         handles = _alive(worker.operations.pull(1, 0))
         if handles:
             total["starts"] += 1

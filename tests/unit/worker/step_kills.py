@@ -171,7 +171,7 @@ def _run(
         assert log is not None
         if log.head.is_terminal:
             return _outcome(log, trip, starts, fate)
-        trip.recorded = {e.id for r in log.kept() for e in r.entries if isinstance(e, Recorded)}
+        trip.recorded = {e.id for r in log.replayed() for e in r.entries if isinstance(e, Recorded)}
         handles = _alive(worker.operations.pull(1, 0))
         if not handles:
             _alive(_passed(backends, clock))

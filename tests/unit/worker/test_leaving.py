@@ -16,7 +16,7 @@ from a2a.types import TaskState
 
 from a2a_serverless import steps
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.worker import Retry, TaskContext, TurnLeft, current_context
+from a2a_serverless.worker import Retry, TaskContext, TurnParked, current_context
 from tests.support.workers import Agent, Bench, PacedClock, S, complete
 from tests.unit.worker.test_steps import Stand
 
@@ -166,8 +166,8 @@ async def stepped(ctx: TaskContext, key: str) -> None:
 @pytest.mark.parametrize("leaves", [slept, stepped])
 @pytest.mark.parametrize(
     ("shape", "ends"),
-    [(each, "TurnLeft") for each in PASSES]
-    + [(each, "group of TurnLeft") for each in GROUPS]
+    [(each, "TurnParked") for each in PASSES]
+    + [(each, "group of TurnParked") for each in GROUPS]
     + [(each, "went on") for each in SWALLOWS],
 )
 async def test_leaving_is_no_cancel(
@@ -176,7 +176,7 @@ async def test_leaving_is_no_cancel(
     leaves: Callable[[TaskContext, str], Awaitable[None]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """TurnLeft comes out of each call of `ctx`; `finally` runs to its end, and the turn goes on.
+    """TurnParked comes out of each call of `ctx`; `finally` runs to its end, and the turn goes on.
 
     Code that swallows it gets it again from its next call.
     """
@@ -200,7 +200,7 @@ async def test_leaving_is_no_cancel(
         except BaseException as error:
             ended.append(kind_of(error))
             raise
-        with pytest.raises(TurnLeft) if stand.script.starts == 1 else contextlib.nullcontext():
+        with pytest.raises(TurnParked) if stand.script.starts == 1 else contextlib.nullcontext():
             await ctx.send_status("more")
         await ctx.complete("done")
 
@@ -209,8 +209,8 @@ async def test_leaving_is_no_cancel(
     await stand.send()
     head = await left_by(stand, is_handed_over=leaves is stepped)
     assert ended == [ends]
-    assert set(heard) == {"TurnLeft", "finally"}
-    assert heard.count("TurnLeft") == heard.count("finally")
+    assert set(heard) == {"TurnParked", "finally"}
+    assert heard.count("TurnParked") == heard.count("finally")
     assert head.turn.attempts == 0
     assert not [line for line in caplog.records if line.levelno > logging.INFO], caplog.text
     await stand.pass_time(3600)
@@ -219,7 +219,7 @@ async def test_leaving_is_no_cancel(
         await stand.last(10)
     head = await working
     assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 2)
-    assert heard[2 * heard.count("TurnLeft") :] == ["finally"] * heard.count("TurnLeft")
+    assert heard[2 * heard.count("TurnParked") :] == ["finally"] * heard.count("TurnParked")
 
 
 async def left_by(stand: Stand, *, is_handed_over: bool) -> Head:
@@ -259,16 +259,16 @@ async def test_each_call_says_that_the_turn_has_left() -> None:
             for name, call in CALLS.items():
                 try:
                     asyncio.run(_awaited(call(ctx)))
-                except TurnLeft:
+                except TurnParked:
                     heard.append(f"{name} in a thread")
 
-        with contextlib.suppress(TurnLeft):
+        with contextlib.suppress(TurnParked):
             await ctx.sleep(3600)
             did.append("slept")
         if stand.script.starts > 1:
             return await ctx.complete("done")
         for name, call in CALLS.items():
-            with contextlib.suppress(TurnLeft):
+            with contextlib.suppress(TurnParked):
                 await call(ctx)
                 did.append(name)
         await asyncio.get_running_loop().run_in_executor(None, in_thread)
@@ -296,7 +296,7 @@ async def test_an_agent_that_does_not_leave_is_cancelled() -> None:
             return await ctx.complete("done")
         try:
             await ctx.sleep(3600)
-        except TurnLeft:
+        except TurnParked:
             heard.append("left")
         try:
             await asyncio.Event().wait()
@@ -313,7 +313,7 @@ async def test_an_agent_that_does_not_leave_is_cancelled() -> None:
 
 
 async def test_a_step_that_waits_for_its_next_try_leaves() -> None:
-    """TurnLeft comes out of the step, and is not taken for its failure."""
+    """TurnParked comes out of the step, and is not taken for its failure."""
     heard: list[str] = []
 
     def look() -> None:
@@ -332,7 +332,7 @@ async def test_a_step_that_waits_for_its_next_try_leaves() -> None:
     stand = Stand(handle)
     await stand.send()
     await left_by(stand, is_handed_over=False)
-    assert heard == ["look", "TurnLeft"]
+    assert heard == ["look", "TurnParked"]
     await stand.pass_time(3600)
     assert (await stand.work()).state == S.TASK_STATE_COMPLETED
 
@@ -344,11 +344,11 @@ async def test_executors_of_the_sdk_leave_as_workers_do() -> None:
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         try:
             await steps.sleep(3600)
-        except steps.TurnLeft:
+        except steps.TurnParked:
             heard.append("left")
         try:
             await complete(context, queue)
-        except steps.TurnLeft:
+        except steps.TurnParked:
             heard.append("left")
             raise
 

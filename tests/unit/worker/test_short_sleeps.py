@@ -91,7 +91,7 @@ def test_a_poll_ends_when_its_job_has(
     assert played.run.state == "completed", played.run
     assert takes_s <= played.took_s <= takes_s + every_s + ask_s + slack_s
     assert looks - slack_s / every_s <= len(played.ran) <= looks
-    assert set(played.heard) <= {"TurnLeft"}
+    assert set(played.heard) <= {"TurnParked"}
     if every_s < MINUTE:
         assert played.run.attempts <= takes_s // (run_limit_s - 2 * MINUTE) + 2
 

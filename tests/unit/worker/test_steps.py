@@ -35,7 +35,7 @@ from a2a_serverless.tasks.rules import Commit, renewing
 from a2a_serverless.worker import FinalError, Retry, StepError, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor, active_turn
 from a2a_serverless.worker.failures import WrongCallError
-from a2a_serverless.worker.steps import MAX_APART_BYTES
+from a2a_serverless.worker.steps import MAX_OFFLOADED_BYTES
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.clocks import ManualClock
 from tests.support.queues import left
@@ -541,7 +541,8 @@ async def test_code_that_differs_each_time_ends(
         " steps, and the turn has no attempt left: take what differs from run to run, such as the"
         " time or a random number, from a step."
     )
-    told = [one.getMessage() for one in caplog.records if one.__dict__["action"] == "diverged"]
+    lines = [one for one in caplog.records if one.__dict__["action"] == "non_determinism"]
+    told = [one.getMessage() for one in lines]
     assert len(told) == most
     assert all(" from a step. (" in one and "test_steps.py, line " in one for one in told)
 
@@ -1225,7 +1226,7 @@ WRONG: list[tuple[Callable[[TaskContext], Any], str]] = [
     (lambda ctx: ctx.step("x", lambda: [{1: "a", "1": "b"}]), "two keys are '1' as text"),
     (lambda ctx: ctx.step("x", lambda: {True: 1, "true": 2}), "two keys are 'true' as text"),
     (lambda ctx: ctx.step("x", lambda: {1: 1, "1": 2}, type=dict), "two keys are '1' as text"),
-    (lambda ctx: ctx.step("big", "x".__mul__, MAX_APART_BYTES), "at most 50,000,000"),
+    (lambda ctx: ctx.step("big", "x".__mul__, MAX_OFFLOADED_BYTES), "at most 50,000,000"),
     (lambda ctx: ctx.step("call", len("x")), "a name, a function and its arguments"),  # type: ignore[arg-type]
     (lambda ctx: ctx.sleep(-1), "seconds, a number from 0 on"),
     (lambda ctx: ctx.sleep(float("nan")), "seconds, a number from 0 on"),

@@ -144,10 +144,10 @@ class Steps:
         """Let the turn start over: a record is not of `what` the framework has done now.
 
         Raises:
-            DivergedError: always.
+            NonDeterminismError: always.
         """
         told = ", or turn the adapter's steps off (`steps=False`)"
-        active_turn(self.ctx).diverge(what, told)
+        active_turn(self.ctx).raise_non_determinism(what, told)
 
     async def run(
         self,
@@ -167,7 +167,7 @@ class Steps:
         that has failed is the same one, tried again. A call inside a step belongs to that step.
 
         Raises:
-            DivergedError: the record is of a call that was `asked` something else.
+            NonDeterminismError: the record is of a call that was `asked` something else.
         """
         if name == MODEL:
             call = partial(self._within_budget, call)

@@ -454,7 +454,7 @@ class DurableStorage:
 
     # -- commits -----------------------------------------------------------------------------
 
-    async def set_apart(self, head: Head, message: M, *, behind: int = 0) -> M:
+    async def offload(self, head: Head, message: M, *, behind: int = 0) -> M:
         """Store the large contents of a message beside the log; return it with references to them.
 
         `behind` are the raw bytes that the artifact has before those of this chunk. A commit does
@@ -520,11 +520,11 @@ class DurableStorage:
             if stored is None or stored.get("incarnation", head.incarnation) != head.incarnation:
                 await self.table.blobs.delete(_owner(head))
 
-    async def record_apart(self, head: Head, entry: Recorded) -> Recorded:
+    async def offload_record(self, head: Head, entry: Recorded) -> Recorded:
         """Store the value of a long record beside the log; return the record that names it.
 
         Raises:
-            ConfigurationError, UnavailableError: as `set_apart`.
+            ConfigurationError, UnavailableError: as `offload`.
         """
         blobs = self.table.blobs
         if blobs is None or len(entry.value) <= OFFLOAD_BYTES:
@@ -537,7 +537,7 @@ class DurableStorage:
         Raises:
             UnavailableError: no answer within the retry budget.
         """
-        if not entry.is_apart:
+        if not entry.is_offloaded:
             return entry
         blob = blob_at(entry.value.decode(errors="replace"), _owner(head))
         value = None if blob is None else await whole(self.table.blobs, blob)
@@ -549,7 +549,7 @@ class DurableStorage:
         for number, entry in enumerate(entries):
             content = content_of(entry)
             if content is not None and not is_plain(content):
-                kept[number] = with_content(entry, await self.set_apart(head, content))
+                kept[number] = with_content(entry, await self.offload(head, content))
         return tuple(kept)
 
     async def open_task(

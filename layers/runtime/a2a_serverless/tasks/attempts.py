@@ -214,7 +214,7 @@ def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
     return head.turn.token == seen.turn.token and not has_gone_on and not is_over(head, params)
 
 
-class Returned(Enum):
+class ReturnDecision(Enum):
     """The work that is left on the turn of an agent that has returned."""
 
     ENDED = "ended"
@@ -225,14 +225,14 @@ class Returned(Enum):
     """The task fails: without an end its turn would stay open for ever."""
 
 
-def on_return(state: TaskState | None) -> Returned:
+def on_return(state: TaskState | None) -> ReturnDecision:
     """Return the work left after an agent returned with `state` as its last state on the turn."""
     if state is None:
-        return Returned.AT_FAULT
+        return ReturnDecision.AT_FAULT
     if is_terminal(state) or state == TaskState.TASK_STATE_INPUT_REQUIRED:
-        return Returned.ENDED
+        return ReturnDecision.ENDED
     is_waiting = state == TaskState.TASK_STATE_AUTH_REQUIRED
-    return Returned.ENDS_TURN if is_waiting else Returned.AT_FAULT
+    return ReturnDecision.ENDS_TURN if is_waiting else ReturnDecision.AT_FAULT
 
 
 class CancelDecision(Enum):

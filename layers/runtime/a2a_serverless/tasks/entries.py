@@ -140,7 +140,7 @@ class Recorded:
     value: bytes = field(repr=False)
 
     @property
-    def is_apart(self) -> bool:
+    def is_offloaded(self) -> bool:
         """True if the value is a blob of the task, and the entry has its place instead."""
         return self.form.startswith(_OFFLOADED)
 

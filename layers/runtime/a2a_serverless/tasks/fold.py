@@ -510,7 +510,7 @@ class Log:
         fold.apply(Restarted(self.head.turn.restart_base), claim)
         return fold
 
-    def kept(self) -> list[Record]:
+    def replayed(self) -> list[Record]:
         """Return the commits of the agent's code that the next claim does not take back.
 
         They are those of attempts on the open turn, and on the turns before it at whose ends the

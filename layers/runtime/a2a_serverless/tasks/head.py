@@ -101,7 +101,7 @@ class FailedBy(StrEnum):
     BUDGET = "budget"
     DEADLINE = "deadline"
     """The last attempt needed longer than its worker had."""
-    DIVERGED = "diverged"
+    NON_DETERMINISM = "non_determinism"
     """The agent's code did not repeat what its steps had recorded."""
     STALE = "stale"
     """Other turns changed the conversation's state meanwhile, each time."""

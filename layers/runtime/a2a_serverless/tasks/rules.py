@@ -139,7 +139,7 @@ class ContextWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
+class Backoff:
     """How an attempt gives its turn back until `end.until`, without using up an attempt."""
 
     end: AttemptEnd
@@ -172,7 +172,7 @@ class Commit:
     """If the commit ends the task as failed: why. It is counted, and not stored."""
     reference: str = ""
     """The correlation id that the client of a failed task is given; empty: that of `failed`."""
-    waits: Waits | None = None
+    backoff: Backoff | None = None
     """With this commit the attempt gives its turn back."""
     parks: AttemptEnd | None = None
     """With this commit the attempt parks its turn at a record: asleep until `until`, or, if that
@@ -282,8 +282,8 @@ def advance(
             after = replace(after, serial_from=after.version)
     after, entries = _with_content(after, entries, now_ms)
     after = _recorded(head, after, commit, {type(entry) for entry in entries})
-    if commit.waits is not None:
-        after = _waiting(after, commit.waits, timing)
+    if commit.backoff is not None:
+        after = _waiting(after, commit.backoff, timing)
     if commit.parks is not None:
         after = _parked(after, commit.parks, now_ms, timing)
     pauses = after.state == TaskState.TASK_STATE_INPUT_REQUIRED and StatusChanged in kinds
@@ -651,14 +651,14 @@ def _parked(head: Head, end: AttemptEnd, now_ms: int, timing: Timing) -> Head:
     return replace(head, turn=turn, due_at=now_ms + int(timing.waiting_s * 1000))
 
 
-def _waiting(head: Head, waits: Waits, timing: Timing) -> Head:
+def _waiting(head: Head, backoff: Backoff, timing: Timing) -> Head:
     """Give the turn back, and its share: nothing works on it, and it may wait for long.
 
     The sweeper looks at it a lease after the wait: it comes by itself.
     """
-    turn = _given_back(head.turn, waits.end)
-    turn = replace(turn, attempts=turn.attempts - 1, uncounted=waits.uncounted)
-    return replace(head, turn=turn, due_at=waits.end.until + int(timing.lease_s * 1000))
+    turn = _given_back(head.turn, backoff.end)
+    turn = replace(turn, attempts=turn.attempts - 1, uncounted=backoff.uncounted)
+    return replace(head, turn=turn, due_at=backoff.end.until + int(timing.lease_s * 1000))
 
 
 def _opened(head: Head, entries: Iterable[Entry], now_ms: int, timing: Timing) -> Head:

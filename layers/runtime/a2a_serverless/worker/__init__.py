@@ -10,7 +10,7 @@ from a2a_serverless.worker.context import (
 from a2a_serverless.worker.failures import FinalError, RetryLater
 from a2a_serverless.worker.files import FileInfo
 from a2a_serverless.worker.questions import Answer, WaitTimeoutError, WrongAnswerError
-from a2a_serverless.worker.steps import Retry, StepError, TurnLeft
+from a2a_serverless.worker.steps import Retry, StepError, TurnParked
 
 __all__ = [
     "Answer",
@@ -22,7 +22,7 @@ __all__ = [
     "RetryLater",
     "StepError",
     "TaskContext",
-    "TurnLeft",
+    "TurnParked",
     "WaitTimeoutError",
     "Worker",
     "WrongAnswerError",

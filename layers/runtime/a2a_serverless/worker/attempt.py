@@ -28,7 +28,7 @@ from a2a_serverless.storage.blobs import InlineLimits
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import canceled
 from a2a_serverless.storage.table import Item
-from a2a_serverless.tasks.attempts import RetryPolicy, Returned, on_return
+from a2a_serverless.tasks.attempts import RetryPolicy, ReturnDecision, on_return
 from a2a_serverless.tasks.blobs import raw_bytes
 from a2a_serverless.tasks.entries import Caller, contents_of, copied
 from a2a_serverless.tasks.fold import Fold, Log, Record, extend
@@ -124,7 +124,7 @@ def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     extend(fold, log.between(first - 1, base))
     request, caller = fold.opening(first)
     context = _request_context(fold, caller, request=request, given=given, state=state)
-    replayed = log.kept()
+    replayed = log.replayed()
     return TurnInput(
         context=context,
         projection=Projection(
@@ -379,7 +379,7 @@ class AgentRun:
             await self._started.end(clock=self._clock, fields=lease.ids)
 
     async def _leave(self, execution: asyncio.Task[None]) -> None:
-        """Let the agent end by TurnLeft, if that comes first: its cleanup hears of no cancel."""
+        """Let the agent end by TurnParked, if that comes first: its cleanup hears of no cancel."""
         await self.turn.confirm_parked()
         if not self.turn.state.is_parked or self.lease.is_canceling:
             return
@@ -427,7 +427,7 @@ class AgentRun:
         turn.keep_pause()
         turn.shut()  # nothing comes behind the end of the turn
         state = turn.projection.state
-        if on_return(state) is Returned.AT_FAULT:
+        if on_return(state) is ReturnDecision.AT_FAULT:
             place = place_of_function(handler_of(self.agent))
             last = "none" if state is None else state_name(state)
             raise InvalidAgentEventError(NO_ENDING.format(last), place=place)
@@ -482,7 +482,7 @@ class AgentRun:
     async def _keep_deadline(self) -> None:
         if self.stop_at < math.inf:
             await self._clock.sleep(max(0, self.stop_at - self._clock.monotonic()))
-            running = [step.id.name for step in self.turn.journal.running]
+            running = [step.id.name for step in self.turn.journal.active]
             self.lease.stop(DeadlineError(*running[:1]))
 
     async def _end(self, *tasks: asyncio.Task[None]) -> None:

@@ -58,7 +58,7 @@ from a2a_serverless.worker.steps import (
     PARK_S,
     SLEEP,
     ActiveStep,
-    Form,
+    Codec,
     Retry,
     current_step,
     key_of,
@@ -589,10 +589,11 @@ class TaskContext(UserTurn):
     async def sleep(self, seconds: float, *, key: str = "") -> None:
         """Wait; a cancel ends the wait with CancelledError, also in a thread's own event loop.
 
-        From a minute on no process waits, except in a step. The call raises TurnLeft, and the turn
-        goes on after that time, up to a minute late. Its code runs again from the beginning, and
-        what it has recorded by `step` does not run again. A cancel, or the deletion of the task,
-        counts at once. A shorter sleep is recorded with what is recorded next, and not repeated.
+        From a minute on no process waits, except in a step. The call raises TurnParked, and the
+        turn goes on after that time, up to a minute late. Its code runs again from the beginning,
+        and what it has recorded by `step` does not run again. A cancel, or the deletion of the
+        task, counts at once. A shorter sleep is recorded with what is recorded next, and not
+        repeated.
 
         Asyncio tasks that sleep for a minute or more beside one another need a `key` each, as in
         `step`; the task of the agent itself needs none.
@@ -602,7 +603,7 @@ class TaskContext(UserTurn):
         >>> await ctx.sleep(0.5)
 
         Raises:
-            TurnLeft: the turn goes on in another process.
+            TurnParked: the turn goes on in another process.
             WrongCallError: `seconds` is no number from 0 on, or the task expires before.
         """
         seconds, step_id = seconds_of(seconds), None
@@ -618,7 +619,7 @@ class TaskContext(UserTurn):
         >>> await ctx.sleep_until(datetime.now(UTC))
 
         Raises:
-            TurnLeft: the turn goes on in another process.
+            TurnParked: the turn goes on in another process.
             WrongCallError: `when` is no such time, or the task expires before.
         """
         seconds = seconds_until(when, self._turn.lease.clock.now_ms())
@@ -665,7 +666,7 @@ class TaskContext(UserTurn):
 
         Raises:
             StepError: the function has raised; the cause is its exception.
-            TurnLeft: the turn goes on in another process.
+            TurnParked: the turn goes on in another process.
             WrongCallError: the name, the order or the result cannot be recorded; the message has
                 the right call.
         """
@@ -680,7 +681,7 @@ class TaskContext(UserTurn):
         if is_plain or not self._is_open("step"):
             return await work()
         step_id = self._turn.journal.id_of(name, key)
-        return await self._turn.step(step_id, work, Form.of(type), retry)
+        return await self._turn.step(step_id, work, Codec.of(type), retry)
 
     async def ask(
         self,
@@ -694,7 +695,7 @@ class TaskContext(UserTurn):
     ) -> Answer:
         """Ask the client, and go on with the answer: also days later, in another process.
 
-        The task is input-required meanwhile, and no process waits. The call raises TurnLeft. The
+        The task is input-required meanwhile, and no process waits. The call raises TurnParked. The
         client's next message is the answer: with it the code runs again from the beginning, and
         what it has recorded by `step` does not run again. `ctx.user_text` and the other names of
         the message stay those of the first one.
@@ -711,7 +712,7 @@ class TaskContext(UserTurn):
         >>> people = await ctx.ask("For how many people?", schema=int, timeout_s=86_400)
 
         Raises:
-            TurnLeft: the client is asked.
+            TurnParked: the client is asked.
             WaitTimeoutError: there is no answer within `timeout_s`.
             WrongAnswerError: no answer has fitted. If the agent does not catch it, the task fails.
             WrongCallError: it is called in a step or in a thread, or the task expires before the
@@ -1036,7 +1037,7 @@ class Worker(ABC):
     async def handle(self, ctx: TaskContext) -> None:
         """Work on one turn and end it, by exactly one ending of `ctx`.
 
-        A cancel by the client raises CancelledError at the next `await`. TurnLeft comes out of a
+        A cancel by the client raises CancelledError at the next `await`. TurnParked comes out of a
         call of `ctx` when the turn falls asleep or is handed over: let it pass. An exception is
         retried, from the start of the turn, unless it is a `FinalError`.
 

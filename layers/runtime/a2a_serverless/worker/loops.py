@@ -39,7 +39,7 @@ from a2a_serverless.worker.failures import (
     place,
     place_of_function,
 )
-from a2a_serverless.worker.steps import TurnLeft
+from a2a_serverless.worker.steps import TurnParked
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,7 +54,7 @@ _ARGUMENTS: Final = ("", "ctx", "context, event_queue")
 FEW_CALLS: Final = 64
 """Calls of one attempt up to which those that were awaited are not sorted out."""
 _RUNTIME: Final = __name__.partition(".")[0]
-_LEAVING: Final = (TurnLeft, GeneratorExit)
+_LEAVING: Final = (TurnParked, GeneratorExit)
 """Exceptions of tasks that asyncio does not report."""
 _STOPPED: Final = "Event loop stopped before Future completed."
 """The text of asyncio's RuntimeError after `loop.stop()`."""
@@ -275,15 +275,15 @@ def noted(
 def notes_calls(kind: type[T]) -> type[T]:
     """Decorate the class of an agent's `ctx`: calls of its `async` methods are noted.
 
-    They raise TurnLeft once the turn has left its process.
+    They raise TurnParked once the turn has left its process.
     """
     for name, method in tuple(vars(kind).items()):
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):
-            setattr(kind, name, _noted_unless_left(f"ctx.{name}(…)", method))
+            setattr(kind, name, _noted_unless_parked(f"ctx.{name}(…)", method))
     return kind
 
 
-def _noted_unless_left(
+def _noted_unless_parked(
     name: str, method: Callable[P, Coroutine[Any, Any, T]]
 ) -> Callable[P, Coroutine[Any, Any, T]]:
     @functools.wraps(method)
@@ -292,19 +292,19 @@ def _noted_unless_left(
         if owner._turn.parking is None:  # noqa: SLF001 - as of `noted`
             made = method(*args, **options)
         else:
-            made = _unless_left(owner._turn, functools.partial(method, *args, **options), args)  # noqa: SLF001
+            made = _unless_parked(owner._turn, functools.partial(method, *args, **options), args)  # noqa: SLF001
         owner._calls.note(name, made)  # noqa: SLF001
         return made
 
     return _marked(call)
 
 
-async def _unless_left(
+async def _unless_parked(
     turn: Any, call: Callable[[], Coroutine[Any, Any, T]], args: tuple[object, ...]
 ) -> T:
     try:
-        await turn.unless_left()
-    except TurnLeft:
+        await turn.unless_parked()
+    except TurnParked:
         for given in filter(inspect.iscoroutine, args):  # Python would warn of it
             given.close()
         raise
@@ -360,7 +360,7 @@ def prepare_loop(loop: asyncio.AbstractEventLoop) -> None:
     In the calling thread Python's warning about a coroutine that was never awaited names the line
     of its call.
 
-    asyncio reports exceptions that nobody has awaited; TurnLeft is none of these.
+    asyncio reports exceptions that nobody has awaited; TurnParked is none of these.
     """
     if not sys.get_coroutine_origin_tracking_depth():
         sys.set_coroutine_origin_tracking_depth(1)

@@ -279,7 +279,7 @@ def _both(earlier: Commit, later: Commit) -> Commit:
         context_write=later.context_write or earlier.context_write,
         failed=later.failed if has_failed else earlier.failed,
         failed_by=later.failed_by if has_failed else earlier.failed_by,
-        waits=later.waits or earlier.waits,
+        backoff=later.backoff or earlier.backoff,
         parks=later.parks or earlier.parks,
         asks=earlier.asks if later.asks is None else later.asks,
     )

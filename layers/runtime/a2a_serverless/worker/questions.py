@@ -37,6 +37,11 @@ class WrongAnswerError(FinalError):
     """No answer of the client has fitted the question's `schema`.
 
     If the agent does not catch it, the task fails with its sentence.
+
+    >>> try:
+    ...     people = (await ctx.ask("For how many people?", schema=int)).data
+    ... except WrongAnswerError:
+    ...     people = 1
     """
 
 

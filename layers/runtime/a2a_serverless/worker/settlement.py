@@ -27,7 +27,7 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import AttemptEnd, FailedBy, Uncounted
-from a2a_serverless.tasks.rules import Commit, Waits, releasing
+from a2a_serverless.tasks.rules import Backoff, Commit, releasing
 from a2a_serverless.worker.failures import (
     MOST_OF_ERROR,
     AgentFailedError,
@@ -43,7 +43,7 @@ from a2a_serverless.worker.failures import (
 )
 from a2a_serverless.worker.meter import BudgetError
 from a2a_serverless.worker.services import Meaning, Passing, Refusal, meaning_of, no_longer, waits
-from a2a_serverless.worker.steps import DivergedError
+from a2a_serverless.worker.steps import NonDeterminismError
 from a2a_serverless.worker.turn import ActiveTurn, TurnState
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ DIFFERS = (
 _OWN_ERRORS = {
     AgentFailedError: FailedBy.RAISED,
     DeadlineError: FailedBy.DEADLINE,
-    DivergedError: FailedBy.DIVERGED,
+    NonDeterminismError: FailedBy.NON_DETERMINISM,
     StaleStateError: FailedBy.STALE,
 }
 
@@ -127,7 +127,7 @@ class Settlement:
         attempts = attempts_started(head, is_claimed=not self._lease.must_claim)
         if isinstance(self.error, StaleStateError):  # no agent has failed: another turn came first
             return after_interruption(head.turn, attempts - 1)
-        if isinstance(self.error, DivergedError):
+        if isinstance(self.error, NonDeterminismError):
             return attempts_that_differ(self.log, attempts), None
         return attempts, None
 
@@ -167,8 +167,8 @@ class Settlement:
             self._log(logging.WARNING, "step_too_long", TOO_LONG, error.step)
             if is_last:
                 return TOO_LONG % error.step
-        if isinstance(error, DivergedError):
-            self._log(logging.WARNING, "diverged", "%s%s", error, where(error))
+        if isinstance(error, NonDeterminismError):
+            self._log(logging.WARNING, "non_determinism", "%s%s", error, where(error))
             if is_last:
                 return DIFFERS % (error.what, error.otherwise)
         if isinstance(self._meaning, Refusal):
@@ -246,7 +246,7 @@ class Settlement:
         end = replace(self.end, reason=reason, until=until)
         text = waits(passing, until)
         status = stated(head, TaskState.TASK_STATE_WORKING, text)
-        wanted = Commit(waits=Waits(end=end, uncounted=uncounted))
+        wanted = Commit(backoff=Backoff(end=end, uncounted=uncounted))
         self._outbox.put(StatusChanged(status), wanted=wanted)
         await self._outbox.flush()
         self.turn.state = TurnState.GIVEN_BACK
@@ -281,7 +281,7 @@ class Settlement:
                 due_at=due_at,
                 attempts=self._attempts if self._uncounted else None,
                 uncounted=self._uncounted,
-                starts_over=isinstance(self.error, DivergedError),
+                starts_over=isinstance(self.error, NonDeterminismError),
             )
             await storage.change(self._lease.head, releases)
             self.turn.state = TurnState.GIVEN_BACK

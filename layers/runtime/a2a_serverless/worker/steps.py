@@ -47,7 +47,7 @@ from a2a_serverless.worker.failures import (
 
 MAX_RESULT_BYTES: Final = 1_000_000
 """The longest result of a step without a store of blobs; a commit takes 4 MB."""
-MAX_APART_BYTES: Final = 50_000_000
+MAX_OFFLOADED_BYTES: Final = 50_000_000
 """The longest result of a step with one."""
 MAX_NAME: Final = 200
 """The most characters of a step's name, and of its key."""
@@ -70,7 +70,7 @@ RANDOM: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-
 """The id of an artifact that the SDK has named."""
 
 
-class TurnLeft(BaseException):
+class TurnParked(BaseException):
     """The turn leaves this process, and goes on in another one: no cancel, and no failure.
 
     Calls of `ctx` raise it when the turn falls asleep or is handed over. `finally` and `async with`
@@ -80,13 +80,13 @@ class TurnLeft(BaseException):
 
     >>> try:
     ...     await ctx.sleep(3600)
-    ... except TurnLeft:
+    ... except TurnParked:
     ...     connection.close()
     ...     raise
     """
 
 
-ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit, TurnLeft)
+ENDINGS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit, TurnParked)
 """What ends a step's caller. Anything else that a step raises is a failure of the step, also what a
 framework does not derive from Exception."""
 
@@ -127,7 +127,7 @@ class ParkedError(Exception):
     """The attempt has parked its turn at a record; the turn goes on in another one."""
 
 
-class DivergedError(A2AServerlessError):
+class NonDeterminismError(A2AServerlessError):
     """The agent's code has said something else than in an earlier attempt: the turn starts over.
 
     Args:
@@ -210,16 +210,16 @@ outside: ContextVar[Callable[[Any], bool] | None] = ContextVar("outside", defaul
 
 
 @contextmanager
-def running_step(
+def active_step(
     journal: Journal, step_id: StepId, *, at_home: Callable[[Callable[[], None]], None]
 ) -> Iterator[ActiveStep]:
     """Run the block as a step; `at_home` makes a call in the loop of the turn."""
     running = ActiveStep(step_id, caught=journal.failures())
-    journal.running.add(running)
+    journal.active.add(running)
     token = _current.set(running)
 
     def end() -> None:
-        journal.running.discard(running)
+        journal.active.discard(running)
         running.over.set()
 
     try:
@@ -229,15 +229,15 @@ def running_step(
         at_home(end)
 
 
-class Form(NamedTuple):
+class Codec(NamedTuple):
     """How the results of a step are recorded: as bytes, as JSON, or as the JSON of a type."""
 
     name: str
     type: TypeAdapter[Any] | None = None
 
     @classmethod
-    def of(cls, kind: Any) -> Form:
-        """Return the form for results of a type; None: a JSON value, or bytes."""
+    def of(cls, kind: Any) -> Codec:
+        """Return the codec of results of a type; None: a JSON value, or bytes."""
         if kind is None:
             return cls("json")
         try:
@@ -355,21 +355,21 @@ class Journal:
     """The steps of one attempt, with what earlier attempts of its turn have left in the log.
 
     Args:
-        kept: the commits of earlier attempts that were not taken back.
+        replayed: the commits of earlier attempts that were not taken back.
         questions: what the code has asked its client.
     """
 
-    def __init__(self, kept: Iterable[Record] = (), questions: Questions | None = None) -> None:
+    def __init__(self, replayed: Iterable[Record] = (), questions: Questions | None = None) -> None:
         self.questions = questions or Questions()
         self.passed: set[StepId] = set()
         """The questions behind which the code has gone on in this attempt."""
-        self._kept: dict[StepId, Recorded] = {}
-        self._told: defaultdict[str, deque[bytes]] = defaultdict(deque)
+        self._replayed: dict[StepId, Recorded] = {}
+        self._emitted: defaultdict[str, deque[bytes]] = defaultdict(deque)
         self._random: dict[str, None] = {}
         """The artifacts of the log that are named at random, and were not said again yet."""
         self._named_anew: dict[str, str] = {}
         """Their ids in the log, by those that this attempt has given them."""
-        for record in kept:
+        for record in replayed:
             for entry in record.entries:
                 self._keep(entry)
         self._numbers: Counter[tuple[str, str]] = Counter()
@@ -378,21 +378,21 @@ class Journal:
         self._last: dict[_Task, StepId] = {}
         """The last step of each asyncio task."""
         self._waiting: dict[StepId, Recorded] = {}
-        self.running: set[ActiveStep] = set()
+        self.active: set[ActiveStep] = set()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._replayed)
 
     def _keep(self, entry: object) -> None:
         if isinstance(entry, Recorded):
-            self._kept.update(dict.fromkeys(ids_in(entry), entry))
+            self._replayed.update(dict.fromkeys(ids_in(entry), entry))
         elif isinstance(entry, ArtifactWritten) and entry.told:
             artifact_id = entry.artifact.artifact_id
-            self._told[artifact_id].append(_content_of(entry.artifact))
+            self._emitted[artifact_id].append(_content_of(entry.artifact))
             if RANDOM.fullmatch(artifact_id):
                 self._random[artifact_id] = None
         elif isinstance(entry, StatusChanged) and entry.told:
-            self._told[""].append(b"")
+            self._emitted[""].append(b"")
 
     def id_of(self, name: str, key: str = "") -> StepId:
         """Return the identity of the next step of this name and key.
@@ -457,7 +457,7 @@ class Journal:
 
     def found(self, step_id: StepId) -> Recorded | None:
         """Return the record of a step; None if it has none."""
-        return self._waiting.get(step_id) or self._kept.get(step_id)
+        return self._waiting.get(step_id) or self._replayed.get(step_id)
 
     def failures(self) -> frozenset[StepId]:
         """Return the steps that have failed, or were cancelled, and are not recorded."""
@@ -466,13 +466,13 @@ class Journal:
 
     def record(self, entry: Recorded, caught: frozenset[StepId]) -> tuple[Recorded, ...]:
         """Take the record of a step; return it behind those that have waited for it (`waiting`)."""
-        self._kept[entry.id] = entry
+        self._replayed[entry.id] = entry
         return (*self.waiting(caught), entry)
 
     @property
     def keeps_state(self) -> bool:
         """Return True if the conversation's state that the turn has loaded is recorded."""
-        return any(step_id.name == STATE for step_id in self._kept)
+        return any(step_id.name == STATE for step_id in self._replayed)
 
     @property
     def delayed(self) -> list[Recorded]:
@@ -502,65 +502,67 @@ class Journal:
         """
         taken = self._waiting.keys() - (self.failures() - caught)
         waiting = tuple(self._waiting.pop(each) for each in [*self._waiting] if each in taken)
-        self._kept.update({entry.id: entry for entry in waiting})
+        self._replayed.update({entry.id: entry for entry in waiting})
         return waiting
 
-    def kept_id(self, artifact: Artifact, *, is_new: bool) -> str:
+    def replayed_id(self, artifact: Artifact, *, is_new: bool) -> str:
         """Return the id of an artifact; that of the log, if each attempt names it at random.
 
         It is the first one of the log that says the same outside of steps, and was not said again.
         `is_new`: the attempt has said nothing of it, and says it outside of steps.
         """
         given = artifact.artifact_id
-        if given in self._told:  # the agent has named it
+        if given in self._emitted:  # the agent has named it
             self._random.pop(given, None)
         elif is_new and self._random and given not in self._named_anew and RANDOM.fullmatch(given):
             alike = copied(artifact)
             for kept in self._random:
                 alike.artifact_id = kept
-                if self._told[kept][0] == _content_of(alike):
+                if self._emitted[kept][0] == _content_of(alike):
                     self._named_anew[given] = kept
                     del self._random[kept]
                     break
         return self._named_anew.get(given, given)
 
-    def is_told(self, artifact: Artifact | None) -> bool:
+    def is_emitted(self, artifact: Artifact | None) -> bool:
         """Return True if the log keeps what the code says outside of steps; None: a status.
 
         Raises:
-            DivergedError: the log keeps something else in its place.
+            NonDeterminismError: the log keeps something else in its place.
         """
-        kept = self._told.get("" if artifact is None else artifact.artifact_id)
+        kept = self._emitted.get("" if artifact is None else artifact.artifact_id)
         if not kept:
             return False
         if artifact is not None and kept[0] != _content_of(artifact):
-            raise DivergedError(
+            raise NonDeterminismError(
                 f"said another content of artifact {artifact.artifact_id!r}{_OUTSIDE}"
             )
         kept.popleft()
         return True
 
-    def check_all_told(self) -> None:
+    def check_all_emitted(self) -> None:
         """Check, before the turn ends, that the code has said all artifacts that the log keeps.
 
         Raises:
-            DivergedError: it has not, or has not asked a question that was answered.
+            NonDeterminismError: it has not, or has not asked a question that was answered.
         """
         self.check_all_asked()
-        missing = [artifact_id for artifact_id, kept in self._told.items() if artifact_id and kept]
+        missing = [one for one, contents in self._emitted.items() if one and contents]
         if missing:
-            raise DivergedError(f"said nothing of artifact {missing[0]!r}{_OUTSIDE}")
+            raise NonDeterminismError(f"said nothing of artifact {missing[0]!r}{_OUTSIDE}")
 
     def check_all_asked(self) -> None:
         """Check that the code has asked again what its client has answered.
 
         Raises:
-            DivergedError: it has not.
+            NonDeterminismError: it has not.
         """
         missing = [each for each in self.questions.answers if each not in self.passed]
         if missing:
             name = id_on_parts(missing[0])
-            raise DivergedError(f"not asked the question {name!r}, which its client has answered")
+            raise NonDeterminismError(
+                f"not asked the question {name!r}, which its client has answered"
+            )
 
 
 _OUTSIDE: Final = ", outside of steps"

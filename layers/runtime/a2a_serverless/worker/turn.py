@@ -45,7 +45,7 @@ from a2a_serverless.storage.blobs import InlineLimits
 from a2a_serverless.storage.contexts import State, fits_item, value_in
 from a2a_serverless.storage.layout import CONTEXT
 from a2a_serverless.storage.table import Item
-from a2a_serverless.tasks.attempts import Returned, on_return
+from a2a_serverless.tasks.attempts import ReturnDecision, on_return
 from a2a_serverless.tasks.entries import (
     LATE,
     ArtifactWritten,
@@ -90,21 +90,21 @@ from a2a_serverless.worker.questions import (
 from a2a_serverless.worker.steps import (
     CANCELLED,
     ENDINGS,
-    MAX_APART_BYTES,
+    MAX_OFFLOADED_BYTES,
     MAX_RESULT_BYTES,
     PARK_S,
     STATE,
     ActiveStep,
-    DivergedError,
-    Form,
+    Codec,
     Journal,
+    NonDeterminismError,
     ParkedError,
     Retry,
     StepError,
-    TurnLeft,
+    TurnParked,
+    active_step,
     current_step,
     outside,
-    running_step,
     until_time,
     wait_in,
 )
@@ -136,7 +136,7 @@ class TurnState(Enum):
     PARKED = "parked"
     """That is stored: the turn sleeps, or its code goes on in another attempt or turn."""
     GONE = "gone"
-    """And the agent knows it: all its calls raise TurnLeft."""
+    """And the agent knows it: all its calls raise TurnParked."""
     CLOSED = "closed"
     """The runtime takes nothing more; the lease may have the reason."""
     GIVEN_BACK = "given back"
@@ -344,10 +344,10 @@ class ActiveTurn(EventQueue):
 
         Raises:
             InvalidAgentEventError: as `enqueue_event`.
-            TurnLeft: the turn leaves this process.
+            TurnParked: the turn leaves this process.
         """
         if self.parking is not None:
-            await self.unless_left()
+            await self.unless_parked()
         takes_over = None if ends_turn or _ends(event) else outside.get()
         if takes_over is not None and current_step() is None and takes_over(event):
             await asyncio.sleep(0)
@@ -384,7 +384,7 @@ class ActiveTurn(EventQueue):
         if self.on_taken is not None:
             await self.on_taken(event)
         if self.parking is not None:
-            await self.unless_left()
+            await self.unless_parked()
 
     def _put_event(self, event: Event, *, ends_turn: bool, is_large: bool) -> None:
         """Put the entries of an event into the log's next commit.
@@ -409,8 +409,8 @@ class ActiveTurn(EventQueue):
         ):
             # Said again by the next attempt, it is not logged twice. A Task needs no such mark: it
             # adds nothing that the log has.
-            entries = tuple([_told(entry) for entry in entries])
-        ends = ends_turn or on_return(self.projection.state) is Returned.ENDED
+            entries = tuple([_emitted(entry) for entry in entries])
+        ends = ends_turn or on_return(self.projection.state) is ReturnDecision.ENDED
         if ends:  # before the commit that ends the turn
             self.refuse_forgotten()
         self._put(entries, ends=ends, fills=is_large)
@@ -436,7 +436,7 @@ class ActiveTurn(EventQueue):
     def keep_pause(self) -> None:
         """Put the pause into the log's next commit if the agent has kept it, see `Projection`."""
         if entries := self.projection.pause():
-            self._put(entries, ends=on_return(self.projection.state) is Returned.ENDED)
+            self._put(entries, ends=on_return(self.projection.state) is ReturnDecision.ENDED)
 
     def _drop(self, event: object) -> None:
         if self.parking is None:  # else it says it again when it goes on
@@ -455,7 +455,7 @@ class ActiveTurn(EventQueue):
             return event, False
         behind = self.projection.raw_bytes_before(event)
         faults.point("before-blob")
-        stored = await self.lease.storage.set_apart(self.lease.head, event, behind=behind)
+        stored = await self.lease.storage.offload(self.lease.head, event, behind=behind)
         if stored is not event:
             faults.point("blob-stored")
         return stored, stored is not event
@@ -514,7 +514,7 @@ class ActiveTurn(EventQueue):
         """Wait by the worker's clock, in this process.
 
         Raises:
-            TurnLeft: the turn has left this process meanwhile.
+            TurnParked: the turn has left this process meanwhile.
             CancelledError: the client has canceled; raised here in a loop other than the worker's.
         """
         # A long sleep in a parallel branch must not take the turn out of this process now: this
@@ -526,13 +526,13 @@ class ActiveTurn(EventQueue):
         """Await `wait` for the agent; a cancel of the client ends it at once.
 
         Raises:
-            TurnLeft: the turn has left this process meanwhile.
+            TurnParked: the turn has left this process meanwhile.
             CancelledError: the client has canceled; raised here in a loop other than the worker's.
         """
         stopping = () if self.is_home else (self.stopping.wait(),)
         with runtimes_own():
             await self.at_home(first_of(wait, self._leaving.wait(), *stopping))
-        await self.unless_left()
+        await self.unless_parked()
         if stopping and self.stopping.is_set():
             raise asyncio.CancelledError
 
@@ -545,17 +545,17 @@ class ActiveTurn(EventQueue):
         finally:
             self.under_way -= 1
 
-    async def unless_left(self) -> None:
+    async def unless_parked(self) -> None:
         """Return unless the turn leaves this process.
 
         Raises:
-            TurnLeft: it has left.
+            TurnParked: it has left.
         """
         if self.parking is None:
             return
         if self.state is TurnState.GONE:  # in another loop: the turn's own may not run any more
             await asyncio.sleep(0)
-            raise TurnLeft
+            raise TurnParked
         if not self.is_cancelled:
             await self.at_home(self._stored())
 
@@ -565,7 +565,7 @@ class ActiveTurn(EventQueue):
         To be awaited in the turn's own loop.
 
         Raises:
-            TurnLeft: the turn has left this process with that.
+            TurnParked: the turn has left this process with that.
         """
         await self.confirm_parked()
         if self.state.is_parked and not self.is_cancelled:
@@ -573,7 +573,7 @@ class ActiveTurn(EventQueue):
                 leaver = self._home.create_future()
                 self._leavers.append((task_number(), leaver))
                 await leaver
-            raise TurnLeft
+            raise TurnParked
         # After a fault the agent goes on: nothing stops the attempt before its end.
         is_over = self.fault is None and self.state not in (TurnState.OPEN, TurnState.ENDED)
         if is_over or self.outbox.failure is not None:
@@ -590,7 +590,7 @@ class ActiveTurn(EventQueue):
                 self.lease.stop(ParkedError(self.parking.reason))
 
     async def tell_gone(self) -> None:
-        """Let all calls of the agent raise TurnLeft; return when they have.
+        """Let all calls of the agent raise TurnParked; return when they have.
 
         They do so in one round of the loop, and tasks before those that have started them: a
         TaskGroup of them finds none to cancel.
@@ -632,7 +632,7 @@ class ActiveTurn(EventQueue):
             if not await self._nothing_beside(own, until):
                 return
             async with self._in_turn(ROOM_FOR_RECORDS):
-                await self._set_delayed_apart()
+                await self._offload_delayed()
                 # Another task may have ended the turn, or parked it, while this one waited. The
                 # turn wakes for the first of all that sleep.
                 if self.state is TurnState.OPEN and self._asking:
@@ -652,7 +652,7 @@ class ActiveTurn(EventQueue):
         """
         calm = 0  # rounds of the loop: what was begun beside it may want to sleep, too
         while calm < PAUSE_ROUNDS:
-            others = [one for one in self.journal.running if one is not own]
+            others = [one for one in self.journal.active if one is not own]
             if others:
                 await others[0].over.wait()
             elif self.under_way:
@@ -677,7 +677,7 @@ class ActiveTurn(EventQueue):
     # -- steps and sleeps --------------------------------------------------------------------------
 
     async def step(
-        self, step_id: StepId, work: Callable[[], Awaitable[Any]], form: Form, retry: Retry
+        self, step_id: StepId, work: Callable[[], Awaitable[Any]], codec: Codec, retry: Retry
     ) -> Any:
         """Return the recorded result of a step; or run it, and return when its record is stored.
 
@@ -685,16 +685,16 @@ class ActiveTurn(EventQueue):
             StepError: it has failed, and is not tried again.
             WrongCallError: its result cannot be recorded.
         """
-        await self.unless_left()
+        await self.unless_parked()
         found = await self.recorded(step_id)
         if found is not None and found.form == CANCELLED:
             await self._cancelled_again(found)
         if found is not None and found.form != "until":
-            return form.decoded(found)
+            return codec.decoded(found)
         until, tried = wait_in(found)
         if until > self._clock.now_ms():
             await self._wait(self._park(step_id, until, self.journal.failures()))
-        with running_step(self.journal, step_id, at_home=self.call_at_home) as running:
+        with active_step(self.journal, step_id, at_home=self.call_at_home) as running:
             while True:
                 await self._unless_stopped()
                 began = self._clock.monotonic()
@@ -721,10 +721,10 @@ class ActiveTurn(EventQueue):
                     running.held.clear()
                     await self._wait(self._wait_for_try(running, tried, wait_s))
             has_blobs = self.lease.storage.table.blobs is not None
-            most = MAX_APART_BYTES if has_blobs else MAX_RESULT_BYTES
-            entry = form.encoded(step_id, result, most)
+            most = MAX_OFFLOADED_BYTES if has_blobs else MAX_RESULT_BYTES
+            entry = codec.encoded(step_id, result, most)
             await self.at_home(self._record(running, entry))
-        return form.decoded(entry)
+        return codec.decoded(entry)
 
     async def recorded(self, step_id: StepId) -> Recorded | None:
         """Return the record of a step with its value; None if it has none.
@@ -733,7 +733,7 @@ class ActiveTurn(EventQueue):
             FinalError: its value is not stored any more.
         """
         found = self.journal.found(step_id)
-        if found is None or not found.is_apart:
+        if found is None or not found.is_offloaded:
             return found
         whole = await self.at_home(self.lease.storage.whole_record(self.lease.head, found))
         if whole is None:
@@ -780,9 +780,9 @@ class ActiveTurn(EventQueue):
         if self._unrecorded_s < PARK_S:
             return
         async with self._in_turn(ROOM_FOR_RECORDS):
-            await self._set_delayed_apart()
+            await self._offload_delayed()
             # A step whose chunks clients have seen has to be recorded first, and takes it along.
-            is_free = not any(one.has_streamed for one in self.journal.running)
+            is_free = not any(one.has_streamed for one in self.journal.active)
             if is_free and self.state is TurnState.OPEN and self._unrecorded_s >= PARK_S:
                 self._put_records(self.journal.waiting(caught), None)
         if not self.has_ended:
@@ -798,13 +798,13 @@ class ActiveTurn(EventQueue):
         the end of `timeout_s`, that there is none.
 
         Raises:
-            TurnLeft: the client is asked.
-            DivergedError: the code has not asked what its client has answered; it is stopped.
+            TurnParked: the client is asked.
+            NonDeterminismError: the code has not asked what its client has answered; it is stopped.
             WaitTimeoutError: nobody has answered in time.
             WrongAnswerError: no answer has fitted.
             WrongCallError: the task expires before the end of `timeout_s`.
         """
-        await self.unless_left()
+        await self.unless_parked()
         if self.is_cancelled:
             raise asyncio.CancelledError
         found, answer = self.journal.found(question.id), None
@@ -824,7 +824,7 @@ class ActiveTurn(EventQueue):
     def _check_all_asked(self) -> None:
         try:
             self.journal.check_all_asked()
-        except DivergedError as error:
+        except NonDeterminismError as error:
             self.stop(error)
             raise
 
@@ -893,7 +893,7 @@ class ActiveTurn(EventQueue):
             await self._nothing_beside(None, math.inf)
             size = sum(each.status.ByteSize() for each, _ in self._asking.values())
             async with self._in_turn(size + ROOM_FOR_RECORDS):
-                await self._set_delayed_apart()
+                await self._offload_delayed()
                 if self.state is TurnState.OPEN:
                     await self._put_questions()
             await self._stored()
@@ -938,35 +938,35 @@ class ActiveTurn(EventQueue):
 
         Nothing is recorded any more once the agent has ended the turn.
         """
-        entry = await self._apart(entry)
+        entry = await self._offload(entry)
         # A step whose chunks clients have seen is recorded first: a record keeps all before it.
-        while ahead := [one for one in self.journal.running - {running} if one.has_streamed]:
+        while ahead := [one for one in self.journal.active - {running} if one.has_streamed]:
             await ahead[0].over.wait()
         async with self._in_turn(len(entry.value) + ROOM_FOR_RECORDS):
             if self.has_ended:
                 return
-            await self._set_delayed_apart()
+            await self._offload_delayed()
             if self.state is TurnState.OPEN:
                 self._put_held(running)
                 # Not beside another step, which would be cut off and run again.
-                leaves = self.journal.running == {running} and self._hands_over(self._longest_s)
+                leaves = self.journal.active == {running} and self._hands_over(self._longest_s)
                 records = self.journal.record(entry, running.caught)
                 self._put_records(records, self._end(HANDOVER) if leaves else None)
         await self._stored()
 
-    async def _apart(self, entry: Recorded) -> Recorded:
-        stored = await self.lease.storage.record_apart(self.lease.head, entry)
+    async def _offload(self, entry: Recorded) -> Recorded:
+        stored = await self.lease.storage.offload_record(self.lease.head, entry)
         if stored is not entry:
             faults.point("blob-stored")
         return stored
 
-    async def _set_delayed_apart(self) -> None:
+    async def _offload_delayed(self) -> None:
         """Store what delayed records have that is large: the conversation's state.
 
         They are taken for a commit under the lock that the caller has, so that none is meanwhile.
         """
         for entry in self.journal.delayed:
-            stored = await self._apart(entry)
+            stored = await self._offload(entry)
             if stored is not entry:
                 self.journal.delay(stored)
 
@@ -988,13 +988,13 @@ class ActiveTurn(EventQueue):
         self.journal.delay(failure.record(step_id))
         return failure
 
-    def diverge(self, what: str, otherwise: str = "") -> NoReturn:
+    def raise_non_determinism(self, what: str, otherwise: str = "") -> NoReturn:
         """Stop the attempt: the agent has done something else than its records tell.
 
         Raises:
-            DivergedError: always; the turn starts over.
+            NonDeterminismError: always; the turn starts over.
         """
-        error = DivergedError(what, otherwise)
+        error = NonDeterminismError(what, otherwise)
         self.call_at_home(partial(self.stop, error))
         raise error
 
@@ -1004,10 +1004,10 @@ class ActiveTurn(EventQueue):
         An attempt that has been stopped runs nothing more, and what its steps raise does not count.
 
         Raises:
-            TurnLeft: the turn has left this process.
+            TurnParked: the turn has left this process.
             CancelledError: at once, in a loop other than the worker's.
         """
-        await self.unless_left()
+        await self.unless_parked()
         if self.lease.stopped.is_set():
             if not self.is_home:
                 raise asyncio.CancelledError
@@ -1026,10 +1026,10 @@ class ActiveTurn(EventQueue):
         """Wait to be cancelled, as in the attempt in which the step has run.
 
         Raises:
-            DivergedError: it is not cancelled this time.
+            NonDeterminismError: it is not cancelled this time.
         """
         await self.wait_here(json.loads(found.value) + CANCELLED_WITHIN_S)
-        self.diverge(f"not cancelled the step {found.id.name!r}, as it had before")
+        self.raise_non_determinism(f"not cancelled the step {found.id.name!r}, as it had before")
 
     # -- events that an earlier attempt has emitted ------------------------------------------------
 
@@ -1037,7 +1037,7 @@ class ActiveTurn(EventQueue):
         """Return True if an event goes no further: the log has it, or its step holds it.
 
         Raises:
-            DivergedError: the log has something else; the attempt is stopped.
+            NonDeterminismError: the log has something else; the attempt is stopped.
         """
         step = current_step()
         if step is not None:
@@ -1045,12 +1045,12 @@ class ActiveTurn(EventQueue):
         is_replayed = False
         try:
             if ends_turn or _ends(event):
-                journal.check_all_told()
+                journal.check_all_emitted()
             elif isinstance(event, TaskArtifactUpdateEvent):
-                is_replayed = journal.is_told(event.artifact)
+                is_replayed = journal.is_emitted(event.artifact)
             elif isinstance(event, TaskStatusUpdateEvent):
-                is_replayed = journal.is_told(None)
-        except DivergedError as error:
+                is_replayed = journal.is_emitted(None)
+        except NonDeterminismError as error:
             self.stop(error)
             raise
         if is_replayed:
@@ -1059,7 +1059,7 @@ class ActiveTurn(EventQueue):
 
     def _is_held(self, event: TaskArtifactUpdateEvent, step: ActiveStep) -> bool:
         """Return True if a step's artifact waits for its record, as other steps run beside it."""
-        if len(self.journal.running) > 1 and not step.has_streamed:
+        if len(self.journal.active) > 1 and not step.has_streamed:
             step.held.append(copied(event))
             return True
         self._put_held(step)
@@ -1072,11 +1072,11 @@ class ActiveTurn(EventQueue):
             return event
         given_id = event.artifact.artifact_id
         is_new = current_step() is None and not self.projection.has_artifact(given_id)
-        kept_id = journal.kept_id(event.artifact, is_new=is_new)
-        if kept_id == given_id:
+        replayed_id = journal.replayed_id(event.artifact, is_new=is_new)
+        if replayed_id == given_id:
             return event
         event = copied(event)
-        event.artifact.artifact_id = kept_id
+        event.artifact.artifact_id = replayed_id
         return event
 
     # -- the conversation's state ------------------------------------------------------------------
@@ -1156,7 +1156,7 @@ async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
     return await anext(chunks, None)
 
 
-def _told(entry: Entry) -> Entry:
+def _emitted(entry: Entry) -> Entry:
     """Return an entry with the mark of what the agent says outside of steps."""
     if isinstance(entry, ArtifactWritten | StatusChanged):
         return replace(entry, told=True)
