@@ -333,7 +333,6 @@ async def test_a_move_keeps_what_was_told_and_what_was_given_up(storage: Durable
     stored = await storage.webhooks.get(task.id, "a")
     assert stored is not None
     assert (stored.told, stored.told_count, stored.given_up) == (2, 1, lost)
-    assert stored.knows_told
 
 
 def told(push: Push | None) -> tuple[str, int | None, int | None]:

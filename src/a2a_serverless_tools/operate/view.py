@@ -517,12 +517,9 @@ def _answered(answer: str) -> str:
 
 def _told(one: Webhook) -> str:
     """Return which events a receiver has taken."""
-    if not one.knows_told:
-        return f"told or given up to version {one.version}: which of both is not stored"
     if one.told is None:
         return "told of nothing so far"
-    count = "" if one.told_count is None else f"{one.told_count} "
-    return f"told {count}up to version {one.told}"
+    return f"told {one.told_count} up to version {one.told}"
 
 
 def _given_up(lost: GivenUp) -> str:

@@ -27,7 +27,7 @@ _RESULTS: Final[Mapping[str, _Result]] = {
 
 
 _AS_STORED: Final = (
-    *("version", "told", "told_count", "knows_told", "given_up", "failures", "failing_since"),
+    *("version", "told", "told_count", "given_up", "failures", "failing_since"),
     *("refusals", "is_given_up", "answer", "answered_at"),
 )
 """What is shown of a push configuration as it is."""
@@ -62,10 +62,8 @@ class Webhook:
     """The commit of the last event that was told or given up."""
     told: int | None = None
     """The commit of the last event that the receiver has taken; None: it has taken none."""
-    told_count: int | None = None
-    """How many events it has taken; None: unknown."""
-    knows_told: bool = False
-    """False if `told` and `given_up`, as they are stored, do not account for `version`."""
+    told_count: int = 0
+    """How many events it has taken."""
     given_up: GivenUp | None = None
     """The events that it is not told of any more; None: there are none."""
     owed: int = 0

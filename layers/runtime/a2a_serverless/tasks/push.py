@@ -185,12 +185,6 @@ class Push:
         count = max(0, self.told_count - max(0, taken))
         return replace(again, version=version, index=index, told_count=count)
 
-    @property
-    def knows_told(self) -> bool:
-        """Return True if `told` and `given_up`, as they are stored, account for the cursor."""
-        given_up = self.given_up.version if self.given_up else 0
-        return self.index >= LAST or self.version <= max(self.told or 0, given_up)
-
     def instead_of(self, old: Push | None, *, is_inline: bool = False) -> Push:
         """Return this configuration, as a client gives it, in the place of the one with its id.
 
