@@ -41,10 +41,26 @@ ANSWERS = {"account": "b", "day": "Friday", "hour": "noon", "people": "4"}
 
 
 class _Client(Fate):
-    """Decides what the client does, too."""
+    """Decides what the client does, too.
+
+    With `at` the process dies once, at that point; without it, at each with the fate's share.
+    """
 
     has_misled = False
     """It has given a wrong answer."""
+
+    def __init__(self, seed: int, share: float, at: int = 0) -> None:
+        super().__init__(seed, share)
+        self.left = at
+        self.points = 0
+
+    async def may_end(self) -> None:
+        self.points += self.is_armed
+        if self.left == 0:
+            await super().may_end()
+        elif self.is_armed and self.points == self.left:
+            self.share = 1
+            await super().may_end()
 
 
 @dataclass
@@ -93,13 +109,15 @@ EXPECTED = {
 }
 
 
-def run(seed: int, table: Table, clock: PacedClock, *, share: float = 0.06) -> Counter[str]:
+def run(
+    seed: int, table: Table, clock: PacedClock, *, share: float = 0.06, at: int = 0
+) -> Counter[str]:
     """Run one task to its end; return what it has come across.
 
-    The process dies at each point with a probability of `share`. One that answers dies before it
-    has sent the turn in a third of all cases.
+    The process dies at each point with a probability of `share`; with `at` once, at that one. One
+    that answers dies before it has sent the turn in a third of all cases.
     """
-    fate = _Client(seed, share)
+    fate = _Client(seed, share, at)
     settings = Settings(max_attempts=100, retry_base_s=0.001, visibility_s=60)
     make_mortal(table, fate)
     backends, host = table_backends(settings, table, clock), Host(fate)
@@ -155,7 +173,7 @@ def _is_result(entry: object) -> bool:
     return isinstance(entry, Recorded) and entry.form == "json"
 
 
-def _outcome(log: Log, host: Host, fate: Fate) -> Counter[str]:
+def _outcome(log: Log, host: Host, fate: _Client) -> Counter[str]:
     task, entries = log.fold().task(), [e for record in log.records for e in record.entries]
     texts = {name: "".join(parts) for name, parts in artifact_texts(task).items()}
     assert (log.head.state, texts) == (S.TASK_STATE_COMPLETED, EXPECTED), texts
@@ -164,6 +182,7 @@ def _outcome(log: Log, host: Host, fate: Fate) -> Counter[str]:
     assert len(task.history) == len(asked) + sum(isinstance(e, TurnOpened) for e in entries)
     return Counter(
         kills=fate.kills,
+        points=fate.points,
         questions=len(questions),
         steps=len(host.calls),
         calls=host.calls.total(),

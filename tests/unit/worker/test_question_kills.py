@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import INDEXES
 from tests.support.workers import PacedClock
 from tests.unit.worker import question_kills
 from tests.unit.worker.step_kills import tables
@@ -31,3 +33,16 @@ def test_random_kills_repeat_no_step_and_no_question(kind: str, seeds: int, tmp_
             clock = PacedClock()
             total += question_kills.run(seed, made(clock), clock)
     assert total["kills"] > 0
+
+
+def test_a_kill_at_each_point_changes_nothing() -> None:
+    """Before and after each request to the table, and in each step: one kill in a run."""
+
+    def killed(at: int) -> Counter[str]:
+        clock = PacedClock()
+        return question_kills.run(0, MemoryTable(INDEXES), clock, share=0, at=at)
+
+    points = killed(10**6)["points"]
+    assert points > 50
+    for at in range(1, points, 1 if LONG else 17):
+        assert killed(at)["kills"] == 1
