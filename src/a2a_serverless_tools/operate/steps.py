@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from a2a_serverless.tasks.entries import ModelsUsed, Recorded, StepId
 from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.questions import Asked
 from a2a_serverless.tasks.turns import Turn
 from a2a_serverless.tasks.usage import total
 from a2a_serverless_tools.operate.wording import iso
@@ -16,7 +17,7 @@ from a2a_serverless_tools.operate.words import MOST_OF_A_LINE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A step, or a sleep, of which the log has a record."""
+    """A step, a sleep or a question, of which the log has a record."""
 
     id: StepId
     turn: int
@@ -90,6 +91,11 @@ def _result(entry: Recorded) -> str:
             return f"until {iso(json.loads(entry.value)[0])}"
         case "cancelled":
             return "cancelled by the agent"
+        case "asked":
+            until = Asked.of(entry).until
+            return f"asked, until {iso(until)}" if until else "asked"
+        case "taken":
+            return "answered"
         case _:
             return f"{len(entry.value):,} bytes"
 

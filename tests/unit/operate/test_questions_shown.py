@@ -57,3 +57,24 @@ async def test_a_turn_without_a_message_is_a_turn() -> None:
     turns = turns_of(head, await stand.bench.records(head))
     assert [(turn.number, len(turn.attempts)) for turn in turns] == [(1, 1), (2, 1)]
     assert turns[1].ended is not None
+
+
+async def test_questions_are_among_the_steps() -> None:
+    """With what became of them: asked, until when, and that an answer fits."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.ask("How many?", schema=int, id="number")
+        await ctx.step("plan", len, "")
+        await ctx.ask("Sure?", timeout_s=60, id="sure")
+        await ctx.complete()
+
+    stand, _ = await run(handle)
+    head = await answered(stand, "3")
+    seen = timeline_of(head, await stand.bench.records(head))
+    told = [(step.id.key or step.id.name, step.turn, step.result[:14]) for step in seen.steps]
+    assert told == [
+        ("number", 1, "asked"),
+        ("number", 2, "answered"),
+        ("plan", 2, "0"),
+        ("sure", 2, "asked, until 2"),
+    ]
