@@ -72,12 +72,12 @@ async def test_a_left_turn_waits_in_the_table(storage: DurableStorage, clock: Ma
 
 async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -> None:
     """It leaves the line, counts as out while it is on the queue and runs, and not afterwards."""
-    woken = await storage.requeue(await left(storage))
-    assert woken is not None
-    assert woken == await newest(storage, woken)
-    assert (woken.turn.parked, woken.turn.has_share, woken.turn.sends) == ("", True, 1)
+    requeued = await storage.requeue(await left(storage))
+    assert requeued is not None
+    assert requeued == await newest(storage, requeued)
+    assert (requeued.turn.parked, requeued.turn.has_share, requeued.turn.sends) == ("", True, 1)
     assert (len(await waiting(storage)), len(await out(storage))) == (0, 1)
-    claimed = await storage.commit(woken, Commit(token="one", claims=True))
+    claimed = await storage.commit(requeued, Commit(token="one", claims=True))
     assert claimed.turn.has_share
     assert len(await out(storage)) == 1
     ended = await storage.commit(claimed, DONE)
@@ -91,9 +91,9 @@ async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
     A claim in between is not overlooked.
     """
     first = await left(storage)
-    woken = await storage.requeue(first)
-    assert woken is not None
-    again = await storage.park(woken, "share", at=first.turn.waits_since)
+    requeued = await storage.requeue(first)
+    assert requeued is not None
+    again = await storage.park(requeued, "share", at=first.turn.waits_since)
     assert again is not None
     assert again == await newest(storage, again)
     assert (again.turn.parked, again.turn.waits_since, again.turn.has_share) == (
@@ -130,9 +130,9 @@ async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
 ) -> None:
     """It takes no share: neither while it waits nor when it is woken."""
     head = await left(storage, "conversation")
-    woken = await storage.requeue(head)
-    assert woken is not None
-    assert (woken.turn.has_share, woken.turn.sends) == (False, 1)
+    requeued = await storage.requeue(head)
+    assert requeued is not None
+    assert (requeued.turn.has_share, requeued.turn.sends) == (False, 1)
     assert (await waiting(storage), await out(storage)) == ([], [])
 
 
@@ -142,11 +142,11 @@ async def test_what_woke_a_turn_was_not_lost(storage: DurableStorage, reason: Re
     seen = await opened(storage)
     left = await storage.park(seen, reason)
     assert left is not None
-    woken = await storage.requeue(left)
-    assert woken is not None
+    requeued = await storage.requeue(left)
+    assert requeued is not None
     asked = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED))
     asks = Commit(entries=(asked, TurnEnded()), token="one", claims=True)
-    claimed = await storage.commit(woken, asks)
+    claimed = await storage.commit(requeued, asks)
     again = await storage.park(await opened(storage), reason)
     assert again is not None
     for _ in range(2):
@@ -155,7 +155,7 @@ async def test_what_woke_a_turn_was_not_lost(storage: DurableStorage, reason: Re
         assert await storage.postpone(again, due_at=1, sends=again.turn.sends + 1)
         again = await storage.park(await newest(storage, again), reason)
         assert again is not None
-    counts = [(one.turn.sends, one.turn.requeued, one.turn.resends) for one in (woken, again)]
+    counts = [(one.turn.sends, one.turn.requeued, one.turn.resends) for one in (requeued, again)]
     assert counts == [(1, 1, 0), (4, 2, 2)]
     stored = await newest(storage, claimed)
     assert (stored.turn.is_open, stored.turn.requeued, stored.turn.resends) == (False, 1, 0)
@@ -174,11 +174,11 @@ async def test_a_turn_is_woken_once(storage: DurableStorage) -> None:
 
 async def test_a_woken_turn_may_be_left_for_its_conversation(storage: DurableStorage) -> None:
     """It gives its share back."""
-    woken = await storage.requeue(await left(storage))
-    assert woken is not None
-    assert await storage.park(woken, "conversation")
+    requeued = await storage.requeue(await left(storage))
+    assert requeued is not None
+    assert await storage.park(requeued, "conversation")
     assert (await waiting(storage), await out(storage)) == ([], [])
-    assert (await newest(storage, woken)).turn.parked == "conversation"
+    assert (await newest(storage, requeued)).turn.parked == "conversation"
 
 
 @pytest.mark.parametrize("change", ["claimed", "canceled", "left", "deleted", "ended"])
@@ -222,9 +222,9 @@ async def test_a_turn_that_is_over_is_not_woken(storage: DurableStorage, change:
 @pytest.mark.parametrize("way", ["commit", "note"])
 async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, way: str) -> None:
     """Nothing works on it. When it comes back it may be left, and be woken once more."""
-    woken = await storage.requeue(await left(storage))
-    assert woken is not None
-    claimed = await storage.commit(woken, Commit(token="one", claims=True))
+    requeued = await storage.requeue(await left(storage))
+    assert requeued is not None
+    claimed = await storage.commit(requeued, Commit(token="one", claims=True))
     end = AttemptEnd(token="one", reason="RetryLater", until=storage.clock.now_ms() + 600_000)
     if way == "commit":
         waits = Backoff(end=end, uncounted=Uncounted(faults=1))
@@ -245,9 +245,9 @@ async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, 
 async def test_no_two_copies_have_one_number(storage: DurableStorage) -> None:
     """A process that has read a turn before it was woken and left again does not wake it."""
     seen = await left(storage)
-    woken = await storage.requeue(seen)
-    assert woken is not None
-    assert await storage.park(woken, "share")
+    requeued = await storage.requeue(seen)
+    assert requeued is not None
+    assert await storage.park(requeued, "share")
     assert await storage.requeue(seen) is None
     assert await storage.park(await opened(storage), "share")
     again = await storage.requeue(await newest(storage, seen))

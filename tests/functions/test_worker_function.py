@@ -319,8 +319,8 @@ def test_a_backlog_stands_in_line(
         "batchItemFailures": []
     }
     assert task_of(backends, first).status.state == TaskState.TASK_STATE_INPUT_REQUIRED
-    woken = asyncio.run(backends.storage.head(second.task_id))
-    assert woken is not None
-    assert (woken.turn.parked, woken.turn.has_share, woken.turn.sends) == ("", True, 1)
+    requeued = asyncio.run(backends.storage.head(second.task_id))
+    assert requeued is not None
+    assert (requeued.turn.parked, requeued.turn.has_share, requeued.turn.sends) == ("", True, 1)
     (handle,) = asyncio.run(backends.operations.pull(10, 0))
     assert handle.message.params.copy_number == 1

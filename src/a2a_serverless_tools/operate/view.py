@@ -279,7 +279,7 @@ def _starts(shown: Timeline) -> str:
     if uncounted.interruptions:
         said.append(f"interrupted {times(uncounted.interruptions)}")
     said += [f"sent again {times(head.turn.resends)}"] if head.turn.resends else []
-    said += [f"woken {times(head.turn.requeued)}"] if head.turn.requeued else []
+    said += [f"requeued {times(head.turn.requeued)}"] if head.turn.requeued else []
     return ", ".join(said)
 
 

@@ -55,7 +55,7 @@ def in_line(waits: InLine) -> str:
         before = "" if waits.before is None else f": {number(waits.before, 'turn')}"
         return IN_LINE["share"] + (before and f"{before} of this caller before it")
     if waits.place == 1:
-        return "the first of its conversation: about to be woken"
+        return "the first of its conversation: about to be requeued"
     if not waits.first:
         return IN_LINE["conversation"]
     ordinal = {2: "2nd", 3: "3rd"}.get(waits.place, f"{waits.place}th")

@@ -523,7 +523,7 @@ async def test_a_turn_that_waits_for_its_conversation_names_the_task(clock: Manu
     after = line.without(Position.of(heads[0]), clock.now_ms())
     await storage.table.write(replaced(storage, "c", line, after))
     (first,) = await inspector.timelines("b")
-    assert what_holds(first).endswith("the first of its conversation: about to be woken")
+    assert what_holds(first).endswith("the first of its conversation: about to be requeued")
     assert await Acts(inspector).on_one("resend", "b", heads[1].scope)
     await stack.sweeper.sweep()
     woken = await storage.head("b")

@@ -256,9 +256,9 @@ async def test_a_turn_stood_in_line_and_then_ran_alone() -> None:
     clock.advance(3)
     left = await storage.head(head.task_id)
     assert left is not None
-    woken = await storage.requeue(left)
-    assert woken is not None
-    first = await storage.commit(woken, Commit(token="a", claims=True, worker="vm 1"))
+    requeued = await storage.requeue(left)
+    assert requeued is not None
+    first = await storage.commit(requeued, Commit(token="a", claims=True, worker="vm 1"))
     (shown,) = await inspector.timelines(head.task_id, head.scope)
     in_line = "in line for a place of the workers or its conversation, and for a worker"
     assert waits(shown) == [f"waited 5.0 s {in_line}"]
@@ -391,8 +391,8 @@ def test_a_first_attempt_waited_in_line_or_behind_a_turn() -> None:
     text = "in line for a place of the workers or its conversation, and for a worker"
     assert waits(shown) == [f"waits 3.0 s so far {text}"]
     assert why(shown) == "in line for a place of the workers"
-    woken = with_fields(claimed(token="A"), sends=1, requeued=1)
-    assert waits(of(opening(), claim(2, "A", 4_000), head=woken)) == [f"waited 4.0 s {text}"]
+    requeued = with_fields(claimed(token="A"), sends=1, requeued=1)
+    assert waits(of(opening(), claim(2, "A", 4_000), head=requeued)) == [f"waited 4.0 s {text}"]
     ended = Record(version=4, entries=(TurnEnded(),), token="A", at=5_000)
     second = Record(version=3, entries=(OPENING,), at=2_000)
     behind = turns_of(

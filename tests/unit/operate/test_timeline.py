@@ -220,7 +220,7 @@ def test_a_turn_that_was_woken_was_not_sent_again() -> None:
     claim = record(2, token="A", at=100, worker="host 1")
     head = with_fields(claimed(token="A"), due_at=300_100, sends=2, requeued=2)
     shown = timeline_of(head, (opening, claim), lease_s=300)
-    assert starts(shown) == "1 (open), attempts 1, woken 2 times"
+    assert starts(shown) == "1 (open), attempts 1, requeued 2 times"
     assert shown.holder is not None
     assert shown.holder.lease_until == 300_100
 
@@ -256,7 +256,7 @@ def test_a_turn_with_records_tells_how_it_went_on() -> None:
         "attempt 4, went on after record 9 (write), 0 ms so far: has the claim",
     ]
     assert starts(shown) == (
-        "1 (open), attempts 1 since its last record, 9 records in all, woken 2 times"
+        "1 (open), attempts 1 since its last record, 9 records in all, requeued 2 times"
     )
     assert changed(shown.commits[5].changes[0]).startswith("record of ask [Oslo], ")
     (turn,) = shown.turns

@@ -200,9 +200,9 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     used = ModelsUsed((Usage("m", input_tokens=1),))
     head = await storage.commit(head, Commit(entries=(record, used), token="one", parks=asleep))
     written.look()
-    woken = await storage.requeue(head)
-    assert woken is not None
-    head = await storage.commit(woken, Commit(token="one", claims=True, worker="w"))
+    requeued = await storage.requeue(head)
+    assert requeued is not None
+    head = await storage.commit(requeued, Commit(token="one", claims=True, worker="w"))
     head = await storage.commit(head, Commit(token="next", claims=True, worker="w"))
     assert await storage.change(head, partial(renewing, token="next", due_at=2))
     failed = AttemptEnd(token="next", reason="ValueError", correlation_id="c1", at=1, until=1)

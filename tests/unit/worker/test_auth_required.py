@@ -222,9 +222,9 @@ async def test_an_answer_to_a_turn_that_is_left_holds_no_worker(
     assert await bench.work()  # `tests.support.rounds` has counted how often it read the task
     assert len(agent.started) == 1
     await clock.pass_time(3600)
-    woken = await bench.storage.requeue(await bench.head(task))
-    assert woken is not None
-    await send_copy(bench.operations, woken)
+    requeued = await bench.storage.requeue(await bench.head(task))
+    assert requeued is not None
+    await send_copy(bench.operations, requeued)
     assert await bench.work()
     assert await bench.work()
     assert [c.get_user_input() for c in agent.started] == ["go", "go", "here"]

@@ -224,10 +224,10 @@ async def test_a_dead_worker_keeps_no_share() -> None:
     head = await world.lose()
     storage = world.storage.for_scope(Scope(head.scope))
     left_head = await storage.park(head, "share")
-    woken = None if left_head is None else await storage.requeue(left_head)
-    assert woken is not None
+    requeued = None if left_head is None else await storage.requeue(left_head)
+    assert requeued is not None
     assert [each.task_id for each in await shares.requeued(world.storage)] == [head.task_id]
-    await storage.commit(woken, Commit(token="dead", claims=True))
+    await storage.commit(requeued, Commit(token="dead", claims=True))
     person = storage.scope.principal
     assert (await shares.requeued(world.storage), await shares.taken(world.storage, person)) == (
         [],
@@ -287,9 +287,9 @@ async def test_fresh_turns_behind_a_late_one_are_left_too() -> None:
     first = next(head for head in heads if head.task_id == handle.message.task_id)
     assert (await world.shares.admits(handle, first)).head == first
     await world.shares.beside(handle, asyncio.Event(), is_late=True)
-    woken = await shares.requeued(world.storage)
-    assert len(woken) == 1
-    assert sorted(world.copies()) == sorted([first.task_id, woken[0].task_id])
+    requeued = await shares.requeued(world.storage)
+    assert len(requeued) == 1
+    assert sorted(world.copies()) == sorted([first.task_id, requeued[0].task_id])
     assert await world.waiting() == 3
 
 

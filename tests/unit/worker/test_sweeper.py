@@ -155,9 +155,9 @@ async def test_a_turn_that_was_woken_often_is_not_stuck(
     for _ in range(sweeper.STUCK_AFTER):
         left = await stack.storage.park(head, reason)
         assert left is not None
-        woken = await stack.storage.requeue(left)
-        assert woken is not None
-        head = woken
+        requeued = await stack.storage.requeue(left)
+        assert requeued is not None
+        head = requeued
     for wait in (60, 120, 240):
         now = await stack.head(head)
         assert now.due_at == stack.clock.now_ms() + wait * 1000

@@ -106,7 +106,7 @@ def on_delivery(
         return DeliveryDecision.QUARANTINE
     if is_cancel:
         return DeliveryDecision.CANCEL
-    if head.turn.parked:  # an earlier copy: the turn gets another one when it is woken
+    if head.turn.parked:  # an earlier copy: the turn gets another one when it is requeued
         return DeliveryDecision.DROP
     is_first = receives == 1 and params.copy_number == 0
     return (
@@ -126,7 +126,7 @@ def comes_late(operation: Operation, *, waited_ms: int, line_stands: bool) -> bo
 def may_park(head: Head, params: OperationParams) -> bool:
     """Return True if the turn of a delivery may stand in line: no attempt works on it.
 
-    A turn that was woken has had its wait: left again and again, it might never start.
+    A turn that was requeued has had its wait: parked again and again, it might never start.
     """
     is_current = head.incarnation == params.incarnation and head.turn.number == params.turn
     is_waiting = head.turn.is_open and not (
@@ -157,7 +157,7 @@ def goes_on(head: Head | None, *, worked_on: Head) -> bool:
     """Return True if a delivery that `waits_behind` goes on, given HEAD as it is now.
 
     That is so once the turn of `worked_on`, the HEAD that it had read before, is not the current
-    one any more. A turn that was left, quarantined or handed over still is: its delivery ends,
+    one any more. A turn that was parked, quarantined or handed over still is: its delivery ends,
     because looking again would change nothing.
     """
     return head is not None and head.turn.number != worked_on.turn.number
@@ -208,7 +208,7 @@ def may_give_up(head: Head, params: OperationParams, *, seen: Head) -> bool:
     """Return True if a turn whose attempts were used up in `seen` may still be failed for that.
 
     False if another attempt has taken it since: that attempt ends it. False also if its attempt has
-    recorded a step or left the turn since, which gives the turn attempts again.
+    recorded a step or parked the turn since, which gives the turn attempts again.
     """
     has_gone_on = is_stale(seen, head) or head.turn.attempts < seen.turn.attempts
     return head.turn.token == seen.turn.token and not has_gone_on and not is_over(head, params)
@@ -497,8 +497,8 @@ def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: fl
     `opened_at` is when the turn became the current one, in milliseconds: the time of the commit
     `head.turn.base`. A turn whose time is unknown (None) is never given up. A turn that needs a
     newer release is not given up either: it waits for a worker of that release; nor is one that
-    waits for its conversation. One that was woken, or waits for a share since its conversation was
-    free, counts from then on.
+    waits for its conversation. One that was requeued, or waits for a share since its conversation
+    was free, counts from then on.
     """
     if opened_at is None or not head.turn.is_open or head.needs_newer:
         return False
@@ -514,7 +514,7 @@ def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
     """Return the operation of `turn` once more, for a client that repeats its message.
 
     None if a worker has the turn, or had it: the due index watches such a turn. None also if the
-    turn is left: it gets its next copy when it is woken.
+    turn is parked: it gets its next copy when it is requeued.
     """
     if head is None or head.turn.number != turn or not head.turn.is_open:
         return None

@@ -303,10 +303,10 @@ def _wait_after(turn: Turn, before: Attempt | None, at: int | None) -> Wait:
 def _mark_line(head: Head, turn: Turn) -> None:
     """Say of the first wait of the current turn that it was in line, as far as HEAD shows it."""
     wait = turn.attempts[0].wait if turn.attempts else turn.wait
-    is_left = not turn.attempts and head.turn.parked != ""
-    woken = len(turn.attempts) <= 1 and not turn.records and head.turn.requeued > 0
+    is_parked = not turn.attempts and head.turn.parked != ""
+    requeued = len(turn.attempts) <= 1 and not turn.records and head.turn.requeued > 0
     slept = any(one.reason in _FIXED for one in turn.attempts)
-    if wait is None or not (is_left or (woken and not slept)):
+    if wait is None or not (is_parked or (requeued and not slept)):
         return
     marked = replace(wait, what="line")
     if turn.attempts:
