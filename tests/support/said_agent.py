@@ -36,6 +36,10 @@ class Said(AgentExecutor):
                 question = updater.new_agent_message([Part(text="Which city?")])
                 await updater.requires_input(question)
                 return
+            case ["ask", "both"]:
+                both = [Part(text="Which day?"), Part(text="Which city?")]
+                await updater.requires_input(updater.new_agent_message(both))
+                return
             case ["fail"]:
                 await updater.failed(updater.new_agent_message([Part(text="No luck.")]))
                 return

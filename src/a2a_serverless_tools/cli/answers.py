@@ -145,7 +145,8 @@ class Answer:
         self._write(self._text_of(message.parts, message.message_id))
 
     def _take_status(self, status: TaskStatus) -> None:
-        said = self._text_of(status.message.parts, status.message.message_id)
+        parts, message_id = status.message.parts, status.message.message_id
+        said = self._text_of(parts, message_id, between="\n")  # each may be a question
         self.state = status.state
         if status.state not in TERMINAL | INTERRUPTED and said and said != self._said:
             self._tell(f"{_word(status.state)}: {said}")
@@ -163,8 +164,8 @@ class Answer:
                 self._tell("the answer starts over: what follows replaces its text so far")
         self._write(text)
 
-    def _text_of(self, parts: Sequence[Part], of: str) -> str:
-        """Return the text of parts; show data and note files that were not known before."""
+    def _text_of(self, parts: Sequence[Part], of: str, *, between: str = "") -> str:
+        """Return the text of parts, joined; show data and note files that were not known before."""
         for part in parts:
             if part.HasField("text") or (of, _mark(part)) in self._known:
                 continue
@@ -175,7 +176,7 @@ class Answer:
                 self._end_line()
             elif not self.is_silent:
                 self.files.append(inlined(part))
-        return "".join(part.text for part in parts)
+        return between.join(part.text for part in parts if part.HasField("text"))
 
     def _write(self, text: str) -> None:
         if not text or self.as_json or self.is_silent:

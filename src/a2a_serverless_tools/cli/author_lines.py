@@ -98,14 +98,16 @@ class _AuthorLines(logging.Handler, Watch):
 
     def ended(self, log: Log, head: Head) -> None:
         opened = log.records[log.head.turn.number - 1]
-        words = " ".join((_opening(opened) or "").split())
+        said = _opening(opened)
+        words = " ".join((said or "").split())
         words = words if len(words) <= _WORDS else f"{words[: _WORDS - 1].rstrip()}…"
+        why = "as nobody had answered" if said is None else f'"{printable(words)}"'
         took = "" if opened.at is None else f" after {duration(max(0, head.status_at - opened.at))}"
         about = self._about({"task_id": head.task_id, "turn": log.head.turn.number})
         state = plain_state(head.state).replace("_", "-")
         used = _tokens_of_turn(log, head)
         tokens = f", {used:,} tokens" if used else ""
-        line = f'{about}: {state}{took}{tokens}, "{printable(words)}"'
+        line = f"{about}: {state}{took}{tokens}, {why}"
         self._console.print(Text(line, style=_ENDS_IN.get(state, "yellow")), soft_wrap=True)
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -55,7 +55,7 @@ from a2a_serverless_tools.operate.words import (
     MOST_OF_A_LINE,
     TaskRequest,
     asked_in,
-    first_line,
+    question_line,
     step_text,
     usage_text,
 )
@@ -343,10 +343,10 @@ def _progress(records: Iterable[Record]) -> Progress | None:
 
 
 def _question(records: Iterable[Record]) -> str:
-    """Return the first line of the last status's message."""
+    """Return what the last status says, in a line."""
     entries = [entry for record in records for entry in record.entries]
     statuses = [entry.status for entry in entries if isinstance(entry, StatusChanged)]
-    return first_line(statuses[-1].message) if statuses else ""
+    return question_line(statuses[-1].message) if statuses else ""
 
 
 def _files(records: Iterable[Record], discards: Mapping[int, tuple[int, ...]]) -> Iterator[_File]:

@@ -9,6 +9,7 @@ from typing import Final
 from a2a.types import Message
 
 from a2a_serverless.tasks.entries import Entry, StepId, TurnOpened
+from a2a_serverless.tasks.questions import question_texts
 from a2a_serverless.tasks.usage import MILLION, Used, total
 
 MOST_OF_A_LINE: Final = 200
@@ -45,9 +46,18 @@ def asked_in(entries: Iterable[Entry]) -> TaskRequest:
 
 def first_line(message: Message) -> str:
     """Return the first line of a message's texts, cut where it is long; empty: it has none."""
-    texts = [part.text for part in message.parts if part.HasField("text")]
+    return _first(part.text for part in message.parts if part.HasField("text"))[:MOST_OF_A_LINE]
+
+
+def question_line(message: Message) -> str:
+    """Return the first line of a status's message; of several questions that of each."""
+    lines = [_first([text]) for text in question_texts(message.parts).values()]
+    return " ".join(lines)[:MOST_OF_A_LINE] or first_line(message)
+
+
+def _first(texts: Iterable[str]) -> str:
     lines = (line.strip() for text in texts for line in text.splitlines())
-    return next(filter(None, lines), "")[:MOST_OF_A_LINE]
+    return next(filter(None, lines), "")
 
 
 def step_text(step: StepId) -> str:

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from a2a_serverless.worker import TaskContext, WaitTimeoutError
 from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless_tools.cli.author_lines import _AuthorLines, for_authors
 from a2a_serverless_tools.cli.plain_lines import PlainLines
 from tests.support.observed import root_logger
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.test_send import ours, task_of
+from tests.unit.worker.test_steps import run as run_worker
 
 HERE = Path(__file__)
 TASK = {"task_id": "3a2ef00d", "turn": 1, "attempts": 2, "max_attempts": 3}
@@ -271,6 +273,30 @@ def test_the_handler_of_the_command_line_alone_is_replaced(
             root.handle(record("retry", delay_s=2))
         assert root.handlers == [own, other]
     assert capsys.readouterr().err == "task 3a2e… turn 1 attempt 2 of 3, next in 2 s\n"
+
+
+async def test_a_question_and_the_end_of_its_time(caplog: pytest.LogCaptureFixture) -> None:
+    """A turn that asks is one line; one that no message has opened says so."""
+
+    async def handle(ctx: TaskContext) -> None:
+        try:
+            await ctx.ask("Which?", timeout_s=60)
+        except WaitTimeoutError:
+            await ctx.complete()
+
+    out = io.StringIO()
+    lines = _AuthorLines(Console(file=out, width=80))
+    with caplog.at_level(logging.INFO):
+        stand, head = await run_worker(handle)
+    assert "turn_parked" not in [getattr(each, "action", "") for each in caplog.records]
+    await stand.pass_time(61)
+    log = await stand.bench.storage.read(head.task_id)
+    assert log is not None
+    lines.began(log)
+    lines.ended(log, await stand.work())
+    told = out.getvalue()
+    assert "turn 2: completed after " in told
+    assert told.endswith(", as nobody had answered\n")
 
 
 def test_each_turn_is_a_line(run: Run, tmp_path: Path) -> None:

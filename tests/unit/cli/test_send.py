@@ -195,6 +195,11 @@ def test_a_question_names_its_answer_s_task(agent: str, run: Run) -> None:
     assert answered[:2] == (0, "you said: Oslo\n")
 
 
+def test_each_of_several_questions_is_a_line(agent: str, run: Run) -> None:
+    """They are the parts of one status."""
+    assert run("send", agent, "ask both")[:2] == (3, "Which day?\nWhich city?\n")
+
+
 def test_events_as_json_are_the_protocol_s_own(agent: str, run: Run) -> None:
     """`--json` prints each event as a line, and nothing else on either side."""
     code, out, err = run("send", agent, "--json", "hello")

@@ -42,6 +42,16 @@ async def test_a_question_says_since_when_and_until_when_it_waits(timeout_s: int
     assert "waits" not in await shown(stand, head)
 
 
+async def test_each_of_several_questions_is_shown() -> None:
+    """With its first line."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.gather(ctx.ask("Which day?\nA Monday?", id="day"), ctx.ask("Where?", id="place"))
+
+    stand, head = await run(handle)
+    assert (await shown(stand, head))["asks"] == "Which day? Where?"
+
+
 async def test_a_turn_without_a_message_is_a_turn() -> None:
     """It is that of the sender of the last message."""
 

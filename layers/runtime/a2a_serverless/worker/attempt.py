@@ -306,8 +306,7 @@ class AgentRun:
         return None if end is None or end.reason == ASKED else end
 
     def _tell_parked(self) -> None:
-        end = self.turn.parking
-        if end is not None and self.turn.state.is_parked:
+        if (end := self.parked) is not None:
             self.lease.logged(
                 logger,
                 logging.INFO,
