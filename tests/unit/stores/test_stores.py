@@ -153,6 +153,37 @@ async def test_a_large_change_is_in_several_items(table: MemoryTable, size: int)
     assert not table._items
 
 
+async def test_a_task_of_many_artifacts(table: MemoryTable) -> None:
+    """So many that the places of their bytes do not fit into one item."""
+    task = new_task()
+    task.artifacts.extend(Artifact(artifact_id=str(number)) for number in range(20_000))
+    await on_table(table).tasks.save(task, event=task, prev_version=NEW, context=ME)
+    assert (await on_table(table).tasks.get("task", ME)).task == task
+
+
+async def test_parts_of_a_save_that_was_cut_off_change_nothing(table: MemoryTable) -> None:
+    """A process that dies before its commit leaves parts, which no reader takes for its own."""
+    stores, task = on_table(table), new_task()
+    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    large, write = on_table(table), table.write
+
+    async def dies(*writes: Any, **options: Any) -> None:
+        if len(writes) > 1:
+            raise UnavailableError("cut off")
+        await write(*writes, **options)
+
+    table.write = dies  # type: ignore[method-assign]
+    event = chunk_of(task, "y" * 800_000)
+    with pytest.raises(InternalError, match="busy"):
+        await large.tasks.save(task, event=event, prev_version=version, context=ME)
+    table.write = write  # type: ignore[method-assign]
+    task = new_task()
+    event = chunk_of(task, "z" * 800_000)
+    await stores.tasks.save(task, event=event, prev_version=version, context=ME)
+    assert (await on_table(table).tasks.get("task", ME)).task == task
+    assert [one.event for one in await followed(stores.stream, "task", 2)][1] == event
+
+
 async def test_a_refused_save_leaves_no_parts(table: MemoryTable) -> None:
     """What was stored for it before is deleted again."""
     stores, task = on_table(table), new_task()
@@ -351,7 +382,7 @@ async def test_a_damaged_task(table: MemoryTable) -> None:
     """One whose log has gaps, or is none, is told as damaged."""
     await on_table(table).tasks.save(new_task(), prev_version=NEW, context=ME)
     (entry,) = [item for key, item in table._items.items() if key.SK.startswith("LOG#")]
-    entry["body"] = b"\xff" * len(entry["body"])
+    entry["body"] = b"\xff" * entry["cuts"] + entry["body"][entry["cuts"] :]
     with pytest.raises(InternalError, match="damaged"):
         await on_table(table).tasks.get("task", ME)
     key = Key(entry["PK"], entry["SK"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Final
 
 from a2a.server.cluster import TaskEventStream, TaskVersion, VersionedEvent
@@ -13,8 +13,6 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.table import Table
 from a2a_serverless.stores import layout
 from a2a_serverless.stores.log import TaskLog, number_of, sdk_errors
-
-logger = logging.getLogger(__name__)
 
 _FASTEST_POLL_S: Final = 0.025
 _SLOWEST_POLL_S: Final = 1.0
@@ -61,19 +59,14 @@ class DynamoDBTaskEventStream(TaskEventStream):
             events: list[VersionedEvent] = []
             # Watched before it is read: what is committed in between ends the wait.
             with self._table.watch(layout.partition_of(task_id)) as watch, sdk_errors():
-                try:
+                with suppress(UnavailableError):  # it is read again
                     head = await self._log.head(task_id)
                     if head is not None and head.version > cursor:
                         events = await self._log.events(task_id, head, cursor)
                         cursor = head.version
-                except UnavailableError as error:
-                    logger.debug("The events of a task are read again: %s", error)
                 if not events:
-                    silence_s = self._clock.monotonic() - last_news
-                    wait_s = max(_FASTEST_POLL_S, silence_s * _SHARE_OF_SILENCE)
-                    await watch.wait(
-                        _SLOWEST_POLL_S if self._table.wakes else min(wait_s, _SLOWEST_POLL_S)
-                    )
+                    wait_s = (self._clock.monotonic() - last_news) * _SHARE_OF_SILENCE
+                    await watch.wait(min(_SLOWEST_POLL_S, max(_FASTEST_POLL_S, wait_s)))
             for event in events:
                 yield event
                 last_news = self._clock.monotonic()

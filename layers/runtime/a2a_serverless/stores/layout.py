@@ -6,8 +6,8 @@ to one owner, as in the SDK's SQL stores. A digest stands for the owner.
 | PK | SK | content |
 |---|---|---|
 | `STORE#<task id>` | `HEAD` | version, state, owner, and where the log begins that has the task |
-| | `LOG#<incarnation>#<version>` | what one save has changed, and its event |
-| | `LOG#<incarnation>#<version>#<mark>#<part>` | the rest of what is too large for one item |
+| | `LOG#<incarnation>#<version>` | one save: its event, new bytes, and where they go |
+| | `LOG#<incarnation>#<version>#<mark>#<part>` | a body that is too large for one item |
 | | `CONFIG#<owner>#<id>` | a webhook |
 """
 

@@ -46,13 +46,13 @@ async def page_of(
     """
     size = params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
     ranges = _ranges(params, owner, log.now_s())
-    end, is_included = await _end(log, params.page_token, owner)
-    left = (
-        [replace(one, last=end) for one in ranges if str(one.first or "") <= end] if end else ranges
-    )
+    end = await _end(log, params.page_token, owner)
+    left = ranges
+    if end:
+        left = [replace(one, last=end) for one in ranges if str(one.first or "") <= end]
 
     def is_left(entry: Item) -> bool:
-        return is_included or entry["status_key"] != end
+        return bool(entry["status_key"] != end)
 
     counts, parts = await asyncio.gather(
         asyncio.gather(*(log.table.count(one) for one in ranges)),
@@ -102,8 +102,8 @@ def _ranges(params: ListTasksRequest, owner: str, now_s: int) -> list[Range]:
     ]
 
 
-async def _end(log: TaskLog, token: str, owner: str) -> tuple[str, bool]:
-    """Return the place that a page begins at, and whether it is in the page.
+async def _end(log: TaskLog, token: str, owner: str) -> str:
+    """Return the place before which a page begins; empty: there is no token.
 
     Older tokens of the SDK's name the first task of the page, those of today the last one before.
 
@@ -111,11 +111,11 @@ async def _end(log: TaskLog, token: str, owner: str) -> tuple[str, bool]:
         InvalidParamsError: there is no such place.
     """
     if not token:
-        return "", False
+        return ""
     cursor = decode_list_tasks_cursor(token)
     if cursor is not None:
-        return layout.list_place(cursor.timestamp_ns, cursor.task_id), False
+        return layout.list_place(cursor.timestamp_ns, cursor.task_id)
     head = await log.head(decode_page_token(token))
     if head is None or head.owner != owner:
         raise InvalidParamsError(f"Invalid page token: {token}")
-    return head.status_key, True
+    return f"{head.status_key}\0"

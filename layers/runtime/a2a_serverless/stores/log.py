@@ -19,7 +19,17 @@ from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError, UnavailableError, UnreadableTaskError
 from a2a_serverless.storage.blobs import put_whole, whole
 from a2a_serverless.storage.s3 import S3Blobs
-from a2a_serverless.storage.table import Item, Key, Put, Range, RefusedError, Table, holds
+from a2a_serverless.storage.table import (
+    Item,
+    Key,
+    Put,
+    Range,
+    RefusedError,
+    Table,
+    beginning,
+    holds,
+    key_of,
+)
 from a2a_serverless.stores import layout
 from a2a_serverless.stores.content import Change, apply, task_of
 from a2a_serverless.tasks.blobs import BlobOwner, blob_at
@@ -31,7 +41,7 @@ FORMAT: Final = 1
 """The `format` of the items that this release reads and writes."""
 
 _LARGEST_BODY: Final = 350_000
-"""The bytes of a change that one item has beside its other attributes; the rest is in parts."""
+"""The bytes of a body that one item has beside its other attributes; a longer one is in parts."""
 
 WHOLE_TASK: Final = -1
 """In the place of an event's length: the event is the task itself, as that save left it."""
@@ -120,11 +130,8 @@ class TaskLog:
 
     async def head(self, task_id: str) -> Head | None:
         """Return the HEAD of a task as of now; None: there is none, or it has expired."""
-        return (
-            self.live(await self.table.get(layout.head_key(task_id)))
-            if layout.fits(task_id)
-            else None
-        )
+        fits = layout.fits(task_id)
+        return self.live(await self.table.get(layout.head_key(task_id)) if fits else None)
 
     async def contents(self, task_id: str, head: Head) -> list[bytes] | None:
         """Return the contents of a task as of a HEAD; None: items of its log are gone."""
@@ -133,7 +140,8 @@ class TaskLog:
             return None
         contents: list[bytearray] = []
         for entry in entries:
-            apply(contents, Change(entry["count"], json.loads(entry["cuts"]), entry["body"]))
+            body = entry["body"]
+            apply(contents, Change(entry["count"], json.loads(body[entry["cuts"] :]), body))
         return [bytes(content) for content in contents]
 
     async def events(self, task_id: str, head: Head, after: int) -> list[VersionedEvent]:
@@ -163,32 +171,29 @@ class TaskLog:
             "base": head.base,
             "event": event,
             "count": change.length,
-            "cuts": json.dumps(change.cuts, separators=(",", ":")),
+            "cuts": len(change.body),
             **expires,
         }
-        if len(change.body) <= _LARGEST_BODY:
-            return [Put(item=item | {"body": change.body})]
+        whole_body = change.body + json.dumps(change.cuts, separators=(",", ":")).encode()
+        if len(whole_body) <= _LARGEST_BODY:
+            return [Put(item=item | {"body": whole_body})]
         if self._blobs is not None:
             owner = _blob_owner(task_id, head.incarnation)
-            blob = await put_whole(self._blobs, change.body, owner)
+            blob = await put_whole(self._blobs, whole_body, owner)
             return [Put(item=item | {"blob": blob.place})]
         mark = new_token()
         parts: list[Put] = []
-        for start in range(0, len(change.body), _LARGEST_BODY):
+        for start in range(0, len(whole_body), _LARGEST_BODY):
             sort = f"{key.SK}#{mark}#{len(parts):06d}"
-            body = change.body[start : start + _LARGEST_BODY]
+            body = whole_body[start : start + _LARGEST_BODY]
             parts.append(Put(item={**key._replace(SK=sort)._asdict(), "body": body, **expires}))
         return [Put(item=item | {"mark": mark}), *parts]
 
     async def delete(self, task_id: str, head: Head) -> None:
         """Delete the log of a task whose HEAD is deleted."""
-        whole_log = Range(
-            partition=layout.partition_of(task_id),
-            first=f"LOG#{head.incarnation}#",
-            last=f"LOG#{head.incarnation}$",
-            only=("PK", "SK"),
-        )
-        await self.table.delete([Key(i["PK"], i["SK"]) for i in await self.table.all(whole_log)])
+        start = f"LOG#{head.incarnation}#"
+        log = beginning(layout.partition_of(task_id), start, only=("PK", "SK"))
+        await self.table.delete([key_of(item) for item in await self.table.all(log)])
         if self._blobs is not None:
             await self._blobs.delete(_blob_owner(task_id, head.incarnation))
 
@@ -199,6 +204,8 @@ class TaskLog:
         entries = []
         for _, group in groupby(await self.table.all(wanted), lambda i: i["SK"][: len(start)]):
             entry, *parts = group
+            if len(entry["SK"]) > len(start):
+                continue  # parts whose version was never committed, or has expired before them
             if "mark" in entry:
                 ours = f"{entry['SK']}#{entry['mark']}#"
                 entry["body"] = b"".join(p["body"] for p in parts if p["SK"].startswith(ours))

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
-from a2a.server.cluster import (
-    ConcurrentTaskModificationError,
-    StoredTask,
-    TaskVersion,
-    VersionedTaskStore,
-)
+from a2a.server.cluster import ConcurrentTaskModificationError, StoredTask, TaskVersion
+from a2a.server.cluster.task_store import VersionedTaskStore
 from a2a.server.context import ServerCallContext
 from a2a.server.events.event_queue import Event
 from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
@@ -299,11 +295,11 @@ class DynamoDBTaskStore(VersionedTaskStore):
         return layout.owner_key(self._owner_resolver(context))
 
 
+@dataclass(frozen=True)
 class _LastSaveWins(TaskStore):
     """A store's tasks without their versions."""
 
-    def __init__(self, store: DynamoDBTaskStore) -> None:
-        self._store = store
+    _store: DynamoDBTaskStore
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
         await self._store.overwrite(task, context)
