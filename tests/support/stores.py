@@ -18,13 +18,12 @@ from a2a.server.context import ServerCallContext
 from a2a.server.tasks import PushNotificationConfigStore
 from moto import mock_aws
 
-from a2a_serverless.storage.dynamodb import DynamoTable
+from a2a_serverless.storage.dynamodb import DynamoTable, definition_of
 from a2a_serverless.storage.table import Table
 from a2a_serverless.stores import (
     DynamoDBPushNotificationConfigStore,
     DynamoDBTaskEventStream,
     DynamoDBTaskStore,
-    table_definition,
 )
 from a2a_serverless.stores.layout import OWN_INDEXES
 from tests.support.databases import moto_database
@@ -85,7 +84,7 @@ def on_table(table: Table, **options: Any) -> Stores:
 def moto_table() -> Iterator[DynamoTable]:
     """The table of `create_table` on moto."""
     with moto_database() as database:
-        database.client.create_table(**table_definition(TABLE))
+        database.client.create_table(TableName=TABLE, **definition_of(OWN_INDEXES))
         yield DynamoTable(TABLE, OWN_INDEXES, client=database.client)
 
 
@@ -101,7 +100,7 @@ def moto_bucket(name: str) -> Iterator[Any]:
 def local_table(emulator: Emulator) -> DynamoTable:
     """The table of `create_table` on DynamoDB Local."""
     client = emulator.client(max_pool_connections=64)
-    client.create_table(**table_definition(TABLE))
+    client.create_table(TableName=TABLE, **definition_of(OWN_INDEXES))
     return DynamoTable(TABLE, OWN_INDEXES, client=client)
 
 

@@ -8,7 +8,9 @@ import pytest
 import yaml
 from a2a.server.request_handlers import DefaultRequestHandler
 
-from a2a_serverless.stores import DynamoDBTaskEventStream, DynamoDBTaskStore, table_definition
+from a2a_serverless.storage.dynamodb import definition_of
+from a2a_serverless.stores import DynamoDBTaskEventStream, DynamoDBTaskStore
+from a2a_serverless.stores.layout import OWN_INDEXES
 from examples.stock_server.counter import Counter, card_at
 from tests.support import pages
 from tests.support.blocks import blocks
@@ -32,5 +34,5 @@ def test_the_table() -> None:
     resource = yaml.safe_load(BLOCKS["yaml"])["TaskTable"]
     properties = resource["Properties"]
     assert properties["TimeToLiveSpecification"] == {"AttributeName": "expires_at", "Enabled": True}
-    made = table_definition("a2a-tasks")
+    made = definition_of(OWN_INDEXES)
     assert {name: properties[name] for name in made} == made

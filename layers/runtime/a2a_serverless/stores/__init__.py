@@ -6,7 +6,7 @@ them use one table: its items are the stores' own, and no part of the runtime re
 """
 
 from a2a_serverless.stores.events import DynamoDBTaskEventStream
-from a2a_serverless.stores.layout import create_table, file_table, memory_table, table_definition
+from a2a_serverless.stores.layout import create_table, file_table, memory_table
 from a2a_serverless.stores.push_configs import DynamoDBPushNotificationConfigStore
 from a2a_serverless.stores.tasks import DynamoDBTaskStore
 
@@ -17,5 +17,4 @@ __all__ = [
     "create_table",
     "file_table",
     "memory_table",
-    "table_definition",
 ]

@@ -44,11 +44,6 @@ _NO_TIME: Final = "!"
 # -- tables ------------------------------------------------------------------------------------
 
 
-def table_definition(name: str) -> dict[str, Any]:
-    """Return the arguments of DynamoDB's `CreateTable` for a table of the stores' own."""
-    return {"TableName": name, **definition_of(OWN_INDEXES)}
-
-
 async def create_table(name: str, *, client: Any = None) -> None:
     """Create the table in DynamoDB, with its expiry, and wait until it can be used.
 
@@ -63,10 +58,8 @@ async def create_table(name: str, *, client: Any = None) -> None:
     """
     client = client or aws.client("dynamodb")
     try:
-        await aws.call(client.create_table, **table_definition(name))
-    except aws.ERRORS as error:
-        if aws.error_code(error) != "ResourceInUseException":
-            raise
+        await aws.call(client.create_table, TableName=name, **definition_of(OWN_INDEXES))
+    except client.exceptions.ResourceInUseException:
         return
     await aws.call(client.get_waiter("table_exists").wait, TableName=name)
     expiry = {"Enabled": True, "AttributeName": _EXPIRY}

@@ -45,11 +45,11 @@ async def page_of(
         InvalidParamsError: the page token is none.
     """
     size = params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
-    ranges = _ranges(params, owner, log.now_s())
     end = await _end(log, params.page_token, owner)
-    left = ranges
-    if end:
-        left = [replace(one, last=end) for one in ranges if str(one.first or "") <= end]
+    ranges = _ranges(params, owner, log.now_s())
+    left = [
+        replace(one, last=end or None) for one in ranges if not end or str(one.first or "") <= end
+    ]
 
     def is_left(entry: Item) -> bool:
         return bool(entry["status_key"] != end)
@@ -85,7 +85,7 @@ def _ranges(params: ListTasksRequest, owner: str, now_s: int) -> list[Range]:
     index, partitions = BY_SCOPE, layout.owner_partitions(owner)
     if params.context_id:
         index, partitions = BY_CONTEXT, [layout.context_partition(owner, params.context_id)]
-    first = None
+    first = ""
     if params.HasField("status_timestamp_after"):
         first = layout.list_place(params.status_timestamp_after.ToNanoseconds(), "")
     in_state = [Check("state", "=", int(params.status))] if params.status else []
@@ -93,7 +93,7 @@ def _ranges(params: ListTasksRequest, owner: str, now_s: int) -> list[Range]:
         Range(
             partition=partition,
             index=index,
-            first=first,
+            first=first or None,
             when=[layout.living(now_s), *in_state],
             newest_first=True,
             only=("status_key",),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from a2a.server.context import ServerCallContext
 from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 from a2a.server.tasks.push_notification_config_store import (
@@ -11,14 +9,11 @@ from a2a.server.tasks.push_notification_config_store import (
     normalize_push_notification_config,
 )
 from a2a.types import TaskPushNotificationConfig
-from google.protobuf.message import DecodeError
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.storage.table import Item, Key, Put, Table, beginning, key_of
 from a2a_serverless.stores import layout
 from a2a_serverless.stores.log import sdk_errors
-
-logger = logging.getLogger(__name__)
 
 
 class DynamoDBPushNotificationConfigStore(PushNotificationConfigStore):
@@ -65,7 +60,7 @@ class DynamoDBPushNotificationConfigStore(PushNotificationConfigStore):
         item: Item = {
             **Key(layout.partition_of(task_id), sort)._asdict(),
             "config": config.SerializeToString(),
-            **layout.expiry(self._now_s(), self._ttl_s),
+            **layout.expiry(self._clock.now_ms() // 1000, self._ttl_s),
         }
         with sdk_errors():
             await self._table.write(Put(item=item))
@@ -106,24 +101,15 @@ class DynamoDBPushNotificationConfigStore(PushNotificationConfigStore):
             )
 
     async def _found(self, task_id: str, owner: str) -> list[TaskPushNotificationConfig]:
-        found = []
         with sdk_errors():
-            for item in await self._items(task_id, owner):
-                try:
-                    found.append(TaskPushNotificationConfig.FromString(item["config"]))
-                except (DecodeError, KeyError, TypeError):
-                    extra = {"action": "store_webhook_unreadable", "task_id": task_id}
-                    logger.exception("A webhook cannot be read, and is left out", extra=extra)
-        return found
+            items = await self._items(task_id, owner)
+            return [TaskPushNotificationConfig.FromString(item["config"]) for item in items]
 
     async def _items(self, task_id: str, owner: str) -> list[Item]:
         if not layout.fits(task_id):
             return []
-        sort, live = layout.config_sort(owner), [layout.living(self._now_s())]
+        sort, live = layout.config_sort(owner), [layout.living(self._clock.now_ms() // 1000)]
         return await self._table.all(beginning(layout.partition_of(task_id), sort, when=live))
 
     def _owner(self, context: ServerCallContext) -> str:
         return layout.owner_key(self._owner_resolver(context))
-
-    def _now_s(self) -> int:
-        return self._clock.now_ms() // 1000

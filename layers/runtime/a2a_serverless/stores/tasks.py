@@ -239,9 +239,8 @@ class DynamoDBTaskStore(VersionedTaskStore):
         now_s, contents = self._log.now_s(), contents_of(task)
         # The server's event of a new turn is the task itself, which the log has already.
         is_whole = isinstance(event, Task) and event == task
-        event_bytes = b""
-        if event is not None and not is_whole:
-            event_bytes = to_stream_response(event).SerializeToString()
+        sent = None if event is None or is_whole else to_stream_response(event)
+        event_bytes = b"" if sent is None else sent.SerializeToString()
         head, change = self._next(before, task, contents, event_bytes, owner)
         # Twice as long: a HEAD that is saved later still needs the log from its base on.
         expires = layout.expiry(now_s, self._ttl_s and 2 * self._ttl_s)
