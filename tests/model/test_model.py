@@ -120,6 +120,17 @@ def test_the_guarantees_name_guards_that_exist() -> None:
     assert named <= {guard.name for guard in MISSED}
 
 
+def test_the_page_counts_the_guards() -> None:
+    """The page `explorer` has as many guards as the code, and as many with a counterexample."""
+    page = pages.path("explorer").read_text(encoding="utf-8")
+    missed = [guard for guard in GUARDS if guard.breaks]
+    assert f"There are {len(GUARDS)} guards of one task." in page
+    assert f"- {len(missed)} of them have a counterexample" in page
+    rows = [row.split("|")[4:6] for row in page.splitlines() if re.match(r"\| [^|]* \| \d", row)]
+    assert sum(int(guards) for guards, _ in rows) == len(ALL)
+    assert sum(int(found.partition(",")[0]) for _, found in rows) == len(MISSED)
+
+
 def test_half_a_commit_needs_a_torn_read() -> None:
     """Without torn reads the explorer finds no fault if the guard against half commits is off."""
     guard = BY_NAME["complete-parts"]
