@@ -59,7 +59,7 @@ def settings(records: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.timeout(900 if IS_LONG else 120)
+@pytest.mark.timeout(900 if IS_LONG else 300)
 async def test_no_process_loses_a_task_on_a_bad_day(
     emulators: Emulators, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
