@@ -452,19 +452,19 @@ CASES = {
     ],
     "conversation": [
         Case(
-            name="turn left, before ack",
+            name="turn parked, before ack",
             point="after-leave:1",
             flow=leaving,
             settings=SERIAL,
         ),
         Case(
-            name="turn ended, not passed on",
+            name="turn ended, next not started",
             point="before-next-turn:1",
             flow=passing_on,
             settings=SERIAL,
         ),
         Case(
-            name="next turn woken, not sent",
+            name="next turn requeued, not sent",
             point="after-requeue:1",
             flow=waking,
             settings={**SERIAL, "A2A_WAITING_S": "1"},

@@ -35,19 +35,19 @@ TOLD: dict[str, Sequence[str]] = {
     "between two commits": TAKEN_OVER,
     "before a later commit": TAKEN_OVER,
     "after failure, before nack": WENT_ON,
-    # A turn that was left at a record and went on, or slept.
-    "handed over, not sent": ("woken", *WENT_ON),
-    "sweeper: sleep over, not sent": ("sent again", "woken", *WENT_ON),
+    # A turn that was parked at a record and went on, or slept.
+    "handed over, not sent": ("requeued", *WENT_ON),
+    "sweeper: sleep over, not sent": ("sent again", "requeued", *WENT_ON),
     # Cancels: who has ended the task.
     "cancel asked, not sent: paused": (RAN, *CANCELED),
     "cancel asked, not sent: running": (RAN, *CANCELED),
     "cancel sent, nobody waits": CANCELED,
     "cancel operation received": (RAN, *CANCELED),
     "agent being cancelled": ("lost", RAN, *CANCELED),
-    # Turns of one conversation: a turn that was left ran once it was woken.
-    "turn left, before ack": ("woken", *DONE),
-    "turn ended, not passed on": ("woken", *DONE),
-    "next turn woken, not sent": ("sent again", "woken", *DONE),
+    # Turns of one conversation: a turn that was parked ran once it was requeued.
+    "turn parked, before ack": ("requeued", *DONE),
+    "turn ended, next not started": ("requeued", *DONE),
+    "next turn requeued, not sent": ("sent again", "requeued", *DONE),
     # Deletions: of a task that stays.
     "files of one task of two deleted": DONE,
     "files deleted, not the items": DONE,
@@ -75,7 +75,7 @@ def told(shown: Timeline) -> Iterator[str]:
     """What the sweeper did, how the attempts ended, who asked for the end, and the end."""
     head = shown.head
     yield from ["sent again"] if head.turn.resends else []
-    yield from ["woken"] if head.turn.requeued else []
+    yield from ["requeued"] if head.turn.requeued else []
     yield from (attempt.outcome for turn in shown.turns for attempt in turn.attempts)
     yield from ["cancel asked"] if head.cancel else []
     yield from ("given up" for hook in shown.webhooks if hook.given_up)
