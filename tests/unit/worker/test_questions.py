@@ -309,6 +309,19 @@ async def test_the_time_of_a_question_ends() -> None:
     assert history[:2] == ["hello", "Which?"]
 
 
+async def test_a_time_out_that_is_not_caught_fails_the_task() -> None:
+    """At once, with a sentence: it would come again in each further attempt."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.ask("Which?", id="account", timeout_s=3600)
+
+    stand, _ = await run(handle)
+    await stand.pass_time(3601)
+    head = await stand.work()
+    assert (head.state, head.turn.attempts) == (S.TASK_STATE_FAILED, 1)
+    assert (await stand.text()).startswith("Nobody has answered the question 'account' in time. ")
+
+
 async def test_a_time_out_ends_each_of_several_questions() -> None:
     """All whose time has come end at once; one that waits for longer is asked again."""
 

@@ -23,8 +23,10 @@ _MOST_REASON: Final = 300
 """The most characters of the reason why an answer does not fit."""
 
 
-class WaitTimeoutError(TimeoutError):
+class WaitTimeoutError(FinalError, TimeoutError):
     """What was waited for has not come in time; it stays so when the code runs again.
+
+    If the agent does not catch it, the task fails with its sentence.
 
     >>> try:
     ...     answer = await ctx.ask("Shall I book it?", timeout_s=3600)

@@ -814,7 +814,9 @@ class ActiveTurn(EventQueue):
             await self._wait(self._ask(question, Asked(self._deadline(timeout_s))))
         elif found.form == LATE:
             self._pass(question)
-            raise WaitTimeoutError(f"Nobody has answered the question {question.name!r} in time.")
+            late = f"Nobody has answered the question {question.name!r} in time."
+            again = "Send the message again in a new task."
+            raise WaitTimeoutError(late, client_text=f"{late} {again}")
         else:
             answer = await self._answered(question, found)
         if answer is None:
