@@ -542,6 +542,21 @@ async def test_a_state_from_before_a_question_is_not_stored_behind_it() -> None:
     assert stored.value == {"n": 1}
 
 
+async def test_a_state_that_the_agent_has_not_loaded_is_stored_on_both_sides() -> None:
+    """It replaces what is there, as without a question."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.update_context({"n": 1})
+        await ctx.ask("Which?")
+        await ctx.update_context({"n": 2})
+        await ctx.complete()
+
+    stand, _ = await run(handle)
+    head = await answered(stand, "a")
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert (await stand.bench.storage.contexts.find(head.context_id)).value == {"n": 2}
+
+
 async def test_a_state_is_stored_with_the_question() -> None:
     """Once: also if the question is asked again; behind it the code loads what is stored then."""
     seen: list[Any] = []

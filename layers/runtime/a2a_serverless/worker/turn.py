@@ -230,6 +230,8 @@ class ActiveTurn(EventQueue):
         """The conversation's state, to be stored with the agent's end of the turn."""
         self._loaded: State | None = None
         """The one that the turn has loaded."""
+        self._gave_state = False
+        """True: the agent has asked for it."""
         self._is_outdated = False
         """True: the agent has a state that it has loaded before a question."""
 
@@ -885,7 +887,7 @@ class ActiveTurn(EventQueue):
         What was to be stored with it is stored, and the conversation may have changed since.
         """
         self.journal.passed.add(question.id)
-        self._is_outdated = self._is_outdated or self._loaded is not None
+        self._is_outdated = self._gave_state
         self._kept_state = self._loaded = self.outbox.merged = None
 
     async def _ask(self, question: Question, asked: Asked) -> None:
@@ -1085,6 +1087,7 @@ class ActiveTurn(EventQueue):
 
     async def load_state(self) -> Any | None:
         """Return the conversation's state, as this turn has stored it if it has; None if unset."""
+        self._gave_state = True
         return await self.at_home(self._load_state())
 
     async def store_state(self, value: Any, merge: Callable[[Any, Any], Any] | None = None) -> None:
