@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 
 from a2a_serverless.tasks.blobs import blob_of, linked_blob
 from a2a_serverless.tasks.entries import json_of, parts_of
+from a2a_serverless.tasks.questions import id_of_part
 
 Content: TypeAlias = Message | Artifact
 
@@ -94,16 +95,19 @@ def _size_of_part(part: Part) -> int:
 
 
 def shown_parts(parts: Sequence[Part]) -> Iterator[ShownPart]:
-    """Yield parts; join texts of one kind that follow each other, such as chunks."""
+    """Yield parts; join texts of one kind that follow each other, such as chunks.
+
+    Texts of two questions are two.
+    """
     texts: list[str] = []
-    is_markdown = False
+    is_markdown, question = False, ""
     for index, part in enumerate(parts):
         if part.WhichOneof("content") == "text":
-            markdown = _is_markdown(part)
-            if texts and markdown != is_markdown:
+            markdown, asked = _is_markdown(part), id_of_part(part)
+            if texts and (markdown, asked) != (is_markdown, question):
                 yield _text("".join(texts), is_markdown=is_markdown)
                 texts = []
-            is_markdown = markdown
+            is_markdown, question = markdown, asked
             texts.append(part.text)
             continue
         if texts:

@@ -7,6 +7,7 @@ import pytest
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.turns import turns_of
 from a2a_serverless.worker import TaskContext, WaitTimeoutError
+from a2a_serverless_tools.console.parts import shown_parts
 from a2a_serverless_tools.operate.lists import TaskRow
 from a2a_serverless_tools.operate.view import facts
 from tests.unit.operate.timelines import timeline_of
@@ -50,6 +51,8 @@ async def test_each_of_several_questions_is_shown() -> None:
 
     stand, head = await run(handle)
     assert (await shown(stand, head))["asks"] == "Which day? Where?"
+    asked = shown_parts((await stand.bench.task(head)).status.message.parts)
+    assert [part.text for part in asked] == ["Which day?\nA Monday?", "Where?"]
 
 
 async def test_a_turn_without_a_message_is_a_turn() -> None:
