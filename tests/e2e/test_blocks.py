@@ -128,6 +128,51 @@ def planner(names: dict[str, Any]) -> None:
         assert asked.reply("Lisbon").artifacts["final-answer"].text == "A day in Lisbon: ..."
 
 
+class Bank:
+    """What the payer works with; it keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def read(self, text: str) -> dict[str, Any]:
+        self.calls.append(text)
+        return {"accounts": ["a", "b"], "amount": 12}
+
+    def pay(self, amount: int, account: str) -> str:
+        self.calls.append(f"pay {amount}")
+        return f"{amount} from {account}"
+
+
+@plays("waiting")
+def payer(names: dict[str, Any]) -> None:
+    bank = Bank()
+    with AgentBench(names["Payer"](bank)) as bench:
+        asked = bench.send("Pay it")
+        assert (asked.state, asked.text) == ("input_required", "From which account?")
+        run = bench.answer(asked, "b", kill_after=1)
+        assert run.artifacts["final-answer"].text == "Paid: 12 from b"
+    assert bank.calls == ["Pay it", "pay 12"]
+
+
+@plays("waiting", 2)
+def host(names: dict[str, Any]) -> None:
+    with AgentBench(names["Host"]()) as bench:
+        again = bench.answer(bench.send("Book a table"), "many")
+        assert again.state == "input_required"
+        run = bench.answer(again, '{"people": 4}')
+        assert run.artifacts["final-answer"].text == "A table for 4"
+        late = bench.answer(bench.send("Book a table"), None)
+        assert late.artifacts["final-answer"].text == "Nobody has answered: no table was booked."
+
+
+@plays("waiting", 3)
+def booker(names: dict[str, Any]) -> None:
+    with AgentBench(names["Booker"]()) as bench:
+        asked = bench.send("Book it")
+        run = bench.answer(asked, {"day": "Friday", "hour": "noon"})
+        assert run.artifacts["final-answer"].text == "Booked on Friday at noon"
+
+
 @plays("state")
 def counter(names: dict[str, Any]) -> None:
     with AgentBench(names["agent"]) as bench:
