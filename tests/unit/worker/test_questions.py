@@ -601,6 +601,7 @@ async def test_code_that_differs_before_its_question_fails_with_what_differs() -
     for newer, says in (
         (renamed, "not asked the question 'account', which its client has answered"),
         (without, "not asked the question 'account', which its client has answered"),
+        (without, "from a step, and let newer code ask it, too, under the same id."),
         (other, "said another content of artifact 'log'"),
     ):
         stand, _ = await run(asked)

@@ -561,7 +561,8 @@ class Journal:
         if missing:
             name = id_on_parts(missing[0])
             raise NonDeterminismError(
-                f"not asked the question {name!r}, which its client has answered"
+                f"not asked the question {name!r}, which its client has answered",
+                ", and let newer code ask it, too, under the same id",
             )
 
 
