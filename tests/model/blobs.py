@@ -215,6 +215,7 @@ _SAME: tuple[tuple[str, Any], ...] = (
             "tasks.rules.new_token",
         )
     ),
+    ("a2a_serverless.storage.changes.marked", marked),
     ("a2a_serverless.storage.durable.marked", marked),
 )
 """What is random otherwise."""

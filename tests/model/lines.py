@@ -324,6 +324,7 @@ class Lines:
 _SAME = (
     ("a2a_serverless.storage.durable.new_incarnation", lambda: "one"),
     ("a2a_serverless.storage.deletion.new_incarnation", lambda: "fence"),
+    ("a2a_serverless.storage.changes.marked", marked),
     ("a2a_serverless.storage.durable.marked", marked),
     ("a2a_serverless.storage.endings.stated", lambda _, state, __: TaskStatus(state=state)),
     ("a2a_serverless.worker.shares.PROOF", 1),  # a poll of the model brings all that there is
