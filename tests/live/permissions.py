@@ -30,7 +30,7 @@ RULES: Final = (
         Rule(role, "secretsmanager:GetSecretValue", "SigningSecret", allowed=role == "PushRole")
         for role in ROLES
     ),
-    Rule("PushRole", "dynamodb:PutItem", "TaskTable"),
+    Rule("PushRole", "dynamodb:DeleteItem", "TaskTable"),
     Rule("PushRole", "sqs:SendMessage", "OperationsQueue"),
     Rule("WorkerRole", "sqs:SendMessage", "OperationsQueue", allowed=True),  # of woken turns
     Rule("ApiRole", "sqs:ReceiveMessage", "OperationsQueue"),
