@@ -236,8 +236,27 @@ async def test_a_task_expires_after_its_last_save(table: MemoryTable, clock: Man
     assert await stores.tasks.save(task, prev_version=NEW, context=ME) == TaskVersion(1)
 
 
+@pytest.mark.parametrize("later", [None, 100 * DAY])
+async def test_a_longer_time_to_live_holds_for_older_tasks(
+    table: MemoryTable, clock: ManualClock, later: int | None
+) -> None:
+    """A task that is saved with it is kept as a whole, whichever replica has saved it before."""
+    short, long = (on_table(table, clock=clock, ttl_s=ttl_s) for ttl_s in (DAY, later))
+    task = new_task()
+    version = await short.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    for number, stores in enumerate([long, short, long]):
+        event = chunk_of(task, str(number))
+        version = await stores.tasks.save(task, event=event, prev_version=version, context=ME)
+    clock.advance(50 * DAY)
+    expired = [key for key, item in table._items.items() if _expires_at(item) <= _now_s(clock)]
+    assert expired
+    for key in expired:  # as DynamoDB deletes them
+        table._store(key, table._items[key], None)
+    assert (await on_table(table, clock=clock).tasks.get("task", ME)).task == task
+
+
 def _expires_at(item: dict[str, Any]) -> int:
-    expires_at: int = item["expires_at"]
+    expires_at: int = item.get("expires_at", 10**12)
     return expires_at
 
 

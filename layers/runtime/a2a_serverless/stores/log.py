@@ -58,8 +58,8 @@ class Head:
     state: int
     base: int
     """The version from which on the log has the whole task."""
-    base_at: int
-    """When that was saved, in seconds since the epoch."""
+    log_until: int
+    """When the first item of the log from there on expires, in seconds since the epoch."""
     logged: int
     """The bytes of the log from there on."""
     scope_key: str

@@ -38,6 +38,11 @@ _SLACK_BYTES: Final = 64_000
 """A log that is longer than four times the task, and this, begins anew with the whole task. So a
 read costs no more than that, and what is stored for it no more than a share of what was saved."""
 
+_LOG_TTLS: Final = 2
+"""The times to live that an item of the log has: HEADs that are saved later need it, too."""
+_NEVER_S: Final = 10**12
+"""Stands behind all times, in seconds since the epoch."""
+
 _CACHE_BYTES: Final = 32_000_000
 """What a process keeps of the tasks that it saved or read last."""
 
@@ -242,8 +247,7 @@ class DynamoDBTaskStore(VersionedTaskStore):
         sent = None if event is None or is_whole else to_stream_response(event)
         event_bytes = b"" if sent is None else sent.SerializeToString()
         head, change = self._next(before, task, contents, event_bytes, owner)
-        # Twice as long: a HEAD that is saved later still needs the log from its base on.
-        expires = layout.expiry(now_s, self._ttl_s and 2 * self._ttl_s)
+        expires = layout.expiry(now_s, self._ttl_s and _LOG_TTLS * self._ttl_s)
         length = WHOLE_TASK if is_whole else len(event_bytes)
         entry, *parts = await self._log.written(task.id, head, change, length, expires)
         for part in parts:
@@ -267,9 +271,10 @@ class DynamoDBTaskStore(VersionedTaskStore):
         self, before: Stored | None, task: Task, contents: Sequence[bytes], event: bytes, owner: str
     ) -> tuple[Head, Change]:
         """Return the HEAD of the next version, and what it changes."""
-        stamp, now_s = task.status.timestamp, self._log.now_s()
+        stamp = task.status.timestamp
         at_ns = stamp.ToNanoseconds() if task.status.HasField("timestamp") else None
         old = before.head if before else None
+        until, entry_until = self._until(1), self._until(_LOG_TTLS)
         change = change_of(before.contents if before else (), contents, event)
         head = Head(
             incarnation=old.incarnation if old else new_incarnation(),
@@ -277,18 +282,24 @@ class DynamoDBTaskStore(VersionedTaskStore):
             owner=owner,
             state=int(task.status.state),
             base=old.base if old else 1,
-            base_at=old.base_at if old else now_s,
+            log_until=min(entry_until, old.log_until if old else entry_until),
             logged=(old.logged if old else 0) + _ENTRY_BYTES + len(change.body),
             scope_key=layout.owner_partition(owner, task.id),
             context_key=layout.context_partition(owner, task.context_id),
             status_key=layout.list_place(at_ns, layout.check_id(task.id, "task")),
         )
-        is_old = self._ttl_s is not None and now_s > head.base_at + self._ttl_s
-        if not is_old and head.logged <= _SPREAD * size_of(contents) + _SLACK_BYTES:
+        # Another replica, or this one before it was set anew, may have had a shorter time to live.
+        is_kept = until <= head.log_until
+        if is_kept and head.logged <= _SPREAD * size_of(contents) + _SLACK_BYTES:
             return head, change
         change = change_of((), contents, event)
         logged = _ENTRY_BYTES + len(change.body)
-        return replace(head, base=head.version, base_at=now_s, logged=logged), change
+        anew = replace(head, base=head.version, log_until=entry_until, logged=logged)
+        return anew, change
+
+    def _until(self, ttls: int) -> int:
+        """Return when something expires that is kept for some times to live."""
+        return _NEVER_S if self._ttl_s is None else self._log.now_s() + ttls * self._ttl_s
 
     def _owner(self, context: ServerCallContext) -> str:
         return layout.owner_key(self._owner_resolver(context))
