@@ -320,6 +320,30 @@ async def test_a_task_is_deleted_and_created_while_it_is_read(table: MemoryTable
     assert (await reader.get("task", ME)).task == new_task("new")
 
 
+async def test_a_deletion_that_was_cut_off_is_finished_by_the_next_one(
+    table: MemoryTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task is gone with the first one, and its content with the one that is not cut off."""
+    stores, task = on_table(table), new_task()
+    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+
+    async def busy(*_: Any) -> None:
+        raise UnavailableError("throttled")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "delete", busy)
+        with pytest.raises(InternalError, match="busy"):
+            await stores.tasks.delete("task", ME)
+    assert await on_table(table).tasks.get("task", ME) is None
+    assert (await stores.tasks.list(ListTasksRequest(), ME)).total_size == 0
+    with pytest.raises(ConcurrentTaskModificationError):
+        await stores.tasks.save(task, prev_version=version, context=ME)
+    await stores.tasks.delete("task", caller("another"))
+    assert table._items
+    await stores.tasks.delete("task", ME)
+    assert not table._items
+
+
 # -- what they cannot use --------------------------------------------------------------------------
 
 

@@ -130,8 +130,16 @@ class TaskLog:
 
     async def head(self, task_id: str) -> Head | None:
         """Return the HEAD of a task as of now; None: there is none, or it has expired."""
+        return self.live(await self._head_item(task_id))
+
+    async def any_head(self, task_id: str) -> Head | None:
+        """Return the HEAD of a task, also one that has expired; None: there is none."""
+        item = await self._head_item(task_id)
+        return None if item is None else Head.of(item)
+
+    async def _head_item(self, task_id: str) -> Item | None:
         fits = layout.fits(task_id)
-        return self.live(await self.table.get(layout.head_key(task_id)) if fits else None)
+        return await self.table.get(layout.head_key(task_id)) if fits else None
 
     async def contents(self, task_id: str, head: Head) -> list[bytes] | None:
         """Return the contents of a task as of a HEAD; None: items of its log are gone."""

@@ -162,16 +162,20 @@ class DynamoDBTaskStore(VersionedTaskStore):
         """Delete the caller's task with its events; nothing is wrong if there is none.
 
         Raises:
-            InternalError: the table cannot be used. A deletion that was cut off leaves no task.
+            InternalError: the table cannot be used. A deletion that was cut off leaves no task, and
+                its content until the next one.
         """
         owner = self._owner(context)
         with sdk_errors():
-            head = await self._log.head(task_id)
+            head = await self._log.any_head(task_id)
             if head is None or head.owner != owner:
                 return
-            same = are(incarnation=head.incarnation)
-            if await self._table.did(Delete(key=layout.head_key(task_id), when=same)):
+            key, same = layout.head_key(task_id), are(incarnation=head.incarnation)
+            # Expired, but there until its log is deleted: else nothing would name what is left.
+            expired = {**key._asdict(), **asdict(head), **layout.expiry(0, 0)}
+            if await self._table.did(Put(item=expired, when=same)):
                 await self._log.delete(task_id, head)
+                await self._table.did(Delete(key=key, when=same))
 
     # -- reading -------------------------------------------------------------------------------
 
