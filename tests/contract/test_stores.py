@@ -506,6 +506,22 @@ async def test_a_subscriber_waits(stores: Stores) -> None:
     assert [one.event for one in await following] == [task, status_event(canceled)]
 
 
+async def test_a_subscriber_goes_on_with_a_new_task(stores: Stores) -> None:
+    """Where a task is deleted, and made again by who still runs it, its subscriber follows it."""
+    task, tasks = new_task(), stores.tasks
+    version = await tasks.save(task, event=task, prev_version=NEW, context=ME)
+    await tasks.save(task, event=task, prev_version=version, context=ME)
+    events = stores.stream.subscribe(task.id, after=NEW)
+    async with asyncio.timeout(20):
+        assert [(await anext(events)).version for _ in range(2)] == [*map(TaskVersion, (1, 2))]
+        await tasks.delete(task.id, ME)
+        again = moved(task, WORKING)
+        await tasks.save(again, event=again, prev_version=NEW, context=ME)
+        found = await anext(events)
+    assert (found.event, found.version) == (again, TaskVersion(1))
+    await events.aclose()
+
+
 async def test_a_message_is_an_event(stores: Stores) -> None:
     """Whatever a server saves with a task, its subscribers get."""
     task, message = new_task(), Message(message_id="m", role=Role.ROLE_AGENT)

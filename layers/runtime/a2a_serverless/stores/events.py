@@ -54,13 +54,17 @@ class DynamoDBTaskEventStream(TaskEventStream):
             TypeError: the version is none of the task store's.
             InternalError: the table cannot be used.
         """
-        cursor, last_news = number_of(after), self._clock.monotonic()
+        cursor, incarnation = number_of(after), ""
+        last_news = self._clock.monotonic()
         while True:
             events: list[VersionedEvent] = []
             # Watched before it is read: what is committed in between ends the wait.
             with self._table.watch(layout.partition_of(task_id)) as watch, sdk_errors():
                 with suppress(UnavailableError):  # it is read again
                     head = await self._log.head(task_id)
+                    if head is not None and head.incarnation != incarnation:
+                        # The id of a deleted task may be that of a new one, which counts anew.
+                        cursor, incarnation = number_of(after), head.incarnation
                     if head is not None and head.version > cursor:
                         events = await self._log.events(task_id, head, cursor)
                         cursor = head.version
