@@ -440,6 +440,22 @@ async def test_a_damaged_task(table: MemoryTable) -> None:
         await on_table(table).tasks.get("task", ME)
 
 
+HEAD = ["incarnation", "version", "owner", "state", "base", "logged", "status_key"]
+
+
+@pytest.mark.parametrize("name", [*HEAD, "count", "cuts", "body"])
+@pytest.mark.parametrize("value", [None, ("SS", ["x"])])
+async def test_a_damaged_attribute(table: MemoryTable, name: str, value: object) -> None:
+    """One that is missing, or none, is told by a sentence, too."""
+    await on_table(table).tasks.save(new_task(), prev_version=NEW, context=ME)
+    (item,) = [item for item in table._items.values() if (item["SK"] == "HEAD") is (name in HEAD)]
+    del item[name]
+    if value:
+        item[name] = value
+    with pytest.raises(InternalError, match="this release cannot read"):
+        await on_table(table).tasks.get("task", ME)
+
+
 async def test_a_busy_table(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request fails by an error of the SDK's that says to try again; a subscriber waits."""
     stores = on_table(table)

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any, Final, NamedTuple, Self
 
@@ -80,6 +80,11 @@ class Head:
                 f"The item {item['PK']} has the format {item.get('format')!r} and not {FORMAT}: use"
                 " the release that wrote it, or another table."
             )
+        for field in fields(cls):
+            if type(item.get(field.name)).__name__ != field.type:
+                raise UnreadableTaskError(
+                    f"The item {item['PK']} is damaged: its {field.name} is none."
+                )
         return cls(**{name: item[name] for name in cls.__slots__})
 
 
@@ -148,8 +153,7 @@ class TaskLog:
             return None
         contents: list[bytearray] = []
         for entry in entries:
-            body = entry["body"]
-            apply(contents, Change(entry["count"], json.loads(body[entry["cuts"] :]), body))
+            _apply(contents, entry)
         return [bytes(content) for content in contents]
 
     async def events(self, task_id: str, head: Head, after: int) -> list[VersionedEvent]:
@@ -220,13 +224,26 @@ class TaskLog:
             elif "blob" in entry:
                 blob = blob_at(entry["blob"], _blob_owner(task_id, head.incarnation))
                 entry["body"] = await whole(self._blobs, blob) if blob else None
-            if entry["body"] is None:
+            if entry.get("body") is None:
                 raise UnreadableTaskError(
                     f"A part of the task {task_id} is in a bucket, and missing there: give the"
                     " store the bucket that it was stored with."
                 )
             entries.append(entry)
         return entries
+
+
+def _apply(contents: list[bytearray], entry: Item) -> None:
+    """Turn contents into those of the next version, which an item of the log has.
+
+    Raises:
+        UnreadableTaskError: the item is damaged.
+    """
+    try:
+        body = entry["body"]
+        apply(contents, Change(entry["count"], json.loads(body[entry["cuts"] :]), body))
+    except (LookupError, TypeError, ValueError) as error:
+        raise UnreadableTaskError(f"The item {entry['PK']} {entry['SK']} is damaged.") from error
 
 
 def _blob_owner(task_id: str, incarnation: str) -> BlobOwner:
