@@ -23,6 +23,7 @@ from a2a.types import (
     TaskStatus,
 )
 from a2a.utils.errors import InternalError, InvalidParamsError
+from a2a.utils.task import ListTasksCursor, encode_list_tasks_cursor
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.dictionaries import MemoryTable
@@ -489,6 +490,29 @@ async def test_an_id_that_does_not_fit(table: MemoryTable, wrong: str) -> None:
     ):
         with pytest.raises(InvalidParamsError, match="1 to 900 bytes"):
             await call
+
+
+async def test_a_task_that_an_index_shows_twice_is_listed_once(
+    table: MemoryTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that moves down in its index is met again by who reads the index in pages."""
+    stores = on_table(table)
+    await stores.tasks.save(new_task(), prev_version=NEW, context=ME)
+    first = table.first
+
+    async def twice(*args: Any) -> Any:
+        return 2 * await first(*args)
+
+    monkeypatch.setattr(table, "first", twice)
+    page = await stores.tasks.list(ListTasksRequest(), ME)
+    assert [task.id for task in page.tasks] == ["task"]
+
+
+async def test_a_token_with_an_id_that_does_not_fit(table: MemoryTable) -> None:
+    """It is none: DynamoDB has no key that is so long."""
+    token = encode_list_tasks_cursor(ListTasksCursor(None, "x" * 901))
+    with pytest.raises(InvalidParamsError, match="page token"):
+        await on_table(table).tasks.list(ListTasksRequest(page_token=token), ME)
 
 
 def test_what_an_import_loads() -> None:

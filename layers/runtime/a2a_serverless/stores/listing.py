@@ -61,12 +61,14 @@ async def page_of(
     merged = heapq.merge(*parts, key=lambda entry: str(entry["status_key"]), reverse=True)
     places = [layout.read_place(entry["status_key"]) for entry in merged][: size + 1]
     cursor = ListTasksCursor(*places[size - 1]) if len(places) > size else None
-    loaded = await log.table.load([layout.head_key(task_id) for _, task_id in places[:size]])
+    # Each once: an index shows a task twice that moves down while its pages are read.
+    ids = dict.fromkeys(task_id for _, task_id in places[:size])
+    loaded = await log.table.load([layout.head_key(task_id) for task_id in ids])
     heads = {item["PK"]: log.live(item) for item in loaded.values() if item is not None}
     found = await asyncio.gather(
         *(
             read(task_id, owner, head)
-            for _, task_id in places[:size]
+            for task_id in ids
             if (head := heads.get(layout.partition_of(task_id))) is not None
             and head.owner == owner
             and params.status in (0, head.state)
@@ -113,9 +115,9 @@ async def _end(log: TaskLog, token: str, owner: str) -> str:
     if not token:
         return ""
     cursor = decode_list_tasks_cursor(token)
-    if cursor is not None:
+    if cursor is not None and layout.fits(cursor.task_id):
         return layout.list_place(cursor.timestamp_ns, cursor.task_id)
-    head = await log.head(decode_page_token(token))
+    head = None if cursor else await log.head(decode_page_token(token))
     if head is None or head.owner != owner:
         raise InvalidParamsError(f"Invalid page token: {token}")
     return f"{head.status_key}\0"
