@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from a2a.server.cluster import ConcurrentTaskModificationError, TaskVersion
@@ -363,6 +364,15 @@ async def test_a_table_is_created_once(client: Any) -> None:
     await stores.tasks.initialize()
     expiry = client.describe_time_to_live(TableName=TABLE)["TimeToLiveDescription"]
     assert expiry["AttributeName"] == "expires_at"
+
+
+async def test_a_table_that_another_process_creates_is_waited_for() -> None:
+    """Of two servers that start at once both can use it when they go on; one sets its expiry."""
+    client = Mock(exceptions=Mock(ResourceInUseException=KeyError))
+    client.create_table.side_effect = KeyError
+    await create_table(TABLE, client=client)
+    client.get_waiter("table_exists").wait.assert_called_once_with(TableName=TABLE)
+    client.update_time_to_live.assert_not_called()
 
 
 async def test_the_runtimes_table_serves(client: Any) -> None:

@@ -47,7 +47,7 @@ _NO_TIME: Final = "!"
 async def create_table(name: str, *, client: Any = None) -> None:
     """Create the table in DynamoDB, with its expiry, and wait until it can be used.
 
-    One that is there already is left as it is.
+    One that is there already, or that another process is creating, is left as it is.
 
     Args:
         name: the table's name.
@@ -57,11 +57,14 @@ async def create_table(name: str, *, client: Any = None) -> None:
         ClientError: as boto3 raises it, such as for a missing permission.
     """
     client = client or aws.client("dynamodb")
+    is_new = True
     try:
         await aws.call(client.create_table, TableName=name, **definition_of(OWN_INDEXES))
     except client.exceptions.ResourceInUseException:
-        return
+        is_new = False
     await aws.call(client.get_waiter("table_exists").wait, TableName=name)
+    if not is_new:
+        return
     expiry = {"Enabled": True, "AttributeName": _EXPIRY}
     await aws.call(client.update_time_to_live, TableName=name, TimeToLiveSpecification=expiry)
 
