@@ -128,15 +128,26 @@ async def test_what_is_remembered_is_bounded(
     table: MemoryTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process keeps the tasks that it used last, up to a number of bytes."""
-    monkeypatch.setattr("a2a_serverless.stores.tasks._CACHE_BYTES", 5000)
+    monkeypatch.setattr("a2a_serverless.stores.tasks._CACHE_BYTES", 8000)
     store = on_table(table).tasks
     for number in range(9):
         task = new_task("x" * 1000)
         task.id = f"task-{number}"
         await store.save(task, prev_version=NEW, context=ME)
     assert [*store._known] == [f"task-{number}" for number in range(5, 9)]
-    assert store._known_bytes < 5000
+    assert store._known_bytes < 8000
     assert (await store.get("task-0", ME)).task.id == "task-0"
+
+
+async def test_few_small_tasks_are_remembered(
+    table: MemoryTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a task takes beside its contents is counted, too: 800 bytes for HEAD and keys."""
+    monkeypatch.setattr("a2a_serverless.stores.tasks._CACHE_BYTES", 12_000)
+    store = on_table(table).tasks
+    for number in range(20):
+        await store.save(Task(id=str(number)), prev_version=NEW, context=ME)
+    assert [*store._known] == [str(number) for number in range(7, 20)]
 
 
 # -- large tasks -----------------------------------------------------------------------------------

@@ -45,6 +45,9 @@ _NEVER_S: Final = 10**12
 
 _CACHE_BYTES: Final = 32_000_000
 """What a process keeps of the tasks that it saved or read last."""
+_KNOWN_BYTES: Final = 800
+"""What it takes beside the contents of one, and of each content."""
+_CONTENT_BYTES: Final = 50
 
 
 class DynamoDBTaskStore(VersionedTaskStore):
@@ -208,14 +211,14 @@ class DynamoDBTaskStore(VersionedTaskStore):
         """Remember a task, so that its next save knows what it changes without a read."""
         self._forget(task_id)
         self._known[task_id] = stored
-        self._known_bytes += size_of(stored.contents)
+        self._known_bytes += _taken_by(stored)
         while self._known_bytes > _CACHE_BYTES:
             self._forget(next(iter(self._known)))
         return stored
 
     def _forget(self, task_id: str) -> None:
         known = self._known.pop(task_id, None)
-        self._known_bytes -= 0 if known is None else size_of(known.contents)
+        self._known_bytes -= 0 if known is None else _taken_by(known)
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -307,6 +310,11 @@ class DynamoDBTaskStore(VersionedTaskStore):
 
     def _owner(self, context: ServerCallContext) -> str:
         return layout.owner_key(self._owner_resolver(context))
+
+
+def _taken_by(stored: Stored) -> int:
+    """Return the bytes of memory that a task takes."""
+    return _KNOWN_BYTES + _CONTENT_BYTES * len(stored.contents) + size_of(stored.contents)
 
 
 @dataclass(frozen=True)
