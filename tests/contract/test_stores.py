@@ -152,7 +152,7 @@ async def test_each_save_is_a_version(stores: Stores) -> None:
     assert (stored.task, stored.version) == (task, TaskVersion(4))
 
 
-@pytest.mark.parametrize("stale", [NEW, TaskVersion(1), TaskVersion(3)])
+@pytest.mark.parametrize("stale", [NEW, *map(TaskVersion, (1, 3, -1, -2))])
 async def test_a_save_of_another_version_is_refused(stores: Stores, stale: TaskVersion) -> None:
     """What was not read is not replaced, and stays as it is; neither is there an event."""
     task, tasks = new_task(), stores.tasks

@@ -123,6 +123,8 @@ class DynamoDBTaskStore(VersionedTaskStore):
         """
         is_cancel = task.status.state == TaskState.TASK_STATE_CANCELED
         expected = _OPEN if is_cancel else number_of(prev_version)
+        if expected < 0 and not is_cancel:  # no version, but a mark of this module
+            raise ConcurrentTaskModificationError(task.id)
         return await self._save(task, event, context, expected)
 
     async def overwrite(self, task: Task, context: ServerCallContext) -> TaskVersion:
