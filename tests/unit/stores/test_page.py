@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.tasks import BasePushNotificationSender
 
 from a2a_serverless.storage.dynamodb import definition_of
 from a2a_serverless.stores import DynamoDBTaskEventStream, DynamoDBTaskStore
@@ -27,6 +28,7 @@ def test_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(handler, DefaultRequestHandler)
     assert isinstance(handler.task_store, DynamoDBTaskStore)
     assert isinstance(handler._event_stream, DynamoDBTaskEventStream)
+    assert isinstance(handler._push_sender, BasePushNotificationSender)  # else none is sent
 
 
 def test_the_table() -> None:

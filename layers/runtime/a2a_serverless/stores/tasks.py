@@ -62,7 +62,7 @@ class DynamoDBTaskStore(VersionedTaskStore):
         ttl_s: the seconds after its last save for which a task is kept; None: for ever.
         bucket: an S3 bucket for changes above 350,000 bytes; None: they are stored in several
             items. All stores of a table need the same one. It is not emptied of expired tasks: give
-            it a lifecycle rule.
+            it a lifecycle rule of more than twice `ttl_s`, and none without `ttl_s`.
         clock: by default the system's.
     """
 
