@@ -197,7 +197,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(
         name="question-records",
         does="the code that goes on has the records from before its question",
-        without=replace(ON, kept=unguarded.keeps_records_of_its_turn),
+        without=replace(ON, replayed=unguarded.keeps_records_of_its_turn),
         scenario="a question in the middle of a turn",
         breaks="a recorded step has run again",
         shows=("records step 1", "asks question 1", "commits the follow-up"),
@@ -220,8 +220,8 @@ GUARDS: tuple[Guard, ...] = (
     ),
     Guard(
         name="question-late",
-        does="that nobody has answered in time is a record, as an answer is in the log",
-        without=replace(ON, kept=unguarded.keeps_what_attempts_wrote),
+        does="the end of a question's time is kept with the records of its code",
+        without=replace(ON, replayed=unguarded.keeps_what_attempts_wrote),
         scenario="a question whose time ends",
         breaks="a recorded step has run again",
         shows=("ends the wait for an answer",),

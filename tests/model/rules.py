@@ -56,7 +56,7 @@ class Rules:
     releasing: Callable[..., Head | None] = rules.releasing
 
     # questions
-    kept: Callable[[Log], list[Record]] = Log.replayed
+    replayed: Callable[[Log], list[Record]] = Log.replayed
     overdue_question: Callable[..., bool] = attempts.overdue_question
 
     # cancels

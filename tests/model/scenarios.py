@@ -47,6 +47,7 @@ STEPS = (Turn(plan="c[cc][c]"),)
 SLEEPS = (Turn(plan="[c]cz[c]"),)
 ASKS = (Turn(plan="[c]q[c]"),)
 ASKS_IN_TIME = (Turn(plan="[c]t[c]"),)
+ASKS_LAST = (Turn(plan="[c]t"),)
 ASKS_AND_PAUSES = (Turn(plan="[c]q[c]", end="input"), Turn(), Turn(plan="[c]"))
 STEPS_TWICE = (Turn(plan="[c]c", end="input"), Turn(plan="c[c]"))
 
@@ -264,7 +265,7 @@ SHORT: tuple[Scenario, ...] = (
         "a cancel of a task that has asked",
         10_800,
         Budget(cancels=1, follows=1),
-        turns=(Turn(plan="[c]t"),),
+        turns=ASKS_LAST,
         workers=1,
     ),
     Scenario(
@@ -278,7 +279,7 @@ SHORT: tuple[Scenario, ...] = (
         "a question of a task that is deleted and created again",
         12_700,
         Budget(creates=2, deletes=1, follows=1, crash=1),
-        turns=(Turn(plan="[c]t"),),
+        turns=ASKS_LAST,
         workers=1,
     ),
     Scenario(
@@ -318,7 +319,7 @@ LONG: tuple[Scenario, ...] = (
         "a cancel of a task that has asked, at length",
         100_000,
         Budget(crash=1, cancels=1, follows=1),
-        turns=(Turn(plan="[c]t"),),
+        turns=ASKS_LAST,
         workers=1,
     ),
     Scenario(

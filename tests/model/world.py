@@ -351,7 +351,7 @@ class World:
             first = head.turn.begun or head.turn.number
             ordinal = sum(turn <= first for turn in self.looks(log).turns)
             act = self.turns[min(ordinal, len(self.turns)) - 1]
-            kept = self.rules.kept(_log_of(seen, log))
+            kept = self.rules.replayed(_log_of(seen, log))
             fold = _log_of(seen, log).restarted() if kept else self._fold(log[: head.turn.base])
             journal = Journal(kept, questions_of(_log_of(seen, log)))
             emits = (*self._emitted(act, f"{inc_of(head)}.{ordinal}", journal, fold),)

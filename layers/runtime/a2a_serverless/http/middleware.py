@@ -125,8 +125,8 @@ class _Admission:
             # Also one of `receive_counted`: no operation answers before it has read the body.
             await response_of(error, scope["path"])(scope, receive, answer.send)
         except Exception as error:
-            # What nobody foresaw, on the way in or in a route. An answer that has begun cannot be
-            # replaced.
+            # An error of the runtime's own, in a check or in a route. An answer that has begun
+            # cannot be replaced.
             if answer.has_begun:
                 raise
             await rest_error(internal_error(error, "http_request"))(scope, receive, answer.send)

@@ -302,7 +302,7 @@ def _stood(head: Head) -> dict[str, int]:
     """Return how often a turn stood in line, as the HEAD says with which its first attempt began.
 
     Of later attempts it says too little; and if a turn with a position in its conversation's
-    line was requeued more than once, it does not say for what it waited.
+    queue was requeued more than once, it does not say for what it waited.
     """
     # One copy began a turn that was behind another one.
     times = head.turn.requeued - (head.turn.number < head.turn.base)

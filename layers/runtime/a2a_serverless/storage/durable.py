@@ -575,13 +575,11 @@ class DurableStorage:
             ConversationFullError: too many turns wait in the conversation.
         """
         check_context_id(context_id)
-        if task_id is None:
-            keyed = idempotency_key is not None
-            key = idempotency_key or ""
-            task_id = keyed_task_id(self.scope, context_id, key) if keyed else new_id()
+        if task_id is None and idempotency_key is not None:
+            task_id = keyed_task_id(self.scope, context_id, idempotency_key)
         new = NewTask(
             scope=self.scope.digest,
-            task_id=check_task_id(task_id),
+            task_id=check_task_id(new_id() if task_id is None else task_id),
             context_id=context_id,
             incarnation=new_incarnation(),
             request=request,

@@ -235,13 +235,13 @@ class Webhooks:
             return None
         now_ms = self.clock.now_ms()
 
-        def replaced(before: Push, after: Push) -> Put:
+        def write(before: Push, after: Push) -> Put:
             return Put(item=push_item(after), when=[*are(mark=before.mark), lives(now_ms)])
 
         def read(item: Item) -> Push | None:
             return push_of(item) if is_live(item, now_ms) else None
 
-        made = changing(push, decide, replaced, read)
+        made = changing(push, decide, write, read)
         await change(self.table, self.clock, made)
         return made.after
 

@@ -533,7 +533,7 @@ def overdue_cancel(head: Head | None, *, now_ms: int) -> bool:
 def overdue_question(head: Head | None, *, now_ms: int) -> bool:
     """Return True if nobody has answered a question of the agent's code in time.
 
-    A task that is being canceled goes on with nothing.
+    The question of a task that is being canceled has no end of its own: its cancel ends it.
     """
     if head is None or not head.turn.asks or head.cancel is not None or head.is_terminal:
         return False

@@ -141,7 +141,7 @@ class Recorded:
 
     @property
     def is_offloaded(self) -> bool:
-        """True if the value is a blob of the task, and the entry has its place instead."""
+        """Return True if the value is a blob of the task, and the entry has its place instead."""
         return self.form.startswith(_OFFLOADED)
 
     def offloaded(self, place: str) -> Recorded:
@@ -154,8 +154,8 @@ class Recorded:
 
 
 QUESTION: Final = "asked"
-"""The form of the record of a question to the client, which ends the turn; the message that answers
-it is in the log."""
+"""The form of the record of a question to the client, with which the turn ends. The answer is a
+message in the log, and has no record."""
 LATE: Final = "late"
 """The form of the record that ends a question which nobody has answered in time."""
 

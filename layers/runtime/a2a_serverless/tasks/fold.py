@@ -72,7 +72,7 @@ class Record:
 
     @property
     def opens_turn(self) -> bool:
-        """Return True if a turn was accepted: with a message, or as nobody has answered in time."""
+        """Return True if the commit opens a turn: by a message, or as a question's time is over."""
         return self.opening is not None or any(_is_late(entry) for entry in self.entries)
 
     @classmethod

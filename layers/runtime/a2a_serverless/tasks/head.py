@@ -32,10 +32,10 @@ FAILED = frozenset({TaskState.TASK_STATE_FAILED, TaskState.TASK_STATE_REJECTED})
 """The task has ended without its work."""
 
 INTERRUPTED = frozenset({TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED})
-"""The turn waits for its client: a message may open the next turn."""
+"""The task waits for its client: a message may open the next turn."""
 
 RESTING = TERMINAL | INTERRUPTED
-"""Nobody works for the client: the task has ended, or waits for it."""
+"""The task has ended, or waits for its client."""
 
 KNOWN = RESTING | {TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING}
 

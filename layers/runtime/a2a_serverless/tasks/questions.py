@@ -49,7 +49,10 @@ class Asked(NamedTuple):
 
 
 def id_on_parts(step_id: StepId) -> str:
-    """Return the id of a question as a client sees it: its own, and a number from the second on."""
+    """Return the id of a question as a client sees it: its own, and its number, unless that is 1.
+
+    One without an id of its own has its number in any case.
+    """
     is_plain = step_id.key and step_id.number == 1
     return step_id.key if is_plain else f"{step_id.key}#{step_id.number}"
 

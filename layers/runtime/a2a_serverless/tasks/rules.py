@@ -185,7 +185,7 @@ class Commit:
     """True: the code of a task that has asked its client goes on without an answer, in a turn
     without a message."""
     is_serial: bool = False
-    """True: the turn that the commit opens takes a place in the line of its conversation."""
+    """True: the turn that the commit opens takes a position in the queue of its conversation."""
     commit_id: str = field(default_factory=new_token)
 
 
@@ -265,8 +265,7 @@ def advance(
         TaskTerminalStateError: a transition of a task that has ended.
         FencedError: `commit.token` is not the owner of the open turn.
         TurnFinishedError: a claim of a turn that is over.
-        TaskNotAcceptingMessagesError: a message, or a turn without one, for a task that does not
-            wait for one.
+        TaskNotAcceptingMessagesError: a turn for a task that does not wait for its client.
         NewerReleaseError: only a newer release may write the task.
     """
     kinds = {type(entry) for entry in commit.entries}
@@ -277,9 +276,7 @@ def advance(
     after = _claimed(head, commit, now_ms, timing) if commit.claims else head
     after = replace(after, version=head.version + 1)
     if TurnOpened in kinds or commit.goes_on:
-        after = _opened(after, entries, now_ms, timing)
-        if commit.is_serial and not after.serial_from:
-            after = replace(after, serial_from=after.version)
+        after = _opened(after, commit, entries, now_ms, timing)
     after, entries = _with_content(after, entries, now_ms)
     after = _recorded(head, after, commit, {type(entry) for entry in entries})
     if commit.backoff is not None:
@@ -661,11 +658,16 @@ def _waiting(head: Head, backoff: Backoff, timing: Timing) -> Head:
     return replace(head, turn=turn, due_at=backoff.end.until + int(timing.lease_s * 1000))
 
 
-def _opened(head: Head, entries: Iterable[Entry], now_ms: int, timing: Timing) -> Head:
+def _opened(
+    head: Head, commit: Commit, entries: Iterable[Entry], now_ms: int, timing: Timing
+) -> Head:
+    """Return HEAD with the turn that a commit opens: the current one, or the next one."""
     for entry in entries:
         if isinstance(entry, TurnOpened):
             head = _opened_by(head, entry.request.message)
     before, version = head.turn, head.version
+    if commit.is_serial and not head.serial_from:
+        head = replace(head, serial_from=version)
     if before.is_open:
         # The running attempt keeps the task; the message's turn follows when it has returned.
         return replace(head, next_turn=version, status=_without_message(head.status))
@@ -805,17 +807,17 @@ def wants_snapshot(head: Head) -> bool:
 
 
 def is_behind(created_at: int, until: int) -> bool:
-    """Return True if what was, or would be, created then is behind a fence that counts `until`.
+    """Return True if what was, or would be, created then is behind a barrier that counts `until`.
 
-    It is deleted, however late it is stored: the fence need not be up any more.
+    It is deleted, however late it is stored: the barrier need not be up any more.
     """
     return created_at < until
 
 
 def is_last_look(*, began: int, ended: int, since: int, until: int, settles_ms: int) -> bool:
-    """Return True if a look that finds nothing behind a fence says that nothing is left.
+    """Return True if a look that finds nothing behind a barrier says that nothing is left.
 
-    The fence has been up from `since` to the look's end, and what was stored in front of it is in
+    The barrier has been up from `since` to the look's end, and what was stored in front of it is in
     the index by the look's beginning.
     """
     return began >= since + settles_ms and ended < until

@@ -304,9 +304,9 @@ def _mark_line(head: Head, turn: Turn) -> None:
     """Say of the first wait of the current turn that it was in line, as far as HEAD shows it."""
     wait = turn.attempts[0].wait if turn.attempts else turn.wait
     is_parked = not turn.attempts and head.turn.parked != ""
-    requeued = len(turn.attempts) <= 1 and not turn.records and head.turn.requeued > 0
+    was_requeued = len(turn.attempts) <= 1 and not turn.records and head.turn.requeued > 0
     slept = any(one.reason in _FIXED for one in turn.attempts)
-    if wait is None or not (is_parked or (requeued and not slept)):
+    if wait is None or not (is_parked or (was_requeued and not slept)):
         return
     marked = replace(wait, what="line")
     if turn.attempts:

@@ -523,7 +523,7 @@ class Delivery:
             return again(0)  # HEAD has changed since it was read
         faults.point("after-leave")
         self._log(logging.INFO, "parked", "Turn parked until its conversation is free")
-        # The turn before it may have ended before this one was parked, and have requeued nobody.
+        # The turn before it may have ended meanwhile, and found none that was parked.
         await start_next_turn(self._storage, head.context_id)
         return DONE
 

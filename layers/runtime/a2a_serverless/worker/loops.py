@@ -360,7 +360,8 @@ def prepare_loop(loop: asyncio.AbstractEventLoop) -> None:
     In the calling thread Python's warning about a coroutine that was never awaited names the line
     of its call.
 
-    asyncio reports exceptions that nobody has awaited; TurnParked is none of these.
+    Exceptions that nobody has awaited are reported as before, but not those with which a task
+    leaves: `_LEAVING`.
     """
     if not sys.get_coroutine_origin_tracking_depth():
         sys.set_coroutine_origin_tracking_depth(1)

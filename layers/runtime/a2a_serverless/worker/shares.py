@@ -254,8 +254,7 @@ class Shares:
             queue = await conversation_queue(storage, head.context_id)
             if on_start(head, queue.positions) is StartDecision.PARK:
                 is_parked = await storage.park(head, "conversation") is not None
-                # The turn before it may have ended before this one was parked, and have requeued
-                # nobody.
+                # The turn before it may have ended meanwhile, and found none that was parked.
                 await start_next_turn(storage, head.context_id)
                 return _Sorted.MOVED if is_parked else _Sorted.STAYS
         is_parked = await self._parked(storage, handle, head) is not None

@@ -796,8 +796,8 @@ class ActiveTurn(EventQueue):
         """Return the answer to a question; ask it if it has none that fits.
 
         With the question this turn ends, and the code leaves its process. It goes on in the turn of
-        the answer. The first commit after the question decides: the message with an answer, or, at
-        the end of `timeout_s`, that there is none.
+        the answer. What is committed first counts: a message that answers, or that
+        `timeout_s` is over.
 
         Raises:
             TurnParked: the client is asked.
