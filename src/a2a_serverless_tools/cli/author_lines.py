@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from a2a_serverless.tasks.entries import ModelsUsed, TurnOpened
-from a2a_serverless.tasks.fold import Log, Record
+from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, plain_state
 from a2a_serverless.tasks.usage import total
 from a2a_serverless.worker.adapter import Watch
@@ -97,11 +97,8 @@ class _AuthorLines(logging.Handler, Watch):
         self._numbers[head.task_id, head.turn.number] = 1 + turns.index(head.turn.number)
 
     def ended(self, log: Log, head: Head) -> None:
-        opened = log.records[log.head.turn.number - 1]
-        said = _opening(opened)
-        words = " ".join((said or "").split())
-        words = words if len(words) <= _WORDS else f"{words[: _WORDS - 1].rstrip()}…"
-        why = "as nobody had answered" if said is None else f'"{printable(words)}"'
+        opened = log.at(log.head.turn.number)
+        why = "as nobody had answered" if opened.opening is None else _quoted(opened.opening)
         took = "" if opened.at is None else f" after {duration(max(0, head.status_at - opened.at))}"
         about = self._about({"task_id": head.task_id, "turn": log.head.turn.number})
         state = plain_state(head.state).replace("_", "-")
@@ -215,12 +212,11 @@ def _outcome(action: str, record: logging.LogRecord) -> str:
     return ""
 
 
-def _opening(record: Record) -> str | None:
-    """Return the text of the message with which a commit has opened a turn; None: it has not."""
-    for entry in record.entries:
-        if isinstance(entry, TurnOpened):
-            return " ".join(part.text for part in entry.request.message.parts)
-    return None
+def _quoted(opening: TurnOpened) -> str:
+    """Return the first words of the message with which a turn was opened."""
+    words = " ".join(" ".join(part.text for part in opening.request.message.parts).split())
+    words = words if len(words) <= _WORDS else f"{words[: _WORDS - 1].rstrip()}…"
+    return f'"{printable(words)}"'
 
 
 def _seconds(delay_s: float) -> str:
