@@ -196,10 +196,9 @@ async def _on_many(acts: Acts, options: Namespace, act: Act, which: TaskFilter, 
         print(table.note)
     if plan.after:
         which = plan.which
-        times = {"since": which.since, "until": which.until, "created": which.created}
-        rest = " ".join(
-            f"--{name} {at}" for name, at in ({"after": plan.after} | times).items() if at
-        )
+        places = {"after": plan.after, "since": which.since, "until": which.until}
+        places["created"] = which.created
+        rest = " ".join(f"--{name} {at}" for name, at in places.items() if at)
         print(f"There may be more: go on with {rest}")
     if options.dry_run:
         return 0

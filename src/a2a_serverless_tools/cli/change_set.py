@@ -114,8 +114,8 @@ def change_set(folder: Path, stack: str, options: Sequence[str]) -> Iterator[Cha
             errors="replace",
             process_group=0,  # a terminal's Ctrl-C is not for SAM
         )
-        # SAM tells it of a change set that can be executed. Else it is one of those that were not
-        # there before, as one may be that somebody else makes at the same time.
+        # SAM names a change set only if it can be executed. Otherwise those count that were not
+        # there before: one that somebody else makes at the same time may be among them.
         made = {*_TOLD.findall(ended.stdout)} or _listed(client, stack) - others
         try:
             if ended.returncode != 0:
@@ -160,7 +160,7 @@ def _refusal(output: str) -> str:
 
 
 def _listed(client: Any, stack: str) -> set[str]:
-    """Return the ids of the change sets of a stack that SAM has made, whoever has started it."""
+    """Return the ids of the change sets of a stack that any `sam deploy` has made."""
     if described(stack) is None:
         return set()
     pages = client.get_paginator("list_change_sets").paginate(StackName=stack)

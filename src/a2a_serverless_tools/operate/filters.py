@@ -47,8 +47,8 @@ class TaskFilter:
     reason: str = ""
     """The error of a failure, or what an open turn waits for; `NO_REASON`: none is known."""
     text: str = ""
-    """What caller, tenant, context, reason, holder or first line contain, whatever the case, what
-    the id begins with, or the correlation id or the scope is."""
+    """A text, whatever its case. Caller, tenant, context, reason, holder or first line contains it,
+    or the task's id begins with it, or it is the whole correlation id or scope."""
     context: str = ""
     since: str = ""
     until: str = ""

@@ -92,7 +92,7 @@ class _Keeping(RotatingFileHandler):
     def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: ARG002, N802 - logging's name
         """Return True if the file is full. logging's own way formats each record twice.
 
-        After an edit two processes write for a while: what the other one has begun is gone on with.
+        After an edit two processes write for a while: each goes on in a file that the other begins.
         """
         if self.stream and not self._is_newest(self.stream):
             self.stream.close()

@@ -270,7 +270,7 @@ def _refused_writes() -> dict[str, Sequence[Write]]:
 
 
 async def refuses_what_dynamodb_refuses(table: Table) -> None:
-    """A transaction that can never succeed is refused, and nothing of it is stored."""
+    """Check that a transaction that can never succeed is refused, and nothing of it is stored."""
     for what, writes in _refused_writes().items():
         await _is_refused(table.write(*writes, exactly=True), what)
         whole = [write.key for write in writes if min(map(len, write.key)) > 0]
@@ -279,7 +279,7 @@ async def refuses_what_dynamodb_refuses(table: Table) -> None:
 
 
 async def adds_to_numbers_alone(table: Table) -> None:
-    """An addition to a text is refused, and the text stays."""
+    """Check that an addition to a text is refused, and the text stays."""
     text = _put(v="text")
     await table.write(text)
     await _is_refused(table.write(Update(key=text.key, values={"v": Added(1)})), "addition")
@@ -287,7 +287,7 @@ async def adds_to_numbers_alone(table: Table) -> None:
 
 
 async def refuses_ranges_that_dynamodb_refuses(table: Table) -> None:
-    """An index is asked for no more than it projects, and a range begins before it ends."""
+    """Check that reads of what an index lacks, and of ranges that end too early, are refused."""
     for wanted in (
         Range(partition="P", when=[Check("SK", "=", "A")]),
         Range(partition="P", index=BY_DUE, when=[Check("state", "=", "a")]),
@@ -299,7 +299,7 @@ async def refuses_ranges_that_dynamodb_refuses(table: Table) -> None:
 
 
 async def names_an_index_that_is_not_there(table: Table) -> None:
-    """One sentence says which index the table lacks."""
+    """Check that one sentence says which index the table lacks."""
     try:
         await table.count(Range(partition="P", index="by-colour"))
     except (ConfigurationError, KeyError) as error:
@@ -309,14 +309,14 @@ async def names_an_index_that_is_not_there(table: Table) -> None:
 
 
 async def names_each_item_once(table: Table) -> None:
-    """Two keys of one item are refused, and so are more than 100 that are asked for once."""
+    """Check that a read refuses a key twice, and with `once` more than 100 keys."""
     place = _place()
     await _is_refused(table.load([place, place]), "a key twice")
     await _is_refused(table.load([_place(n) for n in range(101)], once=True), "101 keys")
 
 
 async def deletes_any_number(table: Table) -> None:
-    """More items than one transaction takes are deleted, and what is not there is passed over."""
+    """Check that more items than a transaction takes are deleted, and absent ones passed over."""
     writes = [_put(n) for n in range(30)]
     for write in writes:
         await table.write(write)
@@ -326,7 +326,7 @@ async def deletes_any_number(table: Table) -> None:
 
 
 async def ends_a_wait_by_a_write(table: Table) -> None:
-    """If the table wakes, a watch of a partition notices each kind of write to it."""
+    """Check that a watch of a partition notices each kind of write to it, if the table wakes."""
     if not table.wakes:
         return
     mine = _put(v=1)
@@ -344,7 +344,7 @@ async def ends_a_wait_by_a_write(table: Table) -> None:
 
 
 async def has_the_indexes(table: Table) -> None:
-    """Each index of the layout has an item that has both of its keys."""
+    """Check that each index of the layout has an item with both of its keys."""
     for name, index in INDEXES.items():
         sort: Any = 1 if index.sort == "due_at" else "1"
         item = _put(**{index.partition: f"K{uuid.uuid4().hex}", index.sort: sort})
