@@ -63,10 +63,9 @@ async def create_table(name: str, *, client: Any = None) -> None:
     except client.exceptions.ResourceInUseException:
         is_new = False
     await aws.call(client.get_waiter("table_exists").wait, TableName=name)
-    if not is_new:
-        return
-    expiry = {"Enabled": True, "AttributeName": _EXPIRY}
-    await aws.call(client.update_time_to_live, TableName=name, TimeToLiveSpecification=expiry)
+    if is_new:
+        expiry = {"Enabled": True, "AttributeName": _EXPIRY}
+        await aws.call(client.update_time_to_live, TableName=name, TimeToLiveSpecification=expiry)
 
 
 def file_table(path: str | Path) -> Table:

@@ -18,7 +18,7 @@ from a2a.utils.task import (
 )
 
 from a2a_serverless.storage.layout import BY_CONTEXT, BY_SCOPE
-from a2a_serverless.storage.table import Check, Item, Range
+from a2a_serverless.storage.table import Check, Range
 from a2a_serverless.stores import layout
 from a2a_serverless.stores.content import task_of
 from a2a_serverless.stores.log import Head, Stored, TaskLog
@@ -50,13 +50,11 @@ async def page_of(
     left = [
         replace(one, last=end or None) for one in ranges if not end or str(one.first or "") <= end
     ]
-
-    def is_left(entry: Item) -> bool:
-        return bool(entry["status_key"] != end)
-
     counts, parts = await asyncio.gather(
         asyncio.gather(*(log.table.count(one) for one in ranges)),
-        asyncio.gather(*(log.table.first(size + 1, one, is_left) for one in left)),
+        asyncio.gather(
+            *(log.table.first(size + 1, one, lambda i: i["status_key"] != end) for one in left)
+        ),
     )
     merged = heapq.merge(*parts, key=lambda entry: str(entry["status_key"]), reverse=True)
     places = [layout.read_place(entry["status_key"]) for entry in merged][: size + 1]
@@ -64,14 +62,12 @@ async def page_of(
     # Each once: an index shows a task twice that moves down while its pages are read.
     ids = dict.fromkeys(task_id for _, task_id in places[:size])
     loaded = await log.table.load([layout.head_key(task_id) for task_id in ids])
-    heads = {item["PK"]: log.live(item) for item in loaded.values() if item is not None}
+    heads = [(task_id, log.live(loaded[layout.head_key(task_id)])) for task_id in ids]
     found = await asyncio.gather(
         *(
             read(task_id, owner, head)
-            for task_id in ids
-            if (head := heads.get(layout.partition_of(task_id))) is not None
-            and head.owner == owner
-            and params.status in (0, head.state)
+            for task_id, head in heads
+            if head is not None and head.owner == owner and params.status in (0, head.state)
         )
     )
     return ListTasksResponse(

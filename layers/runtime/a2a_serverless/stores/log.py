@@ -135,14 +135,10 @@ class TaskLog:
 
     async def head(self, task_id: str) -> Head | None:
         """Return the HEAD of a task as of now; None: there is none, or it has expired."""
-        return self.live(await self._head_item(task_id))
+        return self.live(await self.item(task_id))
 
-    async def any_head(self, task_id: str) -> Head | None:
-        """Return the HEAD of a task, also one that has expired; None: there is none."""
-        item = await self._head_item(task_id)
-        return None if item is None else Head.of(item)
-
-    async def _head_item(self, task_id: str) -> Item | None:
+    async def item(self, task_id: str) -> Item | None:
+        """Return the item of a task's HEAD, also of one that has expired; None: there is none."""
         fits = layout.fits(task_id)
         return await self.table.get(layout.head_key(task_id)) if fits else None
 

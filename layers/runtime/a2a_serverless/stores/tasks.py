@@ -26,11 +26,6 @@ from a2a_serverless.stores.log import WHOLE_TASK, Head, Stored, TaskLog, number_
 from a2a_serverless.tasks.head import TERMINAL
 from a2a_serverless.tasks.identity import new_incarnation
 
-_ANY: Final = -1
-"""In the place of a version: whichever is stored."""
-_OPEN: Final = -2
-"""Whichever is stored, if its task has not ended."""
-
 _ENTRY_BYTES: Final = 200
 """What an item of the log takes beside its content."""
 _SPREAD: Final = 4
@@ -84,7 +79,7 @@ class DynamoDBTaskStore(VersionedTaskStore):
 
     @property
     def as_task_store(self) -> TaskStore:
-        """The same tasks without versions, for what takes a plain `TaskStore`.
+        """Return the same tasks without versions, for what takes a plain `TaskStore`.
 
         The last save wins, as with the SDK's `DatabaseTaskStore`.
         """
@@ -122,10 +117,8 @@ class DynamoDBTaskStore(VersionedTaskStore):
             InternalError: the table cannot be used.
         """
         is_cancel = task.status.state == TaskState.TASK_STATE_CANCELED
-        expected = _OPEN if is_cancel else number_of(prev_version)
-        if expected < 0 and not is_cancel:  # no version, but a mark of this module
-            raise ConcurrentTaskModificationError(task.id)
-        return await self._save(task, event, context, expected)
+        expected = None if is_cancel else number_of(prev_version)
+        return await self._save(task, event, self._owner(context), expected, only_open=is_cancel)
 
     async def overwrite(self, task: Task, context: ServerCallContext) -> TaskVersion:
         """Store a task, whichever version is stored; return the new version.
@@ -136,7 +129,7 @@ class DynamoDBTaskStore(VersionedTaskStore):
             InvalidParamsError: the id does not fit.
             InternalError: the table cannot be used.
         """
-        return await self._save(task, None, context, _ANY)
+        return await self._save(task, None, self._owner(context), None, only_open=False)
 
     async def get(self, task_id: str, context: ServerCallContext) -> StoredTask | None:
         """Return the caller's task and its version; None: the caller has none with this id.
@@ -145,7 +138,7 @@ class DynamoDBTaskStore(VersionedTaskStore):
             InternalError: the table cannot be used, or the task cannot be read.
         """
         with sdk_errors():
-            stored = await self._stored(task_id, self._owner(context), _ANY)
+            stored = await self._stored(task_id, self._owner(context), None)
             if stored is None:
                 return None
             return StoredTask(task_of(stored.contents), TaskVersion(stored.head.version))
@@ -172,8 +165,8 @@ class DynamoDBTaskStore(VersionedTaskStore):
         """
         owner = self._owner(context)
         with sdk_errors():
-            head = await self._log.any_head(task_id)
-            if head is None or head.owner != owner:
+            item = await self._log.item(task_id)
+            if item is None or (head := Head.of(item)).owner != owner:
                 return
             key, same = layout.head_key(task_id), are(incarnation=head.incarnation)
             # Expired, but there until its log is deleted: else nothing would name what is left.
@@ -184,13 +177,13 @@ class DynamoDBTaskStore(VersionedTaskStore):
 
     # -- reading -------------------------------------------------------------------------------
 
-    async def _stored(self, task_id: str, owner: str, version: int) -> Stored | None:
-        """Return a task of an owner; with a version only if that is the stored one."""
+    async def _stored(self, task_id: str, owner: str, version: int | None) -> Stored | None:
+        """Return a task of an owner, if it is stored in this version; None: in whichever it is."""
         known = self._known.get(task_id)
         if known is not None and (known.head.version, known.head.owner) == (version, owner):
             return known
         head = await self._log.head(task_id)
-        if head is None or head.owner != owner or (version > 0 and version != head.version):
+        if head is None or head.owner != owner or version not in (None, head.version):
             return None
         return await self._filled(task_id, owner, head)
 
@@ -225,21 +218,23 @@ class DynamoDBTaskStore(VersionedTaskStore):
     # -- writing -------------------------------------------------------------------------------
 
     async def _save(
-        self, task: Task, event: Event | None, context: ServerCallContext, expected: int
+        self, task: Task, event: Event | None, owner: str, expected: int | None, *, only_open: bool
     ) -> TaskVersion:
-        """Store a task in the place of a version; 0: it is new."""
-        owner = self._owner(context)
+        """Store a task in the place of a version; 0: it is new; None: of whichever is stored.
+
+        With `only_open` a task that has not ended is replaced, and none is created.
+        """
         while True:
             with sdk_errors():
-                stored = await self._stored(task.id, owner, expected) if expected else None
+                stored = await self._stored(task.id, owner, expected) if expected != 0 else None
                 is_over = stored is None or stored.head.state in TERMINAL
-                if (expected > 0 and stored is None) or (expected == _OPEN and is_over):
+                if (expected and stored is None) or (only_open and is_over):
                     raise ConcurrentTaskModificationError(task.id)
                 try:
                     return await self._replaced(stored, task, event, owner)
                 except ConcurrentTaskModificationError:
-                    # Of any version: whoever was first is read, and replaced.
-                    if expected >= 0 or stored is None:
+                    # If any version may be replaced, the one that came first is, in the next round.
+                    if expected is not None or stored is None:
                         raise
 
     async def _replaced(
