@@ -18,7 +18,7 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -29,10 +29,6 @@ from a2a.server.cluster import ConcurrentTaskModificationError
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.types import (
-    AgentCapabilities,
-    AgentCard,
-    AgentInterface,
-    AgentSkill,
     ListTasksRequest,
     Message,
     Part,
@@ -47,6 +43,7 @@ from a2a.types import (
 
 from a2a_serverless.storage.table import Delete, Put, Table, Update, _size_of
 from a2a_serverless.stores import file_table
+from benchmarks.cards import card_of
 from tests.support.emulators import dynamodb_local
 from tests.support.stores import NEW, Stores, caller, local_table, on_sql, on_table, sql_engines
 
@@ -56,18 +53,7 @@ SDK_POLL_S = 0.5
 """As the SDK's stream polls by default."""
 LISTED = 1000
 """How many tasks are read page by page."""
-CARD = AgentCard(
-    name="Chunks",
-    description="Emits chunks.",
-    version="1.0.0",
-    supported_interfaces=[
-        AgentInterface(url="http://127.0.0.1", protocol_binding="HTTP+JSON", protocol_version="1.0")
-    ],
-    capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="chunks", name="Chunks", description="Chunks.", tags=["benchmark"])],
-)
+CARD = card_of("Chunks", "Emits chunks.", binding="HTTP+JSON")
 
 
 class Chunks(AgentExecutor):
@@ -101,14 +87,14 @@ class Counted:
 
     written: int = 0
     units: float = 0
-    _began: tuple[int, float] = field(default=(0, 0.0))
+    _began: tuple[int, float] = (0, 0.0)
 
     def begin(self) -> None:
         """Count from here on."""
         self._began = self.written, self.units
 
     def since(self) -> tuple[int, float]:
-        """Bytes written and units since then."""
+        """Return the bytes written and the units since then."""
         return self.written - self._began[0], self.units - self._began[1]
 
 
@@ -125,7 +111,7 @@ class Backend:
 
 
 def counting(table: Table, counted: Counted) -> Table:
-    """Count the bytes of the items that a table is given."""
+    """Return the table, which counts the bytes of the items that it is given from now on."""
     write = table.write
 
     async def counts(*writes: Put | Update | Delete, exactly: bool = False) -> None:
@@ -138,7 +124,7 @@ def counting(table: Table, counted: Counted) -> Table:
 
 @asynccontextmanager
 async def backends(folder: Path) -> AsyncIterator[list[Backend]]:
-    """DynamoDB Local, our file, and the SDK's SQL stores on SQLite."""
+    """Yield DynamoDB Local, our file, and the SDK's SQL stores on SQLite."""
     with dynamodb_local() as emulator, sql_engines() as engine_on:
         of_dynamo, of_file, of_sql = Counted(), Counted(), Counted()
         local = counting(local_table(emulator), of_dynamo)
@@ -201,7 +187,7 @@ async def _count_statements(engine: Any, counted: Counted) -> None:
 
 
 async def chunks(backend: Backend, count: int) -> str:
-    """One task of so many chunks through the SDK's request handler."""
+    """Run one task of so many chunks through the SDK's request handler; return what it takes."""
     handler = DefaultRequestHandler(
         Chunks(), backend.one.tasks, CARD, event_stream=backend.one.stream
     )
@@ -222,7 +208,7 @@ async def chunks(backend: Backend, count: int) -> str:
 
 
 async def delays(backend: Backend, count: int = 60) -> str:
-    """The milliseconds from a save to the subscriber of the other replica."""
+    """Measure the milliseconds from a save to the subscriber of the other replica."""
     task = Task(id=f"delays-{backend.name}", context_id="c")
     task.status.state = TaskState.TASK_STATE_WORKING
     version = await backend.one.tasks.save(task, event=task, prev_version=NEW, context=ME)
@@ -253,7 +239,7 @@ async def delays(backend: Backend, count: int = 60) -> str:
 
 
 async def savers(backend: Backend, count: int) -> str:
-    """So many savers of one task at the same time, each until it has won."""
+    """Let so many savers save one task at the same time, each until it has won."""
     task = Task(id=f"savers-{backend.name}", context_id="c")
     await backend.one.tasks.save(task, event=None, prev=None, prev_version=NEW, context=ME)
     refused = 0
@@ -284,7 +270,7 @@ async def savers(backend: Backend, count: int) -> str:
 
 
 async def listing(backend: Backend, count: int) -> str:
-    """The first page of so many tasks, and all of them."""
+    """Measure the first page of so many tasks; check that the next ones have each task once."""
     me = caller("lister")
     turns = asyncio.Semaphore(32 if backend.counted.units else 1)
 
@@ -314,7 +300,7 @@ async def listing(backend: Backend, count: int) -> str:
 
 
 def imports(rounds: int = 5) -> str:
-    """The processor time of a fresh process that imports the stores, beside the stock server."""
+    """Measure the processor time of a process that imports the stores, beside the stock server."""
     stock = "import a2a.server.routes, a2a.server.cluster, boto3; boto3.client('dynamodb')"
     ours = (
         "import a2a.server.routes, a2a_serverless.stores as s;"

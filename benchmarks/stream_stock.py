@@ -19,33 +19,17 @@ import uvicorn
 from a2a.server.cluster import DatabaseTaskEventStream, VersionedDatabaseTaskStore
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_rest_routes
-from a2a.types import (
-    AgentCapabilities,
-    AgentCard,
-    AgentInterface,
-    AgentSkill,
-    TaskArtifactUpdateEvent,
-)
+from a2a.types import TaskArtifactUpdateEvent
 from fastapi import FastAPI
 from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from a2a_serverless_tools.local.sockets import bind
+from benchmarks.cards import card_of
 from benchmarks.stream_agent import Ticker
 from benchmarks.stream_probe import Notes
 
-CARD = AgentCard(
-    name="Ticker",
-    description="Emits timed chunks.",
-    version="1.0.0",
-    supported_interfaces=[
-        AgentInterface(url="http://127.0.0.1", protocol_binding="HTTP+JSON", protocol_version="1.0")
-    ],
-    capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="tick", name="Tick", description="Ticks.", tags=["benchmark"])],
-)
+CARD = card_of("Ticker", "Emits timed chunks.", binding="HTTP+JSON")
 
 
 class TimedStore(VersionedDatabaseTaskStore):

@@ -19,24 +19,14 @@ from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_jsonrpc_routes
 from a2a.server.tasks import TaskUpdater
-from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part, Role
+from a2a.types import Part, Role
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
+from benchmarks.cards import card_of
 from benchmarks.peers.agent import work
 
-CARD = AgentCard(
-    name="Ticker",
-    description="Emits timed chunks.",
-    version="1.0.0",
-    supported_interfaces=[
-        AgentInterface(url="http://127.0.0.1", protocol_binding="JSONRPC", protocol_version="1.0")
-    ],
-    capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="tick", name="Tick", description="Ticks.", tags=["benchmark"])],
-)
+CARD = card_of("Ticker", "Emits timed chunks.", binding="JSONRPC")
 
 
 class Ticker(AgentExecutor):
