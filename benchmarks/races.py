@@ -26,7 +26,7 @@ from a2a.types import SendMessageRequest, TaskPushNotificationConfig
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConcurrencyError, ConditionFailedError, UnavailableError
-from a2a_serverless.storage.changes import MOST, pause_after
+from a2a_serverless.storage.changes import MOST_TRIES, pause_after
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.layout import INDEXES
@@ -77,7 +77,7 @@ class Worker:
     async def commit(self) -> None:
         """Make one commit; count the races that it loses."""
         began = time.perf_counter()
-        for attempt in range(1, MOST + 1):
+        for attempt in range(1, MOST_TRIES + 1):
             try:
                 self.head = await self.storage.commit(self.head, PIECE)
             except ConcurrencyError:

@@ -21,7 +21,7 @@ from a2a_serverless.errors import (
     TaskNotFoundError,
     UnavailableError,
 )
-from a2a_serverless.storage.changes import MOST, pause_after
+from a2a_serverless.storage.changes import MOST_TRIES, pause_after
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
@@ -279,7 +279,7 @@ async def test_a_worker_wins_against_any_number_of_puts() -> None:
             stored[number] += 1
 
     async def commit() -> None:
-        for attempt in range(1, MOST + 1):
+        for attempt in range(1, MOST_TRIES + 1):
             now = await storage.head(head.task_id)
             assert now is not None
             try:
@@ -289,7 +289,7 @@ async def test_a_worker_wins_against_any_number_of_puts() -> None:
             else:
                 lost.append(attempt - 1)
                 return
-        pytest.fail(f"lost {MOST} races behind {len(lost)} commits")
+        pytest.fail(f"lost {MOST_TRIES} races behind {len(lost)} commits")
 
     putters = [asyncio.ensure_future(put(number)) for number in range(8)]
     while len(lost) < 300 or len(stored) < len(putters):

@@ -22,7 +22,7 @@ from a2a_serverless.tasks.push import Push
 T = TypeVar("T")
 V = TypeVar("V", Head, Push)
 
-MOST: Final = 200
+MOST_TRIES: Final = 200
 """How often a change, or a commit, is tried while others change its value. Of those that try at the
 same time one succeeds each time, so that the pauses between need not grow."""
 _AT_ONCE: Final = 5
@@ -94,7 +94,7 @@ async def change(
         ConditionFailedError: one of the writes `also` was refused: `items` has their places.
         UnavailableError: no answer within the retry budget, or too many races were lost.
     """
-    for attempt in range(1, MOST + 1):
+    for attempt in range(1, MOST_TRIES + 1):
         wanted = [(one, write) for one in changes if (write := one.write()) is not None]
         writes = [*also, *[write for _, write in wanted]]
         if not writes:
@@ -115,5 +115,5 @@ async def change(
         else:
             return
         await pause_after(clock, attempt)
-    msg = f"Others have changed {writes[-1].key.PK} {MOST} times in a row; try again."
+    msg = f"Others have changed {writes[-1].key.PK} {MOST_TRIES} times in a row; try again."
     raise UnavailableError(msg)

@@ -486,9 +486,13 @@ def overdue_turn(head: Head | None, *, now_ms: int) -> OperationParams | None:
     """
     if head is None or not head.turn.is_open or head.cancel is not None:
         return None
-    if head.due_at is None or head.due_at > now_ms:
+    if not _is_due(head, now_ms):
         return None
     return OperationParams.of(head, head.turn.number, head.turn.sends + 1)
+
+
+def _is_due(head: Head, now_ms: int) -> bool:
+    return head.due_at is not None and head.due_at <= now_ms
 
 
 def is_given_up(head: Head, *, opened_at: int | None, now_ms: int, give_up_s: float) -> bool:
@@ -525,9 +529,7 @@ def repeated_turn(head: Head | None, turn: int) -> OperationParams | None:
 
 def overdue_cancel(head: Head | None, *, now_ms: int) -> bool:
     """Return True if the sweeper cancels the task: from the deadline of its cancel on."""
-    if head is None or not head.is_being_canceled:
-        return False
-    return head.due_at is not None and head.due_at <= now_ms
+    return head is not None and head.is_being_canceled and _is_due(head, now_ms)
 
 
 def overdue_question(head: Head | None, *, now_ms: int) -> bool:
@@ -537,4 +539,4 @@ def overdue_question(head: Head | None, *, now_ms: int) -> bool:
     """
     if head is None or not head.turn.asks or head.cancel is not None or head.is_terminal:
         return False
-    return head.due_at is not None and head.due_at <= now_ms
+    return _is_due(head, now_ms)

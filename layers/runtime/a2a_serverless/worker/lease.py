@@ -31,7 +31,7 @@ from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import correlation_id
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.activity import process_name
-from a2a_serverless.storage.changes import MOST, pause_after
+from a2a_serverless.storage.changes import MOST_TRIES, pause_after
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.tasks.attempts import (
     RefusalDecision,
@@ -71,7 +71,7 @@ again, and a delivery without renewal counts as lost (before another worker can 
 the lease waits `GRACE_S` for a renewal under way: a little longer than a request's read time-out.
 A delivery is kept for at least `MIN_S`, because 0 seconds would give it back."""
 
-_LOST: Final = f"The turn's write lost {MOST} races."
+_LOST: Final = f"The turn's write lost {MOST_TRIES} races."
 _OVER: Final = "The turn is over, or its task is gone."
 _NOT_POLLED: Final = "Turns not watched"
 
@@ -265,7 +265,7 @@ class Lease:
                 alone in its process and would not.
             UnavailableError: too many races were lost.
         """
-        for attempt in range(1, MOST + 1):
+        for attempt in range(1, MOST_TRIES + 1):
             try:
                 # By a commit of its own, before the agent runs: whatever the other attempt still
                 # writes is refused from here on.
@@ -294,7 +294,7 @@ class Lease:
             StaleStateError: the conversation's state has changed since it was loaded.
             InvalidArgumentError, UnavailableError: as `DurableStorage.commit`.
         """
-        for attempt in range(1, MOST + 1):
+        for attempt in range(1, MOST_TRIES + 1):
             if wanted is None and not self.must_claim:
                 return
             # Asked before every try: the delivery may be lost while others win the race.

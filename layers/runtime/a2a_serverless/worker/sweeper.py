@@ -303,7 +303,7 @@ class Sweeper:
         if head is None or copy is None:
             return "passed"  # the index lags behind
         fields.update(_known_of(head))
-        if head.version == 1 and await self._is_fenced(head):
+        if head.version == 1 and await self._is_behind_barrier(head):
             # Its creator died before its second look at the barrier.
             await delete_behind_barrier(log, head)
             return "passed"
@@ -347,7 +347,7 @@ class Sweeper:
         params = OperationParams.of(after, after.turn.number)
         return _Copy(params=params, head=after, sends_before=0, fields=fields)
 
-    async def _is_fenced(self, head: Head) -> bool:
+    async def _is_behind_barrier(self, head: Head) -> bool:
         until = await self._barriers.until(head.scope, head.context_id)
         return is_behind(head.created_at, until)
 
