@@ -28,6 +28,7 @@ from a2a_serverless.worker.context import Worker
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.operate.wording import iso
 from a2a_serverless_tools.testing.clock import PacedClock
+from a2a_serverless_tools.testing.everywhere import Conversation, Place, Play, compare, play
 from a2a_serverless_tools.testing.process import KilledError, Points, Process, _found
 from a2a_serverless_tools.testing.run import Run, Said, When
 
@@ -66,8 +67,11 @@ class AgentBench:
         **settings: Any,
     ) -> None:
         self._source = agent
+        self._newer: AgentSource | None = None
+        """The agent behind the next kill; None: the same."""
         self._folder = folder
         self._timeout_s = timeout_s
+        self._given = settings
         self._settings = Settings.model_validate(settings)
         self.clock = PacedClock()
         """The clock of storage, queue and worker."""
@@ -83,6 +87,7 @@ class AgentBench:
         self._backends = replace(backends, operations=self._queue)
         self._processes = [self._new_process()]
         self._running: tuple[Head, Points] | None = None
+        self._play = Play()
 
     def send(  # noqa: PLR0913 - the fields of a message
         self,
@@ -195,6 +200,49 @@ class AgentBench:
             raise RuntimeError("No turn runs: call it in what the agent calls, such as a fake.")
         self._process.soon(self._ask())
 
+    def kill_everywhere(
+        self, conversation: Conversation, *, newer: AgentSource | None = None
+    ) -> Run:
+        """Play a conversation, then once with a kill behind each of its records, and compare.
+
+        Return its last turn, without a kill. Each play has a bench of its own, such as this one.
+        Records that are stored in one commit have one kill. What is compared are state, text and
+        artifacts of each turn, and how often it has each record.
+
+        >>> run = bench.kill_everywhere(["Pay the invoice", "from account b"])
+        >>> assert run.state == "completed", run
+
+        Args:
+            conversation: a function that takes a bench, or the messages and answers of one task.
+            newer: the agent of the next release, with which each play goes on behind its kill. It
+                may say and ask something else, so that of its turns only failures are found, such
+                as that of code which does not ask what the client has answered.
+
+        Raises:
+            AssertionError: a play differs; the sentence names the record and the difference.
+            ValueError: the conversation records nothing.
+        """
+        plain = self._played(conversation, None)
+        if not plain.places:
+            raise ValueError(
+                "The conversation has no records behind which to kill: write its work as steps,"
+                " `await ctx.step(…)`."
+            )
+        compare(plain, self._played(conversation, None), is_newer=False)
+        for place in plain.places:
+            compare(plain, self._played(conversation, place, newer), is_newer=newer is not None)
+        return plain.runs[-1]
+
+    def _played(
+        self, conversation: Conversation, dies_at: Place | None, newer: AgentSource | None = None
+    ) -> Play:
+        with AgentBench(
+            self._source, folder=self._folder, timeout_s=self._timeout_s, **self._given
+        ) as bench:
+            bench._newer, bench._play = newer, Play(dies_at)
+            play(conversation, bench)
+            return bench._play
+
     def pass_time(self, seconds: float) -> None:
         """Let time pass between two turns.
 
@@ -239,10 +287,12 @@ class AgentBench:
     def _points(
         self, name: str, cancel_after: When | None = None, kill_after: When | None = None
     ) -> Points:
+        self._play.turns.append(name)
         return Points(
             name=name,
             timeout_s=self._timeout_s,
             ask_to_cancel=self._ask,
+            dies_behind=self._play.dies,
             cancel_after=cancel_after,
             kill_after=kill_after,
         )
@@ -281,6 +331,7 @@ class AgentBench:
         try:
             self._process.run(self._process.work(points))
         except KilledError:
+            self._source = self._newer or self._source
             self._processes.append(self._new_process())
             self._process.turn(self._made(), points)
 
@@ -301,7 +352,7 @@ class AgentBench:
         told = tail.events(until=lambda _: True, deadline=math.inf)
         log = _found(await storage.read(head.task_id))
         (own,) = [one for one in turns_of(log.head, log.records) if one.version == turn]
-        return Run(
+        run = Run(
             task=await engine.task(head),
             events=tuple([one.event async for one in told]),
             attempts=points.attempts,
@@ -312,6 +363,8 @@ class AgentBench:
             head=tail.head,
             bench=self,
         )
+        self._play.runs.append(run)
+        return run
 
 
 def _parts_of(question: str, said: Said) -> list[Part]:

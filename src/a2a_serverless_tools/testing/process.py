@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import Context
@@ -137,6 +137,8 @@ class Points:
     timeout_s: float
     """Seconds of the machine's time that all of its attempts may take."""
     ask_to_cancel: Callable[[], Awaitable[None]]
+    dies_behind: Callable[[Sequence[StepId]], bool]
+    """Takes the records of each commit; True: the worker dies behind it."""
     cancel_after: When | None = None
     kill_after: When | None = None
     is_asked: bool = False
@@ -197,12 +199,16 @@ class Points:
         return dies, hears
 
     def _is_at(self, point: When | None, seen: Event | Recorded) -> bool:
-        if isinstance(seen, Recorded):  # of the wait for a step's next try it is none
-            is_result = seen.form != "until" or seen.id.name == SLEEP
-            return point in ids_in(seen) and is_result
+        if isinstance(seen, Recorded):
+            return point in ids_in(seen) and _is_result(seen)
         if point is None or isinstance(point, StepId):
             return False
         return point(seen) if callable(point) else self._seen == point
+
+
+def _is_result(entry: Recorded) -> bool:
+    """Return True for a record that is not that of the wait for a step's next try."""
+    return entry.form != "until" or entry.id.name == SLEEP
 
 
 def _line_of(work: Any) -> str:
@@ -241,8 +247,10 @@ class _StoppedAgent(AgentExecutor):
                 await _canceled(points, queue)
 
         async def stored(entries: tuple[Entry, ...]) -> None:
-            met = [points.take(entry) for entry in entries if isinstance(entry, Recorded)]
-            if any(dies for dies, _ in met):
+            records = [entry for entry in entries if isinstance(entry, Recorded)]
+            met = [points.take(entry) for entry in records]
+            is_due = points.dies_behind([entry.id for entry in records if _is_result(entry)])
+            if is_due or any(dies for dies, _ in met):
                 await self._die()
             if any(hears for _, hears in met):
                 await _canceled(points, queue)
