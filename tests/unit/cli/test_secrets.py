@@ -17,7 +17,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.worker.agents import take_environment
 from tests.support.emulators import CREDENTIALS
 from tests.unit.cli.conftest import Run
-from tests.unit.live.scripted_aws import Refusal, ScriptedAws
+from tests.support.scripted_aws import Refusal, ScriptedAws
 
 REGION = "eu-central-1"
 CONFIG = f"""\

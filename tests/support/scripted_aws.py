@@ -9,16 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.live.account import Account
-from tests.live.stack import RESOURCES
 
 REGION = "eu-central-1"
-ACCOUNT = "123456789012"
-ENDPOINT = "http://agent.test/a2a/"
-PHYSICAL = {
-    **{logical: f"live-{logical}" for logical in RESOURCES},
-    "OperationsQueue": f"https://sqs.{REGION}.amazonaws.com/{ACCOUNT}/live-operations.fifo",
-    "SigningSecret": f"arn:aws:secretsmanager:{REGION}:{ACCOUNT}:secret:signing",
-}
 
 
 @dataclass(frozen=True)
@@ -71,45 +63,3 @@ class ScriptedAws(Account):
             error = {"Error": {"Code": answer.code, "Message": answer.text or "scripted"}}
             return SimpleNamespace(status_code=400), error
         return SimpleNamespace(status_code=200), dict(answer)
-
-
-def described(**fields: Any) -> dict[str, Any]:
-    """The answer of DescribeStacks about a stack of ours."""
-    stack = {
-        "StackName": "live",
-        "StackStatus": "UPDATE_COMPLETE",
-        "Outputs": [
-            {"OutputKey": "Endpoint", "OutputValue": ENDPOINT},
-            {"OutputKey": "ApiKeys", "OutputValue": "keys"},
-        ],
-        "Parameters": [
-            {"ParameterKey": name, "ParameterValue": value}
-            for name, value in {
-                "Auth": "api-key",
-                "MaxAttempts": "3",
-                "ThrottleBurst": "200",
-                "WorkerTimeout": "60",
-            }.items()
-        ],
-        **fields,
-    }
-    return {"Stacks": [stack]}
-
-
-def listed(*without: str) -> dict[str, Any]:
-    """The answer of ListStackResources about a stack of ours."""
-    summaries = [
-        {"LogicalResourceId": logical, "PhysicalResourceId": PHYSICAL[logical]}
-        for logical in RESOURCES
-        if logical not in without
-    ]
-    return {"StackResourceSummaries": summaries}
-
-
-def readable() -> dict[str, Answer]:
-    """What a stack of ours answers before anything is checked."""
-    return {
-        "cloudformation.DescribeStacks": described(),
-        "cloudformation.ListStackResources": listed(),
-        "secretsmanager.GetSecretValue": {"SecretString": '{"default": "a-key-of-20-characters"}'},
-    }
