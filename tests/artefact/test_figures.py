@@ -35,11 +35,7 @@ def test_packages_leave_room_for_the_agent(
 def test_handlers_load_as_fast_as_the_stock_server(
     deployment: Deployment, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """The worker's handler loads faster than the official SDK's server, the API's in at most 1.5x.
-
-    All on the same layer, in the same run. The handlers' time includes their settings, the card,
-    the application and the clients of DynamoDB and SQS; the stock server's is its imports alone.
-    """
+    """The worker's handler loads faster than the SDK's server, the API's in at most 1.5x."""
     functions = deployment.functions
     names = [n for n in functions if n != "StreamFunction"] if IS_LONG else _COMPARED
     loadings = [

@@ -116,10 +116,7 @@ def test_the_layer_holds_the_runtime_alone(artefact: Artefact) -> None:
 def test_a_task_passes_through_the_built_functions(
     deployment: Deployment, tmp_path: Path, record_property: Record
 ) -> None:
-    """An API request, the queue's record, and what the agent wrote, each in its own process.
-
-    Both log what they do, and nothing of the message and its answer.
-    """
+    """An API request, the queue's record, and what the agent wrote, each in its own process."""
     functions, made = deployment.functions, deployment.made
     with (
         functions["ApiFunction"].started(tmp_path / "api.log", **LOUD) as api,
@@ -171,11 +168,7 @@ def test_the_sweeper_takes_both_of_its_events(
 
 
 def test_a_batch_of_dead_letters(deployment: Deployment, tmp_path: Path) -> None:
-    """Of two dead letters in a batch the good one is settled, and only the bad one is kept.
-
-    The bad one moves to the undecodable queue, or stays in its own queue if the other cannot be
-    used.
-    """
+    """Of two dead letters in a batch the good one is settled, and only the bad one is kept."""
     functions = deployment.functions
     nowhere = {"A2A_UNDECODABLE_QUEUE": f"{deployment.made.undecodable_queue}-that-is-not-there"}
     with (
@@ -235,10 +228,7 @@ def test_a_stream_record_becomes_a_notification(
 def test_the_stream_function_serves(
     deployment: Deployment, tmp_path: Path, record_property: Record
 ) -> None:
-    """The built stream.sh is executable and serves the card, on the layer's packages alone.
-
-    It takes messages, of which it says nothing.
-    """
+    """The built stream.sh is executable and serves the card, on the layer's packages alone."""
     function = deployment.functions["StreamFunction"]
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()

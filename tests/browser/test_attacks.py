@@ -198,10 +198,7 @@ POST = """url => {
 
 
 def test_nothing_runs_anywhere(visit: Visit, attacked: Site) -> None:
-    """Many attacks at every place of a task: no script, no request, no broken page.
-
-    Those in Markdown are of the conversation alone; the others stand in names, too.
-    """
+    """Many attacks at every place of a task: no script, no request, no broken page."""
     assert len(ATTACKS) > 50
     views = [(number, "conversation") for number in range(len(ATTACKS))]
     views += [(number, "timeline") for number in range(len(MARKDOWN), len(ATTACKS))]

@@ -228,10 +228,7 @@ def test_a_turn_that_sleeps_is_shown_as_such(visit: Visit, site: Site) -> None:
 
 
 def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: Site) -> None:
-    """The dot of its end has the colour of a failure; a page that follows a task stands still.
-
-    The reason has a row of its own, above all other facts.
-    """
+    """The dot of its end has the colour of a failure; a page that follows a task stands still."""
     colour = "getComputedStyle(document.querySelector('{}'), '::before').backgroundColor"
 
     def dot(selector: str) -> str:
@@ -514,10 +511,7 @@ def test_times_are_those_of_the_reader(browser: Browser, site: Site, axe: Path) 
 def test_pages_are_readable(
     browser: Browser, site: Site, axe: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:
-    """The checker axe finds nothing, and nothing is wider than the window.
-
-    Status and lists at each size, all other pages at a narrow and light, and a wide and dark one.
-    """
+    """The checker axe finds nothing, and nothing is wider than the window."""
     for name in (f"one-{width}-{scheme}", f"two-{width}-{scheme}"):
         head = site.scribe.open(name, f"{'A long first line of a request. ' * 9}\nMore.")
         site.scribe.claim(head, name)

@@ -164,10 +164,7 @@ async def answers(turn: Turn, _: ScriptedWorker) -> None:
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_streamed_text_is_one_text(world: World, binding: str, version: str) -> None:
-    """The SDK's helper gives `an answer` for `an` and ` answer`, whoever has asked for the task.
-
-    The stream itself has the chunks, and the next one begins with a Task that has the text.
-    """
+    """The SDK's helper gives `an answer` for `an` and ` answer`, whoever has asked for the task."""
     world.worker.script = answers
     client = await world.client(binding, version)
     task = (told := await collect(client.send_message(request("first"))))[0].task
@@ -235,10 +232,7 @@ async def test_listing(world: World, binding: str) -> None:
 @pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 async def test_push_configurations(world: World, binding: str, version: str) -> None:
-    """One comes with the message, one later; both are found, without secrets, and deleted.
-
-    The client has no list and no delete for 0.3 over HTTP+JSON.
-    """
+    """One comes with the message, one later; both are found, without secrets, and deleted."""
     client = await world.client(binding, version, streaming=False)
     inline = request("ask")
     url = "https://93.184.216.34/hook"

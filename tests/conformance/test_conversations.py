@@ -116,10 +116,7 @@ async def test_what_a_task_does_not_take(opened: Open) -> None:
 
 
 async def test_a_message_to_an_agent_that_waits_for_credentials(opened: Open) -> None:
-    """A message waits for the running turn, then starts a turn, even with a used messageId.
-
-    The same message again, while it waits, belongs to the same turn.
-    """
+    """A message waits for the running turn, then starts a turn, even with a used messageId."""
     worker = Scripted()
     async with opened(worker) as agent:
         task = (await agent.send("log in")).task

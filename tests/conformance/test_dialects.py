@@ -442,10 +442,7 @@ class TestRepetition:
             await client.send("something else", task=Seen("mine"))
 
     async def test_another_message_to_a_finished_task(self, client: Client01) -> None:
-        """Another message to a finished task is refused, and does not replace the task as E20 does.
-
-        Another caller may still ask for the result.
-        """
+        """A message to a finished task is refused, and does not replace the task as E20 does."""
         await client.send("go", task=Seen("mine"))
         with pytest.raises(RpcError):
             await client.send("something else", task=Seen("mine"))

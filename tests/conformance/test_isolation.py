@@ -602,10 +602,7 @@ async def test_somebody_elses_task_is_no_task(
 async def test_somebody_elses_contexts_and_keys_are_free(
     function: Function, owned: Owned, operation: Operation
 ) -> None:
-    """A stranger who names the owner's ids elsewhere gets what a new caller with new ids gets.
-
-    That is a new task, an empty list, or a page token that is none.
-    """
+    """A stranger who names the owner's ids elsewhere gets what a new caller with new ids gets."""
     strangers = strangers_to(owned.owner)
     del strangers["no tenant"]  # has tasks there by now; it is one more tenant, called ""
     nowhere = await function.ask(new_caller(new_tenant()), operation, Ids())
@@ -661,11 +658,7 @@ async def test_nor_are_ids_taken_in_older_versions(
 
 @pytest.mark.long(but=1)
 async def test_a_page_token_opens_nothing(function: Function, owned: Owned) -> None:
-    """A page token with another caller's place lists the caller's own tasks and their count.
-
-    A token made for another caller is refused. Tokens of two callers have no part in common: they
-    hold neither the owner nor a digest of it.
-    """
+    """A page token with another caller's place lists the caller's own tasks and their count."""
     stranger = new_caller()
     for _ in range(3):
         sent = await function.ask(stranger, Operation("SendMessage", said()), Ids())
@@ -697,11 +690,7 @@ async def test_a_page_token_opens_nothing(function: Function, owned: Owned) -> N
 
 @pytest.mark.long(but=1)
 async def test_the_owner_is_answered(function: Function) -> None:
-    """Each of these operations does something for the owner.
-
-    A message to a task that works is refused as that, and a key that belongs to another message as
-    that: what strangers never learn.
-    """
+    """Each of these operations does something for the owner."""
     refused = {
         "send to a task": "UNSUPPORTED_OPERATION",
         "stream to a task": "UNSUPPORTED_OPERATION",

@@ -81,45 +81,6 @@ class TestCreate:
             "authentication": {"scheme": "Bearer"},
         }
 
-    async def test_an_id_is_made(self, agent: ServedAgent, task_id: str) -> None:
-        """3.1.7: where the client names none; two of them are two configurations."""
-        made = [
-            (await agent.call(CREATE, {"taskId": task_id, "url": URL})).result["id"]
-            for _ in range(2)
-        ]
-        assert made[0] != made[1]
-        assert await ids(agent, task_id) == sorted(made)
-
-    async def test_one_id_on_two_tasks(self, agent: ServedAgent, task_id: str) -> None:
-        """3.1.7: an id belongs to its task, so that clients may use one for all of them."""
-        other = (await agent.send("ask")).task["id"]
-        for task, url in ((task_id, URL), (other, f"{URL}/other")):
-            await agent.call(CREATE, {"taskId": task, "id": "mine", "url": url})
-        found = [(await agent.call(GET, {"taskId": t, "id": "mine"})) for t in (task_id, other)]
-        assert [answer.result["url"] for answer in found] == [URL, f"{URL}/other"]
-
-    async def test_the_same_id_replaces(self, agent: ServedAgent, task_id: str) -> None:
-        """3.1.7: a second configuration of an id takes the first one's place, secrets included."""
-        await agent.call(CREATE, {"taskId": task_id, "id": "mine", "url": URL, **SECRETS})
-        await agent.call(CREATE, {"taskId": task_id, "id": "mine", "url": f"{URL}/2"})
-        found = await agent.call(GET, {"taskId": task_id, "id": "mine"})
-        assert found.result == {"id": "mine", "taskId": task_id, "url": f"{URL}/2"}
-
-    async def test_a_task_that_has_ended(self, agent: ServedAgent) -> None:
-        """3.1.7: takes configurations like any other."""
-        done = (await agent.send("go")).task["id"]
-        created = await agent.call(CREATE, {"taskId": done, "url": URL})
-        assert created.result["taskId"] == done
-
-    async def test_there_is_a_limit(self, agent: ServedAgent, task_id: str) -> None:
-        """3.1.7: ten configurations a task; an eleventh is refused, a replacement is not."""
-        for number in range(10):
-            await agent.call(CREATE, {"taskId": task_id, "id": f"config-{number}", "url": URL})
-        refused = await agent.call(CREATE, {"taskId": task_id, "id": "config-10", "url": URL})
-        assert refused.reason == "INVALID_PARAMS"
-        replaced = await agent.call(CREATE, {"taskId": task_id, "id": "config-3", "url": URL})
-        assert not replaced.reason
-
     async def test_receivers_that_the_deployment_allows(
         self, agent: ServedAgent, task_id: str
     ) -> None:
@@ -190,12 +151,6 @@ async def test_bad_configurations(
 
 
 class TestGet:
-    async def test_it_is_there(self, agent: ServedAgent, task_id: str) -> None:
-        """3.1.8: what Create has answered, however often it is asked for; no secrets."""
-        created = await agent.call(CREATE, {"taskId": task_id, "url": URL, **SECRETS})
-        asked = {"taskId": task_id, "id": created.result["id"]}
-        assert (await agent.call(GET, asked)).result == created.result
-
     @pytest.mark.parametrize("config_id", ["nobody", "a b", "x" * 2000])
     async def test_it_is_not(self, agent: ServedAgent, task_id: str, config_id: str) -> None:
         """3.1.8: TaskNotFoundError for a configuration that does not exist."""
@@ -204,10 +159,6 @@ class TestGet:
 
 
 class TestList:
-    async def test_none(self, agent: ServedAgent, task_id: str) -> None:
-        """3.1.9: a task without configurations has an empty list."""
-        assert await ids(agent, task_id) == []
-
     async def test_all_of_them(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.9: a list has every configuration of the task, without secrets."""
         for name in ("b", "c", "a"):
@@ -282,14 +233,6 @@ class TestInline:
         }
         assert (await agent.call("SendStreamingMessage", params)).reason == "INVALID_PARAMS"
         assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
-
-    async def test_a_follow_up(self, agent: ServedAgent, task_id: str) -> None:
-        """3.2.2: a task's next message may bring another one; naming its task is allowed."""
-        await agent.call(CREATE, {"taskId": task_id, "id": "first", "url": URL})
-        config = {"id": "second", "taskId": task_id, "url": URL}
-        configuration = {"taskPushNotificationConfig": config}
-        await agent.send("go", taskId=task_id, configuration=configuration)
-        assert await ids(agent, task_id) == ["first", "second"]
 
     async def test_another_task(self, agent: ServedAgent, task_id: str) -> None:
         """3.2.2: one that names another task than its message is refused with the message."""

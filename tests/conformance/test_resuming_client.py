@@ -158,10 +158,7 @@ async def test_a_conversation(making: Making, worker: ScriptedWorker) -> None:
 
 
 async def test_credentials_that_the_agent_waits_for(making: Making, requests: Requests) -> None:
-    """An agent that waits for credentials inside of its turn is followed over the server's limits.
-
-    The stream of the message ends with the turn, and not at a limit.
-    """
+    """An agent that waits for credentials in its turn is followed over the server's limits."""
     client = await making()
     events = await collect(client.send_message(request("auth")))
     assert shown(events) == ["SUBMITTED", "AUTH_REQUIRED", "COMPLETED"]
@@ -184,10 +181,7 @@ class Cut(httpx.AsyncByteStream):
 async def test_credentials_that_end_the_turn(
     making: Making, agent: ServedAgent, requests: Requests
 ) -> None:
-    """If the stream of such a turn is cut at its end, the next one ends at once, and is the last.
-
-    It does not wait for the limit of a stream.
-    """
+    """If the stream of such a turn is cut at its end, the next ends at once, and is the last."""
 
     async def cut(response: httpx.Response) -> None:
         if response.request.headers.get("idempotency-key"):

@@ -76,10 +76,7 @@ async def test_a_finished_task_takes_no_message(agent: ServedAgent, text: str) -
 
 
 async def test_an_unknown_task_takes_no_message(agent: ServedAgent) -> None:
-    """3.1.1, 3.4.2: TaskNotFoundError; a client cannot choose the id of a new task.
-
-    The same holds for an id that no key can hold.
-    """
+    """3.1.1, 3.4.2: TaskNotFoundError; a client cannot choose the id of a new task."""
     for task_id in ("my-own-id", "no such/task", "x" * 3000):
         assert (await agent.send("go", taskId=task_id)).reason == "TASK_NOT_FOUND"
     assert (await agent.call("ListTasks", {})).result["totalSize"] == 0

@@ -403,10 +403,7 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
 @pytest.mark.long(but=25)
 @pytest.mark.parametrize("case", CASES)
 async def test_an_executor_gives_the_same_task(case: str) -> None:
-    """Answers, state, history, artifacts and what the agent sees: all as on the SDK's server.
-
-    Save for exactly the differences that are listed.
-    """
+    """Answers, state, history, artifacts and what the agent sees: all as on the SDK's server."""
     executor, script = CASES[case]
     theirs = await outcome(stock, executor(), script)
     ours = await outcome(durable, executor(), script)
@@ -419,11 +416,7 @@ async def test_an_executor_gives_the_same_task(case: str) -> None:
 @pytest.mark.foreign
 @pytest.mark.parametrize("framework", ANSWERS)
 def test_the_agents_of_a_framework_give_the_same_tasks(framework: str) -> None:
-    """Unmodified, with their own executors: answers, tasks and the updates of streams.
-
-    Save for three differences: messages name their task, those without parts are none, and text
-    that came in chunks is one part.
-    """
+    """Unmodified, with their own executors: answers, tasks and the updates of streams."""
     seen = observations(framework)
     assert {case: sides["ours"]["answers"] for case, sides in seen.items()} == ANSWERS[framework]
     for case, sides in seen.items():
@@ -502,10 +495,7 @@ CLAIM: list[Any] = ["status", "WORKING", None, {}]
 @pytest.mark.long(one_in=4)
 @pytest.mark.parametrize("case", STREAMS)
 async def test_an_executor_gives_the_same_events(case: str) -> None:
-    """The updates of all streams are those of the SDK's server, with all that is in them.
-
-    Each of our streams begins with the Task; theirs do where the executor has emitted one.
-    """
+    """The updates of all streams are those of the SDK's server, with all that is in them."""
     executor, script = CASES[case]
     theirs = (await outcome(stock, executor(), script, streaming=True))["answers"]
     ours = (await outcome(durable, executor(), script, streaming=True))["answers"]

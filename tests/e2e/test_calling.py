@@ -244,10 +244,7 @@ def event_lines(lines: list[str]) -> list[str]:
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("way", WAYS)
 def test_resume(world: World, way: str) -> None:
-    """After the cut comes the task as it was then, and every chunk behind it, none of them twice.
-
-    Without the id the stream would open with a task that has some of the chunks already.
-    """
+    """After the cut comes the task as it was then, and every chunk behind it, none twice."""
     lines = event_lines(world.run(way, "Resume after a cut").splitlines())
     check_plan(lines, kinds=CHUNK)
     opening = [line for line in lines if re.match(r'(data: )?\{"task"|task', line)]

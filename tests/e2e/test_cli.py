@@ -282,11 +282,7 @@ def test_project_around_the_folder_is_found(project: Path) -> None:
 
 @pytest.mark.long
 def test_the_current_folders_agent_wins(project: Path) -> None:
-    """An agent.py in the current folder, and the card beside it, win over the project's.
-
-    A template.yaml of something else is no project of this framework. The variables of .env are
-    set when the agent is imported.
-    """
+    """An agent.py in the current folder, and the card beside it, win over the project's."""
     here = project / "mine"
     here.mkdir()
     (here / "template.yaml").write_text("Resources: {}")

@@ -208,10 +208,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.long
 def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
-    """`demo` exits 0 from any folder and without an AWS account, and shows both tasks whole.
-
-    Into a pipe it writes no terminal codes, and no line is wider than a terminal.
-    """
+    """`demo` exits 0 from any folder and without an AWS account, and shows both tasks whole."""
     variables = {"HOME": str(tmp_path), "AWS_PROFILE": "missing", "AGENT_CHUNK_DELAY_S": "0.02"}
     shown = run_anew("demo", env=environment(**variables), cwd=tmp_path)
 

@@ -35,11 +35,7 @@ def deployment(own_queues: dict[str, str], tmp_path: Path) -> Iterator[Deployed]
 
 @pytest.mark.timeout(300)
 async def test_concurrent_tasks_each_run_once(deployment: Deployed) -> None:
-    """200 tasks sent at once over both bindings complete, each by one run of the agent.
-
-    Emulators that answer too late, on a machine that is busy, end an attempt: its worker says so,
-    and the agent runs once more for each such line.
-    """
+    """200 tasks sent at once over both bindings complete, each by one run of the agent."""
 
     async def one(client: Client, number: int) -> Task:
         sent = await accepted(client, f"task {number}")

@@ -50,10 +50,7 @@ def asked(task: Task) -> str:
 
 
 def test_the_examples_are_these() -> None:
-    """A new example needs a test, and a line in the list of examples.
-
-    Those of frameworks are run by test_frameworks.py.
-    """
+    """A new example needs a test, and a line in the list of examples."""
     assert NAMES == [
         "adk_agent",
         "echo_executor",

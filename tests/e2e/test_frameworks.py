@@ -68,12 +68,7 @@ class Caller:
 async def test_a_conversation_outlives_its_processes(
     framework: Framework, provisioned: dict[str, str], tmp_path: Path
 ) -> None:
-    """Worker after worker is killed: in the middle of a turn, and between two turns of a task.
-
-    The first dies when its answer is committed, and neither the ending nor the state is: that turn
-    starts anew from what the last ended turn left. Its artifact is there once, and the conversation
-    has each message once.
-    """
+    """Worker after worker is killed: in the middle of a turn, and between two turns of a task."""
     env = environment(**provision({**provisioned, **names_of_queues()}), **QUICK)
     example = str(framework.folder / "agent.py")
 
@@ -146,11 +141,7 @@ class Example:
 
 @pytest.mark.long
 async def test_the_example_of_a_framework(example: Example) -> None:
-    """One command starts it; tokens are chunks, and questions are input-required.
-
-    Two callers who choose one contextId share nothing. Two tasks of a conversation wait for answers
-    at once, and both are remembered. A conversation that is larger than one item goes on.
-    """
+    """One command starts it; tokens are chunks, and questions are input-required."""
     framework = example.framework
     async with example.conversing("one-by-one") as (ann, bob, streaming):
         events = stream(streaming, framework.hello, context_id=ann.context_id)
@@ -176,10 +167,7 @@ async def test_the_example_of_a_framework(example: Example) -> None:
 
 @pytest.mark.long
 async def test_messages_at_once_are_answered_one_after_the_other(example: Example) -> None:
-    """Each of ten knows what those before it have said; none is answered twice.
-
-    Bob's, in the context of the same id, wait for none of Ann's.
-    """
+    """Each of ten knows what those before it have said; none is answered twice."""
     framework, before = example.framework, len(example.dev.said())
     async with example.conversing("at-once") as (ann, bob, streaming):
         begun = []

@@ -12,10 +12,7 @@ from tests.unit.test_load_page import numbers, rows
 
 @pytest.mark.emulators
 def test_a_task_under_load_uses_what_the_page_says(tmp_path: Path) -> None:
-    """Echoes at a rate, over processes of their own, use the write units of the page `cost`.
-
-    The unit that counts an end is one for a batch of the table's stream, which they share.
-    """
+    """Echoes at a rate, over processes of their own, use the write units of the page `cost`."""
     echo = {
         name: numbers(cells[:1])[0]
         for name, cells in rows("one task").items()

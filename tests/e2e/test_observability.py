@@ -19,14 +19,12 @@ import pytest
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless import aws, observability
-from a2a_serverless.errors import UnavailableError
+from a2a_serverless import observability
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.json_lines import _WITHHELD
-from a2a_serverless.queues.sqs import SqsFifoQueue
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
@@ -36,14 +34,10 @@ from tests.e2e.commands import deployed, environment
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import Agent
 from tests.support.gateway import rest_event
-from tests.support.handlers import ALL_DONE, LambdaContext, cold_start, event_file
+from tests.support.handlers import LambdaContext, cold_start, event_file
 from tests.support.observed import (
     Line,
     Metrics,
-    ids_of,
-    links_of,
-    parent_of,
-    recorded,
     root_logger,
 )
 from tests.support.secrecy import spoken
@@ -71,10 +65,6 @@ class Deployment:
     operations: EventSource
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
-    push: Handler | None = None
-    sweeper: Handler | None = None
-    jobs: str = ""
-    table: str = ""
     out: str = ""
     metrics: Metrics = field(default_factory=Metrics)
     lines: list[Line] = field(default_factory=list)
@@ -114,35 +104,6 @@ class Deployment:
         assert answer == {"batchItemFailures": failures}
         return record
 
-    def sweep(self) -> dict[str, Any]:
-        """Let the sweeper make a round, in which every turn that waits is overdue; its counts."""
-        assert self.sweeper is not None
-        return self.invoke(self.sweeper, {"detail-type": "Scheduled Event"})
-
-    def notify(self) -> None:
-        """Pass the table's stream, and then the push queue's next message, to PushFunction."""
-        assert self.push is not None
-        assert self.invoke(self.push, {"Records": self._stream()}) == ALL_DONE
-        job = asyncio.run(SqsSource(self.jobs, wait_s=0).receive())
-        assert self.invoke(self.push, {"Records": [job]}) == ALL_DONE
-
-    def _stream(self) -> list[Line]:
-        """The records of all commits, as the table's stream has them."""
-        items = aws.client("dynamodb").scan(TableName=self.table)["Items"]
-        events = [item for item in items if item["SK"]["S"].startswith("EVENT#")]
-        return [
-            {
-                "eventName": "INSERT",
-                "eventSource": "aws:dynamodb",
-                "dynamodb": {
-                    "Keys": {"PK": item["PK"], "SK": item["SK"]},
-                    "NewImage": item,
-                    "SequenceNumber": str(number),
-                },
-            }
-            for number, item in enumerate(events)
-        ]
-
     def actions(self, **fields: object) -> list[str]:
         """The actions of the lines that have these fields, in order."""
         found = [line for line in self.lines if fields.items() <= line.items()]
@@ -151,8 +112,6 @@ class Deployment:
 
 TRACE = "67891233abcdef012345678912345678"
 """The trace that the client of `EVENT` names."""
-ABOVE = "53995c3f42cd8ad8"
-"""The client's own span."""
 
 
 @pytest.fixture
@@ -193,24 +152,12 @@ def on_aws(
     with simulated_aws() as made, ExitStack() as cleanup:
         for name, value in made.environment().items():
             lambda_variables.setenv(name, value)
-        secret = aws.client("secretsmanager").create_secret(Name="signing", SecretString="k" * 64)
-        lambda_variables.setenv("A2A_PUSH_SIGNING_SECRET", secret["ARN"])
-        lambda_variables.setenv("A2A_PUSH_ALLOWED_HOSTS", "127.0.0.1")
-        lambda_variables.setenv("A2A_WAITING_S", "0.0001")  # less than any clock here shows
-        api, worker, push, sweeper = (
-            cold_start(name) for name in ("api", "worker", "push", "sweeper")
-        )
+        api, worker = (cold_start(name) for name in ("api", "worker"))
         cleanup.callback(worker.function.close)
-        cleanup.callback(push.function.close)
-        cleanup.callback(sweeper.function.close)
         yield Deployment(
             api=api.handler,
             worker=worker.handler,
-            push=push.handler,
-            sweeper=sweeper.handler,
             operations=SqsSource(made.queue, wait_s=0),
-            jobs=made.push_queue,
-            table=made.table,
             monkeypatch=lambda_variables,
             capsys=capsys,
         )
@@ -381,10 +328,7 @@ class Indiscreet(AgentExecutor):
 def test_an_agents_exception_is_logged_without_its_text(
     lambda_variables: pytest.MonkeyPatch, loop: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Type, frames and the client's correlation id are in the log; what the text quotes is not.
-
-    The agent's own lines belong to its attempt.
-    """
+    """Type, frames and the client's correlation id are in the log; what the text quotes is not."""
     settings = Settings(auth="none", max_attempts=2, retry_base_s=0.001)
     observability.start()
     with in_memory_functions(Indiscreet(), settings, lambda_variables, capsys) as deployment:
@@ -404,93 +348,3 @@ def test_an_agents_exception_is_logged_without_its_text(
     assert deployment.metrics.values("TasksEnded", state="failed") == [1.0]
     assert len(deployment.metrics.values("TimeQueued")) == 1
     assert [word for word in CONTENT if word in deployment.out] == []
-
-
-def test_one_trace_from_the_request_to_the_webhook(on_aws: Deployment) -> None:
-    """Every span is of the client's trace, below the one that caused it; nothing has content."""
-    with recorded() as spans, Receiver() as receiver:
-        push = {
-            "url": receiver.url(),
-            "token": "hook-token",
-            "authentication": {"scheme": "Bearer", "credentials": "hook-secret"},
-        }
-        task = on_aws.send("Two days in Lisbon", taskPushNotificationConfig=push)
-        on_aws.work()
-        on_aws.notify()
-        (told,) = receiver.requests
-        chain = spans.take()
-
-    names = ["SendMessage", "send OPERATIONS", "process OPERATIONS", "invoke_agent"]
-    jobs = f"process {on_aws.jobs.rpartition('/')[2]}"
-    operations = chain[1].name.removeprefix("send ")
-    assert [span.name.replace(operations, "OPERATIONS") for span in chain] == [
-        *names,
-        jobs,
-        "POST",
-    ]
-    assert {ids_of(span)[0] for span in chain} == {TRACE}
-    above = [ABOVE, *(ids_of(span)[1] for span in chain[:-1])]
-    assert [parent_of(span) for span in chain] == above
-    sent, _, _, attempt, _, call = chain
-    assert (sent.attributes or {})["a2a.task.id"] == task["id"]
-    about = attempt.attributes or {}
-    assert about["gen_ai.operation.name"] == "invoke_agent"
-    assert about["gen_ai.conversation.id"] == task["contextId"]
-    assert (about["a2a.attempt"], about["a2a.task.state"]) == (1, "completed")
-    assert told.headers["traceparent"] == f"00-{TRACE}-{ids_of(call)[1]}-01"
-    seen = "".join(span.to_json() for span in chain) + on_aws.out
-    assert [word for word in CONTENT if word in seen] == []
-    assert on_aws.metrics.total("PushDeliveries") == 1
-    lines = [line for line in on_aws.lines if line.get("task_id") == task["id"]]
-    actions = ["send_turn", "attempt", "turn_ended", "push_delivered"]
-    assert [line["action"] for line in lines] == actions
-    assert {line["context_id"] for line in lines} == {task["contextId"]}
-    assert {line["turn"] for line in lines} == {1}
-    assert {line["trace_id"] for line in lines} == {TRACE}
-
-
-async def refuse(*_: object, **__: object) -> None:
-    """A queue that takes nothing."""
-    raise UnavailableError
-
-
-def test_a_turn_that_the_sweeper_has_sent_stays_in_its_trace(
-    on_aws: Deployment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The operation that the API could not send is counted and made good, under the same trace.
-
-    The sweeper knows ids alone: the trace is that of the commit that opened the turn, and the
-    attempt is linked to the delivery of the sweeper's message.
-    """
-    with recorded() as spans, Receiver() as receiver:
-        with monkeypatch.context() as broken:
-            broken.setattr(SqsFifoQueue, "send", refuse)
-            push = {"url": receiver.url()}
-            task = on_aws.send("Two days in Lisbon", taskPushNotificationConfig=push)
-        assert on_aws.metrics.values("SendFailures") == [1.0]
-        assert on_aws.sweep()["sent"] == 1
-        on_aws.work()
-        on_aws.notify()
-        (told,) = receiver.requests
-        found = spans.named()
-
-    attempt = found["invoke_agent"]
-    (delivery,) = (span for name, span in found.items() if _is_delivery(name, on_aws))
-    assert ids_of(attempt)[0] == TRACE
-    assert parent_of(attempt) == ids_of(found["SendMessage"])[1]
-    assert ids_of(delivery)[0] == ids_of(found["sweep"])[0] != TRACE
-    assert links_of(attempt) == {"delivery": ids_of(delivery)[1]}
-    assert told.headers["traceparent"].startswith(f"00-{TRACE}-")
-    assert on_aws.metrics.values("Resends") == [1.0]
-    lines = [line for line in on_aws.lines if line.get("task_id") == task["id"]]
-    actions = ["send_turn_failed", "resend", "attempt", "turn_ended", "push_delivered"]
-    assert [line["action"] for line in lines] == actions
-    assert {(line["context_id"], line["turn"]) for line in lines} == {(task["contextId"], 1)}
-    traces = {line["action"]: line["trace_id"] for line in lines}
-    sweep = ids_of(found["sweep"])[0]
-    assert traces == dict.fromkeys(actions, TRACE) | {"resend": sweep}
-    assert [word for word in CONTENT if word in on_aws.out] == []
-
-
-def _is_delivery(name: str, deployment: Deployment) -> bool:
-    return name.startswith("process ") and deployment.jobs.rpartition("/")[2] not in name

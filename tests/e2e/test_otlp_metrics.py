@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -44,7 +41,6 @@ class Agent(Worker):
 
 agent = Agent()
 """
-logger = logging.getLogger(__name__)
 
 TEXTS = ("hello", "raise", "fail", "hello again")
 
@@ -100,10 +96,7 @@ def test_a_worker_elsewhere_counts_as_a_function_does(
     loop: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The same work makes the same metrics under the same dimensions, as lines and by OTLP.
-
-    The last values come with the end of the process.
-    """
+    """The same work makes the same metrics under the same dimensions, as lines and by OTLP."""
     with collector() as of_api, collector() as of_worker:
         own = {"OTEL_EXPORTER_OTLP_ENDPOINT": of_worker.url, "OTEL_SERVICE_NAME": "pulling"}
         with serving(folder, own, {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": of_api.url}) as caller:
@@ -141,41 +134,3 @@ def test_a_worker_elsewhere_counts_as_a_function_does(
     assert (times.unit, times.histogram.data_points[0].explicit_bounds[-1]) == ("ms", 86_400_000)
     assert [(p.count, *p.explicit_bounds) for p in numbers.histogram.data_points] == [(2,)]
     assert of_worker.metric("Attempts").sum.is_monotonic
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["away", "slow", "refusing"])
-def test_no_task_waits_for_a_collector(folder: Path, how: str) -> None:
-    """Tasks are as fast, processes end as they should, and the worker warns once.
-
-    60 pairs of tasks, one of each pair beside a collector that does not take the metrics, which
-    are sent each tenth of a second, nor the spans.
-    """
-    pairs = 60
-    for name in ("with", "without"):
-        shutil.copytree(folder, folder / name, ignore=lambda *_: ["with", "without"])
-    holds = threading.Event() if how == "slow" else None
-    answers = 400 if how == "refusing" else 200
-    with ExitStack() as stack:
-        taking = stack.enter_context(collector(answers=answers, holds=holds))
-        # A collector that is away: nobody listens on the port of the protocol "discard".
-        url = "http://127.0.0.1:9" if how == "away" else taking.url
-        own = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
-        beside = stack.enter_context(serving(folder / "with", own, own))
-        alone = stack.enter_context(serving(folder / "without", {}, {}))
-        seconds: list[tuple[float, float]] = []
-        for _ in range(pairs):
-            timed = []
-            for caller in (beside, alone):
-                began = time.perf_counter()
-                caller.send("hello")
-                timed.append(time.perf_counter() - began)
-            seconds.append((timed[0], timed[1]))
-    medians = [1000 * median(each) for each in zip(*seconds, strict=True)]
-    slower_ms = 1000 * median(one - other for one, other in seconds)
-    logger.info("%s: p50 %.2f and %.2f ms, %+.2f ms in pairs", how, *medians, slower_ms)
-    assert slower_ms < max(5, medians[1] / 2)  # a wait would be 100 ms and more
-    assert bool(taking.asked) is (how != "away")
-    said = (folder / "with" / "worker.log").read_text(encoding="utf-8")
-    assert said.count("The collector does not take the metrics") == 1
-    assert "Traceback" not in said

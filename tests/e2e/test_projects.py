@@ -65,10 +65,7 @@ def program(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_demo_runs_in_an_empty_folder(
     python: str, wheel: Path, program: Path, tmp_path: Path
 ) -> None:
-    """Installed on each Python of the machine, the package needs nothing of the repository.
-
-    Without a Python it is that of the suite.
-    """
+    """Installed on each Python of the machine, the package needs nothing of the repository."""
     if python:
         program = installed(wheel, tmp_path / "env", python) / "a2a-serverless"
     empty = tmp_path / "empty"
@@ -100,10 +97,7 @@ def matrix() -> Iterator[Matrix]:
 def test_what_a_newcomer_does(
     kind: str, wheel: Path, program: Path, tmp_path: Path, matrix: Matrix
 ) -> None:
-    """From the wheel alone, in an empty folder: a project answers, and takes an agent with a model.
-
-    It streams, asks back, takes and gives a picture, lacks its key, and goes on after a kill.
-    """
+    """From the wheel, in an empty folder: a project answers, and takes an agent with a model."""
     newcomer = Newcomer(kind, tmp_path / "mine", wheel.parent, matrix)
     newcomer.make(program)
     newcomer.lives()
@@ -114,11 +108,7 @@ def test_what_a_newcomer_does(
 def test_a_project_of_each_kind(
     kind: str, wheel: Path, program: Path, tmp_path: Path, matrix: Matrix
 ) -> None:
-    """The six tests of a new project pass, and the project is built.
-
-    In these tests `dev` answers the official client. The image of the project's external workers
-    starts, and lacks only its table.
-    """
+    """The six tests of a new project pass, and the project is built."""
     project = tmp_path / "mine"
     Newcomer(kind, project, wheel.parent, matrix).make(program)
     with matrix.timed("`make test`: six tests", kind):
@@ -162,10 +152,7 @@ def test_a_project_of_an_older_version(
 @installs_a_project
 @pytest.mark.parametrize("python", PYTHONS_HERE)
 def test_a_lock_is_for_each_python(python: str, wheel: Path, program: Path, tmp_path: Path) -> None:
-    """A project that the suite's Python has made runs on another one, which locks it the same.
-
-    Without a Python it is the oldest of the machine.
-    """
+    """A project that the suite's Python has made runs on another one, which locks it the same."""
     links = ["--find-links", wheel.parent]
     run([program, "init", "mine", *links], cwd=tmp_path)
     project = tmp_path / "mine"
@@ -186,10 +173,7 @@ def test_a_lock_is_for_each_python(python: str, wheel: Path, program: Path, tmp_
 def test_folders_with_spaces_and_wheels_of_ones_own(
     wheel: Path, program: Path, tmp_path: Path
 ) -> None:
-    """A project in `my agent` finds the framework in `my wheels` and a package in its own folder.
-
-    It is locked, tested and built by its Makefile; the function has the package and its own `bin`.
-    """
+    """A project in `my agent` finds the framework in `my wheels` and a package in its folder."""
     wheels = tmp_path / "my wheels"
     wheels.mkdir()
     shutil.copy(wheel, wheels)

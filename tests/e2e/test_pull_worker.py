@@ -39,10 +39,7 @@ OBSERVED = {
 def test_commands_write_the_functions_json_and_metrics(
     emulators: dict[str, str], fresh_names: dict[str, str], tmp_path: Path
 ) -> None:
-    """`worker`, `push` and `sweep`: lines with ids, and the metrics of the three functions.
-
-    In a table of their own: in another one `sweep` finds the open turns that other tests left.
-    """
+    """`worker`, `push` and `sweep`: lines with ids, and the metrics of the three functions."""
     env = environment(
         **provision({**emulators, **fresh_names}),
         A2A_AUTH="none",
@@ -89,10 +86,7 @@ def test_commands_write_the_functions_json_and_metrics(
 def test_the_first_process_of_a_container_drains(
     provisioned: dict[str, str], tmp_path: Path
 ) -> None:
-    """As process 1 a worker that SIGTERM reaches lets turns end, and gives the rest back.
-
-    The system ends no process 1 by a signal that it does not handle. A second worker goes on.
-    """
+    """As process 1 a worker that SIGTERM reaches lets turns end, and gives the rest back."""
     before = namespace()
     if before is None:
         pytest.skip("unshare is not permitted here: no process can be the first of a namespace.")

@@ -334,10 +334,7 @@ async def every_minute(
 def test_one_client_rings_no_alarm(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Twenty connections of one caller use every operation, rightly and wrongly, for minutes.
-
-    It makes the agent fail in every way, names webhooks that refuse, and calls itself many tenants.
-    """
+    """Twenty connections of one caller use every operation, rightly and wrongly, for minutes."""
     caplog.set_level(logging.CRITICAL)
     clock = FastClock()
     seen = CloudWatch(clock)

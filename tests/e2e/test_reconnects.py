@@ -195,11 +195,7 @@ async def one_run(
 async def test_cuts_lose_and_repeat_nothing(
     storage: DurableStorage, api_urls: list[str], record_property: Any
 ) -> None:
-    """The connection is cut at random bytes, and goes on in the other process.
-
-    All pieces together are the log's events, by id and content, in its order: no gap, no
-    duplicate. The Task that each connection opens with and what follows it make the same story.
-    """
+    """The connection is cut at random bytes, and goes on in the other process."""
     free = asyncio.Semaphore(AT_ONCE)
     limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(trust_env=False, timeout=60, limits=limits) as http:

@@ -69,11 +69,7 @@ def reason_of(task: dict[str, Any]) -> str:
 
 @pytest.mark.long
 def test_edits_in_a_row(tmp_path: Path) -> None:
-    """The next turn has the new code, within a second where a spare waits.
-
-    One edit in three is broken: by its constructor, its syntax, or by a file that is gone. Its
-    message fails once with the reason, which the terminal shows, too.
-    """
+    """The next turn has the new code, within a second where a spare waits."""
     words, agent = tmp_path / "words.py", tmp_path / "agent.py"
     raising = ECHO.replace(
         "    async def", "    def __init__(self): raise OSError('no')\n    async def"
@@ -129,10 +125,7 @@ HELD = ECHO.replace(
 
 
 def test_a_turn_that_runs_and_a_stream(tmp_path: Path) -> None:
-    """A turn that ends soon ends with its code, and an open stream shows it to its end.
-
-    Meanwhile others run the new code.
-    """
+    """A turn that ends soon ends with its code, and an open stream shows it to its end."""
     files = {"agent.py": HELD, "words.py": "WORD = 'old'\n"}
     body = {"message": message("hold", messageId="held")}
     with (
@@ -248,10 +241,7 @@ def test_a_start_that_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_variables_and_card_that_change(tmp_path: Path) -> None:
-    """`.env` counts from the next message on, and is named where a key is missing.
-
-    The card is served anew soon; messages say what is wrong with a broken one.
-    """
+    """`.env` counts from the next message on, and is named where a key is missing."""
     keyed = ECHO.replace("class Agent", "KEY = os.environ['MODEL_KEY']\n\nclass Agent")
     files = {
         "agent.py": keyed.replace("words.WORD)", "KEY)"),
@@ -287,10 +277,7 @@ def test_variables_and_card_that_change(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_packages_that_change(tmp_path: Path) -> None:
-    """A package that is replaced counts for the next turn, as an edit.
-
-    If the agent cannot be loaded without it, its messages fail until it can.
-    """
+    """A package that is replaced counts for the next turn, as an edit."""
     installed = tmp_path / "packages" / "site-packages"
     (installed / "liba-1.0.dist-info").mkdir(parents=True)
     (installed / "liba.py").write_text("WORD = 'one'\n")
@@ -469,10 +456,7 @@ def awaited(edited: Dev, since: int, file: str, line: int, way_out: str) -> None
 @pytest.mark.long
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named(edited: Dev, mistake: str) -> None:
-    """What `dev` says of it has the file, the line and the way out.
-
-    The agent before the mistake answers nothing.
-    """
+    """What `dev` says of it has the file, the line and the way out."""
     text, way_out = MISTAKES[mistake]
     since = len(edited.command.said())
     (edited.folder / "agent.py").write_text(text)
@@ -545,10 +529,7 @@ def test_a_wrong_card_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_failure_is_one_block_for_each_attempt(tmp_path: Path) -> None:
-    """The author's line, once an attempt, with what follows; no frame of the runtime.
-
-    The turn's own line comes last.
-    """
+    """The author's line, once an attempt, with what follows; no frame of the runtime."""
     text = agent_of("    async def handle(self, ctx):\n        {}['no city']  # here\n")
     with dev(tmp_path, {"agent.py": text}) as stack:
         task = stack.send()

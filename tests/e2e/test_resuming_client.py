@@ -170,11 +170,7 @@ async def test_the_log_and_nothing_twice(
     tmp_path: Path,
     record_property: Any,
 ) -> None:
-    """Connections are cut at random bytes, the server is replaced: each client has the log.
-
-    Tasks are sent until all cuts and restarts have happened. Every stream has the log's events by
-    id and content, in its order, without gap or duplicate; every message has made one task.
-    """
+    """Connections are cut at random bytes, the server is replaced: each client has the log."""
     env = environment(**own_queues, A2A_AUTH="none", A2A_BLOCKING_LIMIT_S="1")
     chance = random.Random(18)  # noqa: S311 - repeatable
     calls: list[Call] = []

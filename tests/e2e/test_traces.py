@@ -41,10 +41,7 @@ def way_to(name: str, taken: Collector) -> list[tuple[str, str]]:
 
 
 def test_one_trace_over_all_processes(tmp_path: Path) -> None:
-    """A request, an attempt that was killed, the next one and the webhook's two calls: one trace.
-
-    The second attempt is linked to the first, whose own span nobody has sent.
-    """
+    """A request, a killed attempt, the next one and the webhook's two calls: one trace."""
     hook = iter([status(503)])
     with (
         collector() as taken,
@@ -113,10 +110,7 @@ def test_one_trace_over_all_processes(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("collects", ["takes", "refuses", "hangs", "is away"])
 def test_dev_exports_and_waits_for_no_collector(collects: str, tmp_path: Path) -> None:
-    """What has ended is exported before the process ends; a bad collector holds up nothing.
-
-    The author reads a line of it, and not one for each span.
-    """
+    """What has ended is exported before the process ends; a bad collector holds up nothing."""
     answers, holds = (429 if collects == "refuses" else 200), threading.Event()
     with collector(answers=answers, holds=holds if collects == "hangs" else None) as taken:
         url = "http://127.0.0.1:9" if collects == "is away" else taken.url
@@ -193,11 +187,7 @@ trace.set_tracer_provider(TracerProvider())
 def test_a_process_with_variables_and_providers_of_its_own(
     before: str, variables: dict[str, str], spans: int, says: str
 ) -> None:
-    """A provider that was there first stays; bad variables end no process; ids are all different.
-
-    The five are of three threads, of the process and of one that it has forked, and all seed
-    `random`.
-    """
+    """A provider that was there stays; bad variables end no process; ids are all different."""
     with collector() as taken:
         env = environment(OTEL_EXPORTER_OTLP_ENDPOINT=taken.url, **variables)
         program = PROGRAM.replace("BEFORE", before)

@@ -52,11 +52,7 @@ async def test_bad_messages_hold_up_nobody(emulators: Emulators, tmp_path: Path)
 
 
 async def test_a_message_for_an_ended_task_is_no_loop(emulators: Emulators, tmp_path: Path) -> None:
-    """The operation of a turn that was to follow is dropped when the task ended before it.
-
-    A message that is accepted while an agent waits for credentials gets the next turn; a cancel
-    ends the task before that turn has begun.
-    """
+    """The operation of a turn that was to follow is dropped when the task ended before it."""
     async with emulators.world(tmp_path) as world:
         storage = world.storage
         head = await world.create("chunks 4 0")

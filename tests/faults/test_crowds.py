@@ -32,11 +32,7 @@ FLEET = ("worker", "worker", "sweep", "push", "api")
 async def test_a_rolling_replacement_loses_nothing(
     push_emulators: Emulators, tmp_path: Path, record_property: Record
 ) -> None:
-    """All processes are replaced one by one, by SIGTERM, while tasks are sent and run on them.
-
-    A blocking send, a stream and a cancel are open at the API that goes. Workers have half a second
-    to drain here, so that turns are given back as well. Webhooks are told every state, in order.
-    """
+    """All processes are replaced one by one, by SIGTERM, while tasks are sent and run on them."""
     rounds, tasks = (5, 200) if IS_LONG else (1, 20)
     settings = {processes.DRAIN: "0.5", "A2A_MAX_ATTEMPTS": "10", **SETTINGS}
     with Receiver() as receiver:
@@ -154,10 +150,7 @@ def _sent_to(receiver: Receiver, path: str) -> list[Request]:
 async def test_tasks_survive_workers_that_are_killed_all_the_time(
     emulators: Emulators, tmp_path: Path, record_property: Record
 ) -> None:
-    """A worker is killed every second, whatever it does; every task ends, none twice, none stuck.
-
-    It completes with each chunk once, or fails after all of its attempts.
-    """
+    """A worker is killed every second; every task ends, none twice, none stuck."""
     tasks, workers, kills, chunks = (2000, 4, None, 4) if IS_LONG else (30, 2, 4, 8)
     order = random.Random(4)  # noqa: S311 - a seeded schedule
     async with emulators.world(tmp_path) as world:

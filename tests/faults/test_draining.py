@@ -25,10 +25,7 @@ AGAIN_S = 5.0
 async def test_a_spot_worker_gives_back_what_cannot_end(
     emulators: Emulators, tmp_path: Path
 ) -> None:
-    """Of 64 turns half end within the drain; the rest goes on elsewhere, and no attempt is lost.
-
-    While it drains the health check fails, and it takes nothing new.
-    """
+    """Of 64 turns half end within the drain; the rest goes on elsewhere, and no attempt is lost."""
     texts = ["slow 2", "chunks 2 20"] * (TURNS // 2)
     settings = {"A2A_VISIBILITY_S": "30", "A2A_MAX_ATTEMPTS": "2"}
     async with emulators.world(tmp_path, **settings) as world:

@@ -175,11 +175,7 @@ async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 async def test_a_killed_act_is_done_once(
     desk: Desk, act: Act, record_property: Callable[[str, object], None]
 ) -> None:
-    """Run again until it ends, it has acted on each task once, and nothing is lost.
-
-    The journal has an entry of each task's act. One without an end was begun by a process that was
-    killed; the one with an end says what was done.
-    """
+    """Run again until it ends, it has acted on each task once, and nothing is lost."""
     with Receiver() as receiver:
         made = await desk.made(act, receiver.url())
         await desk.act(act)

@@ -16,11 +16,7 @@ pytestmark = pytest.mark.emulators
 async def test_a_message_that_was_lost_after_the_claim(
     emulators: Emulators, tmp_path: Path
 ) -> None:
-    """After the longest run the sweeper sends a claimed turn again whose message was lost.
-
-    The longest run is 1 s here, and the turn is looked at a second after it; by default it is
-    15 minutes and one.
-    """
+    """After the longest run the sweeper sends a claimed turn again whose message was lost."""
     settings = {processes.LEASE: "2"}
     async with emulators.world(tmp_path, **settings) as world:
         await world.start("api")

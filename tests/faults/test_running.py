@@ -23,10 +23,7 @@ START_S = 30
 async def test_another_worker_takes_over_from_a_dead_one(
     emulators: Emulators, tmp_path: Path
 ) -> None:
-    """Killed from outside in the middle of a turn: the next attempt starts within the visibility.
-
-    With the 30 s of pull mode, or the 60 s of the function, the same sum stays under 90 s.
-    """
+    """Killed in the middle of a turn: the next attempt starts within the visibility."""
     async with emulators.world(tmp_path) as world:
         taken_over_s = await _take_over(world)
     assert taken_over_s <= VISIBILITY_S + START_S
@@ -83,11 +80,7 @@ async def test_a_slow_agent_runs_once(emulators: Emulators, tmp_path: Path) -> N
 async def test_of_two_workers_with_one_message_one_commits(
     emulators: Emulators, tmp_path: Path
 ) -> None:
-    """The other one stops with its first commit, and nothing of it is ever stored.
-
-    The second copy has a group of its own, which no sender gives it: both are delivered at once,
-    as first deliveries. The agents wait for each other before their first chunk.
-    """
+    """The other one stops with its first commit, and nothing of it is ever stored."""
     async with emulators.world(tmp_path, A2A_VISIBILITY_S="4") as world:
         head = await world.create("meet 2")
         for _ in range(2):

@@ -20,11 +20,7 @@ pytestmark = pytest.mark.emulators
 async def test_a_worker_is_killed_while_its_agent_waits(
     emulators: Emulators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, follows_up: str
 ) -> None:
-    """Another worker asks again in the same turn, then takes the message that came meanwhile.
-
-    Each message is in the history once and in order. Neither the dead attempt's artifact nor its
-    state of the conversation, which counts one step per turn, is left.
-    """
+    """Another worker asks again in the same turn, then takes the message that came meanwhile."""
     monkeypatch.setattr(harness, "AGENT", f"{waiting_agent.__file__}:agent")
     async with emulators.world(tmp_path) as world:
         await world.start("api")

@@ -231,10 +231,7 @@ async def test_a_file_goes_through_the_bucket(
 def test_a_stream_is_cut_short_and_goes_on(
     environment: pytest.MonkeyPatch, backends: Backends, loop: asyncio.AbstractEventLoop
 ) -> None:
-    """Through Mangum a stream ends at its limit; Last-Event-ID continues it in another one.
-
-    That one has all that the finished task owes, though its limit is over before the first read.
-    """
+    """Through Mangum a stream ends at its limit; Last-Event-ID continues it in another one."""
     environment.setenv("A2A_BLOCKING_LIMIT_S", "0.001")
     handler = cold_start("api").handler
     event = event_file("api-rest-stream-message")

@@ -193,10 +193,7 @@ def test_a_dead_letter_with_attempts_left_is_sent_again(
 def test_the_functions_setting_gives_a_turn_up(
     deployed: Names, monkeypatch: pytest.MonkeyPatch, *, is_later_turn: bool
 ) -> None:
-    """After `A2A_GIVE_UP_HOURS` without a claim its task fails, with these hours in the reason.
-
-    A later turn has its own hours: when it was opened stands in the log.
-    """
+    """After `A2A_GIVE_UP_HOURS` without a claim its task fails, with these hours in the reason."""
     assert deployed.table
     monkeypatch.setenv("A2A_GIVE_UP_HOURS", "1")
     function = cold_start("sweeper")

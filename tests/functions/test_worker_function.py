@@ -230,11 +230,7 @@ agent = Keyed()
 def test_the_agents_secret_is_there_before_its_import(
     deployed: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The variables of AgentSecretArn and AgentEnvironment are set when the agent is imported.
-
-    A secret that cannot be read does not stop the function: the next attempt reads it. Its value
-    stands in no line of the log.
-    """
+    """The variables of AgentSecretArn and AgentEnvironment are set when the agent is imported."""
     deliverable(deployed)
     (tmp_path / "keyed.py").write_text(KEYED)
     deployed.setenv("A2A_AGENT", str(tmp_path / "keyed.py:agent"))

@@ -210,10 +210,7 @@ HOSTILE: dict[str, list[tuple[bytes, bytes]]] = {
 async def test_no_header_fails_a_request_or_forces_a_trace(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A hostile trace is as none, or is not recorded with a share of 0, whatever its flag says.
-
-    The name of a span is no word of the client.
-    """
+    """A hostile trace is as none, or is not recorded with a share of 0, whatever its flag says."""
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0")
     settings = Settings(auth="none")
     app = create_app(settings, memory_backends(settings), storyteller())

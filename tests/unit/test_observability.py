@@ -189,10 +189,7 @@ def test_a_function_starts_by_its_environment(
 def test_lines_stay_on_stdout_while_agents_redirect_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Neither of two agents that redirect stdout at the same time gets a line of the process.
-
-    One takes back the other's redirection, so that stdout stays redirected, and is closed later.
-    """
+    """Neither of two agents that redirect stdout at the same time gets a line of the process."""
     outside, caught = sys.stdout, io.StringIO()
     function = {"AWS_LAMBDA_FUNCTION_NAME": "worker", "POWERTOOLS_METRICS_NAMESPACE": "Mine"}
     with root_logger():

@@ -202,10 +202,7 @@ async def test_an_end_is_counted_once(backends: Backends, state: TaskState) -> N
 
 
 async def test_stream_function_writes_its_metrics_with_each_answer() -> None:
-    """Behind the Lambda Web Adapter a request is an invocation, with an id and an end of its own.
-
-    A client's header is not taken for Lambda's.
-    """
+    """Behind the Lambda Web Adapter a request is an invocation, with its own id and end."""
 
     async def app(scope: AsgiScope, receive: Receive, send: Send) -> None:
         metrics.count("TurnsAccepted")

@@ -409,10 +409,7 @@ async def test_an_agent_after_those_side_by_side_makes_no_call_twice() -> None:
 
 
 async def test_a_confirmed_tool_is_called_once() -> None:
-    """The question, a person's consent, and the call after it, whichever record is the last.
-
-    A whole number that the person gives is an int.
-    """
+    """The question, a person's consent, and the call after it, whichever record is the last."""
 
     async def play(calls: list[str]) -> list[Any]:
         asks = [calling("adds", what="a"), calling("sure")]
@@ -449,10 +446,7 @@ async def test_a_confirmed_tool_is_called_once() -> None:
 
 
 async def test_agents_side_by_side_make_no_call_twice() -> None:
-    """Each has its own branch: its requests, tools and ids are told apart from the others'.
-
-    The older converter's artifact is the answer that comes last, which may be either.
-    """
+    """Each has its own branch: its requests, tools and ids are told apart from the others'."""
 
     async def play(calls: list[str]) -> list[Any]:
         agents = [

@@ -166,10 +166,7 @@ def test_a_table_that_may_only_be_read(
     *,
     is_noted: bool,
 ) -> None:
-    """One sentence has the missing right and the table; no task changes, and the run stops.
-
-    A note of an act that could not be ended has no end. A preview needs no right to write.
-    """
+    """One sentence has the missing right and the table; no task changes, and the run stops."""
     heads = [failed(storage, f"t-{number}") for number in range(20)]
     call, asked = BaseClient._make_api_call, list[str]()  # type: ignore[attr-defined]
 

@@ -18,9 +18,9 @@ import pytest
 from a2a_serverless import aws
 from a2a_serverless_tools.cli.preflight import _FAILED, _STAGED, _misplaced
 from tests.support.permissions import transform
+from tests.support.scripted_aws import Refusal, ScriptedAws
 from tests.support.template import TEMPLATE, Template, read
 from tests.unit.cli.conftest import Run
-from tests.support.scripted_aws import Refusal, ScriptedAws
 
 ACCOUNT = "123456789012"
 SAM = """\

@@ -16,8 +16,8 @@ from a2a_serverless import aws
 from a2a_serverless.settings import Settings
 from a2a_serverless.worker.agents import take_environment
 from tests.support.emulators import CREDENTIALS
-from tests.unit.cli.conftest import Run
 from tests.support.scripted_aws import Refusal, ScriptedAws
+from tests.unit.cli.conftest import Run
 
 REGION = "eu-central-1"
 CONFIG = f"""\
@@ -101,10 +101,7 @@ def stored(name: str) -> dict[str, str]:
 def test_a_first_secret_is_made_and_named(
     run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One question with names and no values; the next deployment lets the worker read the secret.
-
-    What was written is what a worker takes.
-    """
+    """One question with names and no values; the next deployment lets workers read it."""
     asked = answers(monkeypatch, "y")
     said = run("secrets")
 

@@ -277,10 +277,7 @@ def test_a_link_is_fetched_without_the_key(run: Run, tmp_path: Path) -> None:
 def test_a_conversation_goes_on(
     agent: str, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At a terminal each line is a message: an answer to the question, or the next of its context.
-
-    What an earlier turn has shown is not shown again, but the same answer of another task is.
-    """
+    """At a terminal each line is a message: an answer to the question, or its context's next."""
     monkeypatch.setattr("sys.stdin", Typed())
     lines = iter(["ask", "Oslo", "", "Oslo", "fail", "/new", "hello"])
 

@@ -129,10 +129,7 @@ def test_how_old_the_oldest_message_is(
     ages: dict[str, list[float]] | str,
     shown: dict[str, str],
 ) -> None:
-    """CloudWatch's newest figure, by one request for the queues whose messages wait; else unknown.
-
-    A queue that holds nothing is not asked about, and its age is no number.
-    """
+    """CloudWatch's newest figure, by one request for all queues whose messages wait; or unknown."""
     sqs, fifo = aws.client("sqs"), {"FifoQueue": "true"}
     for setting, name in (("QUEUE", "work"), ("PUSH_QUEUE", "push"), ("DEAD_LETTER_QUEUE", "dead")):
         url = sqs.create_queue(QueueName=f"{name}.fifo", Attributes=fifo)["QueueUrl"]

@@ -211,10 +211,7 @@ def test_an_upload_is_one_put_to_where_it_may_be(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another method, header, scheme, or an address of this machine gets one sentence, no request.
-
-    The agent is one of another machine: by its name.
-    """
+    """Another method, header, scheme, or a local address gets one sentence, no request."""
     monkeypatch.setattr(send, "_RAW_BYTES", 0)
     (tmp_path / "f.bin").write_bytes(b"12345")
     port, url = stranger.url.rpartition(":")[2], far(stranger.url)

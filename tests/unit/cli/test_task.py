@@ -127,10 +127,7 @@ def versions_of(text: str) -> list[str]:
 def test_the_manual_shows_what_is_printed(
     run: Run, storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """The example of docs/operate is the output for a task with that life.
-
-    Its fields, its tree of attempts and waits, and a line for each version.
-    """
+    """The example of docs/operate is the output for a task with that life."""
     restarted(storage, clock)
     said = run(TASK)
     assert said.code == 0

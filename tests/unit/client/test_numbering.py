@@ -232,10 +232,7 @@ async def followed(way: type[NumberingServer], seed: int) -> tuple[NumberingServ
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("way", WAYS)
 async def test_nothing_is_lost(way: type[NumberingServer], record_property: Any) -> None:
-    """Whatever a server does with ids, the caller's events add up to the task, without a gap.
-
-    A server that continues after an id gives each event once, and one Task, at the beginning.
-    """
+    """Whatever a server does with ids, the caller's events add up to the task, without a gap."""
     record_property("seeds", f"0 to {RUNS - 1}")
     connections = 0
     for seed in range(RUNS):

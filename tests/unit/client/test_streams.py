@@ -39,10 +39,7 @@ class TestCuts:
     @pytest.mark.long(but=2)
     @pytest.mark.parametrize("error", [LOST, None], ids=["lost", "ended"])
     async def test_at_any_byte(self, world: World, error: Exception | None) -> None:
-        """A stream may be cut at any byte, as an error or as an end: each event comes once.
-
-        A message of which no event has come yet is sent again, and the Task of then comes first.
-        """
+        """A stream may be cut at any byte, as an error or as an end: each event comes once."""
         body = world.server.body(world.binding)
         first = body.index(b"\r\n\r\n", body.index(b"data: ")) + 4
         for cut in range(0, len(body), 11):
@@ -244,10 +241,7 @@ class TestEnds:
         assert len(world.server.requests) == 1
 
     async def test_a_stream_that_is_refused_at_a_pause(self, world: World) -> None:
-        """A server that streams no task that waits has ended the turn: its Task is the last event.
-
-        A subscription is refused as the server refuses it.
-        """
+        """A server that streams no waiting task has ended the turn: its Task is the last event."""
         world.server = ScriptedServer([*LOG[:3], status(AUTH_REQUIRED)])
         refused = Fault(reason="UNSUPPORTED_OPERATION")
         world.server.faults.extend([Fault(events=2, error=LOST), refused])

@@ -136,10 +136,7 @@ async def test_a_message_that_cannot_be_read(running: Dev) -> None:
 async def test_what_is_printed_stays_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lines about tasks are kept from INFO on; a terminal gets those from WARNING on, as before.
-
-    A logger that has a level of its own, as that of reloading has in `dev`, prints by it.
-    """
+    """Lines about tasks are kept from INFO on; a terminal gets those from WARNING on, as before."""
     root, ours = logging.getLogger(), logging.getLogger("a2a_serverless")
     news = logging.getLogger("a2a_serverless.news")
     news.setLevel(logging.INFO)

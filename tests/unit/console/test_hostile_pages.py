@@ -75,10 +75,7 @@ async def test_a_link_puts_no_words_into_the_consoles_mouth(
 async def test_names_cannot_turn_what_stands_beside_them(
     storage: DurableStorage, person: Person, view: str
 ) -> None:
-    """What turns a line's direction, and what a terminal would obey, is shown as it is written.
-
-    Of files, links, artifacts, users and JSON.
-    """
+    """What turns a line's direction, and what a terminal would obey, is shown as it is written."""
     entries = (
         artifact(Part(raw=b"MZ", filename=TURNED), Part(url=f"https://{TURNED}"), name=TURNED),
         artifact(Part(data=ParseDict({TURNED: "\x1b]52;c;eA==\x07"}, Value())), name="data"),

@@ -138,10 +138,7 @@ async def test_a_notification_that_was_given_up_is_no_success(
 
 
 async def test_progress_is_one_bar(storage: DurableStorage, person: Person) -> None:
-    """Of a turn's progress the last one is a bar in conversation and facts; the end takes it out.
-
-    The text beside it is escaped as everything else.
-    """
+    """A turn's last progress is a bar in conversation and facts; the end takes it out."""
     head = (await storage.open_task("c", request(), task_id="t")).head
     for done in (1, 3):
         message = agent_message(f"<b>page {done}</b>")
@@ -264,10 +261,7 @@ async def failed_of(storage: DurableStorage, task_id: str) -> None:
 async def test_failures_of_all_are_found_by_their_change(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
-    """The newest failure comes first, whenever its task was created, among however many tasks.
-
-    The next page goes on behind it; a task that failed before the time that is asked for is out.
-    """
+    """The newest failure comes first, whenever its task was created, among however many tasks."""
     for task_id in ("before", "old"):
         await storage.open_task("c", request(), task_id=task_id)
     await failed_of(storage, "before")
@@ -298,10 +292,7 @@ async def test_failures_of_all_are_found_by_their_change(
 async def test_a_rare_state_of_a_caller_is_found_over_short_pages(
     storage: DurableStorage, person: Person, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page that has looked at few tasks and found none says so, and has a link to the next.
-
-    The link is one to the tasks since the same time, whenever it is followed.
-    """
+    """A page that has looked at few tasks and found none says so, and has a link to the next."""
     monkeypatch.setattr(listing, "MOST_COUNTED", 3)
     await storage.open_task("c", request(), task_id="old")
     await failed_of(storage, "old")

@@ -90,10 +90,7 @@ def test_the_printed_url_opens_it_once(running: Dev, http: httpx.Client) -> None
 
 
 def test_processes_share_who_may_use_it(tmp_path: Path) -> None:
-    """What one of two has printed or exchanged counts in both, also while one replaces the other.
-
-    A token is still exchanged once, and the oldest of many cookies are forgotten.
-    """
+    """What one has printed or exchanged counts in both, also while one replaces the other."""
     leaving, serving = Sessions(tmp_path), Sessions(tmp_path)
     token = leaving.one_time_token(may_act=True)
     looking = serving.exchange(leaving.one_time_token(may_act=False))

@@ -300,10 +300,7 @@ async def test_events_are_filtered(writer: Writer, person: Person) -> None:
 
 
 async def test_a_conversation_is_filtered(writer: Writer, person: Person) -> None:
-    """By who said it and by a text, also over the chunks of an artifact.
-
-    What an update sends is of the same filter.
-    """
+    """By who said it and by a text, also over the chunks of an artifact."""
     await writer.open()
     await writer.claim("a")
     await writer.commit(chunk("once upon"), said(WORKING, "Of kings"), token="a")
@@ -355,10 +352,7 @@ async def test_a_short_conversation_needs_no_filter(writer: Writer, person: Pers
 async def test_a_long_task_is_paged_through(
     writer: Writer, person: Person, clock: ManualClock, view: str
 ) -> None:
-    """It opens at its end; older pages up to the first, and back, have each entry once.
-
-    A turn is found by its number.
-    """
+    """It opens at its end; older pages up to the first, and back, have each entry once."""
     await writer.open()
     await writer.claim("a")
     for number in range(5):

@@ -304,10 +304,7 @@ async def test_clocks_that_differ_hide_nothing(
 async def test_tasks_are_found_by_what_one_knows(
     storage: DurableStorage, person: Person, clock: ManualClock, text: str, found: set[str]
 ) -> None:
-    """An id's beginning, a context, a line, a caller, a reason, a correlation id of any age.
-
-    And who holds an open turn, which on Lambda has the version of the agent's function.
-    """
+    """An id's beginning, a context, a line, a caller, a reason, a correlation id of any age."""
     await failed(storage, await asked(storage, "old"))
     await asked(storage, "abc-123", "An invoice\nand more", context="talk-7")
     of_bob = storage.for_scope(BOB)

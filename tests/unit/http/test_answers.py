@@ -92,10 +92,7 @@ def test_lists_of_large_tasks_fit_into_what_lambda_sends(
     card: AgentCard,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """15 tasks of 2.9 MB come page by page, in answers that Lambda takes and little memory.
-
-    The content of each is read for its own page alone.
-    """
+    """15 tasks of 2.9 MB come page by page, in answers that Lambda takes and little memory."""
     made = [loop.run_until_complete(large_task(backends, "x" * 2_900_000)) for _ in range(15)]
     handler = lambda_handler(create_app(settings, backends, card, entrypoint="api"))
     listed, token = [], ""
@@ -145,10 +142,7 @@ async def test_a_page_ends_where_its_answer_would_be_too_long(
 async def test_a_task_that_fits_into_no_page(
     call: Any, backends: Backends, entrypoint: Entrypoint
 ) -> None:
-    """A page whose task fits into no answer is refused with what to ask for, which works.
-
-    The page after that task can be read too.
-    """
+    """A page whose task fits into no answer is refused with what to ask for, which works."""
     agent = call(entrypoint)
     behind, large = await large_task(backends, "x"), await large_task(backends, QUOTES)
     asked = {"includeArtifacts": True}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +16,8 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings, load_settings
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import Agent
+from tests.support.a2a_calls import REST, Agent, message, target
+from tests.support.issuers import AUDIENCE, Issuer, running_issuer
 
 KEY = "a-key-of-more-than-twenty-characters"
 OTHER = "another-key-of-twenty-or-more-characters"
@@ -45,10 +48,7 @@ def settings() -> Settings:
 async def test_without_a_key_nothing_is_answered(
     client: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:
-    """401 with a challenge and a JSON error, whatever the path, whether it exists or not.
-
-    Two right keys of different names are no identity either.
-    """
+    """401 with a challenge and a JSON error, whatever the path, whether it exists or not."""
     for method, path in (("GET", "/tasks"), ("GET", "/nothing"), ("GET", "/openapi.json")):
         response = await client.request(method, path, headers=headers)
         assert response.status_code == 401
@@ -190,3 +190,68 @@ def test_there_is_no_other_word_for_open(monkeypatch: pytest.MonkeyPatch, value:
     monkeypatch.setenv("A2A_AUTH", value)
     with pytest.raises(ConfigurationError, match="A2A_AUTH"):
         load_settings()
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    with running_issuer() as issuer:
+        yield issuer
+
+
+def forged(issuer: Issuer) -> list[dict[str, str]]:
+    tokens = [
+        "not-a-token",
+        "eyJhbGciOiJub25lIn0.e30.",
+        issuer.token({"exp": 1}),
+        issuer.token({"aud": "https://other.example"}),
+        issuer.token(number=1),
+        *(issuer.token(kid=f"unknown-{number}") for number in range(20)),
+    ]
+    return [{}, *({"Authorization": f"Bearer {token}"} for token in tokens)]
+
+
+@pytest.mark.parametrize("kind", ["api-key", "oidc"])
+async def test_who_is_refused_costs_nothing(
+    settings: Settings,
+    backends: Backends,
+    card: AgentCard,
+    issuer: Issuer,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who is refused causes no request to table or queue, and one at most to the issuer."""
+    own = {"auth": kind, "oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
+    app = create_app(settings.model_copy(update=own), backends, card, entrypoint="stream")
+    wrong = {"X-API-Key": "x" * 40_000}, {"Authorization": "Basic YWxhZGRpbjpvcGVuc2VzYW1l"}
+    credentials = [{}, {"Authorization": f"Bearer {KEY}x"}, *wrong]
+    allowed = {"X-API-Key": KEY}
+    if kind == "oidc":
+        credentials, allowed = forged(issuer), {"Authorization": f"Bearer {issuer.token()}"}
+    asked: list[str] = []
+
+    def noted(name: str, does: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            asked.append(name)
+            return does(*args, **options)
+
+        return call
+
+    for part in (backends.storage.table, backends.operations):
+        for name in type(part).__mro__[1].__abstractmethods__:  # type: ignore[attr-defined]
+            monkeypatch.setattr(part, name, noted(name, getattr(part, name)))
+    said = {"message": message("x" * 2000)}
+    operations: dict[str, Any] = {"SendMessage": said, "SendStreamingMessage": said}
+    operations |= {"ListTasks": {}, "GetTask": {"id": "t"}, "SubscribeToTask": {"id": "t"}}
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        listed = await client.get("/tasks", headers=allowed | {"A2A-Version": "1.0"})
+        assert (listed.status_code, bool(asked)) == (200, True)
+        asked.clear()
+        issuer.asked.clear()
+        for method, params in operations.items():
+            verb, path, body = target(REST, method, params)
+            for shown in credentials:
+                answer = await client.request(verb, path, json=body, headers=shown)
+                assert answer.status_code in {401, 431}, answer.text
+    assert asked == []
+    assert issuer.asked.count("/keys") <= 1

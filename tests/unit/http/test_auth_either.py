@@ -266,10 +266,7 @@ async def test_the_card_declares_alternatives(
 async def test_a_client_keeps_its_tasks_while_it_moves(
     settings: Settings, issuer: Issuer, agent_with: Callable[[Settings], Agent]
 ) -> None:
-    """From keys over both to tokens: what was made with a key and with a token is there for both.
-
-    Others find nothing of it, and the way back opens all to the key again.
-    """
+    """From keys over both to tokens: what was made with either is there for both."""
     to = {
         name: agent_with(settings.model_copy(update={"auth": name}))
         for name in ("api-key", "api-key+oidc", "oidc")

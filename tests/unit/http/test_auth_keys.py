@@ -189,10 +189,7 @@ async def test_a_rotation_needs_no_restart(secrets: Any, calls: Calls, clock: Ma
 
 
 async def test_keys_are_read_by_time_whoever_asks(calls: Calls, clock: ManualClock) -> None:
-    """Once in five minutes at most, however many wrong keys come, and never without a key.
-
-    A wrong key makes that call like a right one: it may be one that has just been added.
-    """
+    """Once in five minutes at most, however many wrong keys come, and never without a key."""
     keys = stored_keys(clock)
     for _ in range(100):
         assert await who(keys, OTHER) == "UnknownKey"

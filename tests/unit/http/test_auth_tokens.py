@@ -624,10 +624,7 @@ class TestTenant:
         assert caller.tenant == "acme"
 
     async def test_another_tenant(self, agent: Agent, issuer: Issuer) -> None:
-        """A caller that names another tenant, real or not, finds no tasks there and makes none.
-
-        That holds also for the same subject's own tasks, from when it was in that tenant.
-        """
+        """A caller that names another tenant, real or not, finds no tasks there and makes none."""
         here = {"Authorization": f"Bearer {issuer.token({'org': 'acme'})}"}
         there = {"Authorization": f"Bearer {issuer.token({'org': 'other'})}"}
         later = {"returnImmediately": True}

@@ -116,10 +116,7 @@ async def test_a_value_that_cannot_be_carried_is_the_servers_fault(
     worker: ScriptedWorker,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An internal error with a correlation id, under which the log names the variable alone.
-
-    Nothing is stored: the same message is taken when the mistake is mended.
-    """
+    """An internal error with a correlation id, under which the log names the variable alone."""
     app = create_app(settings, backends, card, entrypoint="stream")
     app.add_middleware(RequestVariables)
     async with httpx.AsyncClient(

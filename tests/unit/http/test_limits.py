@@ -158,10 +158,7 @@ async def asked_often(agent: Agent, worker: ScriptedWorker) -> str:
 
 
 async def test_history_is_bounded(agent: Agent, worker: ScriptedWorker) -> None:
-    """No answer shows more than the last messages, though nothing is lost of what is stored.
-
-    That is so without a historyLength, and with one above the limit, which a server may lower.
-    """
+    """No answer shows more than the last messages, though nothing is lost of what is stored."""
     task_id = await asked_often(agent, worker)
     for more in ({}, {"historyLength": 4}, {"historyLength": 2**31 - 1}):
         got = await agent.call("GetTask", {"id": task_id, **more})
@@ -322,10 +319,7 @@ async def test_every_refusal_is_logged_with_its_reason(
 async def test_no_refusal_is_left_to_the_sdk(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every error of JSON-RPC is counted once as a refusal, by method, version and parameters.
-
-    And never an internal one: the mistake is the client's. What is not refused is not counted.
-    """
+    """Every error of JSON-RPC is counted once as a refusal, by method, version and parameters."""
     counted: list[str] = []
     monkeypatch.setattr(metrics, "count", lambda name, **_: counted.append(name))
     named = [name for one in OPERATIONS for name in (one.name, one.name_0_3) if name]

@@ -294,10 +294,7 @@ async def test_the_same_message_in_one_context_of_two_callers(agent: Agent, tena
 async def test_a_creation_reads_nothing(
     agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch, sent: dict[str, Any]
 ) -> None:
-    """A message that opens a task is one write, with a key or in a context that it names, too.
-
-    What is being deleted was read before, for all messages of two seconds.
-    """
+    """A message that opens a task is one write, with a key or in a context that it names, too."""
     asked: list[str] = []
     monkeypatch.setattr(DeletionBarriers, "FRESH_MS", 10**9)
     await agent.send("before", configuration=IMMEDIATELY)

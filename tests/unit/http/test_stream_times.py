@@ -216,11 +216,7 @@ class Reader:
 async def test_ten_subscribers_at_their_own_pace(
     app: FastAPI, binding: str, backends: Backends
 ) -> None:
-    """Joining at different times, two taking one event a second: the same order, none missing.
-
-    A slow reader blocks the sending of its own stream and nothing else: within each second the
-    agent commits everything and the others have read it before the slow ones take one event.
-    """
+    """Joining at different times, two taking one event a second: the same order, none missing."""
     agent = TalkativeAgent()
     async with ScriptedWorker(backends, agent).running(), AsyncExitStack() as open_streams:
 

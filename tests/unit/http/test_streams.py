@@ -29,10 +29,7 @@ async def test_every_event_has_the_id_to_go_on_from(
 
 
 async def test_a_text_breaks_no_line(app: FastAPI, binding: str, worker: ScriptedWorker) -> None:
-    """Unicode's own line ends are escaped: the official Python client would break events at them.
-
-    It splits lines as Python does, and then reads half of a JSON text.
-    """
+    """Unicode's line ends are escaped: the official Python client would break events at them."""
     text = "go \x85 \u2028 \u2029 \x1c \x0b \x0c on"
     params = {"message": message(text)}
     async with open_stream(app, binding, "SendStreamingMessage", params) as response:

@@ -412,10 +412,7 @@ async def test_the_buckets_rule_is_for_uploads(client: httpx.AsyncClient) -> Non
 async def test_unused_uploads_go_with_their_caller(
     backends: Backends, client: httpx.AsyncClient
 ) -> None:
-    """A deletion of all that a person has counts and removes what no message has named.
-
-    In every tenant, also where there is nothing else; nobody else's.
-    """
+    """A deletion of all that a person has counts and removes what no message has named."""
     blobs, storage = backends.storage.table.blobs, backends.storage
     assert blobs is not None
     stored = []

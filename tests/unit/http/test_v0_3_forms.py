@@ -218,10 +218,7 @@ async def test_a_number_with_an_exponent(client: httpx.AsyncClient, task_id: str
 async def test_how_much_of_the_history(
     client: httpx.AsyncClient, worker: ScriptedWorker, length: int | None
 ) -> None:
-    """0 is none in both bindings, also in the answer to a message over JSON-RPC.
-
-    In a message over HTTP+JSON it is what 0.3's own a2a.proto says of it there: no limit.
-    """
+    """0 is none in both bindings, also in the answer to a message over JSON-RPC."""
 
     async def call(method: str, params: Any) -> Any:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

@@ -154,10 +154,7 @@ async def test_a_body_is_text(open_gateway: Open) -> None:
 
 
 async def test_an_answer_is_unpacked(open_gateway: Open) -> None:
-    """Status, headers and body come out as an HTTP response; base64 stays as it is.
-
-    `WWW-Authenticate`, which a deployment renames, keeps its name: here a client understands it.
-    """
+    """Status, headers and body come out as an HTTP response; base64 stays as it is."""
 
     def handler(_: dict[str, Any], __: Any) -> dict[str, Any]:
         return {
@@ -178,10 +175,7 @@ async def test_an_answer_is_unpacked(open_gateway: Open) -> None:
 
 
 async def test_the_adapter_says_address_and_invocation(open_gateway: Open) -> None:
-    """A streaming application gets both contexts as headers, and never those of a client.
-
-    Of a repeated header it gets the last value.
-    """
+    """A streaming application gets both contexts as headers, and never those of a client."""
     forged = {"x-amzn-request-context": '{"domainName": "evil"}', "x-amzn-lambda-context": "{}"}
     async with client_of(open_gateway()) as client:
         sent = [*forged.items(), ("x-kind", "first"), ("x-kind", "last")]

@@ -76,10 +76,7 @@ def chunks(events: list[StreamResponse]) -> list[str]:
 async def test_what_was_too_much_is_asked_for_again(
     backends: Backends, worker: ScriptedWorker, clock: ManualClock, binding: str
 ) -> None:
-    """A method that takes one request a second refuses the next one, and says when to come again.
-
-    The client waits for as long, and each of its messages is a task.
-    """
+    """A method that takes one request a second refuses the next, and says when to come again."""
     statuses: list[int] = []
 
     async def note(response: httpx.Response) -> None:

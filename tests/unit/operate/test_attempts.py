@@ -241,10 +241,7 @@ def test_a_failed_task_says_why_and_where() -> None:
 
 
 async def test_a_turn_stood_in_line_and_then_ran_alone() -> None:
-    """First for a share of the workers, then, after its worker had died, in the quarantine queue.
-
-    The second wait is that of any lost attempt.
-    """
+    """First for a share of the workers, then, after its worker died, in the quarantine queue."""
     clock = ManualClock(1_795_313_640_000)
     storage = memory_storage(clock=clock)
     inspector = Inspector(storage, Settings(), place="here")

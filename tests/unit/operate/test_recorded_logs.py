@@ -95,10 +95,7 @@ def test_a_log_tells_what_happened(name: str) -> None:
     "name", [name for name, told in TOLD.items() if told in (TAKEN_OVER, WENT_ON)]
 )
 def test_a_takeover_names_both_attempts(name: str) -> None:
-    """The attempt that died is over when the next one claims, which discards what it had added.
-
-    An attempt that has given back its turn has ended at a time of its own.
-    """
+    """The attempt that died is over when the next one claims, which discards what it had added."""
     (turn,) = recorded(name).turns
     for before, after in zip(turn.attempts, turn.attempts[1:], strict=False):
         assert before.outcome in ("lost", "gave back")

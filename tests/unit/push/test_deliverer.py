@@ -275,10 +275,7 @@ async def test_a_trace_goes_on_to_the_receiver(receiver: Receiver, world: World)
     ],
 )
 async def test_which_events_are_told(receiver: Receiver, which: str, told: list[str]) -> None:
-    """Interrupted and terminal states always; working and artifacts by setting; all in order.
-
-    The configuration came with the message, so that its receiver is told from the beginning.
-    """
+    """Interrupted and terminal states always; working and artifacts by setting; all in order."""
     world = World(push_events=which)
     head = await world.open(push=config(receiver.url()), states=[WORKING])
     await write(world, head.task_id, "1")
@@ -306,11 +303,7 @@ async def test_a_job_of_nothing_owed_sends_nothing(receiver: Receiver) -> None:
 async def test_a_restart_is_counted_as_subscribers_count_it(
     receiver: Receiver, which: str, told: list[str]
 ) -> None:
-    """A restart's events are told as replacements; after a failure the next delivery goes on.
-
-    The second request of the restart's commit fails: only a fold of the whole log knows which
-    event comes after it.
-    """
+    """A restart's events are told as replacements; after a failure the next delivery goes on."""
     world = World(push_events=which)
     head = await world.open(push=config(receiver.url()))
     storage = world.storage
@@ -585,10 +578,7 @@ async def test_a_url_that_may_not_be_called_any_more(receiver: Receiver, world: 
 async def test_a_receiver_that_stays_away(
     receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After hours the event is given up; each further one gets one attempt until he is back.
-
-    But while his host is closed, none.
-    """
+    """After hours the event is given up; each further one gets one attempt until he is back."""
     world = World(push_retry_s=6 * 3600)
     outage = Outage(world.clock, 9 * 3600, status(502))
     receiver.script = outage
@@ -881,10 +871,7 @@ async def test_nothing_is_given_up_without_a_record(receiver: Receiver, world: W
 async def test_no_secret_and_no_content_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Log lines have ids and reasons, and no secret or content, also those of libraries.
-
-    What a receiver answers is his; our lines repeat it as little as what he was sent.
-    """
+    """Log lines have ids and reasons, and no secret or content, also those of libraries."""
     world = World(push_events="all")
     secrets = [TOKEN, CREDENTIALS, "path-secret", "query-secret", "said-in-private"]
     answers = [
@@ -1002,10 +989,7 @@ async def test_a_given_up_notification_is_counted_by_its_caller(world: World) ->
 async def test_a_retry_reads_no_log_before_the_event_that_has_failed(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Artifacts that are not pushed are read once; the next attempts read from their event on.
-
-    A second event, committed meanwhile, comes after the first one, and once.
-    """
+    """Artifacts that are not pushed are read once; the next attempts read from their event on."""
     world = World(push_events="ends")
     head = await world.open(receiver.url())
     for _ in range(3):

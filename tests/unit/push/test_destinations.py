@@ -67,10 +67,7 @@ async def opened(world: World, url: str, text: str = "x", *, user: str = "") -> 
 async def test_a_receiver_is_asked_before_its_first_notification(
     public: World, victim: Receiver
 ) -> None:
-    """One small signed call in the form of a notification, without content; 2xx is consent.
-
-    The receivers of the official SDK read a StreamResponse, its task and the token.
-    """
+    """One small signed call in the form of a notification, without content; 2xx is consent."""
     await opened(public, victim.url("victim.example"), "a secret")
     await public.pump()
     question, event = victim.requests
@@ -123,10 +120,7 @@ async def test_a_consent_is_asked_for_once(public: World, victim: Receiver) -> N
 
 @pytest.mark.parametrize("answer", [429, 503])
 async def test_a_victim_is_not_flooded(public: World, victim: Receiver, answer: int) -> None:
-    """Ten messages of 1 MB with a webhook at a victim: a minute later it has a few small calls.
-
-    Without consent it had 50 MB. Webhooks that differ in their query multiply nothing.
-    """
+    """Ten messages of 1 MB with a webhook at a victim: a minute later it has a few small calls."""
     victim.script = lambda _: status(answer)
     for number in range(10):
         url = victim.url("victim.example", path=f"/hook?{number}")

@@ -166,11 +166,7 @@ def tarpit(request: Request) -> bytes | AsyncIterator[bytes]:
 async def test_sixty_tarpits_of_one_client_delay_nobody_else(
     receiver: Receiver, world: World, monkeypatch: pytest.MonkeyPatch, tenants: int
 ) -> None:
-    """Fifty places, sixty webhooks that never answer, and behind them one of another client.
-
-    The one client is one, however many tenants it names. Without places of its own for each client
-    it waits until the tarpits' time is over.
-    """
+    """Fifty places, sixty webhooks that never answer, and behind them one of another client."""
     monkeypatch.setattr(deliverer, "GRACE_S", 1.0)  # long enough to reach the receiver
     world.timeout_s = 20.0
     world.deliverer.places = limited(PLACES // SHARE)

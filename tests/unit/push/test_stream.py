@@ -241,10 +241,7 @@ def test_a_record_of_a_later_part_is_the_same_commit() -> None:
 
 
 async def test_ends_are_counted_up_to_what_comes_again(bench: Bench) -> None:
-    """A batch counts the tasks that ended, but none from the first record on that comes again.
-
-    Tasks that go on, and a repetition of parts, do not count.
-    """
+    """A batch counts the tasks that ended, but none from the first record on that comes again."""
     heads = [await bench.open(URL) for _ in range(3)]
     bench.records()
     for head in heads:

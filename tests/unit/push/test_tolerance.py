@@ -145,10 +145,7 @@ async def test_what_a_newer_release_wrote_is_left_to_its_push_function(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The job is given back for 30 s, however often it comes: nothing is sent, no cursor moves.
-
-    A PushFunction that knows what was written delivers it.
-    """
+    """The job is given back for 30 s, however often it comes: nothing is sent, no cursor moves."""
     opened = await bench.begin(hook=receiver.url())
     head = await bench.say(opened, WORKING, COMPLETED)
     write(bench, head)
@@ -176,10 +173,7 @@ async def test_what_a_newer_release_wrote_is_left_to_its_push_function(
 async def test_a_newer_task_takes_no_configuration_and_lets_go_of_its_own(
     bench: Bench, binding: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Setting one is refused with one sentence, and no name server is asked.
-
-    Get and list answer, and delete stops a webhook.
-    """
+    """Setting one is refused with one sentence, and no name server is asked."""
     asked_for: list[str] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: asked_for.append(host))
     head = await bench.begin(hook=URL)

@@ -163,10 +163,7 @@ async def test_a_foreign_cursor_gets_todays_task() -> None:
 
 @pytest.mark.parametrize("end", [COMPLETED, state(TaskState.TASK_STATE_INPUT_REQUIRED)])
 async def test_a_snapshot_continues_without_repeating_itself(end: StatusChanged) -> None:
-    """A tail that resumes at a snapshot's cursor repeats no event, and sees what has ended with it.
-
-    The text of an artifact is one part with the end of its turn, which no event shows.
-    """
+    """A tail that resumes at a snapshot's cursor repeats no event, and sees what ended with it."""
     storage = memory_storage()
     head = await written(storage, end)
     snapshot = (await Tail.open(storage, head.task_id)).snapshot()

@@ -440,10 +440,7 @@ async def test_a_newer_task_is_not_written(world: World, place: str, values: _Ty
 async def test_a_newer_turn_is_given_back(
     world: World, place: str, values: _Typed, receives: int
 ) -> None:
-    """A newer turn is given back each time, without attempt or commit.
-
-    Its dead letter leaves it due as it is, and the sweeper fails nothing.
-    """
+    """A newer turn is given back each time, without attempt or commit."""
     head = world.heads[place]
     world.set_head(head, values)
     await world.refuses_to_run(head, receives=receives)
@@ -490,10 +487,7 @@ async def test_a_newer_task_is_given_up_by_no_sweep(world: World) -> None:
 async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up(
     world: World,
 ) -> None:
-    """Copies of a damaged turn wait twice as long each time, up to an hour.
-
-    Its dead letters do not make it due sooner, and the turn is given up in the end.
-    """
+    """Copies of a damaged turn wait twice as long each time, up to an hour."""
     head = world.heads["waiting"]
     newer.append_to_body(world.database, newer.event_key(head), b"T")
     sweeper = Sweeper(world.storage, world.queue, clock=world.clock, give_up_s=24 * 3600)

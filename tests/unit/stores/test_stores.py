@@ -95,10 +95,7 @@ async def test_what_is_stored_grows_as_what_is_saved(table: MemoryTable) -> None
 
 
 async def test_a_log_begins_anew(table: MemoryTable) -> None:
-    """Of an artifact that is replaced again and again a read needs the last versions alone.
-
-    The events of all versions stay, also those whose task was stored before.
-    """
+    """Of an artifact that is replaced again and again a read needs the last versions alone."""
     stores, task = on_table(table), new_task()
     version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
     events = [Task.FromString(task.SerializeToString())]

@@ -195,10 +195,7 @@ def test_an_operation_of_a_newer_release_is_dropped_with_its_task(head: Head | N
 
 @pytest.mark.parametrize("head", [opened(), claimed(), WITH_NEXT])
 def test_a_dead_letter_for_a_newer_release_leaves_its_turn(head: Head) -> None:
-    """One that this release cannot run leaves its turn as it is, due as the sweeper set it.
-
-    The reason may be a damaged log, the task's format, or the operation.
-    """
+    """One that this release cannot run leaves its turn as it is, due as the sweeper set it."""
     run = operation("run")
     left = DeadLetterDecision.LEAVE
     newer = replace(head, needs=FORMAT + 1)

@@ -14,10 +14,7 @@ LOGS = 500 if LONG else 200
 
 @pytest.mark.timeout(600)
 def test_random_logs_fold_to_what_the_reference_makes_of_them() -> None:
-    """Each legal log folds to the reference's Task, and HEAD agrees with it at every version.
-
-    So does one whose beginning is replaced by a snapshot, after each turn.
-    """
+    """Each legal log folds to the reference's Task, and HEAD agrees with it at every version."""
     tally = check_logs(LOGS)
     assert tally.logs >= LOGS
     assert tally.to_records >= LOGS // 20, tally

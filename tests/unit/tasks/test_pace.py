@@ -11,10 +11,7 @@ from a2a_serverless.tasks.pace import PART_BYTES, Pace, commit_units
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_second_has_more_units(seed: int) -> None:
-    """Commits of any size keep to nine tenths in each second; a larger one is alone in its seconds.
-
-    No commit waits for which the last second has room.
-    """
+    """Commits keep to nine tenths in each second; a larger one is alone in its seconds."""
     draw, pace, now = random.Random(seed), Pace(1000), 0.0  # noqa: S311 - a seeded schedule
     written: list[tuple[float, int]] = []
     for _ in range(300):

@@ -163,10 +163,7 @@ def test_others_do_not_find_the_task(agent_bench: MakeBench) -> None:
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 4, 5])
 def test_a_kill_loses_and_doubles_nothing(agent_bench: MakeBench, after: int) -> None:
-    """A worker dies after each number of events; the task is as without the crash.
-
-    Killed after its last event the turn is over; there is no fifth event to be killed after.
-    """
+    """A worker dies after each number of events; the task is as without the crash."""
     run = agent_bench(Counting).send("hello", kill_after=after)
     assert (run.state, run.text) == ("input_required", "turn 1 of hello")
     assert run.artifacts["numbers"].text == "012"
