@@ -53,6 +53,11 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+def now_s(clock: Clock) -> int:
+    """Return the whole seconds since the epoch."""
+    return clock.now_ms() // 1000
+
+
 class Waker:
     """A wait in the current event loop that any thread can end."""
 

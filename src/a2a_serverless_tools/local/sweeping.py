@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from a2a_serverless import aws
-from a2a_serverless.clock import SystemClock
+from a2a_serverless.clock import SystemClock, now_s
 from a2a_serverless.errors import A2AServerlessError, ConfigurationError
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import EventRecord
@@ -127,8 +127,8 @@ class SweepRounds:
         """
         swept = await self._sweeper.sweep()
         done = _Round(swept, await self._consume())
-        now_s = self._storage.clock.now_ms() // 1000
-        await self._storage.table.forget(before_s=now_s - SPARED_S, limit=MOST_FORGOTTEN)
+        before_s = now_s(self._storage.clock) - SPARED_S
+        await self._storage.table.forget(before_s=before_s, limit=MOST_FORGOTTEN)
         return done
 
     async def forever(self) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from a2a_serverless import aws
+from a2a_serverless.clock import now_s
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.durable import DurableStorage
@@ -150,7 +151,7 @@ async def newest(
         first=layout.act_key(since_ms, "").SK,
         last=before or None,
         newest_first=True,
-        when=[Check("expires_at", ">", storage.clock.now_ms() // 1000)],
+        when=[Check("expires_at", ">", now_s(storage.clock))],
     )
     found = await storage.table.first(limit, wanted, lambda item: item["SK"] != before)
     return [_entry(item) for item in found]
@@ -169,8 +170,8 @@ async def about(storage: DurableStorage, scope: str, task_id: str, *, limit: int
     )
     keys = [key_of(item) for item in await storage.table.first(limit, wanted)]
     loaded = await storage.table.load(keys) if keys else {}
-    now_s = storage.clock.now_ms() // 1000
-    live = [item for item in loaded.values() if item and item.get("expires_at", 0) > now_s]
+    at_s = now_s(storage.clock)
+    live = [item for item in loaded.values() if item and item.get("expires_at", 0) > at_s]
     return sorted(map(_entry, live), key=lambda one: one.key, reverse=True)
 
 

@@ -529,4 +529,4 @@ def test_a_table_that_does_not_exist(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert (said.code, said.out) == (2, "")
     assert "The table nowhere cannot be used: " in said.err
     assert "ResourceNotFoundException" in said.err
-    assert said.err.endswith("; check A2A_TABLE, the region and the credentials.\n")
+    assert said.err.endswith("; check its name (A2A_TABLE), the region and the credentials.\n")

@@ -31,7 +31,12 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Key, Put, _size_of
-from a2a_serverless.stores import create_table, memory_table
+from a2a_serverless.stores import (
+    DynamoDBPushNotificationConfigStore,
+    DynamoDBTaskStore,
+    create_table,
+    memory_table,
+)
 from a2a_serverless.stores.layout import OWN_INDEXES, head_key
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database
@@ -551,3 +556,11 @@ def test_what_an_import_loads() -> None:
         "boto3",
         "sqlite3",
     }
+
+
+@pytest.mark.parametrize("ttl_s", [0, -1])
+def test_a_time_to_live_that_nothing_lives_for(table: MemoryTable, ttl_s: int) -> None:
+    """It is refused where the store is made, before anything is lost by it."""
+    for store in (DynamoDBTaskStore, DynamoDBPushNotificationConfigStore):
+        with pytest.raises(ValueError, match="above 0"):
+            store(table, ttl_s=ttl_s)

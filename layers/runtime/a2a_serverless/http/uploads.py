@@ -10,6 +10,7 @@ from typing import Any, Final
 from a2a.types import Part
 from a2a.utils.errors import UnsupportedOperationError
 
+from a2a_serverless.clock import now_s
 from a2a_serverless.http.context import CallContext, base_url
 from a2a_serverless.http.errors import RequestRefusedError, invalid_params
 from a2a_serverless.settings import Settings
@@ -65,7 +66,7 @@ class Uploads:
             seconds=settings.link_s,
             base_url=base_url(context.request, settings),
         )
-        until_s = self._storage.clock.now_ms() // 1000 + link.seconds
+        until_s = now_s(self._storage.clock) + link.seconds
         upload = await blobs.upload(blob, link)
         part = Part(
             url=upload.url.partition("?")[0],

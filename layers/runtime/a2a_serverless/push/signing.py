@@ -28,7 +28,7 @@ from jwt.algorithms import ECAlgorithm
 
 from a2a_serverless import aws
 from a2a_serverless.cached import Cached
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock, SystemClock, now_s
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KeyStore, PublishedKey
 
@@ -224,13 +224,13 @@ class Signer:
             ConfigurationError: the secret is no key.
         """
         key = await self._key()
-        now_s = self._clock.now_ms() // 1000
+        issued_at = now_s(self._clock)
         claims: dict[str, Any] = {
             "iss": self._issuer,
             "aud": audience,
             "sub": config.task_id,
-            "iat": now_s,
-            "exp": now_s + _TOKEN_LIFETIME_S,
+            "iat": issued_at,
+            "exp": issued_at + _TOKEN_LIFETIME_S,
             "jti": secrets.token_urlsafe(16),
             "event_id": event_id,
             "body_sha256": hashlib.sha256(body).hexdigest(),

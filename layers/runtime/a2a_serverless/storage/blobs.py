@@ -18,7 +18,7 @@ from a2a.types import Part
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as AnyMessage
 
-from a2a_serverless.clock import Clock, completed
+from a2a_serverless.clock import Clock, completed, now_s
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.tasks.blobs import (
     Blob,
@@ -321,7 +321,7 @@ class ServedBlobs(Blobs):
         return Upload(await self._link("PUT", blob, link), headers)
 
     async def _link(self, verb: str, blob: Blob, link: Link) -> str:
-        until = str(self._clock.now_ms() // 1000 + link.seconds)
+        until = str(now_s(self._clock) + link.seconds)
         fixed = {"type": header_type(link.media_type), "name": link.filename, "until": until}
         signature = await asyncio.to_thread(self._signature, verb, blob.key, fixed)
         signed = {**fixed, "signature": signature}
@@ -341,7 +341,7 @@ class ServedBlobs(Blobs):
             self._signature(verb, blob.key, fixed).encode(), given
         ):
             return None
-        left_s = int(fixed["until"]) - self._clock.now_ms() // 1000
+        left_s = int(fixed["until"]) - now_s(self._clock)
         if left_s <= 0:
             return None
         return blob, Link(media_type=fixed["type"], filename=fixed["name"], seconds=left_s)

@@ -206,8 +206,8 @@ class DynamoTable(Table):
             if once:
                 raise UnavailableError(f"No answer from AWS: {aws.error_code(error)}.") from error
             raise ConfigurationError(
-                f"The table {self.name} cannot be used: {str(error).rstrip('.')}; check A2A_TABLE,"
-                " the region and the credentials."
+                f"The table {self.name} cannot be used: {str(error).rstrip('.')}; check its name"
+                " (A2A_TABLE), the region and the credentials."
             ) from error
 
     async def _repeat(self, operation: str, **request: Any) -> Any:

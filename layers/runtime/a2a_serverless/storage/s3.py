@@ -145,8 +145,8 @@ class S3Blobs(Blobs):
 
     def _refused(self, code: str) -> str:
         return (
-            f"The bucket {self._bucket} refuses a request: {code}; check A2A_BLOBS and what the"
-            " role may do."
+            f"The bucket {self._bucket} refuses a request: {code}; check its name (A2A_BLOBS)"
+            " and what the role may do."
         )
 
 

@@ -17,10 +17,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from a2a.server.context import ServerCallContext
+from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 from a2a.utils.errors import InvalidParamsError
 
 from a2a_serverless import aws
-from a2a_serverless.clock import Clock
+from a2a_serverless.clock import Clock, SystemClock, now_s
 from a2a_serverless.storage.dynamodb import DynamoTable, definition_of
 from a2a_serverless.storage.layout import BY_CONTEXT, BY_SCOPE, INDEXES, SHARDS, shard_of
 from a2a_serverless.storage.table import Check, Index, Key, Table
@@ -33,6 +35,9 @@ MAX_ID_BYTES: Final = 900
 """The longest id of a task or of a webhook: it is a part of a key."""
 
 _EXPIRY: Final = "expires_at"
+_NEVER_S: Final = 10**12
+"""Stands behind all times, in seconds since the epoch."""
+
 _BEFORE_EPOCH_NS: Final = 62_135_596_800 * 10**9
 """Protobuf's first time is the beginning of the year 1."""
 _LATEST_NS: Final = 315_537_897_600 * 10**9
@@ -177,14 +182,44 @@ def read_place(place: str) -> tuple[int | None, str]:
 # -- time to live ------------------------------------------------------------------------------
 
 
-def living(now_s: int) -> list[Check]:
-    """Return the checks, of which one is enough, that an item has not expired.
+def living(clock: Clock) -> Check:
+    """Return the check that an item has not expired.
 
-    DynamoDB deletes an expired item late: until then these alone hide it.
+    DynamoDB deletes an expired item late: until then this alone hides it.
     """
-    return [Check(_EXPIRY, "absent"), Check(_EXPIRY, ">", now_s)]
+    return Check(_EXPIRY, ">", now_s(clock))
 
 
-def expiry(now_s: int, ttl_s: int | None) -> dict[str, int]:
-    """Return the attribute by which an item expires; none without a time to live."""
-    return {} if ttl_s is None else {_EXPIRY: now_s + ttl_s}
+class OwnedStore:
+    """Keeps what belongs to owners, for a time, on one table.
+
+    Args:
+        table: the name of a DynamoDB table, or a table.
+        owner_resolver: returns the owner of a call, as for the SDK's stores.
+        ttl_s: the seconds after its last save for which a thing is kept; None: for ever.
+        clock: by default the system's.
+
+    Raises:
+        ValueError: `ttl_s` is not above 0.
+    """
+
+    def __init__(
+        self,
+        table: str | Table,
+        *,
+        owner_resolver: OwnerResolver = resolve_user_scope,
+        ttl_s: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if ttl_s is not None and ttl_s <= 0:
+            raise ValueError(f"ttl_s is a number of seconds above 0, or None; not {ttl_s!r}.")
+        self._clock = clock or SystemClock()
+        self._table = opened(table, self._clock)
+        self._owner_resolver, self._ttl_s = owner_resolver, ttl_s
+
+    def _owner(self, context: ServerCallContext) -> str:
+        return owner_key(self._owner_resolver(context))
+
+    def _expires_at(self, ttls: int = 1) -> int:
+        """Return when something expires that is saved for some times to live."""
+        return _NEVER_S if self._ttl_s is None else now_s(self._clock) + ttls * self._ttl_s

@@ -17,6 +17,7 @@ from a2a.utils.task import (
     encode_list_tasks_cursor,
 )
 
+from a2a_serverless.clock import Clock
 from a2a_serverless.storage.layout import BY_CONTEXT, BY_SCOPE
 from a2a_serverless.storage.table import Check, Range
 from a2a_serverless.stores import layout
@@ -46,44 +47,40 @@ async def page_of(
     """
     size = params.page_size or DEFAULT_LIST_TASKS_PAGE_SIZE
     end = await _end(log, params.page_token, owner)
-    ranges = _ranges(params, owner, log.now_s())
-    left = [
-        replace(one, last=end or None) for one in ranges if not end or str(one.first or "") <= end
-    ]
-    counts, parts = await asyncio.gather(
-        asyncio.gather(*(log.table.count(one) for one in ranges)),
-        asyncio.gather(
-            *(log.table.first(size + 1, one, lambda i: i["status_key"] != end) for one in left)
-        ),
+    ranges = _ranges(params, owner, log.clock)
+    left = [replace(one, last=end) for one in ranges if str(one.first or "") <= end]
+    first = asyncio.gather(
+        *(log.table.first(size + 1, one, lambda item: item["status_key"] != end) for one in left)
     )
+    counted = asyncio.gather(*map(log.table.count, ranges))
+    counts, parts = await asyncio.gather(counted, first)
     merged = heapq.merge(*parts, key=lambda entry: str(entry["status_key"]), reverse=True)
     places = [layout.read_place(entry["status_key"]) for entry in merged][: size + 1]
     cursor = ListTasksCursor(*places[size - 1]) if len(places) > size else None
     # Each once: an index shows a task twice that moves down while its pages are read.
     ids = dict.fromkeys(task_id for _, task_id in places[:size])
     loaded = await log.table.load([layout.head_key(task_id) for task_id in ids])
-    heads = [(task_id, log.live(loaded[layout.head_key(task_id)])) for task_id in ids]
-    found = await asyncio.gather(
-        *(
-            read(task_id, owner, head)
-            for task_id, head in heads
-            if head is not None and head.owner == owner and params.status in (0, head.state)
-        )
+    heads = {task_id: log.live(loaded[layout.head_key(task_id)]) for task_id in ids}
+    reads = (
+        read(task_id, owner, head)
+        for task_id, head in heads.items()
+        if head and head.owner == owner and params.status in (0, head.state)
     )
+    found = await asyncio.gather(*reads)
     return ListTasksResponse(
-        tasks=[task_of(stored.contents) for stored in found if stored is not None],
+        tasks=[task_of(stored.contents) for stored in found if stored],
         total_size=sum(counts),
         page_size=size,
         next_page_token=encode_list_tasks_cursor(cursor) if cursor else "",
     )
 
 
-def _ranges(params: ListTasksRequest, owner: str, now_s: int) -> list[Range]:
+def _ranges(params: ListTasksRequest, owner: str, clock: Clock) -> list[Range]:
     """Return the parts of the index that have all tasks which pass the filters."""
     index, partitions = BY_SCOPE, layout.owner_partitions(owner)
     if params.context_id:
         index, partitions = BY_CONTEXT, [layout.context_partition(owner, params.context_id)]
-    first = ""
+    first = None
     if params.HasField("status_timestamp_after"):
         first = layout.list_place(params.status_timestamp_after.ToNanoseconds(), "")
     in_state = [Check("state", "=", int(params.status))] if params.status else []
@@ -91,8 +88,8 @@ def _ranges(params: ListTasksRequest, owner: str, now_s: int) -> list[Range]:
         Range(
             partition=partition,
             index=index,
-            first=first or None,
-            when=[layout.living(now_s), *in_state],
+            first=first,
+            when=[layout.living(clock), *in_state],
             newest_first=True,
             only=("status_key",),
         )
@@ -101,7 +98,7 @@ def _ranges(params: ListTasksRequest, owner: str, now_s: int) -> list[Range]:
 
 
 async def _end(log: TaskLog, token: str, owner: str) -> str:
-    """Return the place before which a page begins; empty: there is no token.
+    """Return the place before which a page begins; behind all places without a token.
 
     Older tokens of the SDK's name the first task of the page, those of today the last one before.
 
@@ -109,7 +106,7 @@ async def _end(log: TaskLog, token: str, owner: str) -> str:
         InvalidParamsError: there is no such place.
     """
     if not token:
-        return ""
+        return "~"
     cursor = decode_list_tasks_cursor(token)
     if cursor is not None and layout.fits(cursor.task_id):
         return layout.list_place(cursor.timestamp_ns, cursor.task_id)

@@ -15,21 +15,11 @@ from a2a.types import StreamResponse
 from a2a.utils.errors import InternalError
 from google.protobuf.message import DecodeError
 
-from a2a_serverless.clock import Clock
+from a2a_serverless.clock import Clock, now_s
 from a2a_serverless.errors import ConfigurationError, UnavailableError, UnreadableTaskError
 from a2a_serverless.storage.blobs import put_whole, whole
 from a2a_serverless.storage.s3 import S3Blobs
-from a2a_serverless.storage.table import (
-    Item,
-    Key,
-    Put,
-    Range,
-    RefusedError,
-    Table,
-    beginning,
-    holds,
-    key_of,
-)
+from a2a_serverless.storage.table import Item, Key, Put, Range, RefusedError, Table, beginning
 from a2a_serverless.stores import layout
 from a2a_serverless.stores.content import Change, apply, task_of
 from a2a_serverless.tasks.blobs import BlobOwner, blob_at
@@ -53,18 +43,19 @@ class Head:
 
     incarnation: str
     """Random characters that tell the task from an earlier one with the same id."""
-    version: int
+    version: int = 0
     owner: str
-    state: int
-    base: int
+    state: int = 0
+    base: int = 1
     """The version from which on the log has the whole task."""
     log_until: int
     """When the first item of the log from there on expires, in seconds since the epoch."""
-    logged: int
+    logged: int = 0
     """The bytes of the log from there on."""
-    scope_key: str
-    context_key: str
-    status_key: str
+    expires_at: int = 0
+    scope_key: str = ""
+    context_key: str = ""
+    status_key: str = ""
     """The task's place in lists."""
     format: int = FORMAT
 
@@ -75,16 +66,13 @@ class Head:
         Raises:
             UnreadableTaskError: another release or another program has written it.
         """
-        if item.get("format") != FORMAT:
+        odd = [one.name for one in fields(cls) if type(item.get(one.name)).__name__ != one.type]
+        if odd or item["format"] != FORMAT:
             raise UnreadableTaskError(
-                f"The item {item['PK']} has the format {item.get('format')!r} and not {FORMAT}: use"
-                " the release that wrote it, or another table."
+                f"The item {item['PK']} is not as this release writes it (format {FORMAT}, not"
+                f" {item.get('format')!r}; wrong: {', '.join(odd) or 'none'}): use the release that"
+                " wrote it, or another table."
             )
-        for field in fields(cls):
-            if type(item.get(field.name)).__name__ != field.type:
-                raise UnreadableTaskError(
-                    f"The item {item['PK']} is damaged: its {field.name} is none."
-                )
         return cls(**{name: item[name] for name in cls.__slots__})
 
 
@@ -117,7 +105,7 @@ class TaskLog:
     """
 
     def __init__(self, table: Table, bucket: str | None, clock: Clock) -> None:
-        self.table, self._clock = table, clock
+        self.table, self.clock = table, clock
         self._blobs = None if bucket is None else S3Blobs(bucket, clock)
 
     def live(self, item: Item | None) -> Head | None:
@@ -126,12 +114,8 @@ class TaskLog:
         Raises:
             UnreadableTaskError: as `Head.of`.
         """
-        is_live = item is not None and holds(item, [layout.living(self.now_s())])
-        return Head.of(item) if item is not None and is_live else None
-
-    def now_s(self) -> int:
-        """Return the seconds since the epoch."""
-        return self._clock.now_ms() // 1000
+        head = Head.of(item) if item else None
+        return head if head and head.expires_at > now_s(self.clock) else None
 
     async def head(self, task_id: str) -> Head | None:
         """Return the HEAD of a task as of now; None: there is none, or it has expired."""
@@ -139,8 +123,7 @@ class TaskLog:
 
     async def item(self, task_id: str) -> Item | None:
         """Return the item of a task's HEAD, also of one that has expired; None: there is none."""
-        fits = layout.fits(task_id)
-        return await self.table.get(layout.head_key(task_id)) if fits else None
+        return await self.table.get(layout.head_key(task_id)) if layout.fits(task_id) else None
 
     async def contents(self, task_id: str, head: Head) -> list[bytes] | None:
         """Return the contents of a task as of a HEAD; None: items of its log are gone."""
@@ -169,7 +152,7 @@ class TaskLog:
         return events
 
     async def written(
-        self, task_id: str, head: Head, change: Change, event: int, expires: Mapping[str, int]
+        self, task_id: str, head: Head, change: Change, event: int, expires_at: int
     ) -> list[Put]:
         """Return the items of a change: the one to commit, and those to store before."""
         key = Key(layout.partition_of(task_id), layout.log_sort(head.incarnation, head.version))
@@ -180,7 +163,7 @@ class TaskLog:
             "event": event,
             "count": change.length,
             "cuts": len(change.body),
-            **expires,
+            "expires_at": expires_at,
         }
         whole_body = change.body + json.dumps(change.cuts, separators=(",", ":")).encode()
         if len(whole_body) <= _LARGEST_BODY:
@@ -193,15 +176,15 @@ class TaskLog:
         parts: list[Put] = []
         for start in range(0, len(whole_body), _LARGEST_BODY):
             sort = f"{key.SK}#{mark}#{len(parts):06d}"
-            body = whole_body[start : start + _LARGEST_BODY]
-            parts.append(Put(item={**key._replace(SK=sort)._asdict(), "body": body, **expires}))
+            part = {"body": whole_body[start : start + _LARGEST_BODY], "expires_at": expires_at}
+            parts.append(Put(item=key._replace(SK=sort)._asdict() | part))
         return [Put(item=item | {"mark": mark}), *parts]
 
     async def delete(self, task_id: str, head: Head) -> None:
         """Delete the log of a task whose HEAD is deleted."""
         start = f"LOG#{head.incarnation}#"
         log = beginning(layout.partition_of(task_id), start, only=("PK", "SK"))
-        await self.table.delete([key_of(item) for item in await self.table.all(log)])
+        await self.table.delete([Key(**item) for item in await self.table.all(log)])
         if self._blobs is not None:
             await self._blobs.delete(_blob_owner(task_id, head.incarnation))
 

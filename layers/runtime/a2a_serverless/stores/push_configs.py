@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from a2a.server.context import ServerCallContext
-from a2a.server.owner_resolver import OwnerResolver, resolve_user_scope
 from a2a.server.tasks.push_notification_config_store import (
     PushNotificationConfigStore,
     normalize_push_notification_config,
 )
 from a2a.types import TaskPushNotificationConfig
 
-from a2a_serverless.clock import Clock, SystemClock
-from a2a_serverless.storage.table import Item, Key, Put, Table, beginning, key_of
+from a2a_serverless.storage.table import Item, Key, Put, beginning, key_of
 from a2a_serverless.stores import layout
 from a2a_serverless.stores.log import sdk_errors
 
 
-class DynamoDBPushNotificationConfigStore(PushNotificationConfigStore):
+class DynamoDBPushNotificationConfigStore(layout.OwnedStore, PushNotificationConfigStore):
     """Keeps the webhooks of tasks.
 
     A webhook belongs to the owner that set it: another owner's with the same id is another one.
@@ -28,18 +26,6 @@ class DynamoDBPushNotificationConfigStore(PushNotificationConfigStore):
         ttl_s: the seconds after which a webhook expires that was not set again; None: never.
         clock: by default the system's.
     """
-
-    def __init__(
-        self,
-        table: str | Table,
-        *,
-        owner_resolver: OwnerResolver = resolve_user_scope,
-        ttl_s: int | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self._clock = clock or SystemClock()
-        self._table = layout.opened(table, self._clock)
-        self._owner_resolver, self._ttl_s = owner_resolver, ttl_s
 
     async def set_info(
         self,
@@ -60,7 +46,7 @@ class DynamoDBPushNotificationConfigStore(PushNotificationConfigStore):
         item: Item = {
             **Key(layout.partition_of(task_id), sort)._asdict(),
             "config": config.SerializeToString(),
-            **layout.expiry(self._clock.now_ms() // 1000, self._ttl_s),
+            "expires_at": self._expires_at(),
         }
         with sdk_errors():
             await self._table.write(Put(item=item))
@@ -108,8 +94,5 @@ class DynamoDBPushNotificationConfigStore(PushNotificationConfigStore):
     async def _items(self, task_id: str, owner: str) -> list[Item]:
         if not layout.fits(task_id):
             return []
-        sort, live = layout.config_sort(owner), [layout.living(self._clock.now_ms() // 1000)]
+        sort, live = layout.config_sort(owner), [layout.living(self._clock)]
         return await self._table.all(beginning(layout.partition_of(task_id), sort, when=live))
-
-    def _owner(self, context: ServerCallContext) -> str:
-        return layout.owner_key(self._owner_resolver(context))

@@ -16,7 +16,7 @@ from a2a.server.tasks.task_store import TaskStore
 from a2a.types import ListTasksRequest, ListTasksResponse, Task, TaskState
 from a2a.utils.proto_utils import to_stream_response
 
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock, now_s
 from a2a_serverless.errors import ConditionFailedError, UnreadableTaskError
 from a2a_serverless.storage.table import NEW, Check, Delete, Put, Range, Table, When, are
 from a2a_serverless.stores import layout
@@ -35,8 +35,6 @@ read costs no more than that, and what is stored for it no more than a share of 
 
 _LOG_TTLS: Final = 2
 """The times to live that an item of the log has: HEADs that are saved later need it, too."""
-_NEVER_S: Final = 10**12
-"""Stands behind all times, in seconds since the epoch."""
 
 _CACHE_BYTES: Final = 32_000_000
 """What a process keeps of the tasks that it saved or read last."""
@@ -45,7 +43,7 @@ _KNOWN_BYTES: Final = 800
 _CONTENT_BYTES: Final = 50
 
 
-class DynamoDBTaskStore(VersionedTaskStore):
+class DynamoDBTaskStore(layout.OwnedStore, VersionedTaskStore):
     """Keeps tasks as the SDK's `VersionedDatabaseTaskStore` does, in DynamoDB.
 
     A save is one transaction, which writes what has changed, and is refused if another one was
@@ -70,10 +68,8 @@ class DynamoDBTaskStore(VersionedTaskStore):
         bucket: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        clock = clock or SystemClock()
-        self._table = layout.opened(table, clock)
-        self._log = TaskLog(self._table, bucket, clock)
-        self._owner_resolver, self._ttl_s = owner_resolver, ttl_s
+        super().__init__(table, owner_resolver=owner_resolver, ttl_s=ttl_s, clock=clock)
+        self._log = TaskLog(self._table, bucket, self._clock)
         self._known: OrderedDict[str, Stored] = OrderedDict()
         self._known_bytes = 0
 
@@ -139,9 +135,7 @@ class DynamoDBTaskStore(VersionedTaskStore):
         """
         with sdk_errors():
             stored = await self._stored(task_id, self._owner(context), None)
-            if stored is None:
-                return None
-            return StoredTask(task_of(stored.contents), TaskVersion(stored.head.version))
+            return stored and StoredTask(task_of(stored.contents), TaskVersion(stored.head.version))
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """Return one page of the caller's tasks, newest status first.
@@ -170,7 +164,7 @@ class DynamoDBTaskStore(VersionedTaskStore):
                 return
             key, same = layout.head_key(task_id), are(incarnation=head.incarnation)
             # Expired, but there until its log is deleted: else nothing would name what is left.
-            expired = {**key._asdict(), **asdict(head), **layout.expiry(0, 0)}
+            expired = key._asdict() | asdict(replace(head, expires_at=0))
             if await self._table.did(Put(item=expired, when=same)):
                 await self._log.delete(task_id, head)
                 await self._table.did(Delete(key=key, when=same))
@@ -245,23 +239,21 @@ class DynamoDBTaskStore(VersionedTaskStore):
         Raises:
             ConcurrentTaskModificationError: another one was stored before.
         """
-        now_s, contents = self._log.now_s(), contents_of(task)
+        contents = contents_of(task)
         # The server's event of a new turn is the task itself, which the log has already.
         is_whole = isinstance(event, Task) and event == task
-        sent = None if event is None or is_whole else to_stream_response(event)
-        event_bytes = b"" if sent is None else sent.SerializeToString()
-        head, change = self._next(before, task, contents, event_bytes, owner)
-        expires = layout.expiry(now_s, self._ttl_s and _LOG_TTLS * self._ttl_s)
-        length = WHOLE_TASK if is_whole else len(event_bytes)
-        entry, *parts = await self._log.written(task.id, head, change, length, expires)
+        sent = b"" if event is None or is_whole else to_stream_response(event).SerializeToString()
+        head, change = self._next(before, task, contents, sent, owner)
+        length = WHOLE_TASK if is_whole else len(sent)
+        expires_at = self._expires_at(_LOG_TTLS)
+        entry, *parts = await self._log.written(task.id, head, change, length, expires_at)
         for part in parts:
             await self._table.write(part)
-        key = layout.head_key(task.id)
-        item = {**key._asdict(), **asdict(head), **layout.expiry(now_s, self._ttl_s)}
-        is_same: When = [[NEW, Check("expires_at", "<=", now_s)]]
+        item = layout.head_key(task.id)._asdict() | asdict(head)
+        is_same: When = [[NEW, Check("expires_at", "<=", now_s(self._clock))]]
         if before is not None:
             same = are(incarnation=before.head.incarnation, version=before.head.version)
-            is_same = [*same, layout.living(now_s)]
+            is_same = [*same, layout.living(self._clock)]
         try:
             await self._table.write(Put(item=item, when=is_same), entry)
         except ConditionFailedError as error:
@@ -275,38 +267,30 @@ class DynamoDBTaskStore(VersionedTaskStore):
         self, before: Stored | None, task: Task, contents: Sequence[bytes], event: bytes, owner: str
     ) -> tuple[Head, Change]:
         """Return the HEAD of the next version, and what it changes."""
-        stamp = task.status.timestamp
-        at_ns = stamp.ToNanoseconds() if task.status.HasField("timestamp") else None
-        old = before.head if before else None
-        until, entry_until = self._until(1), self._until(_LOG_TTLS)
-        change = change_of(before.contents if before else (), contents, event)
-        head = Head(
-            incarnation=old.incarnation if old else new_incarnation(),
-            version=old.version + 1 if old else 1,
-            owner=owner,
-            state=int(task.status.state),
-            base=old.base if old else 1,
-            log_until=min(entry_until, old.log_until if old else entry_until),
-            logged=(old.logged if old else 0) + _ENTRY_BYTES + len(change.body),
+        status = task.status
+        at_ns = status.timestamp.ToNanoseconds() if status.HasField("timestamp") else None
+        log_until = self._expires_at(_LOG_TTLS)
+        none = Head(owner=owner, incarnation=new_incarnation(), log_until=log_until)
+        old, stored = before or (none, ())
+        change = change_of(stored, contents, event)
+        head = replace(
+            old,
+            version=old.version + 1,
+            state=int(status.state),
+            log_until=min(log_until, old.log_until),
+            logged=old.logged + _ENTRY_BYTES + len(change.body),
+            expires_at=self._expires_at(),
             scope_key=layout.owner_partition(owner, task.id),
             context_key=layout.context_partition(owner, task.context_id),
             status_key=layout.list_place(at_ns, layout.check_id(task.id, "task")),
         )
         # Another replica, or this one before it was set anew, may have had a shorter time to live.
-        is_kept = until <= head.log_until
+        is_kept = head.expires_at <= head.log_until
         if is_kept and head.logged <= _SPREAD * size_of(contents) + _SLACK_BYTES:
             return head, change
         change = change_of((), contents, event)
         logged = _ENTRY_BYTES + len(change.body)
-        anew = replace(head, base=head.version, log_until=entry_until, logged=logged)
-        return anew, change
-
-    def _until(self, ttls: int) -> int:
-        """Return when something expires that is kept for some times to live."""
-        return _NEVER_S if self._ttl_s is None else self._log.now_s() + ttls * self._ttl_s
-
-    def _owner(self, context: ServerCallContext) -> str:
-        return layout.owner_key(self._owner_resolver(context))
+        return replace(head, base=head.version, log_until=log_until, logged=logged), change
 
 
 def _taken_by(stored: Stored) -> int:
