@@ -10,12 +10,11 @@ from typing import Final
 
 import httpx
 
-from tests.live.findings import Check, Figures, NotPossibleError, require
+from tests.live.findings import Figures, NotPossibleError, require
 from tests.live.functions import Workshop
-from tests.live.releases import versions_of
 from tests.live.subject import VERSION, Subject, ordered, state
 from tests.support.a2a_calls import JSONRPC, REST, Agent
-from tests.support.issuers import AUDIENCE, Issuer, running_issuer
+from tests.support.issuers import Issuer, running_issuer
 
 ENDPOINTS: Final = ("ApiFunction", "StreamFunction")
 TAKEN_S: Final = 60.0
@@ -43,31 +42,6 @@ def handler(event, context):
 Headers = Mapping[str, str]
 Take = Callable[[str], Awaitable[None]]
 """Has the deployment take what a value of Auth says."""
-
-
-def movable(subject: Subject) -> None:
-    """Require a stack whose clients show keys, and that may be changed.
-
-    Raises:
-        NotPossibleError: it is not.
-    """
-    _, stack = subject.changeable("it changes who may call, and the keys")
-    if stack.parameters["Auth"] != "api-key":
-        raise NotPossibleError("needs a stack with Auth=api-key")
-
-
-async def by_variables(subject: Subject) -> Figures:
-    """Move as `move` does, by the variables of the functions that clients call."""
-    async with issuer_for(subject) as issuer:
-        await name_tokens(subject, issuer)
-        functions = [await versions_of(subject, function) for function in ENDPOINTS]
-
-        async def take(auth: str) -> None:
-            oidc = {"A2A_OIDC_ISSUER": issuer.url, "A2A_OIDC_AUDIENCE": AUDIENCE}
-            for each in functions:
-                await each.take(A2A_AUTH=auth, **oidc)
-
-        return await move(subject, issuer, take)
 
 
 async def move(subject: Subject, issuer: Issuer, take: Take) -> Figures:
@@ -191,14 +165,3 @@ async def issuer_for(subject: Subject) -> AsyncIterator[Issuer]:
     keys = f"{issuer.url}/keys"
     await subject.until("the issuer", lambda: subject.answers(keys), within_s=TAKEN_S, every_s=1)
     yield issuer
-
-
-CHECKS = (
-    Check(
-        "auth-move",
-        "a client keeps its tasks from its key over both to tokens",
-        by_variables,
-        movable,
-        seconds=60,
-    ),
-)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from tests.live import (
     bill,
-    callers,
     deployments,
-    fifo,
     files,
     gateway,
     messages,
@@ -26,10 +24,8 @@ CHECKS = (
     *turns.CHECKS,
     *webhooks.CHECKS,
     *permissions.CHECKS,
-    *fifo.CHECKS,
     *gateway.CHECKS,
     *releases.CHECKS,
     *deployments.CHECKS,
-    *callers.CHECKS,
     *bill.CHECKS,
 )

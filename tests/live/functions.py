@@ -1,4 +1,4 @@
-"""Small things of the program's own in the account: queues, and functions that write to them."""
+"""Small things of the program's own in the account: queues, and functions with a URL."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Workshop:
         self._subject = subject
         self._account = account
 
-    async def queue(self, purpose: str, **attributes: str) -> str:
-        """Make a queue and return its URL; one that is FIFO has the purpose's name and `.fifo`."""
+    async def queue(self, purpose: str) -> str:
+        """Make a queue and return its URL."""
         name = self._subject.name(purpose)
 
         async def undo() -> None:
@@ -48,7 +48,7 @@ class Workshop:
             await self._account.call("sqs", "delete_queue", QueueUrl=found["QueueUrl"])
 
         self._subject.made.note("queue", name, undo)
-        answer = await self._make("sqs", "create_queue", QueueName=name, Attributes=attributes)
+        answer = await self._make("sqs", "create_queue", QueueName=name)
         return str(answer["QueueUrl"])
 
     async def arn(self, queue_url: str) -> str:
@@ -93,28 +93,6 @@ class Workshop:
         )
         return name
 
-    async def feed(self, function: str, queue_arn: str) -> None:
-        """Have a queue invoke a function, message by message; return when it does."""
-        answer = await self._once_known(
-            "create_event_source_mapping",
-            FunctionName=function,
-            EventSourceArn=queue_arn,
-            BatchSize=1,
-        )
-        identity = answer["UUID"]
-
-        async def undo() -> None:
-            await self._account.call("lambda", "delete_event_source_mapping", UUID=identity)
-
-        # Noted after it is made, as it has no name before; without its function it does nothing.
-        self._subject.made.note("event source mapping", identity, undo)
-
-        async def look() -> bool | None:
-            found = await self._account.call("lambda", "get_event_source_mapping", UUID=identity)
-            return found["State"] == "Enabled" or None
-
-        await self._subject.until(f"the source of {function}", look, within_s=180, every_s=2)
-
     async def public_url(self, function: str) -> str:
         """Give a function a URL that everybody may call; it goes with the function."""
         for action, extra in (
@@ -153,17 +131,6 @@ class Workshop:
                 ReceiptHandle=message["ReceiptHandle"],
             )
         return [json.loads(message["Body"]) for message in messages]
-
-    async def send(self, queue_url: str, body: str, group: str) -> None:
-        """Send a message to a FIFO queue."""
-        await self._account.call(
-            "sqs",
-            "send_message",
-            QueueUrl=queue_url,
-            MessageBody=body,
-            MessageGroupId=group,
-            MessageDeduplicationId=body,
-        )
 
     async def _role(self, name: str, allow: Mapping[str, list[str]]) -> str:
         async def undo_role() -> None:

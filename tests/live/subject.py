@@ -55,8 +55,6 @@ class Subject:
     stack: Stack | None = None
     consent: Consent = field(default_factory=Consent)
     clock: Clock = field(default_factory=SystemClock)
-    transport: httpx.AsyncBaseTransport | None = None
-    """In place of the network, for tests."""
     settle: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
     """What leads requests to the version that has just been put behind an alias: on AWS nothing."""
     slack: float = 1
@@ -211,9 +209,7 @@ class Subject:
 
     async def answers(self, url: str) -> bool | None:
         """Return True if a URL beside the address is answered well, else None."""
-        async with httpx.AsyncClient(
-            transport=self.transport, timeout=TIMEOUT_S * self.slack
-        ) as client:
+        async with httpx.AsyncClient(timeout=TIMEOUT_S * self.slack) as client:
             try:
                 return (await client.get(url)).is_success or None
             except httpx.HTTPError:
@@ -224,7 +220,6 @@ class Subject:
             base_url=self.base,
             headers=headers,
             timeout=TIMEOUT_S * self.slack,
-            transport=self.transport,
             event_hooks={"response": [self._count]},
             limits=httpx.Limits(max_connections=200),
         )
