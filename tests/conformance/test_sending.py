@@ -82,12 +82,6 @@ async def test_an_unknown_task_takes_no_message(agent: ServedAgent) -> None:
     assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
 
-async def test_the_server_makes_unique_ids(agent: ServedAgent) -> None:
-    """3.4.2: every new task gets one, whatever is repeated in the message."""
-    first, second = await agent.send("go"), await agent.send("go")
-    assert first.task["id"] != second.task["id"]
-
-
 async def test_a_context_alone_opens_a_task_in_it(agent: ServedAgent) -> None:
     """3.4.1, 3.4.3: the client's context is kept, and a new task is made in it."""
     first = await agent.send("go", contextId="ours", messageId="m-1")
@@ -106,24 +100,6 @@ async def test_history_length(agent: ServedAgent, asked: int | None, kept: int |
     assert (None if history is None else len(history)) == kept
     if history:
         assert history[-1]["parts"] == [{"text": "go"}]
-
-
-async def test_a_repeated_message_in_its_context(
-    agent: ServedAgent, worker: ScriptedWorker
-) -> None:
-    """3.3.1: by messageId in a context the client named, a repetition is recognised."""
-    first = await agent.send("go", contextId="ours")
-    second = await agent.send("go", contextId="ours")
-    assert first.task == second.task
-    assert len(worker.started) == 1
-
-
-async def test_a_paused_task_takes_messages(agent: ServedAgent) -> None:
-    """3.3.3: the answer to a question opens the task's next turn."""
-    asked = await agent.send("ask")
-    again = await agent.send("ask", taskId=asked.task["id"], messageId="m-2")
-    told = await agent.send("go", taskId=asked.task["id"], messageId="m-3")
-    assert (again.state, told.state) == ("INPUT_REQUIRED", "COMPLETED")
 
 
 async def test_a_turn_reaches_the_agent_whole(agent: ServedAgent, worker: ScriptedWorker) -> None:

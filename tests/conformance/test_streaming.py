@@ -101,12 +101,6 @@ class TestSending:
         """3.1.2: the same errors as SendMessage, as an answer and not as a stream."""
         assert (await agent.call(SEND, params)).reason == reason
 
-    async def test_a_finished_task(self, agent: ServedAgent) -> None:
-        """3.1.1, 3.1.2: a message to a finished task is UnsupportedOperationError."""
-        done = await agent.send("go")
-        answer = await agent.call(SEND, said("go", taskId=done.task["id"], messageId="m-2"))
-        assert answer.reason == "UNSUPPORTED_OPERATION"
-
 
 class TestSubscribing:
     async def test_it_begins_with_the_task_as_it_is(

@@ -145,7 +145,8 @@ async def test_a_cancel_that_is_forced_late_is_counted_once(
 
     monkeypatch.setattr(type(backends.storage), "commit", slower)
     with counted() as seen:
-        await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
+        tail = await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
+    assert tail.head.state == TaskState.TASK_STATE_CANCELED
     assert seen.values("ForcedCancels") == [1.0]
 
 
@@ -159,7 +160,8 @@ async def test_a_cancel_that_cannot_be_sent_is_counted(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(backends.operations, "send", broken)
     with counted() as seen:
-        await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
+        tail = await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
+    assert tail.head.state == TaskState.TASK_STATE_CANCELED
     assert seen.values("SendFailures") == [1.0]
 
 

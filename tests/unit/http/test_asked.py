@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -105,25 +104,6 @@ async def test_a_blocking_send_returns_with_the_question_and_with_the_end(
     assert [part["metadata"] for part in parts] == [{"questionId": "account"}] * 2
     done = (await send(client, message("b", task["id"], message_id="n"))).json()["task"]
     assert done["status"]["state"] == "TASK_STATE_COMPLETED"
-    assert payer.ran == ["plan", "pay b"]
-
-
-async def test_a_stream_ends_with_the_question_and_another_goes_on(
-    client: httpx.AsyncClient, payer: Payer
-) -> None:
-    """The stream of the answer begins with the task and ends with its end."""
-
-    async def stream(body: dict[str, Any]) -> list[dict[str, Any]]:
-        headers = {"A2A-Version": "1.0"}
-        answer = await client.post("/message:stream", json=body, headers=headers)
-        lines = answer.text.splitlines()
-        return [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
-
-    first = await stream(message("pay"))
-    status = first[-1]["statusUpdate"]["status"]
-    assert status["state"] == "TASK_STATE_INPUT_REQUIRED"
-    last = await stream(message("b", first[0]["task"]["id"], message_id="n"))
-    assert last[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
     assert payer.ran == ["plan", "pay b"]
 
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.fold import Cursor
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import Agent, message
+from tests.support.a2a_calls import message
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.stream_calls import all_events, chunks, kinds, open_stream, payload
 
@@ -90,21 +90,6 @@ class TestSubscriptions:
         async with asyncio.timeout(10):
             resumed = await all_events(app, binding, "SubscribeToTask", {"id": task_id}, headers)
         assert [event.id for event in resumed] == [event.id for event in events[place:]]
-
-    async def test_a_foreign_id_gets_todays_task(
-        self, app: FastAPI, binding: str, agent: Agent, worker: ScriptedWorker
-    ) -> None:
-        """An id of another task or incarnation counts for nothing."""
-        done = await agent.send("go")
-        events = await all_events(
-            app,
-            binding,
-            "SubscribeToTask",
-            {"id": done.task["id"]},
-            {"Last-Event-ID": "2.0.abcdef"},
-        )
-        assert kinds(events) == ["task"]
-        assert payload(events[0])["task"] == done.task
 
 
 async def test_a_stream_ends_before_its_function_does(

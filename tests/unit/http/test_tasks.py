@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-from a2a.types import TaskState
 from fastapi import FastAPI
 
-from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
-from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.contract import Storage
 from tests.support.a2a_calls import Agent, message
 from tests.support.asgi_streams import live
 from tests.support.scripted_worker import ScriptedWorker
@@ -60,23 +54,6 @@ class TestCancel:
         assert answer.state == "CANCELED"
         assert await due_tasks(backends.storage, 2**50) == []
 
-    async def test_a_queue_that_fails_does_not_stop_it(
-        self,
-        agent_with: Callable[..., Agent],
-        backends: Backends,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """A cancel whose operation cannot be sent is done at the deadline."""
-
-        async def refuse(*_: Any, **__: Any) -> None:
-            raise UnavailableError
-
-        monkeypatch.setattr(backends.operations, "send", refuse)
-        agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
-        sent = await agent.send("go", configuration=IMMEDIATELY)
-        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
-        assert answer.state == "CANCELED"
-
     async def test_a_task_that_is_made_again_is_not_canceled(
         self,
         agent_with: Callable[..., Agent],
@@ -99,38 +76,3 @@ class TestCancel:
         answer = await agent.call("CancelTask", {"id": task_id})
         assert answer.reason == "TASK_NOT_FOUND"
         assert (await agent.call("GetTask", {"id": task_id})).state == "SUBMITTED"
-
-    async def test_writers_in_between_are_rebased_over(
-        self,
-        agent_with: Callable[..., Agent],
-        backends: Backends,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """A commit that slips in before the forced end does not prevent it."""
-        agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
-        sent = await agent.send("go", configuration=IMMEDIATELY)
-        original = DurableStorage.commit
-        losses = iter(range(3))
-
-        async def race(self: DurableStorage, head: Head, commit: Commit) -> Head:
-            if next(losses, None) is not None:
-                raise ConcurrencyError(current_version=head.version + 1)
-            return await original(self, head, commit)
-
-        monkeypatch.setattr(DurableStorage, "commit", race)
-        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
-        assert answer.state == "CANCELED"
-
-    async def test_a_task_that_ends_by_itself_stays_as_it_is(
-        self, agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Success is not guaranteed: a task that completes meanwhile is returned completed."""
-        sent = await agent.send("go", configuration=IMMEDIATELY)
-
-        async def complete(*_: Any, **__: Any) -> None:
-            state = TaskState.TASK_STATE_COMPLETED
-            await Storage(backends.storage).update_task(sent.task["id"], state)
-
-        monkeypatch.setattr(backends.operations, "send", complete)
-        answer = await agent.call("CancelTask", {"id": sent.task["id"]})
-        assert answer.state == "COMPLETED"
