@@ -23,7 +23,7 @@ from tests.support.required import ROOT, python_of
 EXAMPLE: Final = "examples.stock_server"
 HEADERS: Final = {"A2A-Version": "1.0"}
 ENDED: Final = "TASK_STATE_COMPLETED"
-WITHIN_S: Final = 60
+WITHIN_S: Final = 180
 
 
 @contextmanager
