@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 from zoneinfo import ZoneInfo
 
-import httpx
 import pytest
 from a2a.types import Artifact, Part, TaskState
 from playwright.sync_api import Browser, CDPSession, ConsoleMessage, expect
@@ -24,7 +23,6 @@ from a2a_serverless.tasks.identity import Scope
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, violations, visiting
 from tests.support.messages import request
-from tests.unit.push.receivers import Receiver, Request, status
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
 
@@ -205,28 +203,6 @@ def test_a_list_out_of_sight_asks_for_nothing(visit: Visit) -> None:
 # -- what is shown -----------------------------------------------------------------------------
 
 
-def test_a_killed_attempt_is_shown_as_such(visit: Visit, site: Site) -> None:
-    """In sentences that name both workers."""
-    seeds.killed(site.scribe, "killed")
-    visit.task(site, "killed", "timeline")
-    story = visit.page.locator("#live > .story")
-    expect(story).to_contain_text(f"attempt 1 on {seeds.WORKER}: lost; versions ")
-    expect(story).to_contain_text("waited at most 1 min 2 s for its message to come again")
-    expect(story).to_contain_text(f"attempt 2 on {seeds.NEXT_WORKER}")
-    expect(visit.page.locator(".fact-worker")).to_contain_text(seeds.NEXT_WORKER)
-
-
-def test_a_turn_that_sleeps_is_shown_as_such(visit: Visit, site: Site) -> None:
-    """Beside its state, and in sentences with what is recorded."""
-    seeds.asleep(site.scribe, "asleep")
-    visit.task(site, "asleep", "timeline")
-    expect(visit.page.locator(".fact-worker")).to_contain_text("asleep until ")
-    expect(visit.page.locator(".fact-due")).to_contain_text("), the end of its sleep")
-    expect(visit.page.locator(".story .gave-back")).to_contain_text(": asleep until ")
-    visit.page.click("#view-steps")
-    expect(visit.page.locator(".steps tbody tr")).to_contain_text(["plan", "ctx.sleep"])
-
-
 def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: Site) -> None:
     """The dot of its end has the colour of a failure; a page that follows a task stands still."""
     colour = "getComputedStyle(document.querySelector('{}'), '::before').backgroundColor"
@@ -254,55 +230,6 @@ def test_a_failed_task_has_no_green_mark_and_nothing_pulses(visit: Visit, site: 
         "(() => { const e = document.createElement('p'); e.className = 'alert bad';"
         " document.body.append(e); return getComputedStyle(e).color; })()"
     )
-
-
-def test_a_failing_webhook_is_shown_with_its_next_try(visit: Visit, site: Site) -> None:
-    """How often it has failed and since when, the last answer; its URL's path and token are not."""
-    seeds.failing_webhook(site.scribe, "webhook")
-    visit.task(site, "webhook", "timeline")
-    fact = visit.page.locator(".facts .bad")
-    expect(fact).to_contain_text("https://crm.example.com (id crm): told 1 up to version 1")
-    expect(fact).to_contain_text("6 attempts failed since")
-    expect(fact).to_contain_text("last answer status 503")
-    expect(fact).to_contain_text(re.compile(r"next try at .*\(in 1 h\)"))
-    assert "new-orders" not in visit.page.content()
-    assert "secret" not in visit.page.content()
-
-
-def test_a_failed_webhook_is_shown_with_its_waits(browser: Browser, telling_site: Site) -> None:
-    """While it fails and after it: each answer, and each wait as a length of time."""
-    answers = iter((503, 503))
-
-    def answered(_: Request) -> bytes:
-        return status(next(answers, 200), Retry_After="2")
-
-    with Receiver(answered) as receiver, visiting(browser, telling_site) as visit:
-        task_id = paused_task(visit.url, receiver.url())
-        visit.go(f"/find?id={task_id}")
-        visit.page.click("text=Timeline")
-        attempts = visit.page.locator("#live > .story > li", has_text="deliveries to").locator(
-            ".story li"
-        )
-        expect(attempts.first).to_contain_text("attempt 1: status 503, waits 2.0 s")
-        facts = visit.page.locator(".facts .bad")
-        expect(facts).to_contain_text("last answer status 503")
-        expect(facts).to_contain_text("next try")
-        expect(attempts).to_have_count(3, timeout=20_000)
-        expect(attempts.last).to_contain_text("attempt 3: told, status 200")
-        expect(visit.page.locator(".facts")).to_contain_text("last answer status 200")
-        assert visit.said == []
-
-
-def paused_task(url: str, hook: str) -> str:
-    """The id of a task that asks its client, who has a webhook for that."""
-    body = {
-        "message": {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": "ask"}]},
-        "configuration": {"taskPushNotificationConfig": {"id": "crm", "url": hook}},
-    }
-    answer = httpx.post(
-        f"{url}/message:send", json=body, headers={"A2A-Version": "1.0"}, trust_env=False
-    )
-    return str(answer.json()["task"]["id"])
 
 
 def test_artifacts_are_rendered(visit: Visit, site: Site) -> None:

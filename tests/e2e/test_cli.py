@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import signal
 import socket
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
@@ -13,9 +14,13 @@ import pytest
 from a2a.client import A2AClientError
 
 from a2a_serverless import __version__
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.sqlite import SqliteTable
 from tests.e2e.clients import client_at, stream
 from tests.e2e.commands import STOP_S, environment, run, running
 from tests.e2e.conftest import AGENT, CARD
+from tests.support.messages import request
 
 NOWHERE = {
     "AWS_DEFAULT_REGION": "us-east-1",
@@ -340,3 +345,29 @@ def test_no_card_falls_back_to_no_other(agent: str, tmp_path: Path) -> None:
         card = httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False).json()
         assert "card made of its class and docstring, as there is no agent_card.json" in api.said()
     assert card["name"] == ("Said" if agent == "named" else "Mine")
+
+
+def test_sweep_finds_nothing_to_do_on_a_fresh_file(tmp_path: Path) -> None:
+    """`sweep --once` ends by itself and says what it did."""
+    swept = run("sweep", "--once", env=environment(A2A_TABLE=f"file:{tmp_path}/tasks.db"))
+    assert swept.returncode == 0, swept.stderr
+    repairs = ("sent", "passed", "given up", "canceled", "failed", "requeued", "parked", "skipped")
+    assert swept.stdout == ", ".join(f"{name} 0" for name in (*repairs, "dead letters")) + "\n"
+
+
+async def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    """`task ID | head` ends without a traceback, also where nothing was read."""
+    with closing(SqliteTable(tmp_path / "tasks.db", INDEXES)) as table:
+        head = (await DurableStorage(table).open_task("context", request())).head
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(  # noqa: ASYNC221 - nothing else runs here
+        [sys.executable, "-m", "a2a_serverless_tools.cli", "task", head.task_id],
+        env=environment(A2A_TABLE=f"file:{tmp_path}/tasks.db"),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr.count(b"\n")) == (141, 1), ended.stderr

@@ -5,10 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -167,28 +166,6 @@ def new_clock() -> ManualClock:
 def create_table(client: Any, name: str = TABLE) -> None:
     """The table of a deployment; without stream and expiry, which no test of storage reads."""
     client.create_table(TableName=name, **table_definition(stream=False))
-
-
-def drop_index(client: Any, table: str, index: str) -> None:
-    """Take an index from a table; return then."""
-    client.update_table(
-        TableName=table, GlobalSecondaryIndexUpdates=[{"Delete": {"IndexName": index}}]
-    )
-    _wait(lambda: index not in _indexes(client, table), f"{table} without {index}")
-
-
-def _indexes(client: Any, table: str) -> dict[str, str]:
-    """The status of each index of a table, by name."""
-    described = client.describe_table(TableName=table)["Table"]
-    indexes = described.get("GlobalSecondaryIndexes", [])
-    return {one["IndexName"]: one["IndexStatus"] for one in indexes}
-
-
-def _wait(condition: Callable[[], bool], what: str, within_s: float = 60.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not {what} within {within_s:.0f} s"
-        time.sleep(0.05)
 
 
 def emulator_client(emulator: Emulator, **config: Any) -> Any:

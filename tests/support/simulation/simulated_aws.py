@@ -81,17 +81,6 @@ async def served_s3(scope: Scope, receive: Receive, send: Send) -> None:
     await Response(body, status, headers)(scope, receive, send)
 
 
-@contextmanager
-def one_step() -> Iterator[None]:
-    """Let no other thread make a request during the block.
-
-    A transaction that fails replaces its table by a copy: an older object of the table, such as an
-    iterator of its stream, then belongs to a table that gets no more writes.
-    """
-    with _lock:
-        yield
-
-
 _lock = threading.RLock()
 
 

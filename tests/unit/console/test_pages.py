@@ -32,7 +32,6 @@ from a2a_serverless_tools.operate.acts import Acts
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.lines import LogLine
 from a2a_serverless_tools.operate.logs import Logs
-from a2a_serverless_tools.operate.prices import WRITE_UNIT
 from a2a_serverless_tools.operate.timeline import InLine
 from a2a_serverless_tools.operate.view import _what_holds as what_holds
 from tests.support.clocks import ManualClock
@@ -83,29 +82,6 @@ async def test_an_ended_task_is_not_asked_about_for_ever(
     assert await every() == ["700ms"]
     clock.advance(200)
     assert await every() == []
-
-
-async def test_webhooks_tell_of_refusals(storage: DurableStorage, person: Person) -> None:
-    """Facts and timeline show a webhook's refusals and that its client has to set it again."""
-    head = (await storage.open_task("c", request(), task_id="t")).head
-    for name, refusals in (("gone", 10), ("picky", 3), ("fine", 0)):
-        hook = TaskPushNotificationConfig(
-            task_id="t", id=name, url=f"https://{name}.example/?key=secret"
-        )
-        push = await storage.webhooks.put(hook)
-        told = push.settled((head.version, LAST), "status 200", 1, is_told=True)
-        await storage.webhooks.move(push, replace(told, refusals=refusals))
-    await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
-    answer = await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")
-    shown = [(bad, said.partition(", last")[0]) for bad, said in facts_of(answer.text, "webhook")]
-    own = "given up after 10 refusals of its own; redeliver it, or its client sets it again"
-    assert shown == [
-        (False, "https://fine.example (id fine): told 1 up to version 1, owed 1"),
-        (True, f"https://gone.example (id gone): told 1 up to version 1, owed 1, {own}"),
-        (True, "https://picky.example (id picky): told 1 up to version 1, owed 1, has refused 3"),
-    ]
-    assert "secret" not in answer.text
-    assert "hx-trigger" not in answer.text  # nothing of it is tried again: the page is at rest
 
 
 async def test_a_notification_that_was_given_up_is_no_success(
@@ -349,21 +325,6 @@ async def test_a_list_shows_what_waits(
     assert await storage.change(runs, partial(releasing, end=end))
     clock.advance(5)
     assert (await notes())["runs"] == ["no worker for 5 s"]
-
-
-async def test_a_task_has_its_costs(storage: DurableStorage, person: Person) -> None:
-    """So far: a sum, its parts with what they were counted from, what is missing, each version."""
-    await storage.open_task("c", request(), task_id="t")
-    await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
-    (shown,) = await Inspector(storage, Settings(), place="memory").timelines("t")
-    text = (await person.get(f"/_console/task/{ANN.digest}/t?view=cost")).text
-    assert f"<td>{shown.units} write units</td>" in text
-    assert f"${shown.units * WRITE_UNIT:.7f}" in text
-    cost = Inspector(storage, Settings(), place="memory").cost(shown)
-    assert f'<p class="big">${cost.least:.7f} at AWS' in text
-    assert "Not counted: reads and streams of clients; renewed leases" in text
-    rows = re.findall(r'<tr><th scope="row">(\d+)</th>.*?(\d+)</td></tr>', text)
-    assert rows == [(str(one.version), str(one.units)) for one in reversed(shown.commits)]
 
 
 async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage) -> None:
