@@ -88,9 +88,10 @@ clients: $(VENV)/.stamp $(CLIENTS) ## every client does all that it can: docs/un
 	$(BIN)/python -m tests.foreign.matrix
 
 .PHONY: busy
-busy: $(VENV)/.stamp ## the suite twice in a row, beside four processes that keep the cores busy
+busy: $(VENV)/.stamp ## the suite in two orders at random, beside four processes that keep the cores busy
 	@for each in 1 2 3 4; do while :; do :; done & others="$$others $$!"; done; \
-		trap "kill $$others" EXIT; $(MAKE) test && $(MAKE) test
+		trap "kill $$others" EXIT; for each in 1 2; do \
+		$(MAKE) test PYTEST_ARGS="$(PYTEST_ARGS) --order $$RANDOM" || exit 1; done
 
 # Two regions of the partition aws, and one of each other partition.
 REGIONS := us-east-1 eu-central-1 us-gov-west-1 cn-north-1

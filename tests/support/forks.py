@@ -36,10 +36,17 @@ _fork = multiprocessing.get_context("fork")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `-n`, which pytest leaves to plugins of its own kind."""
-    parser.getgroup("processes")._addoption(
+    """Add `-n`, which pytest leaves to plugins of its own kind, and `--order`."""
+    group = parser.getgroup("processes")
+    group._addoption(
         "-n", dest="processes", type=int, default=1, metavar="N", help="test in N processes"
     )
+    group.addoption("--order", default="", metavar="SEED", help="hand out files in another order")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Name the order, with which a failure can be seen again."""
+    return f"order: {config.option.order}" if config.option.order else None
 
 
 def shared_folder(config: pytest.Config, factory: pytest.TempPathFactory) -> Path:
@@ -66,7 +73,10 @@ def handed_over(config: pytest.Config, name: str) -> list[Any]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files in the order in which they are handed out."""
     if config.option.processes > 1:
-        items.sort(key=lambda item: (not _shares(item), zlib.crc32(_block(item).encode())))
+        seed = config.option.order
+        items.sort(
+            key=lambda item: (not _shares(item), zlib.crc32(f"{seed}{_block(item)}".encode()))
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
