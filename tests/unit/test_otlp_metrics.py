@@ -56,6 +56,7 @@ def counted_by(collecting: Collector, monkeypatch: pytest.MonkeyPatch, **variabl
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", "OTEL_SDK_DISABLED": "true"}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", "OTEL_METRICS_EXPORTER": "none"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", "AWS_LAMBDA_FUNCTION_NAME": "worker"}, False),
     ],
 )
 def test_the_standard_variables_decide(
@@ -63,19 +64,11 @@ def test_the_standard_variables_decide(
     sends: bool,  # noqa: FBT001 - a case
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A process sends where OpenTelemetry's variables name a collector, and metrics are not off."""
+    """They name a collector, and metrics are not off; a function, which is frozen, sends none."""
+    monkeypatch.setattr(observability, "_lines", lambda _: [])
     with collector() as collecting:
         assert counted_by(collecting, monkeypatch, **variables) is sends
         assert (collecting.asked > 0) is sends
-
-
-def test_a_function_sends_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Lambda function, which is frozen between two exports, keeps to its lines."""
-    with collector() as collecting:
-        monkeypatch.setattr(observability, "_lines", lambda _: [])
-        is_function = {"AWS_LAMBDA_FUNCTION_NAME": "worker"}
-        own = {"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", **is_function}
-        assert not counted_by(collecting, monkeypatch, **own)
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,9 @@ async def test_a_rotation_needs_no_restart(secrets: Any, calls: Calls, clock: Ma
     clock.advance(MAX_AGE_S)
     assert await who(keys, KEY) == "UnknownKey"
     assert await who(keys, OTHER) == "default"
+    secrets.put_secret_value(SecretId="keys", SecretString="{}")
+    clock.advance(MAX_AGE_S)
+    assert await who(keys, OTHER) == "UnknownKey"
 
 
 async def test_keys_are_read_by_time_whoever_asks(calls: Calls, clock: ManualClock) -> None:
@@ -223,34 +226,25 @@ async def test_a_broken_secret_locks_nobody_out(
     assert await who(keys, OTHER) == "default"
 
 
-async def test_an_empty_secret_lets_in_nobody(secrets: Any, clock: ManualClock) -> None:
-    """After all keys are taken out of the secret, every key is refused."""
-    keys = stored_keys(clock)
-    secrets.put_secret_value(SecretId="keys", SecretString="{}")
-    clock.advance(MAX_AGE_S)
-    assert await who(keys, KEY) == "UnknownKey"
-
-
-@pytest.mark.usefixtures("secrets")
-def test_a_secret_that_cannot_be_read_stops_the_start(clock: ManualClock) -> None:
-    """An unreadable secret stops the start with a sentence that names it and AWS's reason."""
-    with pytest.raises(ConfigurationError, match=r"nowhere cannot be read: ResourceNotFound\w+\.$"):
-        stored_keys(clock, "nowhere")
-
-
-def test_a_secret_without_text_stops_the_start(secrets: Any, clock: ManualClock) -> None:
-    """A secret of bytes stops the start with an error that names it."""
-    secrets.create_secret(Name="bytes", SecretBinary=b"\x00")
-    with pytest.raises(ConfigurationError, match="bytes has no text"):
-        stored_keys(clock, "bytes")
-
-
-@pytest.mark.parametrize("broken", ["{", json.dumps({"default": "short"}), KEY])
-def test_a_broken_secret_stops_the_start(secrets: Any, clock: ManualClock, broken: str) -> None:
-    """A secret that holds no usable keys stops the start; the sentence shows no key."""
-    secrets.put_secret_value(SecretId="keys", SecretString=broken)
-    with pytest.raises(ConfigurationError, match=r"^The API keys.+\.$") as caught:
-        stored_keys(clock)
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ({}, r"keys-2 cannot be read: ResourceNotFound\w+\.$"),
+        ({"SecretBinary": b"\x00"}, "keys-2 has no text"),
+        ({"SecretString": "{"}, r"^The API keys.+\.$"),
+        ({"SecretString": json.dumps({"default": "short"})}, r"^The API keys.+\.$"),
+        ({"SecretString": KEY}, r"^The API keys.+\.$"),
+    ],
+    ids=["none", "bytes", "no JSON", "a short key", "no name"],
+)
+def test_a_secret_without_keys_stops_the_start(
+    secrets: Any, clock: ManualClock, content: dict[str, Any], complaint: str
+) -> None:
+    """One sentence says why, and shows no key."""
+    if content:
+        secrets.create_secret(Name="keys-2", **content)
+    with pytest.raises(ConfigurationError, match=complaint) as caught:
+        stored_keys(clock, "keys-2")
     assert KEY not in str(caught.value)
 
 
