@@ -2,7 +2,7 @@
 
     FAULTS_AWS=7:0.2                  seed and rate: a fifth of the requests meets a fault
     FAULTS_AWS_MET=/path/of/a/folder  of records: for each process a file, a line for each fault
-    FAULTS_AWS_ATTEMPTS=1             how often the runtime sends one request, beside boto3's own
+    FAULTS_AWS_BUDGET_S=0             how long the runtime sends one request again, beside boto3's
                                       two repetitions, so that "no answer" comes out of it as well
 
 DynamoDB and SQS are met alike, reads and writes, receives, deletes and visibilities.
@@ -31,7 +31,7 @@ from tests.support.faulty import apply_and_drop, refuse
 
 DAY: Final = "FAULTS_AWS"
 MET: Final = "FAULTS_AWS_MET"
-ATTEMPTS: Final = "FAULTS_AWS_ATTEMPTS"
+BUDGET_S: Final = "FAULTS_AWS_BUDGET_S"
 
 Fault = Callable[[Any], AWSResponse | None]
 
@@ -113,8 +113,8 @@ def arm(process: str, variables: Mapping[str, str]) -> None:
             return made
 
         mock.patch.object(aws, "client", client).start()
-    if attempts := variables.get(ATTEMPTS):
-        mock.patch.object(aws, "ATTEMPTS", int(attempts)).start()
+    if budget_s := variables.get(BUDGET_S):
+        mock.patch.object(aws, "BUDGET_S", float(budget_s)).start()
 
 
 def begin(process: str, variables: Mapping[str, str]) -> None:

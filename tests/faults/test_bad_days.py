@@ -53,7 +53,7 @@ def settings(records: Path) -> dict[str, str]:
     return {
         bad_days.DAY: "11:0.15",
         bad_days.MET: str(records),
-        bad_days.ATTEMPTS: "1",
+        bad_days.BUDGET_S: "0",
         "A2A_VISIBILITY_S": "3",
         "A2A_MAX_ATTEMPTS": "20",
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -134,27 +133,33 @@ async def test_repeat_sends_the_same_again() -> None:
     assert sent == [{"token": "t"}] * 4
 
 
-async def test_repeat_is_bounded() -> None:
-    """Without an answer the end is UnavailableError: after so many attempts, or so long."""
-    sent: list[float] = []
-
-    def throttled() -> None:
-        sent.append(time.monotonic())
-        raise error("ThrottlingException")
-
-    with pytest.raises(UnavailableError):
-        await aws.repeat(throttled, clock=ManualClock())
-    assert len(sent) == aws.ATTEMPTS
+@pytest.mark.parametrize("boto_s", [0.04, 1.4], ids=["botocore 1.44", "botocore 1.43"])
+async def test_repeat_is_as_patient_with_each_botocore(boto_s: float) -> None:
+    """A fault of up to 15 s is waited out, whether boto3's own repetitions take 0.04 s or 1.4 s."""
     clock = ManualClock()
+    began = clock.monotonic()
 
-    def slow() -> None:
-        clock.advance(aws.BUDGET_S / 2)
-        throttled()
+    def fails() -> None:
+        clock.advance(boto_s)
+        raise error("InternalServerError", status=500)
 
-    sent.clear()
     with pytest.raises(UnavailableError):
-        await aws.repeat(slow, clock=clock)
-    assert len(sent) <= 3
+        await aws.repeat(fails, clock=clock)
+    longest_pause_s = 2
+    assert aws.BUDGET_S <= clock.monotonic() - began <= aws.BUDGET_S + longest_pause_s + boto_s
+
+
+async def test_a_budget_of_0_is_one_call() -> None:
+    """A read that has a substitute is not repeated."""
+    sent = []
+
+    def fails() -> None:
+        sent.append(True)
+        raise error("InternalServerError", status=500)
+
+    with pytest.raises(UnavailableError):
+        await aws.repeat(fails, clock=ManualClock(), budget_s=0)
+    assert len(sent) == 1
 
 
 async def test_repeat_tells_a_loss() -> None:

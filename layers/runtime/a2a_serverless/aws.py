@@ -29,9 +29,6 @@ from a2a_serverless.errors import ConditionFailedError, ConfigurationError, Unav
 THREADS: Final = 64
 """The most calls to one service at the same time."""
 
-ATTEMPTS: Final = 12
-"""Sends of one request before `repeat` gives up."""
-
 BUDGET_S: Final = 15.0
 """Seconds after which `repeat` does not send a request again."""
 
@@ -106,7 +103,8 @@ def forget_clients() -> None:
 async def call(method: Callable[..., Any], /, **kwargs: Any) -> Any:
     """Run a client's method in a thread and return its answer.
 
-    boto3 itself repeats a throttled or unanswered request twice, with the same request token.
+    boto3 itself repeats a throttled or unanswered request twice, with the same request token. Its
+    pauses depend on its version and its service: together 1.4 s or 0.04 s for an error of DynamoDB.
 
     Raises:
         ClientError, BotoCoreError: as boto3 raises them; `kind_of` returns their meaning.
@@ -134,25 +132,29 @@ async def repeat(
     /,
     *,
     clock: Clock | None = None,
-    attempts: int = 0,
+    budget_s: float | None = None,
     **kwargs: Any,
 ) -> Any:
     """Run `call` again with jittered back-off while its error is of the kind `repeat`.
 
     Use it only for requests that may be sent twice: reads, writes with a request token, and writes
     with a condition. If such a condition fails, the caller has to find out whether the item was
-    changed by its own earlier request whose answer was lost. `attempts`: at most; 0: `ATTEMPTS`.
+    changed by its own earlier request whose answer was lost.
+
+    Time alone ends it, so that its patience is the same with every version of boto3. `budget_s`:
+    seconds after which it does not call again, by default `BUDGET_S`; 0: it calls once.
 
     Raises:
         ConditionFailedError: the error is of the kind `lost`. Its items are those that the answer
             has, in DynamoDB's form.
-        UnavailableError: no answer within `attempts` and `BUDGET_S`; the request may have been
-            applied.
+        UnavailableError: no answer within `budget_s`; the request may have been applied.
         ClientError, BotoCoreError: the error is of the kind `fatal`.
     """
     clock = clock or SystemClock()
-    deadline, attempts = clock.monotonic() + BUDGET_S, attempts or ATTEMPTS
-    for attempt in range(1, attempts + 1):
+    deadline = clock.monotonic() + (BUDGET_S if budget_s is None else budget_s)
+    attempt = 0
+    while True:
+        attempt += 1
         try:
             return await call(method, **kwargs)
         except ERRORS as error:
@@ -161,11 +163,10 @@ async def repeat(
                 raise ConditionFailedError(_failed_items(error)) from error
             if kind != "repeat":
                 raise
-            if attempt == attempts or clock.monotonic() >= deadline:
+            if clock.monotonic() >= deadline:
                 msg = f"No answer from AWS after {attempt} attempts: {error}"
                 raise UnavailableError(msg) from error
         await clock.sleep(pause_s(attempt))
-    raise AssertionError  # the loop returns or raises
 
 
 def kind_of(error: Exception) -> ErrorKind:

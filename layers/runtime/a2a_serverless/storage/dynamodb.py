@@ -197,9 +197,9 @@ class DynamoTable(Table):
         return await self._send(operation, TableName=self.name, **request)
 
     async def _send(self, operation: str, *, once: bool = False, **request: Any) -> Any:
-        attempts = {"attempts": 1} if once else {}
+        budget = {"budget_s": 0} if once else {}
         try:
-            return await self._repeat(operation, **attempts, **request)
+            return await self._repeat(operation, **budget, **request)
         except aws.ERRORS as error:
             if aws.codes_of(error) & _REFUSED:
                 raise self._refused(error, request.get("IndexName", "")) from error
