@@ -183,10 +183,7 @@ async def carried_out(acts: Acts, plan: Plan) -> None:
 async def test_an_act_that_is_cut_off_is_done_by_the_next(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, act: Act, *, is_applied: bool
 ) -> None:
-    """Whichever of its requests is its last: nothing is lost or doubled; the journal has both.
-
-    The entry of the act that was cut off has no end. The last one has a write without an answer.
-    """
+    """Whichever of its requests is its last: nothing is lost or doubled; the journal has both."""
     kills = 0
     for at in range(40):
         name = f"{act}-{is_applied}-{at}"
@@ -308,10 +305,7 @@ async def test_a_retry_has_its_own_copy_of_the_files(desk: Desk) -> None:
 async def test_a_retry_without_its_file_is_refused(
     desk: Desk, *, is_elsewhere: bool, why: str
 ) -> None:
-    """A sentence says so, in the journal too, and there is no task.
-
-    Where this process knows no place of files, it says which setting names it.
-    """
+    """A sentence says so, in the journal too, and there is no task."""
     blobs = desk.storage.table.blobs = MemoryBlobs(desk.clock)
     said = request("go")
     said.message.parts.append(Part(raw=b"x" * 40_000))
@@ -393,10 +387,7 @@ async def test_a_worker_that_runs_writes_nothing_more(desk: Desk, act: Act) -> N
 async def test_a_cancel_of_many_leaves_those_that_end_meanwhile(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that ended after the preview is skipped; one that ends during the cancel keeps its end.
-
-    The journal says how it ended.
-    """
+    """One that ended after the preview is skipped; one that ends in the cancel keeps its end."""
     for task_id in ("before", "during", "open"):
         await desk.open(task_id)
     plan = await desk.canceling.plan("cancel", desk.owner)
@@ -430,10 +421,7 @@ async def test_a_cancel_of_many_leaves_those_that_end_meanwhile(
 
 @pytest.mark.parametrize("act", ACTS)
 async def test_two_operators_who_do_the_same_do_it_once(desk: Desk, act: Act) -> None:
-    """At the same time, on a crowd that both have seen; neither reads that something has failed.
-
-    Each entry of the journal has an end.
-    """
+    """At the same time, on a crowd that both have seen; neither reads that something has failed."""
     heads = [await desk.for_act(act, f"t-{number}") for number in range(6)]
     acts = desk.canceling if act == "cancel" else desk.acts
     other = Acts(acts._inspector, by="kim")
@@ -662,10 +650,7 @@ async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
 async def test_what_cannot_be_acted_on_hides_nothing(
     desk: Desk, act: Act, values: dict[str, Any]
 ) -> None:
-    """The others of a crowd are acted on; a sentence is about that one, and it stays as it is.
-
-    Each act on a task of a newer release is refused before anything is written, also the journal.
-    """
+    """The others of a crowd are acted on; a sentence is about that one, and it stays as it is."""
     heads = [await desk.for_act(act, name) for name in ("fine", "odd")]
     key = head_key(heads[1].scope, "odd")
     await desk.storage.table.write(Update(key=key, values=values))

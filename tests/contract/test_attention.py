@@ -174,11 +174,7 @@ class World:
 async def test_the_index_says_what_every_head_says(
     storage: DurableStorage, clock: ManualClock, seed: int
 ) -> None:
-    """After each write, by a writer with an old HEAD too, lists are those of a scan of all tasks.
-
-    Writers claim, give back, sleep, leave, wake, send again, end, fail, delete, give up
-    notifications and redeliver them.
-    """
+    """After each write, also with an old HEAD, lists are those of a scan of all tasks."""
     world = World(storage, clock, seed)
     for number in range(STEPS):
         await world.step()

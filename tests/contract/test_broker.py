@@ -101,10 +101,7 @@ async def test_a_delay_holds_its_own_task_alone(queues: TableQueues | SqsQueues)
 
 @with_deduplication
 async def test_the_same_send_of_a_turn_counts_once(queues: TableQueues | SqsQueues) -> None:
-    """A repeated send is dropped, also after the first was done.
-
-    A new copy number is another send, and so is a cancel of the same turn.
-    """
+    """A repeated send is dropped, also after the first was done."""
     broker = queues.broker()
     async with consuming(broker) as consumer:
         await broker.run_task(params())

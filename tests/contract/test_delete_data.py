@@ -307,10 +307,7 @@ def dies_at(database: Database, number: int) -> Callable[[], None]:
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("limit", [2, 1000])
 async def test_a_deletion_that_dies_anywhere_is_finished(moto: Database, limit: int) -> None:
-    """If a process dies before any request of a deletion, the next one deletes all that is left.
-
-    It is so in steps of a part of a task, and in one step of all.
-    """
+    """If a process dies before any request of a deletion, the next one deletes all that is left."""
     number, is_whole = 0, False
     while not is_whole:
         number += 1

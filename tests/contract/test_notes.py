@@ -107,11 +107,7 @@ async def test_starts_that_are_spared_belong_to_their_turn(storage: DurableStora
 
 
 async def test_only_the_owner_releases(storage: DurableStorage) -> None:
-    """Only the attempt that owns the open turn can release it.
-
-    A release fails for an attempt that was taken over, for an unclaimed turn, for an ended task and
-    for a later task with the same id.
-    """
+    """Only the attempt that owns the open turn can release it."""
     first = await opened(storage, task_id="reused")
     assert not await storage.change(first, partial(releasing, end=END))
     one = await claimed(storage, first)

@@ -86,10 +86,7 @@ async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -
 
 
 async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
-    """It stands where it stood, without a share, and its next copy is another one.
-
-    A claim in between is not overlooked.
-    """
+    """It stands where it stood, without a share, and its next copy is another one."""
     first = await left(storage)
     requeued = await storage.requeue(first)
     assert requeued is not None

@@ -181,10 +181,7 @@ async def test_a_deleted_configuration_is_gone(storage: DurableStorage) -> None:
 
 
 async def test_refusals_count_for_a_url(storage: DurableStorage) -> None:
-    """A move stores them, a message with the configuration keeps them, a put begins anew.
-
-    They are added up over the configurations of a task that have one URL.
-    """
+    """A move stores them, a message with the configuration keeps them, a put begins anew."""
     task_id = await paused(storage)
     for config_id, url in (("a", URL), ("b", URL), ("c", "https://other.example/")):
         push = await storage.webhooks.put(config(task_id, config_id, url))
@@ -456,10 +453,7 @@ async def test_a_turn_keeps_where_its_webhook_stands_by_then(
 async def test_a_task_takes_its_configurations_along(
     storage: DurableStorage, clock: ManualClock, ends: str
 ) -> None:
-    """The configurations of a deleted or expired task are neither found nor written.
-
-    A later task with the same id has none of them.
-    """
+    """The configurations of a deleted or expired task are neither found nor written."""
     opened = await storage.open_task(
         "ctx", request(), task_id="again", ttl_s=HOUR, push=config(config_id="inline")
     )

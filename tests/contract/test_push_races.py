@@ -263,10 +263,7 @@ class InTurns(MemoryTable):
 
 
 async def test_a_worker_wins_against_any_number_of_puts() -> None:
-    """Its commits are tried again at once, and puts that have lost wait: both get on.
-
-    The most that a commit loses in a row is far below the tries that it has.
-    """
+    """Its commits are tried again at once, and puts that have lost wait: both get on."""
     clock = SystemClock()
     storage = DurableStorage(InTurns(INDEXES), scope=new_scope(), clock=clock)
     head = (await storage.open_task("ctx", request())).head

@@ -206,10 +206,7 @@ async def test_a_page_ends_before_it_reads_too_much(
 async def test_a_page_ends_with_what_fits_into_an_answer(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """A page ends with the last task that fits, and its token leads to the next.
-
-    A task that alone fits into no answer raises an error that says so.
-    """
+    """A page ends with the last task that fits, and its token leads to the next."""
     made = await fill(storage, clock, 5)
     query = ListTasksQuery()
     first = await list_tasks(storage, query, fitting=at_most(2))
@@ -267,10 +264,7 @@ async def test_a_task_that_moves_on_under_a_listing_is_in_the_state_asked_for(
     history_length: int | None,
     commits: int,
 ) -> None:
-    """A list by state shows a task that has moved on as the list saw it, or leaves it out.
-
-    A list by the new state then finds the task.
-    """
+    """A list by state shows a task that has moved on as the list saw it, or leaves it out."""
     task_id = await seen_and_then_completed(storage, monkeypatch, commits)
     query = ListTasksQuery(status=WORKING, history_length=history_length)
     listed = (await Storage(storage).list_tasks(query)).tasks

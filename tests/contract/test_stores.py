@@ -388,10 +388,7 @@ def seconds(at: datetime) -> Timestamp:
     ],
 )
 async def test_a_list(stores: Stores, query: dict[str, Any], expected: str) -> None:
-    """Newest status first, then by id; without a time last. Page by page it is the same.
-
-    The total counts all that pass, on each page, and a page has what was asked for.
-    """
+    """Newest status first, then by id; without a time last. Page by page it is the same."""
     me, _ = await fill(stores)
     whole = await stores.tasks.list(ListTasksRequest(**query), me)
     assert "".join(task.id[-1] for task in whole.tasks) == expected

@@ -82,10 +82,7 @@ async def test_every_table_keeps_the_contract(backend: Table, check: Requirement
 async def test_moto_keeps_the_contract_but_for_what_it_allows(
     check: Requirement, clock: ManualClock
 ) -> None:
-    """The checks pass on moto, which a machine without emulators has, but for what it is told of.
-
-    A check that passes there one day is no longer listed.
-    """
+    """The checks pass on moto, which needs no emulator, but for what it is told of."""
     allowed = pytest.raises(AssertionError) if check in LENIENT else nullcontext()
     with moto_database() as moto, allowed:
         await check(moto.opened(clock=clock))

@@ -326,10 +326,7 @@ async def test_a_turn_without_an_ending(run: Run) -> None:
 
 
 async def test_an_exception_before_the_ending(run: Run, backends: Backends) -> None:
-    """The turn is started over, without what the failed attempt had emitted or stored.
-
-    Also where that attempt's artifacts are committed already.
-    """
+    """The turn is started over, without what the failed attempt had emitted or stored."""
     starts = []
 
     async def handle(ctx: TaskContext) -> None:
@@ -413,11 +410,7 @@ async def test_the_state_of_a_context_goes_from_task_to_task(run: Run) -> None:
 
 
 async def test_two_tasks_update_the_state_at_the_same_time(backends: Backends) -> None:
-    """If two tasks read the state before either writes, the refused one starts over.
-
-    The ending is refused, even if artifacts were committed before it; the next attempt reads the
-    newer state.
-    """
+    """If two tasks read the state before either writes, the refused one starts over."""
     both_have_read = asyncio.Barrier(2)
     read: list[int] = []
 
@@ -464,10 +457,7 @@ async def test_updates_without_a_load_do_not_overwrite_each_other(backends: Back
 
 
 async def test_an_update_that_never_gets_through_fails_its_task(backends: Backends) -> None:
-    """Behind the last start the task fails: an update that is lost is never lost silently.
-
-    A conflict over the state uses up no attempt, as often as an interruption may happen.
-    """
+    """Behind the last start the task fails: an update that is lost is never lost silently."""
     starts = MOST_INTERRUPTIONS + 3
 
     async def handle(ctx: TaskContext) -> None:
@@ -487,10 +477,7 @@ async def test_an_update_that_never_gets_through_fails_its_task(backends: Backen
 
 
 async def test_a_cancel(backends: Backends) -> None:
-    """A waiting worker gets CancelledError; one that looks at `is_cancelled` may just return.
-
-    The state of the context stays as it was.
-    """
+    """A waiting worker gets CancelledError; one that looks at `is_cancelled` may just return."""
     left: list[bool] = []
     for looks in (False, True):
         started = asyncio.Event()

@@ -208,10 +208,7 @@ def test_a_variable_that_an_agent_misses_is_named(
 async def test_a_deployed_agent_that_cannot_be_loaded_fails_its_tasks(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tasks of an agent that cannot be loaded fail after their attempts.
-
-    The reason is in the log, and nothing else is written to the task.
-    """
+    """The tasks of an agent that cannot be loaded fail after their attempts."""
     bench = Bench(deployed_agent("broken.py:agent", folder=folder), retry_base_s=0)
     head = await bench.send()
     assert [await bench.work() for _ in range(3)] == [False, False, True]

@@ -202,10 +202,7 @@ async def test_an_answer_to_a_turn_that_is_left_holds_no_worker(
     conversations: str,
     in_line: bool,  # noqa: FBT001 - a case
 ) -> None:
-    """Its delivery ends while the turn sleeps, or waits for a share; it runs when that has ended.
-
-    The turn that has ended sends a copy of it: no sweep is needed, and no time passes.
-    """
+    """Its delivery ends while the turn sleeps or waits for a share; it runs behind that."""
     clock, agent = PacedClock(), Agent(sleeping)
     bench = Bench(agent, clock=clock, conversations=conversations)
     task = await bench.send("go")

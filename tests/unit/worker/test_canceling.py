@@ -106,10 +106,7 @@ async def test_an_agent_may_cancel_in_its_own_words() -> None:
 
 
 async def test_an_agent_that_emits_hears_a_cancel_at_its_next_commit() -> None:
-    """The mark on HEAD refuses the commit; its writer reads it, and the watch has not looked yet.
-
-    What the agent has emitted until then is kept.
-    """
+    """The mark on HEAD refuses the commit; its writer reads it before the watch has looked."""
     clock = PacedClock()
     stopped_at: list[float] = []
 

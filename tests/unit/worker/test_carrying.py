@@ -85,10 +85,7 @@ async def test_every_attempt_sees_the_turns_value() -> None:
 
 
 async def test_each_turn_has_its_own_value() -> None:
-    """A follow-up brings its own; one without a value finds nothing of the turn before it.
-
-    Nor does the worker, in whose own context the deliveries run here.
-    """
+    """A follow-up brings its own; one without a value finds nothing of the turn before it."""
     agent = Noting(ask)
     bench = bench_of(agent)
     task = await bench.send(caller=caller("r1"))

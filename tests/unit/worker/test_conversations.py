@@ -272,10 +272,7 @@ async def test_a_deleted_conversation_leaves_no_line() -> None:
 
 
 async def test_a_turn_that_does_not_run_keeps_the_conversation_for_an_hour() -> None:
-    """A turn that waits for its model keeps its place for that long; then it joins the line again.
-
-    Its answer comes behind those that have overtaken it.
-    """
+    """A turn that waits for its model keeps its place for that long; then it joins again."""
     talk = Talk()
     late, second = [await talk.send(word) for word in ("later", "two")]
     await talk.work_off()
@@ -435,10 +432,7 @@ async def test_a_backlog_of_one_conversation_waits_for_the_conversation() -> Non
 async def test_a_worker_tells_that_its_api_is_set_otherwise(
     caplog: pytest.LogCaptureFixture, *, is_serial: bool
 ) -> None:
-    """Its turns run at once all the same; a message that came before the worker is no sign.
-
-    A turn that has to start again, as the other one has changed the conversation, tells again.
-    """
+    """Its turns run at once all the same; a message that came before the worker is no sign."""
     talk = Talk()
     talk.storage.is_serial = is_serial
     await talk.send("one")

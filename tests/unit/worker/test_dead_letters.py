@@ -95,11 +95,7 @@ def stack() -> Stack:
 async def test_the_task_of_a_dead_letter_fails(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A used-up turn's dead letter fails the task with a fixed sentence.
-
-    The sentence has the correlation id of the log line. The claim of the attempt that never came
-    back does not protect the task.
-    """
+    """A used-up turn's dead letter fails the task with a fixed sentence."""
     head = await stack.used_up()
     assert await stack.dead_letters.handle(body(head)) == "failed"
     assert (await stack.head(head)).state == TaskState.TASK_STATE_FAILED

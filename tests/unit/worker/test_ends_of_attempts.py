@@ -202,11 +202,7 @@ async def end_of(agent: AgentExecutor, **settings: Any) -> AttemptEnd:
 async def test_an_end_has_the_authors_innermost_line(
     execute: Any, function: str, message: str
 ) -> None:
-    """File relative to the agent's folder, line and function; and the text if it is kept.
-
-    Whether the error comes from a function, a library, a thread or a group of tasks. The text is
-    one line without hidden characters, and an error without a text has none.
-    """
+    """File relative to the agent's folder, line and function; and the text if it is kept."""
     found = await end_of(Agent(execute), keep_error_texts=True)
     assert re.fullmatch(rf"{FILE}, line \d+, in {function}", found.place)
     assert found.message.startswith(message)
@@ -454,10 +450,7 @@ async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(
 async def test_an_unforeseen_error_releases_the_turn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unforeseen error releases the turn by its name, before the delivery goes back.
-
-    The line of the log has the stored correlation id.
-    """
+    """An unforeseen error releases the turn by its name, before the delivery goes back."""
     bench = Bench(Agent(fail), max_attempts=2)
     task = await bench.send()
     released_at_nack: list[bool] = []

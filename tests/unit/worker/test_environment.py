@@ -261,10 +261,7 @@ def test_variables_of_a_file(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("form", ["{}\n", "\ufeff{}\r\nOTHER=x\r\n"])
 def test_values_of_a_file(tmp_path: Path, line: str, value: str, form: str) -> None:
-    """Outside of quotes ` #` begins a comment, in them a value may have lines; `$` means nothing.
-
-    A mark of byte order and CR are no part of it.
-    """
+    """Outside of quotes ` #` begins a comment, in them a value may have lines; `$` is itself."""
     (tmp_path / ".env").write_text(form.format(line), encoding="utf-8", newline="")
     environment: dict[str, str] = {}
     dotenv.read(tmp_path, environment)

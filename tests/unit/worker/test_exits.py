@@ -75,10 +75,7 @@ PLACES = [in_itself, in_a_task, in_gather, in_a_group, in_a_grandchild, in_silen
 async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
     place: Place, call: Exits, caught: Any
 ) -> None:
-    """The turn is tried again, and a turn of another task beside it is not touched.
-
-    An agent that goes on after an exit, because it was a task's, says nothing more.
-    """
+    """The turn is tried again, and a turn of another task beside it is not touched."""
     healthy = asyncio.Event()
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:

@@ -98,10 +98,7 @@ def test_an_event_of_another_source_is_refused(source: Source, event: dict[str, 
 
 
 def test_blocking_calls_of_all_places_run_at_once() -> None:
-    """Turns that wait in threads share a worker like those that await: none waits for a thread.
-
-    Python's own default has a thread for each CPU and four more.
-    """
+    """Turns that wait in threads share a worker like those that await: none waits for a thread."""
     places = (os.cpu_count() or 1) + 8
     meeting = threading.Barrier(places)
 

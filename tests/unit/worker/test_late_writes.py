@@ -287,11 +287,7 @@ class Storm:
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_storm_of_late_writes_loses_nothing(seed: int) -> None:
-    """Each task ends once and as it should, each chunk is there once, and nothing is left waiting.
-
-    No message makes two tasks or two turns, and no conversation keeps a place of a turn that is
-    over.
-    """
+    """Each task ends once, as it should, each chunk is there once, and nothing waits."""
     met = Storm(seed).run().table.met
     assert met.keys() == {
         *("read lost", "write lost", "answer lost", "applied late"),

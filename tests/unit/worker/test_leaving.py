@@ -176,10 +176,7 @@ async def test_leaving_is_no_cancel(
     leaves: Callable[[TaskContext, str], Awaitable[None]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """TurnParked comes out of each call of `ctx`; `finally` runs to its end, and the turn goes on.
-
-    Code that swallows it gets it again from its next call.
-    """
+    """TurnParked comes out of each call of `ctx`; `finally` runs, and the turn goes on."""
     heard: list[str] = []
     ended: list[str] = []
 

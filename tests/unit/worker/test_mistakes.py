@@ -70,10 +70,7 @@ def told(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
 
 
 async def test_a_forgotten_emit_fails_the_turn(caplog: pytest.LogCaptureFixture) -> None:
-    """Not one that completes without its artifact: the client is told the call, the log the line.
-
-    There is no second attempt, which would do the same.
-    """
+    """It does not complete without its artifact: the client is told the call, the log the line."""
 
     async def handle(ctx: TaskContext) -> None:
         ctx.emit_text_artifact("lost")  # type: ignore[unused-coroutine]  # forgotten emit

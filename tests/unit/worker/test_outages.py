@@ -266,11 +266,7 @@ LATE_S = 10
 @pytest.mark.long(but=3)
 @pytest.mark.parametrize(("turn_s", "run_s"), pairs())
 def test_the_turns_of_a_dead_worker_start_soon(turn_s: int, run_s: int) -> None:
-    """Among busy workers they begin within a visibility, one turn and 10 s, in three receives.
-
-    They take no place of other turns meanwhile. More turns and deaths are in
-    `python -m tests.unit.worker.quarantine`.
-    """
+    """Among busy workers they begin within a visibility, one turn and 10 s, in three receives."""
     for death in simulate(turn_s, run_s, turns=2, deaths=1):
         assert max(death.starts) <= VISIBILITY_S + turn_s + LATE_S
         assert death.receives <= 3

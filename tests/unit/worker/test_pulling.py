@@ -81,10 +81,7 @@ async def test_a_thread_for_each_place() -> None:
 
 
 async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
-    """Delivery and lease are renewed all the time: the sweeper finds nothing to do.
-
-    What it counts meanwhile are the leases. `infrastructure/test_alarm_causes.py` has the alarms.
-    """
+    """Delivery and lease are renewed all the time: the sweeper finds nothing to do."""
     clock = PacedClock()
 
     async def slow(context: RequestContext, queue: EventQueue) -> None:

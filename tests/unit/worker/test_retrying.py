@@ -182,10 +182,7 @@ async def test_an_exception_of_any_depth_is_one_failed_attempt(deep: Exception) 
     ],
 )
 async def test_a_final_exception_fails_the_task_at_once(error: Exception) -> None:
-    """A final error fails the task on its first attempt; what was emitted before is kept.
-
-    In a group one final exception is enough, beside whatever else went wrong.
-    """
+    """A final error fails the task on its first attempt; what was emitted before is kept."""
     agent = Agent(raising(error))
     bench = Bench(agent)
     task = await bench.send()
@@ -323,10 +320,7 @@ async def test_an_unexpected_error_gives_the_delivery_back(
 
 
 async def test_an_event_beyond_the_limit_fails_the_task() -> None:
-    """A chunk that no transaction takes fails the task, which says the limit and the way out.
-
-    What the agent had emitted before it stays: it was committed on its own.
-    """
+    """A chunk that no transaction takes fails the task, which says the limit and the way out."""
 
     async def verbose(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "small"))

@@ -65,10 +65,7 @@ def test_a_caller_alone_has_all_places(places: int, count: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(("rate", "places"), [(20, 4), (60, 10)])
 def test_a_steady_flood_holds_up_no_other_caller(rate: float, places: int) -> None:
-    """B's turns start within 5 s (p95), however many messages A sends a second.
-
-    A turn that waits for its share uses up no receive: no message has more than three.
-    """
+    """B's turns start within 5 s (p95), however many messages A sends a second."""
     runs = [steady(rate, FLOOD_S, places=places, turn_s=2.0, seed=seed) for seed in range(RUNS)]
     assert p95([wait for waits, _ in runs for wait in waits]) <= 5
     assert max(receives for _, receives in runs) <= MOST_RECEIVES
@@ -108,10 +105,7 @@ def test_a_newcomer_is_before_fifty_who_wait() -> None:
     ("fault", "least"), [({"lag_s": 0.5}, 0.9), ({"deaths": 0.01}, 0.8)], ids=["lag", "deaths"]
 )
 def test_what_fails_leaves_no_place_idle_for_long(fault: Mapping[str, Any], least: float) -> None:
-    """Indexes half a second late, or a worker that dies with each hundredth delivery, cost little.
-
-    The message that woke the next turn comes again after a minute, and others take its part.
-    """
+    """Indexes half a second late, or a worker's death at each hundredth delivery, cost little."""
     assert alone(10, MANY, 2.0, seed=0, **fault) >= least
 
 
@@ -179,10 +173,7 @@ async def test_those_who_wait_are_woken_by_turns() -> None:
 
 
 async def test_a_woken_turn_without_a_place_stands_in_line_again() -> None:
-    """Places that are not free receive its message three times: then it is left where it stood.
-
-    So the next copy is a new message, which has been received no time yet.
-    """
+    """Places that are not free receive its message three times: then it is left where it stood."""
     world = Stand()
     heads = []
     for _ in range(2):
@@ -253,10 +244,7 @@ async def test_a_sweep_sends_few_copies_and_leaves_the_others() -> None:
 
 @pytest.mark.long
 def test_sweeps_are_fast_enough_for_an_outage() -> None:
-    """60,000 lost turns take five sweeps: here a twenty-fifth of them, and of a sweep's time.
-
-    Turns that wait in line are healthy: no sweep sends a copy of one, beside the few that it wakes.
-    """
+    """60,000 lost turns take five sweeps: here a twenty-fifth of them, and of a sweep's time."""
     lost = 60_000 // 25
     (*found, last), copies = sweeps(lost, 500, budget_s=BUDGET_S / 25)
     assert (len(found) <= 5, last[0].parked) == (True, 0)

@@ -81,10 +81,7 @@ async def test_a_status_message_without_parts_is_no_message() -> None:
 
 
 async def test_messages_without_parts_in_a_task_are_no_messages() -> None:
-    """Metadata of messages without parts joins the Task's.
-
-    The Task's own keys win, then those of its status, then those of the newest message.
-    """
+    """Metadata of messages without parts joins the Task's."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         task = own_task(context)

@@ -516,10 +516,7 @@ async def test_the_line_of_a_turn_has_its_tokens() -> None:
 
 
 async def test_a_retry_of_an_operator_is_paid_by_its_caller() -> None:
-    """It fails before its agent starts while the day's budget is used up; the next day it runs.
-
-    The budget of a task begins anew with it.
-    """
+    """It fails before its agent starts while the day's budget is used up; the next day it runs."""
 
     async def handle(ctx: TaskContext) -> None:
         ctx.usage("m", input_tokens=100)

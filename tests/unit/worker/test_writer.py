@@ -81,11 +81,7 @@ def paced(*times_ms: int) -> Callable[[PacedClock, Emit], Awaitable[None]]:
 async def test_a_chunk_after_a_silence_is_committed_at_once(
     emitted: Sequence[int], committed: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A chunk 0.1 s or more after the last commit began is committed at once.
-
-    Any other chunk waits 0.1 s from its own arrival, and chunks that come meanwhile share its
-    commit.
-    """
+    """A chunk 0.1 s or more after the last commit began is committed at once."""
     assert await commits_of(paced(*emitted), monkeypatch) == committed
 
 
