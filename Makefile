@@ -110,6 +110,7 @@ check: $(VENV)/.stamp $(TOOL)/checkov/requirements.txt ## format, lint, types, i
 docs: $(VENV)/.stamp $(TOOL)/zensical/requirements.txt ## the site: build/site/site/index.html, to read with or without a server
 	$(BIN)/python -m website build
 	$(TOOL)/zensical/bin/zensical build --clean --strict --config-file build/site/mkdocs.yml
+	$(BIN)/python -m website search
 
 .PHONY: format
 format: $(VENV)/.stamp ## format, and fix what the linter can fix

@@ -1,10 +1,10 @@
-"""What `python -m website COMMAND` does: `check`, `build` or `reference`."""
+"""What `python -m website COMMAND` does: `check`, `build`, `search` or `reference`."""
 
 from __future__ import annotations
 
 import sys
 
-from website import check, reference, site
+from website import check, reference, search, site
 from website.places import ROOT
 
 
@@ -13,6 +13,9 @@ def main(arguments: list[str]) -> int:
     match arguments:
         case ["build"]:
             print(site.build().relative_to(ROOT))
+            return 0
+        case ["search"]:
+            search.add_words()
             return 0
         case ["reference"]:
             reference.write()

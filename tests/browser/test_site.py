@@ -13,7 +13,9 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.conftest import CHROMIUM, violations
 from tests.support.required import report_not_run
+from tests.support.searches import SEARCHES
 from website.places import ROOT, places
+from website.search import add_words
 from website.site import build
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
@@ -27,8 +29,6 @@ PAGES = (
     "reference/task-context",
 )
 TERMS = {
-    "webhook": "docs/build/push.md",
-    "langgraph": "docs/build/langgraph.md",
     "restore": "docs/operate/restore.md",
     "guarantees": "docs/understand/guarantees.md",
     "request_input": "docs/reference/task-context.md",
@@ -53,6 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     configuration = build(tmp_path_factory.mktemp("site") / "site")
     command = [str(TOOL), "build", "--strict", "--config-file", str(configuration)]
     subprocess.run(command, check=True, capture_output=True, timeout=100)
+    add_words(configuration.parent / "site")
     return configuration.parent / "site"
 
 
@@ -93,15 +94,20 @@ def test_pages_are_readable(
 
 
 def test_the_search_finds_the_page(reader: Browser, folder: Path) -> None:
-    """Each term of twelve is found, with a page about it among the answers."""
+    """A name of an interface has its page among the answers; a reader's term has its page first."""
     page, _ = opened(reader, folder, "index", viewport={"width": 1440, "height": 900})
     titles = {place.name: place.title for place in places()}
+    page.keyboard.press("Control+k")
     for term, wanted in TERMS.items():
-        page.goto((folder / "index.html").as_uri())
-        page.keyboard.press("Control+k")
-        page.keyboard.type(term)
+        page.get_by_role("combobox").fill(term)
         found = page.get_by_role("option").filter(has_text=titles[wanted])
         expect(found.first, term).to_be_attached(timeout=20_000)
+    staged = {place.path.stem: place.staged.removesuffix(".md") for place in places()}
+    for term, wanted in SEARCHES.items():
+        page.get_by_role("combobox").fill(term)
+        first = page.get_by_role("option").first
+        leads = re.compile(rf"/{staged[wanted]}\.html\?")
+        expect(first, term).to_have_attribute("href", leads, timeout=20_000)
     page.context.close()
 
 

@@ -13,9 +13,11 @@ from typing import Final
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import PROGRAM, Adders, Parser
 from a2a_serverless_tools.cli.text import say
-from a2a_serverless_tools.scaffold.pages import title
-from a2a_serverless_tools.scaffold.source import PAGES, files, page_order, source
+from a2a_serverless_tools.scaffold.pages import found, title
+from a2a_serverless_tools.scaffold.source import PAGES, files, page_order, sought, source
 
+_MOST: Final = 10
+"""Pages that a search shows."""
 _HREF: Final = re.compile(r'<a href="([^"]*)">(.*?)</a>', re.DOTALL)
 _PAGE: Final = re.compile(r"(?:[./a-z-]*/)?([a-z-]+)\.md(#.*)?")
 _HEADING: Final = re.compile(r"<h([1-6])>(.*?)</h\1>", re.DOTALL)
@@ -37,14 +39,22 @@ def _add_docs(docs: Parser) -> None:
     )
     docs.add_argument("topic", nargs="?", default="", metavar="TOPIC", help="the name of a page")
     docs.add_argument("--browser", action="store_true", help="open the page in a browser")
+    docs.add_argument(
+        "--search", metavar="WORDS", help="list the pages about WORDS, the best first"
+    )
 
 
 def _docs(options: Namespace) -> int:
-    """Show a page, or the list of all."""
+    """Show a page, those that a search finds, or the list of all."""
     pages = {path.stem: path.read_text(encoding="utf-8") for path in files(source(), PAGES)}
     topic = Path(options.topic).name.removesuffix(".md")
     if topic and topic not in pages:
-        raise ConfigurationError(f"There is no page {topic}: {PROGRAM} docs lists all pages.")
+        raise ConfigurationError(
+            f"There is no page {topic}: {PROGRAM} docs lists all pages, and"
+            f" {PROGRAM} docs --search {topic} those about it."
+        )
+    if options.search is not None:
+        return _search(pages, options.search)
     if options.browser:
         folder = Path(tempfile.mkdtemp(prefix="a2a-serverless-docs-"))
         say(f"the pages are in {folder}")
@@ -56,8 +66,18 @@ def _docs(options: Namespace) -> int:
             print(f"\n{part}")
             for name in named:
                 print(f"  {name:<24} {title(pages[name], name)}")
-        say(f"{PROGRAM} docs TOPIC prints a page, --browser opens it")
+        say(f"{PROGRAM} docs TOPIC prints a page, --browser opens it, --search WORDS finds some")
     return 0
+
+
+def _search(pages: dict[str, str], words: str) -> int:
+    """List the pages about some words; return 1 if there are none."""
+    names = found(pages, words, sought(source()))
+    for name in names[:_MOST]:
+        print(f"{name:<24} {title(pages[name], name)}")
+    if not names:
+        say(f"No page has all of these words: try fewer. {PROGRAM} docs lists all pages.")
+    return 0 if names else 1
 
 
 def _parts(pages: dict[str, str]) -> dict[str, list[str]]:

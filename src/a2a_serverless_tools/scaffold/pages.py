@@ -1,8 +1,9 @@
-"""The pages of the documentation: their titles, and the list of them for coding assistants."""
+"""The pages of the documentation: titles, search, and the list of them for coding assistants."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ from a2a_serverless_tools.scaffold.source import PAGES, files
 
 _TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
 _SECTION: Final = re.compile(r"^## (.+)$", re.MULTILINE)
+_HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _CODE: Final = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
 _ABOUT: Final = """\
@@ -27,6 +29,39 @@ def title(page: str, name: str) -> str:
     """Return the title of a page; its name if it has none."""
     found = _TITLE.search(page)
     return found[1] if found else name
+
+
+def found(pages: Mapping[str, str], text: str, sought: Mapping[str, str]) -> list[str]:
+    """Return the names of the pages in which words begin with all words of `text`, the best first.
+
+    First is the page that `sought` has for just these words. Then come those whose title begins
+    with them or has them, those with a heading that does, and those that have them most often.
+    """
+    asked = _words(text)
+    starts = [re.compile(rf"\b{re.escape(word)}", re.IGNORECASE) for word in asked]
+    best = {tuple(_words(each)): page for each, page in sought.items()}.get(tuple(asked))
+
+    def has(line: str) -> bool:
+        return all(start.search(line) for start in starts)
+
+    def rank(name: str) -> tuple[bool, bool, bool, bool, int]:
+        page = pages[name]
+        of_title = title(page, name)
+        return (
+            name != best,
+            _words(of_title)[: len(asked)] != asked,
+            not has(of_title),
+            not any(has(heading) for heading in _HEADING.findall(page)),
+            -min(len(start.findall(page)) for start in starts),
+        )
+
+    return sorted(
+        (name for name in pages if asked and (name == best or has(pages[name]))), key=rank
+    )
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
 
 
 def listed_pages(root: Path) -> str:

@@ -35,11 +35,14 @@ PAGES: Final = ("docs/**/*.md",)
 """Patterns of the pages of the documentation."""
 ORDER: Final = "docs/order.toml"
 """The file with the documentation's parts, and the order of their pages."""
+SEARCH: Final = "docs/search.toml"
+"""The file with the words that readers look for, by the page that answers them."""
 
 PACKAGED_FILES: Final = (
     *PROJECT_FILES,
     *PAGES,
     ORDER,
+    SEARCH,
     LAYER_LOCK,
     WORKER_LOCK,
     "examples/*/agent.py",
@@ -72,6 +75,12 @@ def page_order(root: Path) -> dict[str, list[str]]:
     order: dict[str, list[str]] = tomllib.loads((root / ORDER).read_text(encoding="utf-8"))
     named = {name for names in order.values() for name in names}
     return {part: [*_pages_of(root, names, named)] for part, names in order.items()}
+
+
+def sought(root: Path) -> dict[str, str]:
+    """Return the words that readers look for, each with the name of the page that answers it."""
+    words: dict[str, list[str]] = tomllib.loads((root / SEARCH).read_text(encoding="utf-8"))
+    return {each: page for page, listed in words.items() for each in listed}
 
 
 def _pages_of(root: Path, names: list[str], named: set[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -13,11 +14,13 @@ from a2a_serverless_tools.scaffold.source import (
     ORDER,
     PACKAGED_FILES,
     PAGES,
+    SEARCH,
     files,
     page_order,
     source,
 )
 from tests.support import pages
+from tests.support.searches import SEARCHES
 
 PAGE_NAMES = sorted(path.stem for path in files(source(), PAGES))
 MESSAGE = re.compile(r"a2a-serverless docs ([a-z][\w-]*)(?:, ([A-Z][^)\"']+)\))?")
@@ -35,7 +38,7 @@ def test_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     order = page_order(source())
     assert [part for part in order if part in parts] == parts
     assert [name for part in parts for name in order[part] if name in PAGE_NAMES] == names
-    assert {*PAGES, ORDER} <= set(PACKAGED_FILES)
+    assert {*PAGES, ORDER, SEARCH} <= set(PACKAGED_FILES)
 
 
 @pytest.mark.parametrize("topic", ["files", "files.md", "docs/build/files.md"])
@@ -50,8 +53,36 @@ def test_a_page_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs", "nothing"]) == 2
     said = capsys.readouterr().err
     assert (
-        said == "a2a-serverless: There is no page nothing: a2a-serverless docs lists all pages.\n"
+        said == "a2a-serverless: There is no page nothing: a2a-serverless docs lists all pages, and"
+        " a2a-serverless docs --search nothing those about it.\n"
     )
+
+
+def test_what_readers_look_for_leads_to_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first page that a search shows for each of forty terms is the one that answers it."""
+    first = {}
+    for term in SEARCHES:
+        assert main(["docs", "--search", term]) == 0
+        first[term] = capsys.readouterr().out.split()[0]
+    assert first == SEARCHES
+
+
+def test_a_search_finds_all_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """Words of a page begin as those of the search, in any order; without a page it ends with 1."""
+    assert main(["docs", "--search", "POIN kill"]) == 0
+    assert capsys.readouterr().out.startswith("kill-points  ")
+    assert main(["docs", "--search", "fold nowheretobefound"]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("No page has all of these words: try fewer.")
+
+
+def test_words_of_the_search_lead_to_pages() -> None:
+    """Each word of docs/search.toml is there once, and its page exists."""
+    listed = tomllib.loads((source() / SEARCH).read_text(encoding="utf-8"))
+    words = [word.lower() for each in listed.values() for word in each]
+    assert set(listed) <= set(PAGE_NAMES)
+    assert len(words) == len({*words})
 
 
 @pytest.mark.long

@@ -1,0 +1,48 @@
+"""Forty terms that readers look for, each with the page that has to come first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SEARCHES: Final = {
+    "human in the loop": "waiting",
+    "approve": "waiting",
+    "webhook": "push",
+    "cron": "calling",
+    "call another agent": "calling",
+    "retry": "agents",
+    "cost": "cost",
+    "GDPR": "deletion",
+    "cold start": "cold-starts",
+    "long running": "long-work",
+    "resume": "resuming",
+    "state machine": "durable-execution",
+    "session": "state",
+    "memory": "state",
+    "MCP": "framework-steps",
+    "authentication": "callers",
+    "stream": "stream",
+    "upload": "uploads",
+    "cancel": "long-work",
+    "timeout": "limits",
+    "idempotency": "steps",
+    "multi-tenant": "security",
+    "local development": "develop",
+    "test": "testing",
+    "CI": "projects",
+    "logs": "logs",
+    "tracing": "traces",
+    "metrics": "watch",
+    "alarm": "alarms",
+    "rate limit": "limits",
+    "deploy": "deploy",
+    "upgrade": "projects",
+    "rollback": "releases",
+    "delete data": "deletion",
+    "export": "deletion",
+    "LangGraph": "langgraph",
+    "Strands": "strands",
+    "versions": "releases",
+    "pricing": "cost",
+    "limits": "limits",
+}
