@@ -31,6 +31,7 @@ from a2a_serverless.tasks.fold import Fold, Log, Record, Snapshot, events_of
 from a2a_serverless.tasks.head import HANDOVER, MAX_INLINE_BYTES, AttemptEnd, Head
 from a2a_serverless.tasks.questions import ASK, Asked
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing, advance, open_task
+from a2a_serverless.tasks.waits import Signal
 from tests.model import reference
 from tests.support.heads import with_fields
 
@@ -230,6 +231,8 @@ def commit_of(act: Act, head: Head, number: int) -> Commit:
         case "message" | "go on":
             return _next_turn(number, is_late=act.writer == "go on")
         case _:
+            if act.writer == "signal":
+                entries = (Signal(str(number).encode()).record(StepId("step", "", number % 4)),)
             return Commit(entries=entries)
 
 
@@ -299,6 +302,7 @@ _WRITERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     *(("message", ()),) * 6,
     *(("ask", _CONTENT),) * 3,
     ("go on", ()),
+    *(("signal", ()),) * 2,
     *(("attempt", _RECORDS),) * 4,
     *(("claim", ()),) * 2,
     ("claim", _RECORDS),

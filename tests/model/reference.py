@@ -9,7 +9,6 @@ from a2a.types import Artifact, Message, Part, Task, TaskArtifactUpdateEvent, Ta
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.tasks.entries import (
-    LATE,
     ArtifactWritten,
     Entry,
     MessageAppended,
@@ -67,15 +66,18 @@ def recorded_at(records: Sequence[Record], turn_base: int) -> int:
 def journal(records: Sequence[Record], code_base: int, last: int) -> list[Entry]:
     """Return what another attempt finds of steps, and of what was said beside them.
 
-    Also in the turns before, at whose ends the same code has asked its client; up to a version.
+    Also in the turns before, at whose ends the same code has asked its client; up to a version, and
+    what came from outside whenever it came.
     """
-    behind = [record for record in counting(records) if code_base < record.version <= last]
-    kept = [record for record in behind if record.token is not None or _is_late(record)]
-    return [entry for record in kept for entry in record.entries if of_journal(entry)]
+    behind = [record for record in counting(records) if code_base < record.version]
+    kept = [each for each in behind if each.token is not None or _from_outside(each)]
+    found = [each for each in kept if each.version <= last or _from_outside(each)]
+    return [entry for record in found for entry in record.entries if of_journal(entry)]
 
 
-def _is_late(record: Record) -> bool:
-    return any(isinstance(each, Recorded) and each.form == LATE for each in record.entries)
+def _from_outside(record: Record) -> bool:
+    steps = record.entries if record.token is None else ()
+    return any(isinstance(each, Recorded) for each in steps)
 
 
 def beginnings(records: Sequence[Record], turn_base: int) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from a2a_serverless.storage.codec import Commits
-from a2a_serverless.tasks import attempts, rules
+from a2a_serverless.tasks import attempts, rules, waits
 from a2a_serverless.tasks.fold import Event, Fold, Log, Record, belonging_to, events_of
 from a2a_serverless.tasks.head import Head, OperationParams
 from a2a_serverless.worker.projection import Projection
@@ -59,6 +59,10 @@ class Rules:
     replayed: Callable[[Log], list[Record]] = Log.replayed
     overdue_question: Callable[..., bool] = attempts.overdue_question
 
+    # signals from outside
+    on_signal: Callable[..., waits.SignalDecision] = waits.on_signal
+    kept: type[waits.Kept] = waits.Kept
+
     # cancels
     check_open: Callable[..., Head] = rules.check_open
     canceling: Callable[..., Head] = rules.canceling
@@ -86,5 +90,7 @@ class Rules:
     # the order of two requests
     keeps_delivery: bool = True
     """The agent starts after its delivery was extended, which one that has run out cannot be."""
+    looks_behind_timeout: bool = True
+    """An attempt that has stored that a wait is over looks whether a signal has come before."""
     acknowledges_last: bool = True
     """A delivery is acknowledged after its last commit, not when it arrives."""

@@ -49,6 +49,7 @@ ASKS = (Turn(plan="[c]q[c]"),)
 ASKS_IN_TIME = (Turn(plan="[c]t[c]"),)
 ASKS_LAST = (Turn(plan="[c]t"),)
 ASKS_AND_PAUSES = (Turn(plan="[c]q[c]", end="input"), Turn(), Turn(plan="[c]"))
+WAITS = (Turn(plan="w[c]"),)
 STEPS_TWICE = (Turn(plan="[c]c", end="input"), Turn(plan="c[c]"))
 
 SHORT: tuple[Scenario, ...] = (
@@ -254,6 +255,14 @@ SHORT: tuple[Scenario, ...] = (
     Scenario(
         "a question in the middle of a turn", 7_000, Budget(crash=1, twice=1, follows=1), turns=ASKS
     ),
+    Scenario("a wait for a signal", 2_800, Budget(crash=1, signals=1), turns=WAITS, workers=1),
+    Scenario(
+        "a signal beside a question",
+        4_300,
+        Budget(crash=1, follows=1, signals=1),
+        turns=(Turn(plan="cqw"),),
+        workers=1,
+    ),
     Scenario(
         "a question whose time ends",
         4_800,
@@ -327,6 +336,19 @@ LONG: tuple[Scenario, ...] = (
         320_000,
         Budget(crash=1, twice=1, follows=2),
         turns=(Turn(plan="[c]t[c]q[c]"),),
+    ),
+    Scenario(
+        "a cancel of a turn that waits for a signal",
+        45_000,
+        Budget(cancels=1, signals=1),
+        turns=(Turn(plan="w"),),
+        workers=1,
+    ),
+    Scenario(
+        "a wait for a signal of two workers",
+        50_000,
+        Budget(twice=1, signals=2),
+        turns=WAITS,
     ),
     Scenario(
         "turns that stand in line while the sweeper is hasty",

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.tasks.attempts import DeadLetterDecision
-from a2a_serverless.tasks.head import INTERRUPTED, Head
+from a2a_serverless.tasks.head import ASLEEP, INTERRUPTED, Head
+from a2a_serverless.tasks.waits import SignalDecision
 from tests.model.scenarios import Scenario
 from tests.model.state import Budget, Move, Op, Process, Seen, Service, State, Write
 from tests.model.store import (
@@ -30,6 +31,7 @@ from tests.model.world import (
     inc_of,
     op_of,
     operation_of,
+    signals_in,
 )
 
 MOST_WAKING = 2
@@ -118,6 +120,9 @@ class Services:
         if budget.follows and head.head.state in INTERRUPTED:
             after = _begun(_spent(state, "follows"), Process("follow", inc, seen=head))
             yield Move("API: gets a follow-up, reads HEAD", after, is_fair=False)
+        if budget.signals:
+            after = _begun(_spent(state, "signals"), Process("signal", inc, seen=head))
+            yield Move("API: gets a signal, reads HEAD and log", after, is_fair=False)
         if budget.writes:
             yield from self._somebody(_spent(state, "writes"), head, "working")
         if budget.notes:
@@ -172,6 +177,8 @@ class Services:
                 yield Move(f"API: sends {named(op)}", _sent(ended, op))
             case "follow":
                 yield from self._follow(ended, process)
+            case "signal":
+                yield self._signal(ended, process)
             case "ask":
                 assert op is not None
                 waits = Process("wait", inc)
@@ -250,6 +257,31 @@ class Services:
         else:
             again = process._replace(seen=state.head, inc=inc_of(state.head.head))
             yield Move("API: was refused, reads HEAD", _begun(state, again))
+
+    def _signal(self, state: State, process: Process) -> Move:
+        """One commit on HEAD as it was read with its log; the copy is sent in the next step."""
+        seen, before = process.seen, state.head
+        assert seen is not None
+        if before is not seen:
+            if before is None:
+                return Move("API: refuses the signal, the task is gone", state)
+            again = _begun(state, process._replace(seen=before))
+            return Move("API: its signal was refused, reads HEAD and log", again)
+        decided = self._world.on_signal(seen, state.log, process.inc)
+        if decided is not SignalDecision.TAKE:
+            return Move(f"API: refuses the signal, it is {decided.value}", state)
+        if "X1" in {step[1] for step in self._world.looks(state.log).recorded}:
+            state = wrong(state, "a signal is taken of which the code was told that none came")
+        if signals_in(state.log):
+            state = wrong(state, "two signals are taken for one wait")
+        made = commit(self._world, state, seen, Write(("E1",)), "signal")
+        if isinstance(made, Refusal):
+            return Move("API: refuses the signal", state)
+        after, turn = made.state, made.head.head.turn
+        if seen.head.turn.parked == ASLEEP and not turn.parked:
+            op = Op("run", process.inc, turn.number, turn.sends)
+            after = _begun(after, Process("send", process.inc, op))
+        return Move("API: takes the signal", after)
 
     def _force(self, state: State, process: Process) -> Iterator[Move]:
         """The deadline of a cancel has passed: the task is canceled without its agent."""

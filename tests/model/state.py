@@ -40,6 +40,8 @@ class Write(NamedTuple):
     ends: bool = False
     leaves: Leaves = ""
     """How the attempt leaves its turn at a record; with a question it ends the turn, too."""
+    seen: int = 0
+    """The version up to which the attempt knows the signals from outside."""
 
 
 class Op(NamedTuple):
@@ -84,6 +86,10 @@ class Worker(NamedTuple):
     """The newest HEAD that this attempt knows."""
     turn: int = 0
     """The turn it works on."""
+    knows: int = 0
+    """The version up to which it has read the log."""
+    waits: bool = False
+    """A commit with a wait, or with its end, was refused, and is tried again as it is."""
     behind: Seen | None = None
     """The HEAD that it has read, if its operation names a turn behind the current one."""
     script: tuple[str, ...] = ()
@@ -168,6 +174,8 @@ class Budget(NamedTuple):
     """Calls of `update_task` that write an artifact of their own."""
     creates: int = 1
     follows: int = 0
+    signals: int = 0
+    """Signals from outside for the first wait of the code that begins with the first message."""
     cancels: int = 0
     retries: int = 0
     deletes: int = 0

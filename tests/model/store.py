@@ -12,7 +12,7 @@ from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.tasks.entries import Entry, Recorded, Restarted, StatusChanged
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, Head
 from tests.model.state import IDLE, Message, Op, Seen, State, Stored, Worker, Write
-from tests.model.world import NOW_MS, TIMING, WAKE_MS, Looks, Refusal, World, inc_of
+from tests.model.world import NOW_MS, TIMING, WAKE_MS, Looks, Refusal, World, inc_of, signals_in
 
 DEADLINE_MS = NOW_MS + int(TIMING.cancel_s * 1000)
 """When every cancel of the model is overdue: it is requested at `NOW_MS`."""
@@ -68,7 +68,8 @@ def commit(
     log = (*state.log[:at], stored)
     if write.leaves == HANDOVER and after.head.turn.sends <= current.head.turn.sends:
         state = wrong(state, "a hand-over sends a copy whose number was used")
-    if _has(stored, Recorded) and after.head.turn.is_open and after.head.turn.resends:
+    is_record = bool(write.token) and _has(stored, Recorded)
+    if is_record and after.head.turn.is_open and after.head.turn.resends:
         state = wrong(state, "a turn that goes on counts as one whose message was lost")
     recorded = world.looks(state.log).recorded
     if world.looks(log).recorded[: len(recorded)] != recorded:
@@ -168,6 +169,10 @@ def _fault_of_head(world: World, head: Head, log: tuple[Stored, ...]) -> str:
         return "the log does not fold to HEAD's state"
     if looks.endings > 1:
         return "a task ends twice"
+    if head.turn.parked == ASLEEP and head.cancel is None:
+        waits_for = looks.recorded[-1][1].replace("W", "E")
+        if waits_for in [f"E{entry.id.number}" for entry in signals_in(log)]:
+            return "a turn sleeps behind the signal that has ended its wait"
     if head.turn.asks and head.cancel is None:
         has_time = looks.recorded[-1][1][0] == "T"
         if head.due_at != (WAKE_MS if has_time else None):

@@ -28,16 +28,20 @@ from a2a_serverless.tasks.attempts import (
     ReturnDecision,
 )
 from a2a_serverless.tasks.entries import (
+    TIMEOUT,
+    UNTIL,
     ArtifactWritten,
     Entry,
     Recorded,
     Restarted,
     StatusChanged,
+    StepId,
     copied,
 )
 from a2a_serverless.tasks.fold import Event, Fold, Log, Record, belonging_to, events_of
-from a2a_serverless.tasks.head import Head, Operation, OperationParams
+from a2a_serverless.tasks.head import ASLEEP, Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, Step
+from a2a_serverless.tasks.waits import Kept, SignalDecision, Until, on_signal
 from a2a_serverless.worker.projection import Projection
 from tests.support.heads import with_fields
 
@@ -158,6 +162,51 @@ def keeps_records_of_its_turn(log: Log) -> list[Record]:
 
 def keeps_what_attempts_wrote(log: Log) -> list[Record]:
     return [record for record in log.replayed() if record.token is not None]
+
+
+def sleeps_on(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    step, sleeping = rules.advance(head, commit, **kwargs), head.turn
+    is_woken = commit.token is None and sleeping.parked == ASLEEP and step.head.turn.is_open
+    if not is_woken or step.head.turn.parked:
+        return step
+    turn = replace(sleeping, signaled=step.head.turn.signaled)
+    return replace(step, head=replace(step.head, turn=turn, due_at=head.due_at))
+
+
+def sleeps_behind_signals(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    return rules.advance(head, replace(commit, seen=head.version), **kwargs)
+
+
+def takes_signals_at_any_time(head: Head, commit: Commit, **kwargs: Any) -> Step:
+    try:
+        return rules.advance(head, commit, **kwargs)
+    except TurnFinishedError:
+        if commit.claims:
+            raise
+        return rules.advance(with_fields(head, is_open=True), commit, **kwargs)
+
+
+def takes_every_signal(log: Log | None, turn: int, step_id: StepId) -> SignalDecision:
+    decided = on_signal(log, turn, step_id)
+    is_open = log is not None and log.head.turn.is_open
+    return SignalDecision.TAKE if is_open and decided is not SignalDecision.TAKE else decided
+
+
+class LatestKept(Kept):
+    """A wait takes the place of a signal that its writer did not know."""
+
+    def add(self, entry: Recorded, version: int) -> None:
+        known = Until.of(entry)._replace(seen=version).record(entry.id)
+        super().add(known if entry.form == UNTIL else entry, version)
+
+
+class LateKept(Kept):
+    """The end of a wait's time takes the place of a signal that came before it."""
+
+    def add(self, entry: Recorded, version: int) -> None:
+        super().add(entry, version)
+        if entry.form == TIMEOUT:
+            self.records[entry.id] = entry
 
 
 def ends_questions_of_canceled_tasks(head: Head | None, *, now_ms: int) -> bool:

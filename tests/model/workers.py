@@ -47,12 +47,17 @@ from tests.model.world import (
     inc_of,
     operation_of,
     params_of,
+    signals_in,
     state_of,
+    step_id_of,
 )
 
 MOST_REFUSED = 1
 """How often a turn that has to run alone may be given back: with the receive of the worker that has
 died, and that of the one that starts it, it is received three times."""
+
+
+LOST_SIGNAL = "a signal that was taken is lost"
 
 
 class Attempts:
@@ -163,7 +168,9 @@ class Attempts:
         turn = self._rules.on_current_turn(params_of(op), head).turn
         behind = seen if self._rules.waits_behind(head, operation_of(op)) else None
         script = self._world.script(seen, state.log)
-        return worker._replace(seen=seen, turn=turn, behind=behind, script=script)
+        return worker._replace(
+            seen=seen, turn=turn, behind=behind, script=script, knows=head.version
+        )
 
     def _load(self, state: State, index: int, worker: Worker, name: str) -> Move:
         """What it decides on what it has read; it keeps its delivery before anything begins."""
@@ -258,6 +265,8 @@ class Attempts:
         ended = self._world.looks(state.log).ended
         if op.inc == state.incs and any((ended, item) in recorded for item in worker.script):
             state = wrong(state, "a recorded step has run again")
+        if op.inc == state.incs and self._world.loses_signal(seen, state.log[: worker.knows]):
+            state = wrong(state, LOST_SIGNAL)
         starts = seen.head.turn.attempts + (not worker.claimed)
         if starts > self._scenario.most_attempts:
             state = wrong(state, "an agent is started more often than it may be")
@@ -336,7 +345,12 @@ class Attempts:
     def _succeeded(self, state: State, index: int, worker: Worker, plan: Plan, head: Seen) -> State:
         claimed = worker.claimed or plan.write.claims
         after = worker._replace(
-            phase=plan.then, seen=head, done=plan.done, claimed=claimed, unsure=None
+            phase=plan.then,
+            seen=head,
+            done=plan.done,
+            claimed=claimed,
+            waits=False,
+            unsure=None,
         )
         if plan.phase == "claim" and plan.then == "run":
             if self._rules.keeps_delivery and _is_lost(state, worker):
@@ -345,11 +359,17 @@ class Attempts:
         if plan.returns:
             assert worker.seen is not None
             state = state._replace(returned=worker.seen.head.turn.number)
+        if plan.write.entries and plan.write.entries[-1][0] == "X":
+            is_behind = bool(signals_in(state.log))
+            if is_behind and not self._rules.looks_behind_timeout:
+                state = wrong(state, LOST_SIGNAL)
         if plan.then == "back":
             return self._given_back(state, index, after)
         if (
             plan.then == "over" and head.head.turn.number != worker.turn
         ):  # the turn behind it begins
+            after = after._replace(phase="hand on")
+        if plan.write.leaves == ASLEEP and not head.head.turn.parked:  # a signal came first
             after = after._replace(phase="hand on")
         return with_worker(state, index, after)
 
@@ -378,7 +398,8 @@ class Attempts:
         if why is Refusal.OVER:
             worker = worker._replace(phase="over")
         else:
-            worker = worker._replace(phase=f"refused {plan.phase}")
+            waits = plan.write.entries[-1:] and plan.write.entries[-1][0] in "WX"
+            worker = worker._replace(phase=f"refused {plan.phase}", waits=bool(waits))
         return Move(label, with_worker(state, index, worker))
 
     def _reload(self, state: State, index: int, worker: Worker, label: str, phase: str) -> Move:
@@ -464,6 +485,10 @@ class Attempts:
 
     def _runs(self, state: State, index: int, worker: Worker, name: str) -> Iterator[Move]:
         """Yield what an attempt may do next whose agent runs."""
+        heard = self._hears_of_a_signal(state, index, worker, name)
+        if heard is not None:
+            yield heard
+            return
         left = state.budget.handovers - 1
         for plan in self._plans(state, worker):
             if plan.write.leaves == HANDOVER:
@@ -473,6 +498,26 @@ class Attempts:
             else:
                 yield from self._commit(state, index, worker, name, plan)
         yield from self._gives_back(state, index, worker, name)
+
+    def _hears_of_a_signal(
+        self, state: State, index: int, worker: Worker, name: str
+    ) -> Move | None:
+        """At a wait: the log is read anew if HEAD, as the attempt knows it, shows a signal."""
+        text = worker.script[worker.done] if worker.done < len(worker.script) else ""
+        op, seen, newer = worker.op, worker.seen, state.head
+        assert op is not None
+        if (
+            worker.waits
+            or seen is None
+            or text[:1] not in ("W", "X")
+            or seen.head.turn.signaled <= worker.knows
+        ):
+            return None
+        if newer is None or inc_of(newer.head) != op.inc:
+            return None
+        is_over = step_id_of(text) in [entry.id for entry in signals_in(state.log)]
+        heard = worker._replace(knows=newer.head.version, done=worker.done + is_over)
+        return Move(f"{name}: hears of a signal", with_worker(state, index, heard))
 
     # -- the agent -----------------------------------------------------------------------------
 
@@ -525,7 +570,14 @@ class Attempts:
         last, done = entries[-1], worker.done + len(entries)
         match last[0]:
             case "Z":
-                yield Plan("falls asleep", write._replace(leaves=ASLEEP), "run", "over", done)
+                asleep = write._replace(leaves=ASLEEP, seen=worker.knows)
+                yield Plan("falls asleep", asleep, "run", "over", done)
+            case "W":
+                record = (*entries[:-1], f"{last}@{worker.knows}")
+                asleep = write._replace(entries=record, leaves=ASLEEP, seen=worker.knows)
+                yield Plan("waits for a signal", asleep, "run", "over", done)
+            case "X":
+                yield Plan("finds that its time is over", write, "run", "run", done)
             case "J":
                 label = f"records step {last[1:]}"
                 yield Plan(label, write, "run", "run", done)

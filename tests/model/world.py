@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -32,6 +33,8 @@ from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import (
     LATE,
     QUESTION,
+    TIMEOUT,
+    UNTIL,
     ArtifactWritten,
     Entry,
     MessageAppended,
@@ -55,7 +58,8 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.questions import ASK, Asked, questions_of
 from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
-from a2a_serverless.worker.steps import SLEEP, Journal, until_time
+from a2a_serverless.tasks.waits import SLEEP, Kept, Signal, SignalDecision, Until
+from a2a_serverless.worker.steps import Journal
 from tests.model import reference
 from tests.model.rules import Rules
 from tests.model.state import Kind, Op, Seen, Stored, Write
@@ -131,9 +135,9 @@ class Turn:
     chunks: int = 1
     end: str = "completed"
     plan: str = ""
-    """`c` is a chunk, `[` and `]` are a step's beginning and end, `z` is a sleep, `q` a question in
-    the middle of the code, `t` one with a time-out, and with `a` the agent asks for credentials and
-    goes on; empty: chunks alone."""
+    """`c` is a chunk, `[` and `]` are a step's beginning and end, `z` is a sleep, `w` a wait for a
+    signal, `q` a question in the middle of the code, `t` one with a time-out, and with `a` the
+    agent asks for credentials and goes on; empty: chunks alone."""
 
     @property
     def acts(self) -> str:
@@ -201,6 +205,7 @@ class World:
                 ends_turn=write.ends,
                 parks=None if write.leaves == ASKED else _left(write),
                 asks=_asks(write),
+                seen=write.seen,
                 goes_on=any(name[0] == "L" for name in write.entries),
                 commit_id=writer,
             )
@@ -285,9 +290,13 @@ class World:
 
         `input:1.2` is a state with a question, `*1` an artifact from outside of any attempt, and
         `!1` what an agent says that is told of a cancel. `J1` is a step's record, `Z1` that of a
-        sleep, `Q1` that of a question, `T1` of one with a time-out, and `L1` the end of that; a
-        chunk or state with `~` is said outside of steps.
+        sleep, `Q1` that of a question, `T1` of one with a time-out, and `L1` the end of that.
+        `W1@3` is the record of a wait by an attempt that knows the log up to version 3, `X1` that
+        its time is over, and `E1` the signal that ends it. A chunk or state with `~` is said
+        outside of steps.
         """
+        if name[0] in _OF_WAITS:
+            return _of_wait(name)
         if name[0] in "QT":
             return Asked(WAKE_MS if name[0] == "T" else 0).record(step_id_of(name))
         if name[0] == "L":
@@ -295,7 +304,7 @@ class World:
         if name[0] == "J":
             return Recorded(step_id_of(name), "json", b"1")
         if name[0] == "Z":
-            return until_time(step_id_of(name), WAKE_MS)
+            return Until(WAKE_MS).record(step_id_of(name))
         if name[0] == "?":
             return TurnOpened(SendMessageRequest(message=_message(name[1:])))
         if name[0] == "!":
@@ -342,7 +351,7 @@ class World:
         """
         head = seen.head
         key = (
-            log if head.turn.checkpoint > 0 else log[: head.turn.base],
+            log if head.turn.checkpoint or head.turn.signaled else log[: head.turn.base],
             head.turn.number,
             head.turn.begun,
             head.turn.restart_base,
@@ -354,35 +363,53 @@ class World:
             kept = self.rules.replayed(_log_of(seen, log))
             fold = _log_of(seen, log).restarted() if kept else self._fold(log[: head.turn.base])
             journal = Journal(kept, questions_of(_log_of(seen, log)))
-            emits = (*self._emitted(act, f"{inc_of(head)}.{ordinal}", journal, fold),)
+            told = f"{inc_of(head)}.{ordinal}"
+            emits = (*self._emitted(act, told, journal, fold, self._kept_of(kept)),)
             end = f"{act.end}:{inc_of(head)}.{ordinal}" if act.end in _ASKS else act.end
             self._scripts[key] = emits if emits and emits[-1][0] in "QT" else (*emits, end)
         return self._scripts[key]
 
-    def _emitted(self, act: Turn, turn: str, journal: Journal, fold: Fold) -> Iterator[str]:
+    def _kept_of(self, records: Iterable[Record]) -> Kept:
+        """What the code finds of its waits; the journal keeps its records in the same way."""
+        kept = self.rules.kept()
+        for record in records:
+            for entry in record.entries:
+                if isinstance(entry, Recorded):
+                    kept.add(entry, record.version)
+        return kept
+
+    def loses_signal(self, seen: Seen, log: tuple[Stored, ...]) -> bool:
+        """Whether the code finds no signal where the log has one."""
+        kept = self._kept_of(self.rules.replayed(_log_of(seen, log))).records
+        return any(not (each.id in kept and kept[each.id].is_signal) for each in signals_in(log))
+
+    def on_signal(self, seen: Seen, log: tuple[Stored, ...], inc: int) -> SignalDecision:
+        """What becomes of a signal for the first wait of the first code of an incarnation."""
+        found = _log_of(seen, log) if inc_of(seen.head) == inc else None
+        return self.rules.on_signal(found, 1, step_id_of("W1"))
+
+    def _emitted(
+        self, act: Turn, turn: str, journal: Journal, fold: Fold, kept: Kept
+    ) -> Iterator[str]:
         """Run the agent's code: a step that is recorded does nothing, nor what is told already."""
         view = self.rules.view(fold, None)
-        number, steps, sleeps, questions = 0, 0, 0, 0
+        number, counts = 0, Counter[str]()
         is_found, is_in_step = False, False
         for step in act.acts:
             if step == "[":
-                steps, is_in_step = steps + 1, True
-                is_found = journal.found(step_id_of(f"J{steps}")) is not None
+                counts["J"] += 1
+                is_in_step = True
+                is_found = journal.found(step_id_of(f"J{counts['J']}")) is not None
             elif step == "]":
                 if not is_found:
-                    yield f"J{steps}"
+                    yield f"J{counts['J']}"
                 is_found, is_in_step = False, False
-            elif step == "z":
-                sleeps += 1
-                if journal.found(step_id_of(f"Z{sleeps}")) is None:
-                    yield f"Z{sleeps}"
-            elif step in "qt":
-                questions += 1
-                name = f"{step.upper()}{questions}"
-                found = journal.found(step_id_of(name))
-                is_answered = step_id_of(name) in journal.questions.answers
-                if not (is_answered or (found is not None and found.form == LATE)):
-                    yield name
+            elif step in _AWAITED:
+                counts[_AWAITED[step]] += 1
+                name = f"{step.upper()}{counts[_AWAITED[step]]}"
+                if missing := _missing(name, journal, kept):
+                    yield missing
+                if missing and step in "qt":
                     return
             elif step == "a":
                 if not journal.is_emitted(None):
@@ -443,7 +470,8 @@ class World:
                 elif isinstance(entry, StatusChanged):
                     status = entry.status
                     endings += state_name(entry.status.state)[11:].lower() in _ENDS
-            asks = stored.record.token is not None and _asks_in(stored.record)
+            if not signals_in((stored,)):  # the task still waits for its client
+                asks = stored.record.token is not None and _asks_in(stored.record)
             for event in self.rules.events_of(stored.record, fold):
                 if isinstance(event, TaskArtifactUpdateEvent) and _is_answer(event.artifact):
                     texts = [part.text for part in event.artifact.parts]
@@ -492,7 +520,7 @@ def _recorded(records: Sequence[Record]) -> Iterator[tuple[int, str, tuple[str, 
         for entry in record.entries:
             if isinstance(entry, ArtifactWritten) and _is_answer(entry.artifact):
                 texts = (*(texts if entry.append else ()), entry.artifact.parts[0].text)
-            elif isinstance(entry, Recorded):
+            elif isinstance(entry, Recorded) and not entry.is_signal:
                 yield ended, _name_of(entry), texts
         ended += _ends_code(record)
 
@@ -546,12 +574,40 @@ def _asks(write: Write) -> int | None:
 
 @cache
 def step_id_of(name: str) -> StepId:
-    """The identity of the step or sleep whose record has this name."""
-    return StepId({"J": "step", "Z": SLEEP}.get(name[0], ASK), "", int(name[1:]))
+    """The identity of the step, sleep or wait whose record has this name."""
+    named = {"J": "step", "Z": SLEEP} | dict.fromkeys(_OF_WAITS, "wait")
+    return StepId(named.get(name[0], ASK), "", int(name[1:].partition("@")[0]))
+
+
+def _missing(name: str, journal: Journal, kept: Kept) -> str:
+    """What the code emits where it waits; nothing, if the wait is over."""
+    step_id = step_id_of(name)
+    if name[0] == "W":
+        wait = kept.records.get(step_id)
+        return name if wait is None else name.replace("W", "X") if wait.form == UNTIL else ""
+    found = journal.found(step_id)
+    if name[0] == "Z":
+        return "" if found else name
+    is_over = found is not None and found.form == LATE
+    return "" if is_over or step_id in journal.questions.answers else name
+
+
+def _of_wait(name: str) -> Recorded:
+    step_id = step_id_of(name)
+    if name[0] == "W":
+        return Until(WAKE_MS, seen=int(name.partition("@")[2])).record(step_id)
+    return Signal(b"").record(step_id) if name[0] == "E" else Recorded(step_id, TIMEOUT, b"")
+
+
+def signals_in(log: tuple[Stored, ...]) -> list[Recorded]:
+    """The signals from outside in a log."""
+    entries = [entry for stored in log for entry in stored.record.entries]
+    return [entry for entry in entries if isinstance(entry, Recorded) and entry.is_signal]
 
 
 def _name_of(entry: Recorded) -> str:
     names = {"step": "J", SLEEP: "Z", ASK: "L" if entry.form == LATE else "Q"}
+    names["wait"] = "W" if entry.form == UNTIL else "X"
     if entry.form == QUESTION and Asked.of(entry).until:
         names[ASK] = "T"
     return f"{names[entry.id.name]}{entry.id.number}"
@@ -564,6 +620,10 @@ def _owner_after(record: Record, owner: str | None) -> str | None:
     return record.token or owner
 
 
+_AWAITED = {"z": "Z", "w": "W", "q": "Q", "t": "Q"}
+"""What the code waits for: its letter in a plan, and in the names of records."""
+_OF_WAITS = "WXE"
+"""The first letters of what the log has of a wait for a signal."""
 _ENDS = {"completed", "canceled", "failed", "rejected"}
 _ASKS = {"input", "auth"}
 

@@ -24,13 +24,13 @@ from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.waits import SLEEP, ids_in
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.failures import is_library, place
 from a2a_serverless.worker.heartbeat import Heartbeat, Job, OnBlocked
 from a2a_serverless.worker.lease import POLL_S
 from a2a_serverless.worker.loops import run_to_end
-from a2a_serverless.worker.steps import SLEEP, ids_in
 from a2a_serverless.worker.turn import ActiveTurn
 from a2a_serverless_tools.testing.clock import PacedClock, idle
 from a2a_serverless_tools.testing.run import When

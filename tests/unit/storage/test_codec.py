@@ -51,6 +51,7 @@ FULL = with_fields(
     slept_ms=60_000,
     begun=2,
     begun_base=3,
+    signaled=5,
     usage=(Usage("m", 2, 10, 3, 4, 5, 1),),
     next_turn=5,
     token="token",

@@ -167,7 +167,7 @@ async def conversation_queue(storage: DurableStorage, context_id: str) -> Conver
 
 
 async def begin(storage: DurableStorage, head: Head) -> None:
-    """Send the copy with which a turn begins that has waited for the end of the one before it.
+    """Send the copy with which a turn begins behind another one, or goes on with a signal.
 
     Without it, or without a queue, a sweep sends one, as a failure here is only logged.
     """

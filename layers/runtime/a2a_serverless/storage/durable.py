@@ -92,7 +92,7 @@ from a2a_serverless.tasks.entries import (
     with_content,
 )
 from a2a_serverless.tasks.fold import Log, Record, belonging_to, check_history_length, task_of_head
-from a2a_serverless.tasks.head import Head, Reason
+from a2a_serverless.tasks.head import ASLEEP, Head, Reason
 from a2a_serverless.tasks.identity import (
     ANONYMOUS,
     Dialect,
@@ -675,7 +675,9 @@ class DurableStorage:
             # Every end of a turn passes here, in the process that commits it.
             self.observer.ended(head, step, commit)
         # Messages follow the commit: should this process die in between, the sweeper sends them.
-        if head.next_turn and step.head.turn.number == head.next_turn:
+        after = step.head.turn
+        wakes = head.turn.parked == ASLEEP and commit.token is None and not after.parked
+        if (head.next_turn and after.number == head.next_turn) or (wakes and after.is_open):
             await conversation.begin(self, step.head)
         if not is_settled:
             await conversation.start_next_turn(self, head.context_id)

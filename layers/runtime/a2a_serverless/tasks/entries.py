@@ -152,12 +152,23 @@ class Recorded:
         """Return the record as it was before `offloaded`."""
         return Recorded(self.id, self.form.removeprefix(_OFFLOADED), value)
 
+    @property
+    def is_signal(self) -> bool:
+        """Return True if it came from outside, and has ended a wait."""
+        return self.form.removeprefix(_OFFLOADED) == SIGNAL
+
 
 QUESTION: Final = "asked"
 """The form of the record of a question to the client, with which the turn ends. The answer is a
 message in the log, and has no record."""
 LATE: Final = "late"
 """The form of the record that ends a question which nobody has answered in time."""
+UNTIL: Final = "until"
+"""The form of the record of a wait: its step has no result yet."""
+SIGNAL: Final = "signal"
+"""The form of the record of what came from outside, and has ended a wait. No attempt writes it."""
+TIMEOUT: Final = "timeout"
+"""The form of the record with which the agent's code has ended a wait for such a signal."""
 
 _OFFLOADED: Final = "blob "
 """Stands before the form of a value that is a blob."""

@@ -514,18 +514,18 @@ class Log:
         """Return the commits of the agent's code that the next claim does not take back.
 
         They are those of attempts on the open turn, and on the turns before it at whose ends the
-        code has asked its client; and the ends of questions without an answer. The log was read
-        from its beginning.
+        code has asked its client; and, from outside, what has ended a wait or a question's time.
+        The log was read from its beginning.
         """
         kept: list[Record] = []
         turn = self.head.turn
         for record in self.between(turn.begun_base or turn.base, self.head.version):
             for entry in record.entries:
                 if isinstance(entry, Restarted):
-                    kept = [each for each in kept if each.version <= entry.base]
-            if record.token is not None or any(_is_late(entry) for entry in record.entries):
+                    kept = [each for each in kept if _stays(each, entry.base)]
+            if record.token is not None or _has_records(record):
                 kept.append(record)
-        return [record for record in kept if record.version <= turn.restart_base]
+        return [record for record in kept if _stays(record, turn.restart_base)]
 
     def beginnings(self) -> int:
         """Return how often the open turn has begun: again each time that records were taken back.
@@ -537,7 +537,7 @@ class Log:
             for entry in record.entries:
                 if isinstance(entry, Restarted) and entry.base < newest:
                     number, newest = number + 1, entry.base
-                elif isinstance(entry, Recorded):
+                elif isinstance(entry, Recorded) and record.token is not None:
                     newest = record.version
         return number
 
@@ -548,6 +548,15 @@ class Log:
         if self.since is not None:
             fold.begin_with(self.since)
         return extend(fold, self.between(fold.version, last))
+
+
+def _stays(record: Record, base: int) -> bool:
+    """Return True if a restart that goes back to a version leaves what a record says of steps."""
+    return record.version <= base or record.token is None
+
+
+def _has_records(record: Record) -> bool:
+    return any(isinstance(entry, Recorded) for entry in record.entries)
 
 
 def _is_late(entry: Entry) -> bool:

@@ -231,6 +231,8 @@ class Turn:
     client since: its records count until it ends. 0: the code begins with this turn."""
     begun_base: int = 0
     """The base of that turn."""
+    signaled: int = 0
+    """The version of the last signal from outside; 0: none has come during the turn."""
     rest: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The fields that only a newer release knows; each write keeps them."""
 

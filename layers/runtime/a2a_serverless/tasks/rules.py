@@ -47,6 +47,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.head import (
     ASLEEP,
     FAILED,
+    HANDOVER,
     INTERRUPTED,
     LOST,
     MAX_INLINE_BYTES,
@@ -177,6 +178,9 @@ class Commit:
     parks: AttemptEnd | None = None
     """With this commit the attempt parks its turn at a record: asleep until `until`, or, if that
     is 0, for the process that gets the copy which the writer sends."""
+    seen: int = 0
+    """The version up to which the attempt knows the signals from outside. Behind a later one its
+    turn does not fall asleep: it is handed over."""
     asks: int | None = None
     """With this commit the attempt ends its turn and asks the client: its records count on, and its
     code goes on in the next turn. The time at which that begins without an answer, in milliseconds;
@@ -264,7 +268,7 @@ def advance(
     Raises:
         TaskTerminalStateError: a transition of a task that has ended.
         FencedError: `commit.token` is not the owner of the open turn.
-        TurnFinishedError: a claim of a turn that is over.
+        TurnFinishedError: a claim of a turn that is over, or a signal for code that is.
         TaskNotAcceptingMessagesError: a turn for a task that does not wait for its client.
         NewerReleaseError: only a newer release may write the task.
     """
@@ -281,8 +285,10 @@ def advance(
     after = _recorded(head, after, commit, {type(entry) for entry in entries})
     if commit.backoff is not None:
         after = _waiting(after, commit.backoff, timing)
+    if _is_signal(commit):
+        after = _signaled(after, now_ms, timing)
     if commit.parks is not None:
-        after = _parked(after, commit.parks, now_ms, timing)
+        after = _parked(after, commit.parks, commit.seen, now_ms, timing)
     pauses = after.state == TaskState.TASK_STATE_INPUT_REQUIRED and StatusChanged in kinds
     is_over = commit.ends_turn or after.is_terminal or pauses or commit.asks is not None
     if is_over and after.turn.is_open:
@@ -394,15 +400,18 @@ def parking(head: Head, reason: Reason, *, at: int, now_ms: int) -> Head | None:
 def requeueing(head: Head, *, now_ms: int, timing: Timing) -> Head | None:
     """Return HEAD with its parked turn on the queue again: send number `sends` has to be sent.
 
-    A turn that has waited for a share has one from now on, to its end. None once a cancel was
-    requested, or if the turn is not parked.
+    A turn that has waited for a share has one from now on, to its end. One that sleeps goes on, be
+    it for its time or before. None once a cancel was requested, or if the turn is not parked.
     """
-    turn = head.turn
+    turn, released = head.turn, head.turn.released
     if head.cancel is not None or not turn.parked:
         return None
+    if turn.parked == ASLEEP and released is not None:
+        released = replace(released, until=min(released.until, now_ms))
     turn = replace(
         turn,
         parked="",
+        released=released,
         has_share=turn.parked == "share",
         waits_since=now_ms,
         sends=turn.sends + 1,
@@ -510,6 +519,8 @@ def _check(head: Head, commit: Commit, kinds: set[type[Entry]]) -> None:
     if head.is_terminal and (opens or StatusChanged in kinds):
         raise terminal_error(head, f"Send the message {AS_NEW}: it starts a new task.")
     if commit.claims and not head.turn.is_open:
+        raise TurnFinishedError
+    if _is_signal(commit) and (head.is_terminal or not (head.turn.is_open or head.turn.asks)):
         raise TurnFinishedError
     written_by_another = commit.token is not None and head.turn.token != commit.token
     if written_by_another and not commit.claims:
@@ -634,11 +645,30 @@ def _recorded(head: Head, after: Head, commit: Commit, kinds: set[type[Entry]]) 
     return replace(after, turn=replace(turn, checkpoint=after.version))
 
 
-def _parked(head: Head, end: AttemptEnd, now_ms: int, timing: Timing) -> Head:
+def _is_signal(commit: Commit) -> bool:
+    """Return True if something from outside comes with a commit that may end a wait."""
+    entries = commit.entries if commit.token is None else ()
+    return any(isinstance(entry, Recorded) and entry.is_signal for entry in entries)
+
+
+def _signaled(head: Head, now_ms: int, timing: Timing) -> Head:
+    """Note a signal from outside; a turn that sleeps goes on, with the copy the writer sends."""
+    head = replace(head, needs=max(head.needs, QUESTIONS))
+    if not head.turn.is_open:
+        return head
+    if head.turn.parked == ASLEEP:
+        head = requeueing(head, now_ms=now_ms, timing=timing) or head
+    return replace(head, turn=replace(head.turn, signaled=head.version))
+
+
+def _parked(head: Head, end: AttemptEnd, seen: int, now_ms: int, timing: Timing) -> Head:
     """Give the turn back at a record: it sleeps, or the next copy of its message goes on.
 
-    No attempt is used up, and no share of the workers is kept.
+    No attempt is used up, and no share of the workers is kept. It does not sleep behind a signal
+    that its attempt, which knows those up to `seen`, does not know.
     """
+    if end.until and head.turn.signaled > seen:
+        end = replace(end, reason=HANDOVER, until=0)
     turn = _given_back(head.turn, end)
     turn = replace(turn, attempts=turn.attempts - 1)
     if end.until:

@@ -40,6 +40,7 @@ from a2a_serverless.tasks.identity import unicode_of, without_half
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.questions import ASK, ID_FIELD, id_on_parts
 from a2a_serverless.tasks.usage import Usage
+from a2a_serverless.tasks.waits import SLEEP
 from a2a_serverless.worker.failures import (
     WrongCallError,
     expect,
@@ -56,7 +57,6 @@ from a2a_serverless.worker.steps import (
     MAX_NAME,
     ONCE,
     PARK_S,
-    SLEEP,
     ActiveStep,
     Codec,
     Retry,

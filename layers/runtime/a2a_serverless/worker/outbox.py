@@ -281,5 +281,6 @@ def _both(earlier: Commit, later: Commit) -> Commit:
         failed_by=later.failed_by if has_failed else earlier.failed_by,
         backoff=later.backoff or earlier.backoff,
         parks=later.parks or earlier.parks,
+        seen=later.seen or earlier.seen,
         asks=earlier.asks if later.asks is None else later.asks,
     )

@@ -36,6 +36,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.tasks.questions import ASK, Questions, id_on_parts
+from a2a_serverless.tasks.waits import SLEEP, Kept, Until
 from a2a_serverless.worker.failures import (
     RetryLater,
     WrongCallError,
@@ -59,8 +60,6 @@ MAX_HAND_OVER_SHARE: Final = 0.2
 """These seconds are at most this share of the attempt's time."""
 CANCELLED: Final = "cancelled"
 """The form of the record of a step that the agent has cancelled after clients had seen of it."""
-SLEEP: Final = "ctx.sleep"
-"""The name of the records of sleeps."""
 IN_TASK: Final = "in a task"
 """The key of those without one in the tasks that the agent has started."""
 STATE: Final = "ctx.load_context"
@@ -324,30 +323,6 @@ class Codec(NamedTuple):
             ) from error
 
 
-def until_time(step_id: StepId, until_ms: int, before: int = 0) -> Recorded:
-    """Return the record of a wait: when it ends, and what was before it.
-
-    These are tries of its step; or, of a sleep, the sleeps of its name and key right before it,
-    which are over and have no record of their own.
-    """
-    return Recorded(step_id, "until", json.dumps([until_ms, before]).encode())
-
-
-def wait_in(entry: Recorded | None) -> tuple[int, int]:
-    """Return when the wait of a record ends, in milliseconds, and what was before it."""
-    if entry is None or entry.form != "until":
-        return 0, 0
-    until_ms, before, *_ = json.loads(entry.value)
-    return int(until_ms), int(before)
-
-
-def ids_in(entry: Recorded) -> list[StepId]:
-    """Return what a record is of: a step, or sleeps behind one another."""
-    before = wait_in(entry)[1] if entry.id.name == SLEEP else 0
-    last = entry.id.number
-    return [entry.id._replace(number=each) for each in range(last - before, last + 1)]
-
-
 _Task: TypeAlias = "asyncio.Task[Any] | None"
 
 
@@ -363,7 +338,8 @@ class Journal:
         self.questions = questions or Questions()
         self.passed: set[StepId] = set()
         """The questions behind which the code has gone on in this attempt."""
-        self._replayed: dict[StepId, Recorded] = {}
+        self._kept = Kept()
+        self._replayed = self._kept.records
         self._emitted: defaultdict[str, deque[bytes]] = defaultdict(deque)
         self._random: dict[str, None] = {}
         """The artifacts of the log that are named at random, and were not said again yet."""
@@ -371,7 +347,7 @@ class Journal:
         """Their ids in the log, by those that this attempt has given them."""
         for record in replayed:
             for entry in record.entries:
-                self._keep(entry)
+                self._keep(entry, record.version)
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._strands: dict[tuple[str, str], tuple[_Task, frozenset[_Task]]] = {}
         """The task that has used a name and key last, and those that were there beside it."""
@@ -383,9 +359,9 @@ class Journal:
     def __len__(self) -> int:
         return len(self._replayed)
 
-    def _keep(self, entry: object) -> None:
+    def _keep(self, entry: object, version: int) -> None:
         if isinstance(entry, Recorded):
-            self._replayed.update(dict.fromkeys(ids_in(entry), entry))
+            self._kept.add(entry, version)
         elif isinstance(entry, ArtifactWritten) and entry.told:
             artifact_id = entry.artifact.artifact_id
             self._emitted[artifact_id].append(_content_of(entry.artifact))
@@ -486,8 +462,15 @@ class Journal:
     def end_sleep(self, step_id: StepId, until_ms: int) -> None:
         """Take the record of a sleep that is over; with those right before it, it is one."""
         earlier = self._waiting.pop(step_id._replace(number=step_id.number - 1), None)
-        before = 0 if earlier is None else wait_in(earlier)[1] + 1
-        self.delay(until_time(step_id, until_ms, before))
+        before = 0 if earlier is None else Until.of(earlier).before + 1
+        self.delay(Until(until_ms, before).record(step_id))
+
+    def hear(self, records: Iterable[Record]) -> None:
+        """Take the signals from outside among the commits that have come since the log was read."""
+        for record in records:
+            for entry in record.entries:
+                if isinstance(entry, Recorded) and entry.is_signal:
+                    self._kept.add(entry, record.version)
 
     def take_back(self, step_id: StepId) -> None:
         """Forget the delayed record of a step, if it has one."""

@@ -48,6 +48,8 @@ from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import ReturnDecision, on_return
 from a2a_serverless.tasks.entries import (
     LATE,
+    TIMEOUT,
+    UNTIL,
     ArtifactWritten,
     Entry,
     Recorded,
@@ -60,6 +62,7 @@ from a2a_serverless.tasks.fold import Event, Record
 from a2a_serverless.tasks.head import ASKED, ASLEEP, HANDOVER, AttemptEnd, is_terminal
 from a2a_serverless.tasks.questions import Asked, Questions
 from a2a_serverless.tasks.rules import Commit, ContextWrite
+from a2a_serverless.tasks.waits import Until
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     FinalError,
@@ -105,8 +108,6 @@ from a2a_serverless.worker.steps import (
     active_step,
     current_step,
     outside,
-    until_time,
-    wait_in,
 )
 
 E = TypeVar("E", bound=Event)
@@ -209,6 +210,8 @@ class ActiveTurn(EventQueue):
         self._hands_over = hands_over
         self._inline = inline
         self._found = found
+        self._seen = lease.head.version
+        """The version up to which the signals from outside are known."""
         self._taking = asyncio.Lock()
         self._taken = 0
         self.stopping = asyncio.Event()
@@ -589,6 +592,8 @@ class ActiveTurn(EventQueue):
                 self.state = TurnState.CLOSED
             else:
                 self.state = TurnState.PARKED
+                # Behind a signal it was handed over instead of falling asleep.
+                self.parking = self.lease.head.turn.released or self.parking
                 self.lease.stop(ParkedError(self.parking.reason))
 
     async def tell_gone(self) -> None:
@@ -628,7 +633,7 @@ class ActiveTurn(EventQueue):
                 " keep the tasks of this deployment for longer (TtlDays)."
             )
         if own is not None or self.journal.found(step_id) is None:
-            self.journal.delay(until_time(step_id, until, tried))
+            self.journal.delay(Until(until, tried, self._seen).record(step_id))
         self._sleeping[step_id] = until
         try:
             if not await self._nothing_beside(own, until):
@@ -672,7 +677,7 @@ class ActiveTurn(EventQueue):
     def _put_records(self, records: tuple[Recorded, ...], parks: AttemptEnd | None) -> None:
         """Put records into the log's next commit; `parks`: the turn leaves this process with it."""
         self._unrecorded_s = 0.0
-        self.outbox.put(*records, wanted=Commit(parks=parks))
+        self.outbox.put(*records, wanted=Commit(parks=parks, seen=self._seen))
         if parks is not None:  # in this commit, so that nothing comes behind it
             self.parking, self.state = parks, TurnState.PARKING
 
@@ -691,9 +696,9 @@ class ActiveTurn(EventQueue):
         found = await self.recorded(step_id)
         if found is not None and found.form == CANCELLED:
             await self._cancelled_again(found)
-        if found is not None and found.form != "until":
+        if found is not None and found.form != UNTIL:
             return codec.decoded(found)
-        until, tried = wait_in(found)
+        until, tried, *_ = Until.of(found)
         if until > self._clock.now_ms():
             await self._wait(self._park(step_id, until, self.journal.failures()))
         with active_step(self.journal, step_id, at_home=self.call_at_home) as running:
@@ -761,7 +766,7 @@ class ActiveTurn(EventQueue):
         """
         found, now_ms = self.journal.found(step_id), self._clock.now_ms()
         caught = self.journal.failures()
-        until = now_ms + int(seconds * 1000) if found is None else wait_in(found)[0]
+        until = now_ms + int(seconds * 1000) if found is None else Until.of(found).at
         left_s = seconds if found is None else max(0.0, (until - now_ms) / 1000)
         if found is not None and not left_s:
             return
@@ -789,6 +794,59 @@ class ActiveTurn(EventQueue):
                 self._put_records(self.journal.waiting(caught), None)
         if not self.has_ended:
             await self._stored()
+
+    # -- waits for what comes from outside ---------------------------------------------------------
+
+    async def signal(self, step_id: StepId, timeout_s: float) -> Recorded | None:
+        """Return the record of the signal that has ended a wait; None: none has come in time.
+
+        Meanwhile the turn is in no process. What is committed first counts: a signal, or that the
+        time is over. To be awaited in the turn's own loop, outside of steps.
+
+        Raises:
+            TurnParked: the turn goes on with the signal, or when the time is over.
+            WrongCallError: the task expires before.
+        """
+        until = 0
+        while True:
+            await self.unless_parked()
+            if self.is_cancelled:
+                raise asyncio.CancelledError
+            await self._hear()
+            found = await self.recorded(step_id)
+            if found is not None and found.form != UNTIL:
+                return None if found.form == TIMEOUT else found
+            now_ms = self._clock.now_ms()
+            until = Until.of(found).at or until or now_ms + int(timeout_s * 1000)
+            if until > now_ms:
+                await self._wait(self._park(step_id, until, self.journal.failures()))
+            else:
+                await self._wait(self._time_out(step_id))
+            if self.state is not TurnState.OPEN:
+                raise RuntimeError("The turn has ended already: wait before its end.")
+
+    async def _hear(self) -> None:
+        """Read the signals that have come since the log was read, if HEAD has any."""
+        if self.lease.head.turn.signaled <= self._seen:
+            return
+        storage, head = self.lease.storage, self.lease.head
+        log = await storage.read(head.task_id, after=self._seen, incarnation=head.incarnation)
+        if log is not None:
+            self.journal.hear(log.records)
+            self._seen = log.head.version
+
+    async def _time_out(self, step_id: StepId) -> None:
+        """Store that a wait is over without a signal; one that has come first counts all the same.
+
+        Once it is stored, nobody is told that a signal was taken.
+        """
+        async with self._in_turn(ROOM_FOR_RECORDS):
+            await self._offload_delayed()
+            if self.state is TurnState.OPEN:
+                caught = self.journal.failures()
+                records = self.journal.record(Recorded(step_id, TIMEOUT, b""), caught)
+                self._put_records(records, None)
+        await self._stored()
 
     # -- questions to the client -------------------------------------------------------------------
 

@@ -1,0 +1,133 @@
+"""What a turn's code waits for beside its client, and what has ended its waits. Pure.
+
+A wait is a step whose result is not there yet. Its record has the step's id, and says until when it
+lasts. What ends it is that time, or a signal: a record of the same id that came from outside.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from a2a_serverless.tasks.entries import SIGNAL, TIMEOUT, UNTIL, Recorded, StepId
+from a2a_serverless.tasks.fold import Log
+
+SLEEP: Final = "ctx.sleep"
+"""The name of the records of sleeps."""
+MAX_SIGNAL_BYTES: Final = 256 * 1024
+"""The longest body of a signal."""
+
+
+class Until(NamedTuple):
+    """What the record of a wait says beside its id. Times are milliseconds since the epoch."""
+
+    at: int = 0
+    """The time at which the code goes on; 0: there is no wait."""
+    before: int = 0
+    """What was before it: the tries of its step; or, of a sleep, the sleeps of its name and key
+    right before it, which are over and have no record of their own."""
+    seen: int = 0
+    """The version up to which its writer knew the signals from outside."""
+    deadline: int = 0
+    """The time at which its step gives up; 0: there is none."""
+
+    def record(self, step_id: StepId) -> Recorded:
+        """Return the record of the wait."""
+        return Recorded(step_id, UNTIL, json.dumps([*self]).encode())
+
+    @classmethod
+    def of(cls, entry: Recorded | None) -> Until:
+        """Return what a record says that `record` has made; of any other, that there is no wait."""
+        if entry is None or entry.form != UNTIL:
+            return cls()
+        return cls(*map(int, json.loads(entry.value)[:4]))
+
+
+class Signal(NamedTuple):
+    """What came from outside for a wait."""
+
+    body: bytes
+    media_type: str = ""
+    by: str = ""
+    """Who has sent it, as far as is known; empty: who knows the address."""
+
+    def record(self, step_id: StepId) -> Recorded:
+        """Return the record that ends the wait of a step."""
+        about = json.dumps([self.media_type, self.by]).encode()
+        return Recorded(step_id, SIGNAL, len(about).to_bytes(4, "big") + about + self.body)
+
+    @classmethod
+    def of(cls, entry: Recorded) -> Signal:
+        """Return what a record says that `record` has made."""
+        end = 4 + int.from_bytes(entry.value[:4], "big")
+        media_type, by = json.loads(entry.value[4:end])[:2]
+        return cls(entry.value[end:], media_type, by)
+
+
+@dataclass(slots=True)
+class Kept:
+    """The records of the agent's code that count, by the steps that they are of.
+
+    Of two records of a step the later one counts, save that a signal ends the wait that it finds:
+    neither a time-out counts behind it, nor a wait whose writer did not know it.
+    """
+
+    records: dict[StepId, Recorded] = field(default_factory=dict)
+    _signals: dict[StepId, int] = field(default_factory=dict)
+    """The version of the last event of each step that has had one."""
+
+    def add(self, entry: Recorded, version: int) -> None:
+        """Take the next record of the log."""
+        signal_at = self._signals.get(entry.id, 0)
+        if entry.is_signal:
+            self._signals[entry.id] = version
+        elif signal_at and (entry.form == TIMEOUT or _is_unaware(entry, signal_at)):
+            return
+        self.records.update(dict.fromkeys(ids_in(entry), entry))
+
+
+def _is_unaware(entry: Recorded, signal_at: int) -> bool:
+    return entry.form == UNTIL and Until.of(entry).seen < signal_at
+
+
+def kept_of(log: Log) -> Kept:
+    """Return the records that the current turn's code finds in a log read from its beginning."""
+    kept = Kept()
+    for record in log.replayed():
+        for entry in record.entries:
+            if isinstance(entry, Recorded):
+                kept.add(entry, record.version)
+    return kept
+
+
+class SignalDecision(Enum):
+    """What becomes of a signal for a step."""
+
+    TAKE = "take"
+    """It is committed, and ends the wait, be that one that stands or one that is to come."""
+    DONE = "done"
+    """Another one has come first, and counts."""
+    OVER = "over"
+    """Nothing waits for it any more: the step has a result or its time is over, or the code is."""
+
+
+def on_signal(log: Log | None, turn: int, step_id: StepId) -> SignalDecision:
+    """Return what becomes of a signal for a step of the code that began with turn `turn`."""
+    if log is None or log.head.is_terminal:
+        return SignalDecision.OVER
+    current = log.head.turn
+    if not (current.is_open or current.asks) or turn != (current.begun or current.number):
+        return SignalDecision.OVER
+    found = kept_of(log).records.get(step_id)
+    if found is None or found.form == UNTIL:
+        return SignalDecision.TAKE
+    return SignalDecision.DONE if found.is_signal else SignalDecision.OVER
+
+
+def ids_in(entry: Recorded) -> list[StepId]:
+    """Return what a record is of: a step, or sleeps behind one another."""
+    before = Until.of(entry).before if entry.id.name == SLEEP else 0
+    last = entry.id.number
+    return [entry.id._replace(number=each) for each in range(last - before, last + 1)]

@@ -1,0 +1,175 @@
+"""Waits for what comes from outside: taken before, during and after the park, and in time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from a2a_serverless.errors import TurnFinishedError
+from a2a_serverless.storage.signals import signal
+from a2a_serverless.tasks.entries import StepId
+from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.rules import Commit, advance
+from a2a_serverless.tasks.waits import Signal, SignalDecision
+from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.context import active_turn
+from tests.support.workers import S
+from tests.unit.worker.test_steps import Stand, run
+
+PAID = StepId("paid", "", 1)
+TAKE, DONE, OVER = SignalDecision.TAKE, SignalDecision.DONE, SignalDecision.OVER
+
+
+class Payer:
+    """An agent that waits for `PAID` for ten minutes, behind a step; `before` runs before that."""
+
+    def __init__(self) -> None:
+        self.steps = self.starts = 0
+        self.said: list[SignalDecision] = []
+
+    async def __call__(self, ctx: TaskContext) -> None:
+        await ctx.step("plan", self._plan)
+        await self.before()
+        found = await active_turn(ctx).signal(PAID, 600)
+        await ctx.complete("late" if found is None else Signal.of(found).body.decode())
+
+    async def before(self) -> None:
+        """Do nothing."""
+
+    def _plan(self) -> None:
+        self.steps += 1
+
+
+async def send(stand: Stand, body: str = "7", *, turn: int = 1, mark: str = "") -> SignalDecision:
+    """Send a signal for the stand's task."""
+    return await signal(
+        stand.bench.storage,
+        stand.task.task_id,
+        mark or stand.task.incarnation,
+        turn=turn,
+        step_id=PAID,
+        given=Signal(body.encode(), "application/json"),
+    )
+
+
+async def final(stand: Stand) -> str:
+    task = await stand.bench.task(stand.task)
+    return str(task.artifacts[0].parts[0].text)
+
+
+async def test_a_signal_wakes_the_turn_that_waits() -> None:
+    """It is taken once, goes on at once, and no step runs again."""
+    payer = Payer()
+    stand, head = await run(payer)
+    assert (head.turn.parked, head.turn.signaled) == ("asleep", 0)
+    assert await send(stand) is TAKE
+    assert await send(stand, "8") is DONE
+    woken = await stand.head()
+    assert (woken.turn.parked, woken.needs) == ("", 3)
+    head = await stand.work()
+    assert (head.state, await final(stand), payer.steps) == (S.TASK_STATE_COMPLETED, "7", 1)
+    assert await send(stand, "9") is OVER
+
+
+async def test_a_signal_before_the_wait_is_found_by_it() -> None:
+    """Also if it comes before the first attempt: the turn does not fall asleep."""
+    payer = Payer()
+    stand = Stand(payer)
+    await stand.send()
+    assert await send(stand) is TAKE
+    head = await stand.work()
+    assert (head.state, await final(stand), head.turn.slept_ms) == (S.TASK_STATE_COMPLETED, "7", 0)
+
+
+@pytest.mark.parametrize("seconds", [0, 601], ids=["in time", "as time ends"])
+async def test_a_signal_beside_the_attempt_is_not_lost(seconds: float) -> None:
+    """The attempt does not know it: beside the park it hands over, beside the end it looks."""
+    payer = Payer()
+    stand = Stand(payer)
+
+    async def beside() -> None:
+        if not payer.said and (not seconds or payer.starts):
+            payer.said.append(await send(stand))
+        payer.starts += 1
+
+    payer.before = beside  # type: ignore[method-assign]
+    await stand.send()
+    head = await stand.work()
+    if seconds:
+        await stand.pass_time(seconds)
+        head = await stand.work()
+    assert (head.state, await final(stand), payer.said) == (S.TASK_STATE_COMPLETED, "7", [TAKE])
+    assert payer.steps == 1
+
+
+async def test_the_end_of_the_time_counts_if_it_comes_first() -> None:
+    """The code is told so once and for all, and a signal behind it is refused."""
+    attempts: list[str] = []
+
+    async def ends(ctx: TaskContext) -> None:
+        found = await active_turn(ctx).signal(PAID, 600)
+        attempts.append("late" if found is None else "found")
+        if len(attempts) == 1:
+            assert await send(stand) is OVER
+            raise RuntimeError("no")
+        await ctx.complete(attempts[-1])
+
+    stand, head = await run(ends)
+    await stand.pass_time(601)
+    head = await stand.work()
+    assert (head.state, attempts) == (S.TASK_STATE_COMPLETED, ["late", "late"])
+
+
+async def test_a_signal_is_of_one_code_of_one_task() -> None:
+    """Neither one for another turn nor one for another incarnation is taken."""
+    stand, _ = await run(Payer())
+    assert await send(stand, turn=2) is OVER
+    assert await send(stand, mark="another") is OVER
+    assert (await stand.head()).turn.signaled == 0
+
+
+async def test_the_sweeper_wakes_what_a_dead_sender_has_not() -> None:
+    """The signal is committed, and no copy was sent: the turn goes on a minute later."""
+    stand, _ = await run(Payer())
+    storage = stand.bench.storage
+    silent = replace(storage, observer=replace(storage.observer, send=None))
+    taken = await signal(
+        silent,
+        stand.task.task_id,
+        stand.task.incarnation,
+        turn=1,
+        step_id=PAID,
+        given=Signal(b"7"),
+    )
+    assert (taken, await stand.work() == await stand.head()) == (TAKE, True)
+    await stand.pass_time(61)
+    head = await stand.work()
+    assert (head.state, await final(stand)) == (S.TASK_STATE_COMPLETED, "7")
+
+
+async def test_a_signal_of_a_task_that_is_to_be_canceled_wakes_nothing() -> None:
+    """The cancel ends the task."""
+    stand, _ = await run(Payer())
+    await stand.bench.storage.request_cancel(stand.task.task_id)
+    assert await send(stand) is TAKE
+    head = await stand.head()
+    assert (head.turn.parked, head.turn.signaled) == ("asleep", head.version)
+
+
+async def test_the_rules_refuse_a_signal_for_code_that_is_over() -> None:
+    """Whatever its sender has read."""
+    stand, _ = await run(Payer())
+    await send(stand)
+    head = await stand.work()
+    commit = Commit(entries=(Signal(b"8").record(PAID),))
+    with pytest.raises(TurnFinishedError):
+        advance(head, commit, now_ms=0, timing=stand.bench.storage.timing)
+
+
+async def test_a_long_body_stands_beside_the_log() -> None:
+    """It comes back as it was posted."""
+    stand, _ = await run(Payer())
+    assert await send(stand, "x" * 200_000) is TAKE
+    head: Head = await stand.work()
+    assert (head.state, await final(stand)) == (S.TASK_STATE_COMPLETED, "x" * 200_000)
