@@ -41,6 +41,7 @@ from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.agents import executor_of
 from a2a_serverless_tools.contract import Storage
 from tests.support.workers import artifact_texts, status_text, user_request
+from tests.unit.frameworks import asking as questions
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
@@ -443,6 +444,65 @@ async def test_a_confirmed_tool_is_called_once() -> None:
 
     recorded = await killed_everywhere(play, in_flight=2)
     assert recorded == ["model", "adds", "sure", "model"], recorded
+
+
+def asking(paid: list[str], release: int, *names: str) -> AdkExecutor:
+    """An agent of `asking.Make`."""
+    look = "look" if release == 1 else "look_up"
+
+    class Calling(BaseLlm):  # type: ignore[misc] # as above
+        async def generate_content_async(
+            self,
+            llm_request: LlmRequest,
+            stream: bool = False,  # noqa: FBT001, FBT002
+        ) -> AsyncGenerator[LlmResponse, None]:
+            paid.append(f"model {release}")
+            parts = [p for content in llm_request.contents for p in content.parts]
+            told = {p.function_response.name for p in parts if p.function_response}
+            said = [types.Part(text="Done")]
+            if not told:
+                said = [types.Part(function_call=calling(look))]
+            elif "delete" not in told:
+                said = [types.Part(function_call=calling("delete", what=name)) for name in names]
+            yield LlmResponse(content=types.Content(role="model", parts=said))
+
+    def looks() -> dict[str, str]:
+        """Look."""
+        paid.append("look")
+        return {"result": "seen"}
+
+    def delete(what: str) -> dict[str, str]:
+        """Delete it."""
+        paid.append(f"delete {what}")
+        return {"result": f"deleted {what}"}
+
+    looks.__name__ = look
+    tools = [looks, FunctionTool(delete, require_confirmation=True)]
+    prompt = f"The prompt of release {release}"
+    agent = LlmAgent(name="helper", model=Calling(model="fake"), instruction=prompt, tools=tools)
+    return AdkExecutor(agent, "adapted")
+
+
+def confirmed(task: Task, *consents: bool) -> SendMessageRequest:
+    """The answer to all that the ADK asks to confirm."""
+    sent = SendMessageRequest(message=Message(message_id="a", role=Role.ROLE_USER))
+    asked = [
+        data
+        for data in get_data_parts(task.status.message.parts)
+        if data.get("name") == "adk_request_confirmation"
+    ]
+    for one, consent in zip(asked, consents, strict=False):
+        answer = {"id": one["id"], "name": one["name"], "response": {"confirmed": consent}}
+        part = new_data_part(answer)
+        part.metadata["adk_type"] = "function_response"
+        sent.message.parts.append(part)
+    return sent
+
+
+async def test_questions() -> None:
+    """What `asking` states of each adapter holds for this one."""
+    for check in questions.CHECKS:
+        await check(asking, confirmed)
 
 
 async def test_agents_side_by_side_make_no_call_twice() -> None:

@@ -47,8 +47,8 @@ from a2a_serverless.frameworks.parts import File
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.agents import executor_of
 from a2a_serverless.worker.context import WorkerExecutor
-from a2a_serverless_tools.contract import Storage
 from tests.support.workers import S, artifact_texts, status_text
+from tests.unit.frameworks import asking as questions
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
@@ -629,8 +629,46 @@ async def test_a_context_is_made_anew_for_an_answer() -> None:
         OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True), context=context, max_turns=3)
     )
     head, _ = await speaking.say("go")
-    assert "of-this-turn" not in str(await Storage(speaking.bench.storage).load_context("ctx"))
-    assert answered(await speaking.answer(head, "yes")) == "go, deleted by yes"
+    assert "of-this-turn" not in str(await speaking.bench.records(head))
+    assert answered(await speaking.answer(head, "yes")) == "go, deleted by go"
+
+
+def asking(paid: list[str], release: int, *names: str) -> OpenAIAgentsWorker:
+    """An agent of `asking.Make`."""
+    look = "look" if release == 1 else "look_up"
+
+    def reply(call: ModelCall) -> list[Any]:
+        paid.append(f"model {release}")
+        done = sum(item.get("type") == "function_call_output" for item in call.input)
+        if done == 0:
+            return [function_call(look, {}, call_id=uuid.uuid4().hex)]
+        if done == 1:
+            return [
+                function_call("delete", {"what": name}, call_id=uuid.uuid4().hex) for name in names
+            ]
+        return says(call)
+
+    @function_tool(name_override=look)  # type: ignore[untyped-decorator] # as above
+    def looks() -> str:
+        """Look."""
+        paid.append("look")
+        return "seen"
+
+    @function_tool(needs_approval=True, name_override="delete")  # type: ignore[untyped-decorator] # as above
+    def deletes(what: str) -> str:
+        """Delete it."""
+        paid.append(f"delete {what}")
+        return f"deleted {what}"
+
+    prompt = f"The prompt of release {release}"
+    agent = Agent(name="helper", instructions=prompt, model=Fake(reply), tools=[looks, deletes])
+    return OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True))
+
+
+async def test_questions() -> None:
+    """What `asking` states of each adapter holds for this one."""
+    for check in questions.CHECKS:
+        await check(asking, questions.plainly)
 
 
 async def test_an_agent_that_is_a_tool_is_shown() -> None:

@@ -23,6 +23,7 @@ from a2a_serverless.frameworks.parts import FORMATS, File
 from a2a_serverless.frameworks.strands import StrandsWorker, _block
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import artifact_texts, status_text
+from tests.unit.frameworks import asking as questions
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
@@ -283,6 +284,57 @@ async def test_no_request_and_no_tool_call_is_made_twice() -> None:
 
     recorded = await killed_everywhere(play)
     assert recorded == ["model", *["asks"] * 3, "model", "model", "asks", "asks", "model"], recorded
+
+
+def asking(paid: list[str], release: int, *names: str) -> StrandsWorker:
+    """An agent of `asking.Make`."""
+    look = "look" if release == 1 else "look_up"
+
+    class Calling(Fake):
+        async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+            paid.append(f"model {release}")
+            blocks = [block for message in messages for block in message["content"]]
+            done = sum("toolResult" in block for block in blocks)
+            wanted = [[(look, "")], [("delete", name) for name in names]]
+            yield {"messageStart": {"role": "assistant"}}
+            for name, what in wanted[done] if done < len(wanted) else ():
+                use = {"toolUseId": f"{name}-{what}-{len(messages)}", "name": name}
+                yield {"contentBlockStart": {"start": {"toolUse": use}}}
+                given = json.dumps({"what": what})
+                yield {"contentBlockDelta": {"delta": {"toolUse": {"input": given}}}}
+                yield {"contentBlockStop": {}}
+            if done >= len(wanted):
+                yield {"contentBlockStart": {"start": {}}}
+                yield {"contentBlockDelta": {"delta": {"text": "Done"}}}
+                yield {"contentBlockStop": {}}
+            yield {"messageStop": {"stopReason": "tool_use" if done < 2 else "end_turn"}}
+
+    @tool(name=look)  # type: ignore[untyped-decorator] # as above
+    def looks(what: str) -> str:
+        """Look."""
+        paid.append("look")
+        return f"seen{what}"
+
+    @tool(name="delete", context=True)  # type: ignore[untyped-decorator] # as above
+    def deletes(what: str, tool_context: ToolContext) -> str:
+        """Delete it."""
+        if tool_context.interrupt(what, reason={"about": what}) != "yes":
+            return "refused"
+        paid.append(f"delete {what}")
+        return f"deleted {what}"
+
+    def make() -> Agent:
+        prompt = f"The prompt of release {release}"
+        tools = [looks, deletes]
+        return Agent(model=Calling(), system_prompt=prompt, tools=tools, callback_handler=None)
+
+    return StrandsWorker(make)
+
+
+async def test_questions() -> None:
+    """What `asking` states of each adapter holds for this one."""
+    for check in questions.CHECKS:
+        await check(asking, questions.plainly)
 
 
 async def test_a_record_answers_no_other_request() -> None:

@@ -20,7 +20,7 @@ from a2a.server.agent_execution import AgentExecutor
 from a2a.types import Message, Part, Role, SendMessageRequest, Task
 
 from a2a_serverless.errors import StateTooLargeError
-from a2a_serverless.frameworks.adapter import RECORD_TOO_LARGE
+from a2a_serverless.frameworks.steps import RECORD_TOO_LARGE
 from a2a_serverless.storage.layout import context_item
 from a2a_serverless.worker import Worker, turn
 from tests.support.workers import S, status_text
@@ -124,12 +124,17 @@ async def check_urls(made: Made) -> None:
 
 
 async def check_an_answer(made: Made) -> None:
-    """A question whose answer is a file is asked on: the task waits, and goes on when answered."""
+    """A question whose answer is a file is asked on: the task waits, and goes on when answered.
+
+    What it has kept may be larger than a conversation, and no larger than a record.
+    """
     talk = Talk(made([]))
+    large = Part(text="ask"), raw(bytes(LIMIT), "image/png")
     with patch.object(StateTooLargeError, "LIMIT_OFFLOADED", LIMIT):
-        large = await talk.show(Part(text="ask"), raw(bytes(LIMIT), "image/png"))
-    assert large.status.state == S.TASK_STATE_FAILED, large.status
-    assert "begin another conversation" in status_text(large), large.status
+        task = await talk.show(*large)
+    assert task.status.state == S.TASK_STATE_INPUT_REQUIRED, task.status
+    with patch.object(turn, "MAX_OFFLOADED_BYTES", LIMIT):
+        fails(status_text(await talk.show(*large)), RECORD_TOO_LARGE)
     head, task = await talk.say("ask")
     assert task.status.state == S.TASK_STATE_INPUT_REQUIRED, task.status
     said = Message(message_id="f", role=Role.ROLE_USER, parts=[raw(PICTURE, "image/png")])

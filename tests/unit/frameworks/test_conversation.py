@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from a2a.helpers import new_data_part
 from a2a.types import TaskState
 
 from a2a_serverless.errors import StateTooLargeError
-from a2a_serverless.frameworks.conversation import MOST_WAITING, Conversation, Messages, is_consent
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.frameworks.conversation import Conversation, Messages, is_consent
+from a2a_serverless.frameworks.steps import RECORD_TOO_LARGE
+from a2a_serverless.worker import TaskContext, Worker, turn
 from a2a_serverless_tools.contract import Storage
-from tests.support.workers import status_text
+from tests.support.workers import artifact_texts, status_text
 from tests.unit.frameworks.files import LIMIT
-from tests.unit.frameworks.talks import Talk, answered, question
+from tests.unit.frameworks.talks import Talk, answered, fails, question
 
 S = TaskState
 
@@ -32,13 +33,12 @@ class Asking(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         conversation = await Conversation.load(ctx, "asking")
         messages = Messages.of(conversation.ended, conversation.waiting)
-        now = [*messages.begin(), conversation.answer]
+        now = [*messages.begin(), *(conversation.answers or [ctx.user_text])]
         if conversation.waiting is None and ctx.user_text != "?":
             asked = (ctx.data_parts or [{"about": ctx.user_text}])[0]
-            await conversation.ask(asked, messages.waiting(now))
-        else:
-            await conversation.end(now)
-            await ctx.complete_json(now)
+            await conversation.ask(messages.waiting(now), asked)
+        await conversation.end(now)
+        await ctx.complete_json(now)
 
 
 async def kept(talk: Talk) -> Any:
@@ -57,7 +57,6 @@ async def test_two_tasks_wait_at_once() -> None:
     assert await kept(talk) == {
         "framework": "asking",
         "ended": ["?", "two", "yes", "one", {"approved": False}],
-        "waiting": {},
     }
 
 
@@ -77,19 +76,9 @@ async def test_a_question_with_data_is_read_as_a_text(asked: Any, text: str) -> 
     assert (status_text(task), question(task)) == (text, asked)
 
 
-async def test_the_questions_asked_last_are_kept() -> None:
-    """Those of tasks that were canceled while they waited do not add up."""
-    talk = Talk(Asking())
-    heads = [(await talk.say(str(number)))[0] for number in range(MOST_WAITING + 3)]
-    waiting = (await kept(talk))["waiting"]
-    assert list(waiting) == [head.task_id for head in heads[3:]]
-    asks_anew = await talk.answer(heads[0], "late")
-    assert question(asks_anew) == {"about": "late"}
-
-
 async def test_the_state_of_another_framework_is_not_read() -> None:
     """The task fails and the state stays as it was, whatever it is."""
-    for state in ({"framework": "other", "ended": 1, "waiting": {}}, ["a", "chat"], {"n": 1}):
+    for state in ({"framework": "other", "ended": 1}, ["a", "chat"], {"n": 1}):
         talk = Talk(Asking())
         await Storage(talk.bench.storage).update_context("ctx", state)
         _, task = await talk.say("?")
@@ -147,37 +136,33 @@ async def test_a_question_of_a_full_conversation_can_be_answered() -> None:
     agent = Asking()
     talk = Talk(agent)
     waits, _ = await talk.say("one")
-    full = (await kept(talk)) | {"refused": 400_000}
+    full = {"framework": "asking", "ended": None, "refused": 400_000}
     await Storage(talk.bench.storage).update_context("ctx", full)
     task = await talk.answer(waits, "yes")
     assert task.status.state == S.TASK_STATE_COMPLETED
-    assert await kept(talk) == full | {"ended": ["one", "yes"], "waiting": {}}
+    assert await kept(talk) == full | {"ended": ["one", "yes"]}
     _, refused = await talk.say("?")
     assert status_text(refused).startswith("The state of this conversation would have 400000")
 
 
-class Whole(Worker):
-    """Asks about what ends with "?", and keeps the whole conversation until it is answered."""
+async def test_what_a_question_has_kept_is_no_part_of_the_conversation() -> None:
+    """A run may keep more over its question than a conversation may have; a record limits it."""
 
-    async def handle(self, ctx: TaskContext) -> None:
-        conversation = await Conversation.load(ctx, "whole")
-        now = (conversation.waiting or conversation.ended or "") + conversation.answer
-        if conversation.waiting is None and ctx.user_text.endswith("?"):
-            await conversation.ask("Sure?", now)
-        else:
-            await conversation.end(now)
+    class Keeping(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            conversation = await Conversation.load(ctx, "keeping")
+            if conversation.waiting is None:
+                await conversation.ask("x" * int(ctx.user_text), "Sure?")
+            await conversation.end([len(conversation.waiting), conversation.answers])
             await ctx.complete()
 
-
-async def test_what_a_question_has_kept_makes_room_for_its_answer() -> None:
-    """An answer is refused only if the conversation would be too long when the task has ended."""
-    talk = Talk(Whole())
-    await talk.say("x" * 160_000)
-    waits, _ = await talk.say("?")
-    assert len(json.dumps(await kept(talk))) > 320_000
-    task = await talk.answer(waits, "y" * 100_000)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert len((await kept(talk))["ended"]) == 260_001
+    talk = Talk(Keeping())
+    waits, _ = await talk.say(str(LIMIT))
+    assert await kept(talk) is None
+    await talk.answer(waits, "yes")
+    assert (await kept(talk))["ended"] == [LIMIT, ["yes"]]
+    with patch.object(turn, "MAX_OFFLOADED_BYTES", 1000):
+        fails(status_text((await talk.say("1000"))[1]), RECORD_TOO_LARGE)
 
 
 def test_messages_that_were_rewritten_replace_the_others() -> None:
@@ -207,7 +192,34 @@ async def test_a_question_that_is_a_text_has_no_data() -> None:
     class Texts(Worker):
         async def handle(self, ctx: TaskContext) -> None:
             conversation = await Conversation.load(ctx, "texts")
-            await conversation.ask("Which one?", [])
+            await conversation.ask([], "Which one?")
 
     _, task = await Talk(Texts()).say("go")
     assert [part.WhichOneof("content") for part in task.status.message.parts] == ["text"]
+
+
+class Saying(Worker):
+    """Says something outside of steps before and behind two questions, which it asks in turn."""
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("Begins. ", "said", append=True)
+        conversation = await Conversation.load(ctx, "saying")
+        for number in range(conversation.pauses, 2):
+            await ctx.send_status(f"Works {number}")
+            await ctx.emit_text_artifact(f"Run {number}. ", "said", append=True)
+            await conversation.ask(number, "First?", "Second?")
+        await ctx.emit_text_artifact(f"{conversation.answers}", "said", append=True)
+        await ctx.complete()
+
+
+async def test_what_was_said_before_a_question_is_not_said_again() -> None:
+    """Nor is it missed: the code that goes on behind its question begins with what follows."""
+    talk = Talk(Saying())
+    head, task = await talk.say("go")
+    for answer in "abcd":
+        assert task.status.state == S.TASK_STATE_INPUT_REQUIRED, task.status
+        task = await talk.answer(head, answer)
+    (said,) = artifact_texts(task).values()
+    assert "".join(said) == "Begins. Run 0. Run 1. ['c', 'd']"
+    told = [part.text for message in task.history for part in message.parts]
+    assert [text for text in told if text.startswith("Works")] == ["Works 0", "Works 1"]

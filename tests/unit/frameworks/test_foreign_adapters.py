@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.required import ROOT, python_of
 
-TESTS = {"openai_agents": 24, "strands": 22, "google_adk": 27}
+TESTS = {"openai_agents": 25, "strands": 23, "google_adk": 28}
 """How many there are in `adapter.py` of each environment."""
 
 

@@ -58,6 +58,7 @@ from a2a_serverless.worker import TaskContext, current_context
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless_tools.testing import AgentBench
 from tests.support.workers import artifact_texts, status_text
+from tests.unit.frameworks import asking as questions
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.files import PICTURE
 from tests.unit.frameworks.talks import (
@@ -733,6 +734,54 @@ async def test_no_node_runs_twice() -> None:
 
     recorded = await killed_everywhere(play, in_flight=2)
     assert recorded == ["plan", "look", "look", "ask", "ask", "add", "add"]
+
+
+def asking(paid: list[str], release: int, *names: str) -> LangGraphWorker:
+    """An agent of `asking.Make`: its nodes are steps, and each name is deleted by a run of its own.
+
+    Their last node is named in an edge, as they run side by side.
+    """
+
+    def model(_: Any) -> dict[str, Any]:
+        paid.append(f"model {release}")
+        return {}
+
+    def look(_: Any) -> dict[str, Any]:
+        paid.append("look")
+        return {"said": ["seen"]}
+
+    def delete(state: Any) -> dict[str, Any]:
+        if interrupt({"about": state["what"]}) == "yes":
+            paid.append(f"delete {state['what']}")
+        return {"said": [state["what"]]}
+
+    class Said(TypedDict):
+        said: Annotated[list[str], operator.add]
+
+    looking = "look" if release == 1 else "look_up"
+    built: Any = StateGraph(Said)
+    for name, node in (("plan", model), (looking, look), ("decide", model), ("say", model)):
+        built.add_node(name, node)
+    built.add_node("delete", delete)
+    built.add_edge(START, "plan")
+    built.add_edge("plan", looking)
+    built.add_edge(looking, "decide")
+    built.add_conditional_edges(
+        "decide", lambda _: [Send("delete", {"what": name}) for name in names], ["delete"]
+    )
+    built.add_edge("delete", "say")
+
+    class Given(LangGraphWorker):
+        def begin(self, ctx: TaskContext) -> Any:
+            return {"said": [ctx.user_text]}
+
+    return Given(built.compile(), answer="said")
+
+
+@pytest.mark.parametrize("check", questions.CHECKS)
+async def test_questions(check: Any) -> None:
+    """What `asking` states of each adapter holds for this one."""
+    await check(asking, questions.plainly)
 
 
 async def test_a_step_costs_a_commit_at_most() -> None:

@@ -49,6 +49,7 @@ from a2a_serverless.frameworks.pydantic_ai import PydanticAIWorker
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.worker import TaskContext
 from tests.support.workers import S, artifact_texts, status_text
+from tests.unit.frameworks import asking as questions
 from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.files import PICTURE, files_of
 from tests.unit.frameworks.talks import (
@@ -493,6 +494,43 @@ async def test_a_step_costs_a_commit_at_most() -> None:
     ]
     assert (none, steps) == (0, 7)
     assert plain < recorded <= plain + steps
+
+
+def asking(paid: list[str], release: int, *names: str) -> PydanticAIWorker:
+    """An agent of `asking.Make`."""
+    look = "look" if release == 1 else "look_up"
+
+    def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
+        paid.append(f"model {release}")
+        number = sum(isinstance(message, ModelResponse) for message in messages)
+        if number == 0:
+            return ModelResponse(parts=[ToolCallPart(look, {})])
+        if number == 1:
+            return ModelResponse(parts=[ToolCallPart("delete", {"what": name}) for name in names])
+        return ModelResponse(parts=[TextPart(" | ".join(said(messages)))])
+
+    def looks() -> str:
+        paid.append("look")
+        return "seen"
+
+    def deletes(what: str) -> str:
+        paid.append(f"delete {what}")
+        return f"deleted {what}"
+
+    made = Agent(
+        FunctionModel(reply),
+        output_type=[str, DeferredToolRequests],
+        instructions=f"The prompt of release {release}",
+    )
+    made.tool_plain(name=look)(looks)
+    made.tool_plain(name="delete", requires_approval=True)(deletes)
+    return PydanticAIWorker(made)
+
+
+@pytest.mark.parametrize("check", questions.CHECKS)
+async def test_questions(check: Any) -> None:
+    """What `asking` states of each adapter holds for this one."""
+    await check(asking, questions.plainly)
 
 
 # -- files -----------------------------------------------------------------------------------------

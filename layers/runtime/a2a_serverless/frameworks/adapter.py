@@ -12,6 +12,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.conversation import Conversation
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import KINDS, Kind, PartRefusedError, Takes, tell
+from a2a_serverless.frameworks.steps import final_errors
 from a2a_serverless.worker import FinalError, TaskContext, Worker
 from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.versions import unknown_version
@@ -20,10 +21,6 @@ logger = logging.getLogger(__name__)
 
 TOO_MANY_STEPS: Final = "The agent has taken as many steps as it may, and had not finished."
 TOO_LONG: Final = "The answer or the conversation is longer than the agent's model allows."
-RECORD_TOO_LARGE: Final = (
-    "What the agent's model or a tool has made is larger than the record of a step may be:"
-    " ask for less at once, or for a smaller file."
-)
 CHANGED: Final = "The agent has changed since it asked: begin a new task."
 INVALID: Final = "The agent is wrong in itself, so that no further start would succeed."
 """What a client reads of errors that come again with every start."""
@@ -77,19 +74,6 @@ def check_end(reason: object, said: str) -> None:
 def refused_for(reason: str) -> str:
     """Return what a client reads of a model that refuses without a word of its own."""
     return f"The agent's model has refused this ({reason})."
-
-
-@contextmanager
-def final_errors(texts: Mapping[type[Exception], str]) -> Iterator[None]:
-    """Fail the task at once for errors of the framework that come again with every start.
-
-    `texts` says for each kind of error what the client reads.
-    """
-    try:
-        yield
-    except tuple(texts) as error:
-        text = next(text for kind, text in texts.items() if isinstance(error, kind))
-        raise FinalError(f"{type(error).__name__}: {error}", client_text=text) from error
 
 
 class Adapter:
@@ -163,9 +147,10 @@ class FrameworkWorker(Adapter, Worker):
     """As `Conversation.load` takes it."""
 
     async def handle(self, ctx: TaskContext) -> None:
-        """Run the agent until it ends or asks, and keep its conversation with the turn's ending.
+        """Run the agent until it ends or asks; with the answer it goes on behind its question.
 
-        A message with a part that has no translation is refused before the agent runs.
+        Its conversation is kept with the task's end. A message with a part that has no translation
+        is refused before the agent runs.
 
         >>> class Planner(LangGraphWorker):
         ...     async def handle(self, ctx: TaskContext) -> None:
@@ -183,7 +168,7 @@ class FrameworkWorker(Adapter, Worker):
 
     @abstractmethod
     async def _run(self, ctx: TaskContext, conversation: Conversation) -> None:
-        """Run a turn.
+        """Run the agent until it ends or asks.
 
         Raises:
             PartRefusedError: before anything of the turn is stored or said.

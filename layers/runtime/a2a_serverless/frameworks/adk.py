@@ -14,13 +14,25 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NoReturn
 from uuid import uuid4
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Artifact, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
 from google.adk.a2a.converters.part_converter import A2A_DATA_PART_END_TAG as _END_TAG
 from google.adk.a2a.converters.part_converter import A2A_DATA_PART_START_TAG as _TAG
 from google.adk.a2a.executor.a2a_agent_executor import A2aAgentExecutor
@@ -38,6 +50,7 @@ from google.adk.tools import AgentTool, BaseTool, FunctionTool, ToolContext
 from google.adk.tools.base_toolset import BaseToolset
 from google.adk.workflow import BaseNode
 from google.genai.types import Content
+from google.protobuf.json_format import ParseDict
 from pydantic_core import PydanticSerializationError
 
 from a2a_serverless.frameworks.adapter import (
@@ -50,11 +63,14 @@ from a2a_serverless.frameworks.conversation import Conversation, Messages
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import File, PartRefusedError, Takes, tell
 from a2a_serverless.frameworks.steps import MODEL, Steps, count_tokens, jsonable, text_of
-from a2a_serverless.tasks.entries import whole
+from a2a_serverless.tasks.entries import copied, json_of, whole
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.identity import digest, unicode_of, without_half
+from a2a_serverless.tasks.questions import ASK, ID_FIELD, id_on_parts
 from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError, json_instead
+from a2a_serverless.worker.questions import Question
 from a2a_serverless.worker.steps import RANDOM, current_step
 from a2a_serverless.worker.turn import ActiveTurn
 
@@ -136,14 +152,20 @@ class AdkExecutor(Adapter, AgentExecutor):
             raise TypeError("An AdkExecutor runs in the WorkerAdapter of this package only.")
         ctx = TaskContext(context, event_queue)
         try:
-            self.takes.check(ctx)
+            self.takes.check(ctx.parts)
         except PartRefusedError as refused:
             await tell(ctx, refused)
             return
-        sessions = _ConversationSessions(await Conversation.load(ctx, self.takes.adapter))
-        agent, ids, recording = self._agent, None, _Recording(ctx, shows_tools=self._show_tools)
+        conversation = await Conversation.load(
+            ctx, self.takes.adapter, ask=partial(_ask, self.takes)
+        )
+        if conversation.waiting is not None:
+            context = _answered(context, conversation)
+        sessions = _ConversationSessions(conversation)
+        steps = Steps(ctx, conversation.pauses, shows_tools=self._show_tools)
+        agent, ids, recording = self._agent, None, _Recording(steps)
         if self._steps:
-            ids = _Ids(ctx)
+            ids = _Ids(ctx, conversation.pauses)
             platform_uuid.set_id_provider(ids.new)
             agent = recording.agent(agent)
         options = await self.passed.of(ctx, self._options, Runner.__init__)
@@ -156,7 +178,10 @@ class AdkExecutor(Adapter, AgentExecutor):
         runner.counts_for = None if self._steps else ctx
         runner.options = await self.passed.of(ctx, self._options, Runner.run_async)
         executor = A2aAgentExecutor(runner=runner, **self._executor_options)
-        await executor.execute(context, _KeepingQueue(event_queue, sessions, runner, ids))
+        queue = _KeepingQueue(event_queue, sessions, runner, ids)
+        await executor.execute(context, queue)
+        if queue.asked is not None:
+            await sessions.ask(queue.asked)
         if isinstance(runner.error, ModelRefusedError):
             await ctx.reject(str(runner.error))
         elif runner.error is not None:
@@ -168,6 +193,49 @@ class AdkExecutor(Adapter, AgentExecutor):
         # The ADK makes the runner when it runs, and a cancel runs nothing.
         executor = A2aAgentExecutor(runner=_TellingRunner, **self._executor_options)
         await executor.cancel(context, event_queue)
+
+
+async def _ask(takes: Takes, ctx: TaskContext, asked: Any) -> Message:
+    """Return the client's answer to what the ADK asks by a status, which is JSON.
+
+    An answer with a file that has no translation is asked for again.
+    """
+    turn, status = active_turn(ctx), ParseDict(asked, TaskStatus())
+    while True:
+        question_id = turn.journal.id_of(ASK)
+        event = TaskStatusUpdateEvent(task_id=ctx.task_id, context_id=ctx.context_id, status=status)
+        for part in event.status.message.parts:
+            part.metadata.update({ID_FIELD: id_on_parts(question_id)})
+        answer = await turn.ask(Question(id=question_id, status=event), None)
+        parts = [*map(copied, answer.parts)]
+        try:
+            takes.check(parts)
+        except PartRefusedError as refused:
+            status.message.parts.insert(0, Part(text=str(refused)))
+        else:
+            return Message(
+                message_id=answer.message_id,
+                role=Role.ROLE_USER,
+                task_id=ctx.task_id,
+                context_id=ctx.context_id,
+                parts=parts,
+            )
+
+
+def _answered(context: RequestContext, conversation: Conversation) -> RequestContext:
+    """Return the request of the answer, with the task as it has waited for it."""
+    (message,), ctx = conversation.answers, conversation.ctx
+    task = copied(context.current_task or Task(id=ctx.task_id, context_id=ctx.context_id))
+    task.status.CopyFrom(ParseDict((conversation.waiting or {})["asked"], TaskStatus()))
+    request = SendMessageRequest(message=message, configuration=context.configuration)
+    request.metadata.update(context.metadata)
+    return RequestContext(
+        context.call_context,
+        request=request,
+        task_id=ctx.task_id,
+        context_id=ctx.context_id,
+        task=task,
+    )
 
 
 class _TellingRunner(Runner):  # type: ignore[misc] # its environment has the types
@@ -299,23 +367,30 @@ class _ConversationSessions(InMemorySessionService):  # type: ignore[misc] # its
         stored.events.extend(kept)
         return await self._now(made)
 
-    async def keep(self, *, asks: bool) -> None:
-        """Keep the session with the turn's ending, which has to follow.
+    async def ask(self, status: TaskStatus) -> NoReturn:
+        """Ask by a status, and keep the session.
 
         Raises:
-            StateTooLargeError: as `TaskContext.update_context`.
+            TurnParked: always.
+            FinalError: the session is larger than a record may be.
         """
-        if self._session is None:
-            return
+        asked, dumped = json_of(status), await self._dumped()
+        kept = self._messages.waiting(dumped["events"])
+        await self._conversation.ask({**kept, "state": dumped["state"], "asked": asked}, asked)
+
+    async def keep(self) -> None:
+        """Keep the session with the task's end, which has to follow."""
+        if self._session is not None:
+            await self._conversation.end(await self._dumped())
+
+    async def _dumped(self) -> dict[str, Any]:
+        """Return the events and the state of the session as JSON values."""
+        assert self._session is not None  # noqa: S101 - the ADK asks in a session
         session = await self._now(self._session)
-        dumped = unicode_of(
+        dumped: dict[str, Any] = unicode_of(
             session.model_dump(mode="json", exclude_none=True, include={"events", "state"})
         )
-        events, state = dumped["events"], dumped["state"]
-        if asks:
-            await self._conversation.wait({**self._messages.waiting(events), "state": state})
-        else:
-            await self._conversation.end({"events": events, "state": state})
+        return dumped
 
     async def _now(self, made: Session) -> Session:
         return await self.get_session(
@@ -326,7 +401,8 @@ class _ConversationSessions(InMemorySessionService):  # type: ignore[misc] # its
 class _KeepingQueue(EventQueue):
     """Passes the events on to the turn's queue, and keeps the session before one that ends it.
 
-    Nothing is passed on once the run has raised: what is left of its turn is the runtime's to say.
+    Nothing is passed on once the run has raised: what is left of its turn is the runtime's to say;
+    nor the status with which the run asks: it is asked behind the run.
     """
 
     def __init__(
@@ -340,9 +416,11 @@ class _KeepingQueue(EventQueue):
         self._sessions = sessions
         self._runner = runner
         self._ids = ids
+        self.asked: TaskStatus | None = None
+        """With what the run asks the client; None: it does not."""
 
     async def enqueue_event(self, event: Event) -> None:
-        if self._runner.error is not None:
+        if self._runner.error is not None or self.asked is not None:
             return
         if self._ids is not None and isinstance(event, TaskArtifactUpdateEvent):
             event.artifact.artifact_id = self._ids.of_artifact(event.artifact)
@@ -354,8 +432,11 @@ class _KeepingQueue(EventQueue):
         try:
             if state in _ENDS and self._runner.last is not None:
                 _check_end(self._runner.last)
-            if state in _ASKS or state == TaskState.TASK_STATE_COMPLETED:
-                await self._sessions.keep(asks=state in _ASKS)
+            if state in _ASKS and isinstance(event, TaskStatusUpdateEvent):
+                self.asked = event.status
+                return
+            if state == TaskState.TASK_STATE_COMPLETED:
+                await self._sessions.keep()
             if self._runner.chunk_of is not None:
                 await self._runner.chunk_of.say(self._queue.enqueue_event, event)
             else:
@@ -373,10 +454,10 @@ _scope: ContextVar[str] = ContextVar("scope", default="")
 
 
 class _Ids:
-    """The ids of one turn, the same ones in each of its attempts."""
+    """The ids of one run, the same ones in each of its attempts."""
 
-    def __init__(self, ctx: TaskContext) -> None:
-        self._turn = f"{ctx.task_id} {ctx.message_id}"
+    def __init__(self, ctx: TaskContext, pauses: int) -> None:
+        self._turn = f"{ctx.task_id} {ctx.message_id} {pauses}"
         self._numbers: Counter[str] = Counter()
         self._artifacts: dict[str, str] = {}
 
@@ -435,8 +516,8 @@ class _Answer:
 class _Recording:
     """Makes the requests and the tool calls of one turn steps, on copies of agents and tools."""
 
-    def __init__(self, ctx: TaskContext, *, shows_tools: bool) -> None:
-        self._steps = Steps(ctx, shows_tools=shows_tools)
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
         self.answers: dict[str, _Answer] = {}
 
     def agent(self, agent: BaseAgent) -> BaseAgent:

@@ -1,22 +1,29 @@
-"""What a framework keeps of a conversation from turn to turn.
+"""What a framework keeps of a conversation from task to task, and over a question to the client.
 
-It is stored as the state of the turn's context, under the caller's scope and the contextId: two
-callers who choose the same contextId share nothing. It is stored with the ending of a turn: a turn
-that dies starts over from what the last ended turn has stored.
+The first is the state of the turn's context, under the caller's scope and the contextId: two
+callers who choose the same contextId share nothing. It is stored with the end of a task. The second
+is a record of the turn that asks.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from functools import partial
+from typing import Any, Final, NoReturn, Self, TypeAlias
 
 from a2a_serverless.errors import StateTooLargeError
-from a2a_serverless.frameworks.parts import check_answer
+from a2a_serverless.frameworks.parts import answer_refusal
+from a2a_serverless.frameworks.steps import RECORD_TOO_LARGE, final_errors
+from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import unicode_of
 from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import active_turn
+from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.steps import PAUSE
 
 logger = logging.getLogger(__name__)
 
@@ -29,19 +36,18 @@ ARTIFACT: Final = "answer"
 """The artifact of what a framework streams."""
 _BETWEEN: Final = "\n\n"
 """What stands between two messages of it."""
-MOST_WAITING: Final = 16
-"""The most waiting tasks that a conversation remembers: those that asked last.
 
-The conversation does not learn that a task was canceled while it waited, so older ones are dropped.
-"""
+Ask: TypeAlias = Callable[[TaskContext, Any], Awaitable[Any]]
+"""Asks the client a question, a JSON value, by the turn's `ask`; returns what is of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """The state of one turn's conversation.
+    """The state of a conversation, and how far a task's run of it has come.
 
-    A task that waits for an answer has its own part of the state, so that two tasks of a
-    conversation can wait at once while a third one goes on.
+    A run that asks its client ends its process, and what it goes on with is a record of the turn
+    (`ask`). `load` finds it with the answers: nothing before the question runs again, whatever the
+    code is then.
     """
 
     ctx: TaskContext
@@ -49,83 +55,70 @@ class Conversation:
     ended: Any | None
     """What the tasks that have ended have left; None: no task has ended."""
     waiting: Any | None
-    """What this task left with its question; None on its first turn."""
-    others: dict[str, Any]
-    """What other tasks left with their questions, by task id, the oldest first."""
+    """What the run has kept with its last questions; None: it has asked nothing yet."""
+    answers: list[Any]
+    """Those of the client to these questions."""
+    pauses: int
+    """How often the run has asked before: its steps are told apart by it."""
     refused: int
     """The bytes that the state would have with an answer that had no room; 0: none so far."""
+    _ask: Ask
+    _said: Counter[str]
+    """What the code had said outside of steps before the run went on."""
 
     @classmethod
-    async def load(cls, ctx: TaskContext, framework: str, *, growth: float = 1) -> Self:
-        """Return the conversation of a turn.
+    async def load(
+        cls, ctx: TaskContext, framework: str, *, growth: float = 1, ask: Ask | None = None
+    ) -> Self:
+        """Return the conversation of a task's first message, or of the answer to a question.
 
-        `growth` is how many bytes of state a byte of the message becomes, at the least.
+        `growth` is how many bytes of state a byte of the message becomes, at the least. By default
+        `ask` takes answers of text or data.
 
         Raises:
+            TurnParked: a question of the last ones is still to be asked.
             FinalError: the state was not stored by this framework's adapter.
             StateTooLargeError: what is kept has no room for the message, or an earlier answer had
-                none. What a task has kept with its question makes room for the answer.
+                none.
         """
-        state = await ctx.load_context() or {"framework": framework, "ended": None, "waiting": {}}
+        turn, ask = active_turn(ctx), ask or partial(_ask_for_value, framework)
+        waiting, answers, pauses = None, list[Any](), 0
+        while (record := await turn.recorded(StepId(PAUSE, "", pauses + 1))) is not None:
+            pauses += 1
+            pause = json.loads(record.value)
+            turn.journal.skip(pause["said"])
+            answers = [await ask(ctx, question) for question in pause["questions"]]
+            waiting = pause["kept"]
+        state = await ctx.load_context() or {"framework": framework, "ended": None}
         if not isinstance(state, dict) or state.get("framework") != framework:
             raise FinalError(
                 f"The state of context {ctx.context_id} was not stored by an agent of {framework}:"
                 " after a change of the framework, begin new conversations or delete the old ones.",
                 client_text="The agent cannot read this conversation: begin a new one.",
             )
-        others = dict(state["waiting"])
-        waiting = others.pop(ctx.task_id, None)
-        refused = state.get("refused", 0)
-        conversation = cls(ctx, framework, state["ended"], waiting, others, refused)
-        said = json.dumps(_said(ctx), ensure_ascii=False).encode(errors="replace")
-        # What a waiting task kept may be the whole conversation, and then replaces what has ended.
-        ended = max(state["ended"], waiting, key=lambda kept: len(json.dumps(kept)))
-        kept = {**state, "waiting": others, "ended": ended}
-        size, limit = active_turn(ctx).size_of_state(kept)
-        size += int(len(said) * growth)
+        ended, refused = state["ended"], state.get("refused", 0)
         if waiting is None:
-            size = max(size, refused)
-        if size > limit - _MARK_BYTES:
-            raise StateTooLargeError(size, limit)
-        return conversation
+            _check_room(ctx, state, growth, refused)
+        said = Counter(turn.journal.said)
+        return cls(ctx, framework, ended, waiting, answers, pauses, refused, ask, said)
 
-    @property
-    def answer(self) -> Any:
-        """Return the user's answer to a question: the message's data if it has any, or its text.
+    async def ask(self, kept: Any, *questions: Any) -> NoReturn:
+        """Ask the client one question after the other, and keep what the run goes on with.
 
-        Raises:
-            PartRefusedError: it has a file.
-        """
-        check_answer(self.ctx, self.framework)
-        return _said(self.ctx)
-
-    async def ask(self, question: Any, waiting: Any) -> None:
-        """End the turn with a question, and keep what this task needs when it is answered.
-
-        The question is a text, or any JSON value, which is also sent as data. A dict that has its
+        A question is a text, or any JSON value, which is also sent as data. A dict that has its
         question as "question", "message" or "prompt" is read as that.
 
         Raises:
-            StateTooLargeError: as `TaskContext.update_context`.
+            TurnParked: always; `load` returns what was kept, with the answers.
+            FinalError: what is to be kept is larger than a record may be.
         """
-        await self.wait(waiting)
-        if isinstance(question, str):
-            await self.ctx.request_input(question)
-        else:
-            named = question if isinstance(question, dict) else {}
-            texts = (named.get(name) for name in _QUESTIONS)
-            text = next((each for each in texts if isinstance(each, str) and each.strip()), None)
-            whole = json.dumps(question, ensure_ascii=False)
-            await self.ctx.request_input(text or whole, question)
-
-    async def wait(self, waiting: Any) -> None:
-        """Keep what this task needs when its question is answered. Ask the question next.
-
-        Raises:
-            StateTooLargeError: as `TaskContext.update_context`.
-        """
-        last = dict(list(self.others.items())[1 - MOST_WAITING :])
-        await self._store(self.ended, last | {self.ctx.task_id: waiting})
+        turn = active_turn(self.ctx)
+        said = turn.journal.said - self._said
+        pause = {"kept": kept, "questions": questions, "said": said}
+        with final_errors({WrongCallError: RECORD_TOO_LARGE}):
+            turn.delay(StepId(PAUSE, "", self.pauses + 1), pause)
+        await self._ask(self.ctx, questions[0])
+        raise RuntimeError("A question is answered when the code runs again, and not before.")
 
     async def end(self, ended: Any) -> None:
         """Keep what the conversation's next task begins with. End this task next.
@@ -134,20 +127,46 @@ class Conversation:
         and `load` refuses every later message before the agent runs.
         """
         try:
-            await self._store(ended, self.others)
+            await self._store(ended, self.refused)
         except StateTooLargeError as error:
             extra = {"action": "conversation_full", "task_id": self.ctx.task_id}
             logger.warning("%s", error, extra={**extra, "context_id": self.ctx.context_id})
-            await self._store(self.ended, self.others, refused=error.size)
+            await self._store(self.ended, error.size)
 
-    async def _store(self, ended: Any, waiting: dict[str, Any], *, refused: int = 0) -> None:
-        state = {"framework": self.framework, "ended": ended, "waiting": waiting}
-        refused = refused or self.refused
+    async def _store(self, ended: Any, refused: int) -> None:
+        state = {"framework": self.framework, "ended": ended}
         await self.ctx.update_context(state | {"refused": refused} if refused else state)
 
 
-def _said(ctx: TaskContext) -> Any:
-    return ctx.data_parts[0] if ctx.data_parts else ctx.user_text
+def _check_room(ctx: TaskContext, state: Any, growth: float, refused: int) -> None:
+    """Check that a conversation has room for the turn's message.
+
+    Raises:
+        StateTooLargeError: it has not.
+    """
+    said = ctx.data_parts[0] if ctx.data_parts else ctx.user_text
+    added = json.dumps(said, ensure_ascii=False).encode(errors="replace")
+    size, limit = active_turn(ctx).size_of_state(state)
+    size = max(size + int(len(added) * growth), refused)
+    if size > limit - _MARK_BYTES:
+        raise StateTooLargeError(size, limit)
+
+
+async def _ask_for_value(framework: str, ctx: TaskContext, question: Any) -> Any:
+    """Return the client's answer to a question: the message's data if it has any, or its text.
+
+    An answer with a file is asked for again.
+    """
+    text, data = question, None
+    if not isinstance(question, str):
+        named = question if isinstance(question, dict) else {}
+        texts = (named.get(name) for name in _QUESTIONS)
+        found = next((each for each in texts if isinstance(each, str) and each.strip()), None)
+        text, data = found or json.dumps(question, ensure_ascii=False), question
+    answer = await ctx.ask(text, data=data)
+    while why := answer_refusal(answer.parts, framework):
+        answer = await ctx.ask(f"{why} {text}", data=data)
+    return answer.text if answer.data is None else answer.data
 
 
 @dataclass(frozen=True, slots=True)

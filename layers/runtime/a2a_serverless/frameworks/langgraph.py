@@ -238,7 +238,8 @@ class LangGraphWorker(FrameworkWorker):
         said = _Said(ctx, Answer(ctx), self.show)
         with self._failures(ctx):
             if self._steps:
-                nodes = _Nodes(ctx, graph, self._serde, given, said, self._shows)
+                steps = Steps(ctx, conversation.pauses)
+                nodes = _Nodes(steps, graph, self._serde, given, said, self._shows)
                 await nodes.stream(given, config, options)
             else:
                 calls: RunnableConfig = {
@@ -250,7 +251,7 @@ class LangGraphWorker(FrameworkWorker):
         if state.interrupts:
             asked = state.interrupts[0]
             by = callers.of(asked, namespace_of(thread.saver.asking(asked)[0]))
-            await conversation.ask(asked.value, {**thread.dump(), "by": by})
+            await conversation.ask({**thread.dump(), "by": by}, asked.value)
         elif state.next:
             stopped = ", ".join(state.next)
             raise FinalError(
@@ -340,7 +341,6 @@ async def _answered(graph: Graph, thread: _Thread, conversation: Conversation) -
 
     Raises:
         FinalError: the graph is another one than that which has asked.
-        PartRefusedError: the answer has a file.
     """
     asked = (await graph.aget_state(thread.config)).interrupts
     if not asked:
@@ -349,7 +349,7 @@ async def _answered(graph: Graph, thread: _Thread, conversation: Conversation) -
             " a new task, or give the node that has asked its name again.",
             client_text=CHANGED,
         )
-    answer, waiting = conversation.answer, conversation.waiting or {}
+    (answer,), waiting = conversation.answers, conversation.waiting or {}
     thread.saver.answer(asked[0], waiting.get("by"), answer)
     return Command(resume={asked[0].id: answer})
 
@@ -601,9 +601,9 @@ def _are_messages(value: Any) -> TypeGuard[list[Any]]:
 class _Run:
     """One run of a node, which is a step."""
 
-    def __init__(self, node: str, number: int) -> None:
+    def __init__(self, node: str, key: str) -> None:
         self.node = node
-        self.key = str(number)
+        self.key = key
         self.said: asyncio.Queue[tuple[str, Any] | None] = asyncio.Queue()
         self.writes: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.has_begun = False
@@ -624,7 +624,7 @@ class _Nodes(BaseCache[Any]):
 
     def __init__(
         self,
-        ctx: TaskContext,
+        steps: Steps,
         graph: Graph,
         serde: SerializerProtocol | None,
         given: Any,
@@ -632,8 +632,8 @@ class _Nodes(BaseCache[Any]):
         shows: _Shows,
     ) -> None:
         super().__init__(serde=serde)
-        self._ctx = ctx
-        self._steps = Steps(ctx)
+        self._ctx = steps.ctx
+        self._steps = steps
         # What a node gets comes of the graph's input, of records, and of the state at the start.
         self._asked = digest("input", text_of(without_ids(given))).encode()
         self._said = said
@@ -722,7 +722,7 @@ class _Nodes(BaseCache[Any]):
 
     def _prepare(self, node: str, *_: object) -> str:
         self._numbers[node] += 1
-        run = _Run(node, self._numbers[node])
+        run = _Run(node, self._steps.key("", self._numbers[node]))
         self._prepared[node].append(run)
         name = f"{node} {run.key}"
         self._by_key[xxh3_128_hexdigest(name.encode())] = run

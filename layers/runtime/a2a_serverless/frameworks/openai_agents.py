@@ -164,12 +164,13 @@ class OpenAIAgentsWorker(FrameworkWorker):
             given_config = options.get("run_config") or {}
             if isinstance(given_config, dict):
                 given_config = RunConfig(**given_config)
-            recording = _Recording(ctx, given_config, shows_tools=self._show_tools)
+            steps = Steps(ctx, conversation.pauses, shows_tools=self._show_tools)
+            recording = _Recording(steps, given_config)
             agent, options["run_config"] = recording.agent(agent), recording.run_config()
         if conversation.waiting is None:
             given = self.begin(ctx)
         else:
-            given = await _answered(agent, conversation.waiting, conversation.answer)
+            given = await _answered(agent, conversation.waiting, *conversation.answers)
         with self._failures(ctx):
             run = Runner.run_streamed(agent, given, session=session, **options)
             await _stream(ctx, run, is_recorded=self._steps)
@@ -178,12 +179,11 @@ class OpenAIAgentsWorker(FrameworkWorker):
                 run.context_wrapper.context = None
             asked = run.interruptions[0]
             state = {"run": run.to_state().to_json(), "asked": _id_of(asked)}
-            await conversation.ask(_question(asked), {**messages.waiting(session.items), **state})
-        else:
-            await conversation.end(self.remember(session.items))
-            if isinstance(run.final_output, str) and run.final_output not in _said(run):
-                await Answer(ctx).add(run.final_output, run)
-            await self.finish(ctx, run.final_output)
+            await conversation.ask({**messages.waiting(session.items), **state}, _question(asked))
+        await conversation.end(self.remember(session.items))
+        if isinstance(run.final_output, str) and run.final_output not in _said(run):
+            await Answer(ctx).add(run.final_output, run)
+        await self.finish(ctx, run.final_output)
 
 
 def _said(run: RunResultStreaming) -> set[str]:
@@ -216,8 +216,7 @@ async def _answered(agent: Agent[Any], waiting: dict[str, Any], answer: Any) -> 
     """
     state = await RunState.from_json(agent, waiting["run"])
     calls = {_id_of(item): item for item in state.get_interruptions()}
-    # An earlier release has kept no id: it has asked about the first call.
-    asked = calls.get(waiting.get("asked") or next(iter(calls), ""))
+    asked = calls.get(waiting["asked"])
     if asked is None:
         raise FinalError("The call that was asked about waits no more.", client_text=CHANGED)
     if is_consent(answer):
@@ -359,9 +358,9 @@ def _question(item: Any) -> dict[str, Any]:
 class _Recording:
     """Makes the requests and the tool calls of one turn steps, by copies of its agents."""
 
-    def __init__(self, ctx: TaskContext, run_config: RunConfig, *, shows_tools: bool) -> None:
-        self._steps = Steps(ctx, shows_tools=shows_tools)
-        self._answer = Answer(ctx)
+    def __init__(self, steps: Steps, run_config: RunConfig) -> None:
+        self._steps = steps
+        self._answer = Answer(steps.ctx)
         self._run_config = run_config
         self._copies: dict[int, Any] = {}
 

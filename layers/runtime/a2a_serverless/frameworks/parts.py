@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from mimetypes import MimeTypes
@@ -165,15 +165,15 @@ class Takes:
                 made.append(text(part.text))
         return made
 
-    def check(self, turn: UserTurn) -> None:
-        """Look at the files of the user's message, and have each say what it is.
+    def check(self, parts: Sequence[Part]) -> None:
+        """Look at the files of a message of the user, and have each say what it is.
 
         For an adapter whose framework reads the message itself.
 
         Raises:
             PartRefusedError: the adapter cannot translate one.
         """
-        for number, part in _files(turn):
+        for number, part in _files(parts):
             part.CopyFrom(inlined(part))
             part.media_type = self._file(number, part).media_type
 
@@ -210,7 +210,7 @@ class Takes:
         try:
             yield
         except Exception as error:
-            named = [_named(number, part) for number, part in _files(turn)]
+            named = [_named(number, part) for number, part in _files(turn.parts)]
             if not named or not refuses_content(error):
                 raise
             text = (
@@ -228,17 +228,14 @@ async def tell(ctx: TaskContext, refused: PartRefusedError) -> None:
         await ctx.reject(str(refused))
 
 
-def check_answer(turn: UserTurn, adapter: str) -> None:
-    """Look at an answer to a question, which is text or data.
-
-    Raises:
-        PartRefusedError: it has a file.
-    """
-    for number, part in _files(turn):
-        raise PartRefusedError(
+def answer_refusal(parts: Sequence[Part], adapter: str) -> str:
+    """Return why the parts of an answer, which is text or data, are none; empty if they are."""
+    for number, part in _files(parts):
+        return (
             f"The {adapter} adapter cannot give the model {_named(number, part)} as an answer:"
             " answer by text or data, or send the file in a new task."
         )
+    return ""
 
 
 async def give(ctx: TaskContext, file: File) -> None:
@@ -254,10 +251,10 @@ async def give(ctx: TaskContext, file: File) -> None:
     )
 
 
-def _files(turn: UserTurn) -> Iterable[tuple[int, Part]]:
+def _files(parts: Sequence[Part]) -> Iterable[tuple[int, Part]]:
     return (
         (number, part)
-        for number, part in enumerate(turn.parts)
+        for number, part in enumerate(parts)
         if part.HasField("raw") or part.HasField("url")
     )
 

@@ -222,17 +222,11 @@ class PydanticAIWorker(FrameworkWorker):
     async def _run(self, ctx: TaskContext, conversation: Conversation) -> None:
         # Questions of one run are asked one after the other; the run goes on when all are answered.
         waiting = conversation.waiting
-        if waiting is not None:
-            # The question that was asked last is answered.
-            waiting["answers"].append({**waiting["asked"].pop(0), "answer": conversation.answer})
-            if waiting["asked"]:
-                await conversation.ask(waiting["asked"][0]["question"], waiting)
-                return
         messages = Messages.of(conversation.ended, waiting)
         prompt = self.begin(ctx) if waiting is None else None
         options = await self.passed.of(ctx, self._options)
         if self._steps:
-            steps = Steps(ctx, _SIGNALS, shows_tools=self._show_tools)
+            steps = Steps(ctx, conversation.pauses, _SIGNALS, shows_tools=self._show_tools)
             recording = _Recording(steps, Answer(ctx) if self._streams else None)
             options["capabilities"] = [recording, *(options.get("capabilities") or ())]
         with self._failures(ctx):
@@ -240,7 +234,9 @@ class PydanticAIWorker(FrameworkWorker):
                 run = await self._agent.run(
                     prompt,
                     message_history=ModelMessagesTypeAdapter.validate_python(messages.begin()),
-                    deferred_tool_results=None if waiting is None else _results(waiting),
+                    deferred_tool_results=_results(waiting["asked"], conversation.answers)
+                    if waiting
+                    else None,
                     **options,
                 )
             except ContentFilterError as refused:
@@ -253,9 +249,8 @@ class PydanticAIWorker(FrameworkWorker):
                 await give(ctx, _file(part.content))
         if isinstance(run.output, DeferredToolRequests):
             asked, now = _asked(run.output), _dumped(run.all_messages())
-            kept = {**messages.waiting(now), "asked": asked, "answers": []}
-            await conversation.ask(asked[0]["question"], kept)
-            return
+            kept = {**messages.waiting(now), "asked": asked}
+            await conversation.ask(kept, *(each["question"] for each in asked))
         said = run.response.text or ""
         if run.response.finish_reason == "length" and not (self._streams and is_sent(ctx, said)):
             await ctx.emit_text_artifact(said, FINAL_ANSWER)
@@ -304,10 +299,9 @@ def _question(call: ToolCallPart) -> dict[str, Any]:
     return {"tool": call.tool_name, "arguments": call.args_as_dict(), "call": call.tool_call_id}
 
 
-def _results(waiting: dict[str, Any]) -> DeferredToolResults:
+def _results(asked: list[dict[str, Any]], answers: list[Any]) -> DeferredToolResults:
     results = DeferredToolResults()
-    for given in waiting["answers"]:
-        answer = given["answer"]
+    for given, answer in zip(asked, answers, strict=True):
         if not given["is_approval"]:
             results.calls[given["id"]] = answer
         elif is_consent(answer):

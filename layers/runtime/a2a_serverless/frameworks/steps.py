@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias
 
 from pydantic_core import to_jsonable_python
 
-from a2a_serverless.frameworks.adapter import RECORD_TOO_LARGE, final_errors
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import digest, unicode_of
-from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError
@@ -27,6 +26,10 @@ _MAX_KEY: Final = 150
 """The longest id of a framework that is a step's key as it is."""
 _MOST_TRIES: Final = 20
 """How often a framework may try a call again in one attempt."""
+RECORD_TOO_LARGE: Final = (
+    "What the agent's model or a tool has made is larger than the record of a step may be:"
+    " ask for less at once, or for a smaller file."
+)
 MODEL: Final = "model"
 """The name of the steps that are requests of a model; a tool's steps have its name."""
 
@@ -39,6 +42,19 @@ _TOOL: Final = "tool"
 """The key of a status's metadata that tells a call of a tool."""
 _MOST_SHOWN: Final = 8_000
 """The most characters of JSON that a status shows of a framework's value."""
+
+
+@contextmanager
+def final_errors(texts: Mapping[type[Exception], str]) -> Iterator[None]:
+    """Fail the task at once for errors of the framework that come again with every start.
+
+    `texts` says for each kind of error what the client reads.
+    """
+    try:
+        yield
+    except tuple(texts) as error:
+        text = next(text for kind, text in texts.items() if isinstance(error, kind))
+        raise FinalError(f"{type(error).__name__}: {error}", client_text=text) from error
 
 
 def to_show(value: Any) -> Any:
@@ -115,16 +131,30 @@ class Steps:
     A signal of the framework is recorded and raised again like a result. Any other exception comes
     through as it is and is not recorded: in a later attempt the call runs again, unless the
     framework has repeated it with success.
+
+    Args:
+        pauses: how often the run has asked the client before: nothing is recorded twice under one
+            name and key.
     """
 
     def __init__(
-        self, ctx: TaskContext, signals: Signals | None = None, *, shows_tools: bool = False
+        self,
+        ctx: TaskContext,
+        pauses: int,
+        signals: Signals | None = None,
+        *,
+        shows_tools: bool = False,
     ) -> None:
         self.ctx = ctx
+        self._behind = f"behind {pauses}" if pauses else ""
         self._signals = signals or {}
         self.shows_tools = shows_tools
         self._numbers: Counter[tuple[str, str]] = Counter()
         self._failed: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+
+    def key(self, told: str, number: int) -> str:
+        """Return the key of the n-th step that is `told` apart from others of its name."""
+        return f"{told} {number} {self._behind}".strip()
 
     async def recorded(self, name: str, key: str) -> bytes | None:
         """Return the bytes that an earlier attempt has recorded for a step; None: it has not."""
@@ -183,7 +213,7 @@ class Steps:
             number, tries = self._numbers[name, key], 1
         told = key if len(key) <= _MAX_KEY else digest(key)
         mark = [] if asked is None else [digest("asked", text_of(asked))]
-        keys = [f"{told} {number}".strip()]
+        keys = [self.key(told, number)]
         keys += [f"{keys[0]} try {n}" for n in range(2, _MOST_TRIES)]
         for each in keys:
             if (record := await self.recorded(name, each)) is not None:

@@ -130,7 +130,7 @@ class StrandsWorker(FrameworkWorker):
         agent.add_middleware(InvokeModelStage, _with_one_question_each)
         said: set[str] | None = None
         if self._steps:
-            recording = _Recording(ctx, shows_tools=self._show_tools)
+            recording = _Recording(Steps(ctx, conversation.pauses, shows_tools=self._show_tools))
             said = recording.said
             agent.add_middleware(InvokeModelStage, recording.request)
             agent.add_middleware(ExecuteToolStage, recording.call)
@@ -140,7 +140,8 @@ class StrandsWorker(FrameworkWorker):
         if waiting is None:
             prompt = self.begin(ctx)
         else:
-            answer = {"interruptId": waiting["asked"], "response": conversation.answer}
+            (response,) = conversation.answers
+            answer = {"interruptId": waiting["asked"], "response": response}
             prompt = [{"interruptResponse": answer}]
         options = await self.passed.of(ctx, self._options)
         with self._failures(ctx):
@@ -151,12 +152,11 @@ class StrandsWorker(FrameworkWorker):
         now, snapshot = _taken(agent)
         if interrupts:
             kept = {**messages.waiting(now), "asked": interrupts[0].id, "snapshot": snapshot}
-            await conversation.ask(interrupts[0].reason or interrupts[0].name, kept)
-        else:
-            await conversation.end({"messages": now, "snapshot": snapshot})
-            if output is not None:
-                await ctx.emit_data_artifact(jsonable(output), FINAL_ANSWER)
-            await self.finish(ctx, agent)
+            await conversation.ask(kept, interrupts[0].reason or interrupts[0].name)
+        await conversation.end({"messages": now, "snapshot": snapshot})
+        if output is not None:
+            await ctx.emit_data_artifact(jsonable(output), FINAL_ANSWER)
+        await self.finish(ctx, agent)
 
     async def _new(self) -> Agent:
         """Return a new agent.
@@ -307,9 +307,9 @@ class _InterruptedError(Exception):
 class _Recording:
     """Middleware that makes the requests and the tool calls of one turn steps."""
 
-    def __init__(self, ctx: TaskContext, *, shows_tools: bool) -> None:
-        self._steps = Steps(ctx, shows_tools=shows_tools)
-        self._answer = Answer(ctx)
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._answer = Answer(steps.ctx)
         self.said: set[str] = set()
         """What the model's answers have said, in this attempt and in earlier ones."""
         self._failure: FinalError | None = None

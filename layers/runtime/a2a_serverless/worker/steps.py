@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -64,6 +64,8 @@ IN_TASK: Final = "in a task"
 """The key of those without one in the tasks that the agent has started."""
 STATE: Final = "ctx.load_context"
 """The name of the record of the conversation's state."""
+PAUSE: Final = "ctx.pause"
+"""The name of the record of what a framework's run goes on with behind a question."""
 
 RANDOM: Final = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 """The id of an artifact that the SDK has named."""
@@ -345,6 +347,9 @@ class Journal:
         """The artifacts of the log that are named at random, and were not said again yet."""
         self._named_anew: dict[str, str] = {}
         """Their ids in the log, by those that this attempt has given them."""
+        self.said: Counter[str] = Counter()
+        """How often this attempt has said something of an artifact outside of steps, or a status,
+        whose key is empty."""
         for record in replayed:
             for entry in record.entries:
                 self._keep(entry, record.version)
@@ -513,7 +518,9 @@ class Journal:
         Raises:
             NonDeterminismError: the log keeps something else in its place.
         """
-        kept = self._emitted.get("" if artifact is None else artifact.artifact_id)
+        name = "" if artifact is None else artifact.artifact_id
+        self.said[name] += 1
+        kept = self._emitted.get(name)
         if not kept:
             return False
         if artifact is not None and kept[0] != _content_of(artifact):
@@ -522,6 +529,13 @@ class Journal:
             )
         kept.popleft()
         return True
+
+    def skip(self, said: Mapping[str, int]) -> None:
+        """Take as said again what the code has said before a record behind which it goes on."""
+        for name, count in said.items():
+            self._random.pop(name, None)
+            for _ in range(min(count, len(self._emitted[name]))):
+                self._emitted[name].popleft()
 
     def check_all_emitted(self) -> None:
         """Check, before the turn ends, that the code has said all artifacts that the log keeps.

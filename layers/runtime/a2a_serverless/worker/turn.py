@@ -727,11 +727,23 @@ class ActiveTurn(EventQueue):
                         raise failure from error
                     running.held.clear()
                     await self._wait(self._wait_for_try(running, tried, wait_s))
-            has_blobs = self.lease.storage.table.blobs is not None
-            most = MAX_OFFLOADED_BYTES if has_blobs else MAX_RESULT_BYTES
-            entry = codec.encoded(step_id, result, most)
+            entry = codec.encoded(step_id, result, self._most_recorded)
             await self.at_home(self._record(running, entry))
         return codec.decoded(entry)
+
+    @property
+    def _most_recorded(self) -> int:
+        """Return the most bytes of a record's value."""
+        has_blobs = self.lease.storage.table.blobs is not None
+        return MAX_OFFLOADED_BYTES if has_blobs else MAX_RESULT_BYTES
+
+    def delay(self, step_id: StepId, value: Any) -> None:
+        """Record a JSON value with the next commit.
+
+        Raises:
+            WrongCallError: it cannot be recorded.
+        """
+        self.journal.delay(Codec("json").encoded(step_id, value, self._most_recorded))
 
     async def recorded(self, step_id: StepId) -> Recorded | None:
         """Return the record of a step with its value; None if it has none.
@@ -954,6 +966,7 @@ class ActiveTurn(EventQueue):
         try:
             await self._nothing_beside(None, math.inf)
             size = sum(each.status.ByteSize() for each, _ in self._asking.values())
+            size += sum(len(each.value) for each in self.journal.delayed)
             async with self._in_turn(size + ROOM_FOR_RECORDS):
                 await self._offload_delayed()
                 if self.state is TurnState.OPEN:
