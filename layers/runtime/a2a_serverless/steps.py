@@ -16,18 +16,24 @@ from collections.abc import Callable, Coroutine
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar, overload
 
+from a2a.types import AgentCard
+
+from a2a_serverless.worker.calls import Remote, Reply
 from a2a_serverless.worker.context import current_context
 from a2a_serverless.worker.questions import Answer, WaitTimeoutError, WrongAnswerError
 from a2a_serverless.worker.steps import ONCE, Retry, StepError, TurnParked
 
 __all__ = [
     "Answer",
+    "Remote",
+    "Reply",
     "Retry",
     "StepError",
     "TurnParked",
     "WaitTimeoutError",
     "WrongAnswerError",
     "ask",
+    "call_agent",
     "sleep",
     "sleep_until",
     "step",
@@ -131,6 +137,19 @@ async def ask(
     return await current_context().ask(
         question, data=data, schema=schema, timeout_s=timeout_s, auth=auth, id=id
     )
+
+
+async def call_agent(agent: str | AgentCard | Remote, message: str, **options: Any) -> Reply:
+    """Call another agent, as `TaskContext.call_agent` does, which has the options.
+
+    An AgentExecutor has no `agents` by name: pass a URL, a card or a Remote.
+
+    >>> reply = await call_agent("https://books.example", "a book on tea")
+
+    Raises:
+        TurnParked, WaitTimeoutError, WrongCallError: as `TaskContext.call_agent`.
+    """
+    return await current_context().call_agent(agent, message, **options)
 
 
 def step_id() -> str:

@@ -3,6 +3,7 @@
 The page `testing` shows how. Nothing that is deployed imports this package.
 """
 
+from a2a_serverless_tools.testing.agents import Outcome, StandIn
 from a2a_serverless_tools.testing.bench import AgentBench, AgentSource
 from a2a_serverless_tools.testing.clock import PacedClock
 from a2a_serverless_tools.testing.files import FakeFiles, file_part
@@ -13,10 +14,12 @@ __all__ = [
     "AgentBench",
     "AgentSource",
     "FakeFiles",
+    "Outcome",
     "PacedClock",
     "Run",
     "Said",
     "SeenArtifact",
+    "StandIn",
     "StuckError",
     "When",
     "file_part",

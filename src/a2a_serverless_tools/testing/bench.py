@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 from a2a.helpers import get_text_parts
@@ -27,6 +28,7 @@ from a2a_serverless.worker.agents import executor_of, load_agent, what_is
 from a2a_serverless.worker.context import Worker
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.operate.wording import iso
+from a2a_serverless_tools.testing.agents import Called, StandIn
 from a2a_serverless_tools.testing.clock import PacedClock
 from a2a_serverless_tools.testing.everywhere import Conversation, Place, Play, compare, play
 from a2a_serverless_tools.testing.process import KilledError, Points, Process, _found
@@ -55,6 +57,8 @@ class AgentBench:
         agent: where the agent comes from.
         folder: where a relative FILE.py is; None: the working directory.
         timeout_s: seconds of the machine's time that one turn may take, in all of its attempts.
+        agents: functions in the place of the agents that it calls, by the names or URLs by which
+            it calls them. Each gets a message and returns a text, or an `Outcome`.
         settings: settings of a deployment by their names in Settings, such as `max_attempts=1`.
     """
 
@@ -64,6 +68,7 @@ class AgentBench:
         *,
         folder: Path | None = None,
         timeout_s: float = TIMEOUT_S,
+        agents: Mapping[str, Called] = MappingProxyType({}),
         **settings: Any,
     ) -> None:
         self._source = agent
@@ -75,6 +80,8 @@ class AgentBench:
         self._settings = Settings.model_validate(settings)
         self.clock = PacedClock()
         """The clock of storage, queue and worker."""
+        self.agents = {name: StandIn(name, each, self.clock) for name, each in agents.items()}
+        """The stand-ins of the agents that it calls."""
         backends = memory_backends(self._settings, self.clock)
         self._queue = queue_on(
             backends.storage.table,
@@ -269,7 +276,7 @@ class AgentBench:
         return self._processes[-1]
 
     def _new_process(self) -> Process:
-        return Process(self._backends, self._settings, self.clock)
+        return Process(self._backends, self._settings, self.clock, self.agents)
 
     def _made(self) -> AgentExecutor:
         source = self._source

@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import Any, Final, ParamSpec, TypeVar
+from types import MappingProxyType
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -27,11 +36,13 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.waits import SLEEP, ids_in
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import WorkerAdapter
+from a2a_serverless.worker.calls import Remote
 from a2a_serverless.worker.failures import is_library, place
 from a2a_serverless.worker.heartbeat import Heartbeat, Job, OnBlocked
 from a2a_serverless.worker.lease import POLL_S
 from a2a_serverless.worker.loops import run_to_end
 from a2a_serverless.worker.turn import ActiveTurn
+from a2a_serverless_tools.testing.agents import StandIn
 from a2a_serverless_tools.testing.clock import PacedClock, idle
 from a2a_serverless_tools.testing.run import When
 
@@ -226,10 +237,12 @@ class _StoppedAgent(AgentExecutor):
 
     Args:
         kill: ends the worker's process; called in its event loop.
+        others: the stand-ins of the agents that it calls.
     """
 
-    def __init__(self, kill: Callable[[], None]) -> None:
+    def __init__(self, kill: Callable[[], None], others: Mapping[str, StandIn]) -> None:
         self._kill = kill
+        self._others = others
         self.agent: AgentExecutor | None = None
         self.points: Points | None = None
 
@@ -280,6 +293,7 @@ class _StoppedAgent(AgentExecutor):
         if self.agent is None or self.points is None or not isinstance(queue, ActiveTurn):
             raise RuntimeError("An agent of the testing kit runs in its bench only.")
         self.points.queue = queue
+        queue.agents = {**queue.agents, **cast("Mapping[str, Remote]", self._others)}
         return self.agent, self.points, queue
 
     async def _die(self) -> None:
@@ -329,11 +343,17 @@ class Process:
     sleeps by its `ctx`, while a cancel is on its way to it, and while a message is invisible.
     """
 
-    def __init__(self, backends: Backends, settings: Settings, clock: PacedClock) -> None:
+    def __init__(
+        self,
+        backends: Backends,
+        settings: Settings,
+        clock: PacedClock,
+        others: Mapping[str, StandIn] = MappingProxyType({}),
+    ) -> None:
         self._clock = clock
         self._settings = settings
         self._is_dead = False
-        self._agent = _StoppedAgent(self._kill)
+        self._agent = _StoppedAgent(self._kill, others)
         self._loop = asyncio.new_event_loop()
         self._threads = _Threads()
         self._loop.set_default_executor(self._threads)

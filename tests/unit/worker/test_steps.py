@@ -30,7 +30,7 @@ from a2a_serverless.storage.layout import head_key
 from a2a_serverless.tasks import head as heads
 from a2a_serverless.tasks.blobs import BlobOwner
 from a2a_serverless.tasks.entries import Recorded, StepId
-from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.head import ASLEEP, Head, Operation
 from a2a_serverless.tasks.rules import Commit, renewing
 from a2a_serverless.worker import FinalError, Retry, StepError, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor, active_turn
@@ -1382,3 +1382,25 @@ async def test_a_fault_that_is_caught_fails_the_task_whatever_follows(goes_on: s
     assert head.state == S.TASK_STATE_FAILED
     assert await stand.text() == "The agent emitted a str, which is no A2A event."
     assert stand.script.starts == 1
+
+
+async def test_steps_wait_for_their_next_tries_beside_one_another() -> None:
+    """Two steps that wait for minutes both let the turn go; each has its next try in time."""
+    tries: list[str] = []
+
+    async def fails_once(name: str) -> str:
+        tries.append(name)
+        if tries.count(name) == 1:
+            raise RuntimeError("not yet")
+        return name
+
+    async def handle(ctx: TaskContext) -> None:
+        retry = Retry(tries=2, base_s=120)
+        steps = (ctx.step(name, fails_once, name, retry=retry) for name in ("a", "b"))
+        await ctx.complete("".join(await ctx.gather(*steps)))
+
+    stand, head = await run(handle)
+    assert head.turn.parked == ASLEEP
+    await stand.pass_time(121)
+    assert (await stand.work()).is_terminal
+    assert sorted(tries) == ["a", "a", "b", "b"]

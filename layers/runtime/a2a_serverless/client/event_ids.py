@@ -108,11 +108,11 @@ def _given_up(what: str) -> A2AClientError:
 async def _see(response: httpx.Response) -> None:
     watch = _current.get()
     if watch is not None and not watch.see(response):
-        await _read_whole(response)
+        await read_whole(response)
 
 
-async def _read_whole(response: httpx.Response) -> None:
-    """Read an answer that is no stream, before the SDK does.
+async def read_whole(response: httpx.Response, most: int = _LONGEST_EVENT) -> None:
+    """Read an answer that is no stream, before the SDK does: at most so many bytes.
 
     Raises:
         A2AClientError: it is longer than a client can take, after it was decompressed.
@@ -121,9 +121,9 @@ async def _read_whole(response: httpx.Response) -> None:
     async for piece in response.aiter_bytes():
         pieces.append(piece)
         size += len(piece)
-        if size > _LONGEST_EVENT:
+        if size > most:
             raise A2AClientError(
-                f"The server's answer has more than {_LONGEST_EVENT:,} bytes: it is given up. Call"
+                f"The server's answer has more than {most:,} bytes: it is given up. Call"
                 " get_task with a history_length to see how the task stands."
             )
     response._content = b"".join(pieces)  # noqa: SLF001 - as httpx itself keeps what it has read

@@ -140,9 +140,9 @@ class Patience:
         """
         if is_unanswered and not self._retries.repeat_sends:
             _check_not_accepted(failure)
-        if failure is not None and not _is_passing(failure):
+        if failure is not None and not is_passing(failure):
             self._internal += 1
-            if not _is_internal(failure) or self._internal > _INTERNAL_ERRORS:
+            if not is_internal(failure) or self._internal > _INTERNAL_ERRORS:
                 raise failure
         silence_s = self.now() - self._newest
         wait_s = min(self._retries.longest_wait_s, _FIRST_WAIT_S * 2**self._tries)
@@ -197,7 +197,7 @@ def _last(failure: Exception | None) -> str:
     return f"and the last try failed ({type(failure).__name__}: {failure})"
 
 
-def _is_passing(error: BaseException) -> bool:
+def is_passing(error: BaseException) -> bool:
     """Return True if the same request may succeed later: no connection, no answer, overload."""
     chain = list(causes(error))
     if any(isinstance(e, ssl.SSLCertVerificationError | httpx.UnsupportedProtocol) for e in chain):
@@ -207,7 +207,7 @@ def _is_passing(error: BaseException) -> bool:
     )
 
 
-def _is_internal(error: BaseException) -> bool:
+def is_internal(error: BaseException) -> bool:
     """Return True if the server says that it has failed, and not that the request is wrong."""
     return isinstance(error, InternalError) or status_of(error) == httpx.codes.INTERNAL_SERVER_ERROR
 
@@ -219,9 +219,9 @@ def _check_not_accepted(failure: Exception | None) -> None:
         raise ExhaustedError("The answer to the message was lost.")
     if status_of(failure) in _NOT_ACCEPTED or any(isinstance(e, unsent) for e in causes(failure)):
         return
-    if _is_passing(failure):
+    if is_passing(failure):
         raise ExhaustedError("The answer to the message was lost.")
-    if _is_internal(failure):
+    if is_internal(failure):
         raise failure
 
 

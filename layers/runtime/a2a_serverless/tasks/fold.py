@@ -525,7 +525,8 @@ class Log:
                     kept = [each for each in kept if _stays(each, entry.base)]
             if record.token is not None or _has_records(record):
                 kept.append(record)
-        return [record for record in kept if _stays(record, turn.restart_base)]
+        newest = self.head.version if turn.asks else turn.restart_base
+        return [record for record in kept if _stays(record, newest)]
 
     def beginnings(self) -> int:
         """Return how often the open turn has begun: again each time that records were taken back.

@@ -1,14 +1,14 @@
 """Running agents. An agent imports all its names from here."""
 
+from a2a_serverless.worker.calls import Remote, Reply
 from a2a_serverless.worker.context import (
     HistoryMessage,
-    PreviousArtifact,
     TaskContext,
     Worker,
     current_context,
 )
 from a2a_serverless.worker.failures import FinalError, RetryLater
-from a2a_serverless.worker.files import FileInfo
+from a2a_serverless.worker.files import FileInfo, PreviousArtifact
 from a2a_serverless.worker.questions import Answer, WaitTimeoutError, WrongAnswerError
 from a2a_serverless.worker.steps import Retry, StepError, TurnParked
 
@@ -18,6 +18,8 @@ __all__ = [
     "FinalError",
     "HistoryMessage",
     "PreviousArtifact",
+    "Remote",
+    "Reply",
     "Retry",
     "RetryLater",
     "StepError",

@@ -35,6 +35,7 @@ from a2a_serverless.tasks.fold import Fold, Log, Record, extend
 from a2a_serverless.tasks.head import ASKED, AttemptEnd, is_terminal, state_name
 from a2a_serverless.tasks.questions import Questions, questions_of
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.waits import kept_of
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.context import enter_turn
 from a2a_serverless.worker.failures import (
@@ -330,6 +331,7 @@ class AgentRun:
         """
         turn, outbox = self.turn, self.outbox
         self.lease.canceling.set()
+        turn.journal.recall(kept_of(self.given.log))
         async with outbox:
             asking = self._asked_to_cancel(self.given.context)
             try:

@@ -9,19 +9,21 @@ import logging
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, ParamSpec, TypeVar
 
-from a2a.helpers import get_text_parts, new_data_part
+from a2a.helpers import get_text_parts
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import (
+    AgentCard,
     Artifact,
     Message,
     Part,
@@ -31,26 +33,40 @@ from a2a.types import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.sources import Source
 from a2a_serverless.tasks.entries import StepId, data_of, json_of
-from a2a_serverless.tasks.identity import unicode_of, without_half
+from a2a_serverless.tasks.identity import without_half
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.questions import ASK, ID_FIELD, id_on_parts
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.tasks.waits import SLEEP
+from a2a_serverless.worker.calls import (
+    DAY_S,
+    DEPTH,
+    AgentCall,
+    Remote,
+    Reply,
+    Said,
+    cancel_calls,
+    depth_of,
+    parts_of,
+)
 from a2a_serverless.worker.failures import (
     WrongCallError,
+    data_part,
     expect,
     expect_text,
     is_plain_function,
     is_seconds,
+    own_text,
     refuse_work,
     refused_data,
+    sendable,
+    text_part,
 )
-from a2a_serverless.worker.files import FileInfo, files_of
+from a2a_serverless.worker.files import FileInfo, PreviousArtifact, artifacts_of, files_of
 from a2a_serverless.worker.loops import called, notes_calls
 from a2a_serverless.worker.questions import Answer, Question, type_of
 from a2a_serverless.worker.steps import (
@@ -116,23 +132,6 @@ class HistoryMessage:
     @property
     def files(self) -> list[FileInfo]:
         """Return the files of the message."""
-        return files_of(self.parts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreviousArtifact:
-    """An artifact of an earlier turn.
-
-    >>> files = [file for artifact in ctx.previous_artifacts for file in artifact.files]
-    """
-
-    artifact_id: str
-    name: str
-    parts: tuple[Part, ...]
-
-    @property
-    def files(self) -> list[FileInfo]:
-        """Return the files of the artifact."""
         return files_of(self.parts)
 
 
@@ -232,11 +231,7 @@ class UserTurn:
     @property
     def previous_artifacts(self) -> list[PreviousArtifact]:
         """Return the artifacts of earlier turns; empty on the first turn of a task."""
-        artifacts = self._task.artifacts if self._task is not None else ()
-        return [
-            PreviousArtifact(artifact_id=a.artifact_id, name=a.name, parts=tuple(a.parts))
-            for a in artifacts
-        ]
+        return artifacts_of(self._task) if self._task is not None else []
 
     def accepts(self, media_type: str) -> bool:
         """Return True if the client takes output of this type; it takes any if it named none.
@@ -295,7 +290,7 @@ class TaskContext(UserTurn):
 
         >>> await ctx.complete("The invoice is paid.")
         """
-        parts = [] if text is None else [_text_part(text)]
+        parts = [] if text is None else [text_part(text)]
         await self._complete_with(parts, artifact_id)
 
     async def complete_json(self, data: Any, artifact_id: str = FINAL_ANSWER) -> None:
@@ -306,7 +301,7 @@ class TaskContext(UserTurn):
         Raises:
             InvalidArgumentError: `data` is no JSON value.
         """
-        part = _data_part(data)
+        part = data_part(data)
         await self._complete_with([part], artifact_id)
 
     async def respond(self, text: str | None = None) -> None:
@@ -350,9 +345,9 @@ class TaskContext(UserTurn):
         Raises:
             InvalidArgumentError: `data` is no JSON value.
         """
-        parts = [_text_part(question)]
+        parts = [text_part(question)]
         if data is not None:
-            parts.append(_data_part(data))
+            parts.append(data_part(data))
         status = self._said(TaskState.TASK_STATE_INPUT_REQUIRED, None, *parts)
         await self._end()
         await self._turn.emit(status)
@@ -376,9 +371,9 @@ class TaskContext(UserTurn):
             "authUrl": auth_url,
         }
         hints = {name: value for name, value in hints.items() if value}
-        parts = [_text_part(details)] if details else []
+        parts = [text_part(details)] if details else []
         if hints:
-            parts.append(_data_part(hints))
+            parts.append(data_part(hints))
         parts = parts or [Part(text="Authentication required.")]
         status = self._said(TaskState.TASK_STATE_AUTH_REQUIRED, None, *parts)
         await self._end()
@@ -492,7 +487,7 @@ class TaskContext(UserTurn):
         Raises:
             ValueError: there is no content, or (InvalidArgumentError) `data` is no JSON value.
         """
-        artifact_id, given = _text(artifact_id), text
+        artifact_id, given = own_text(artifact_id), text
         if text is not None:
             text = self._joined(
                 artifact_id, expect_text(text), append=append, last_chunk=last_chunk
@@ -502,11 +497,11 @@ class TaskContext(UserTurn):
             await asyncio.sleep(0)  # half a character: it comes with the next chunk
             return
         for part in parts:
-            part.media_type, part.filename = _text(media_type), _text(filename)
+            part.media_type, part.filename = own_text(media_type), own_text(filename)
         artifact = Artifact(
             artifact_id=artifact_id,
-            name=_text(name),
-            description=_text(description),
+            name=own_text(name),
+            description=own_text(description),
             parts=parts,
             metadata=_struct(metadata) if metadata else None,
             extensions=extensions,
@@ -542,9 +537,9 @@ class TaskContext(UserTurn):
         if not self._is_open("emit_file"):
             return
         named = filename or (Path(source).name if isinstance(source, str | os.PathLike) else "")
-        put = self._turn.files.put(source, _text(media_type), _text(named))
+        put = self._turn.files.put(source, own_text(media_type), own_text(named))
         part = await self._turn.at_home(put)
-        artifact = Artifact(artifact_id=_text(artifact_id), name=_text(name), parts=[part])
+        artifact = Artifact(artifact_id=own_text(artifact_id), name=own_text(name), parts=[part])
         await self._publish_artifact(artifact, append=append, last_chunk=last_chunk)
 
     # -- files ---------------------------------------------------------------------------------
@@ -727,12 +722,12 @@ class TaskContext(UserTurn):
             raise RuntimeError("The turn has ended already: ask before its end.")
         step_id = self._turn.journal.id_of(ASK, id)
         named = {ID_FIELD: id_on_parts(step_id)}
-        parts, state = [_text_part(question)], TaskState.TASK_STATE_INPUT_REQUIRED
+        parts, state = [text_part(question)], TaskState.TASK_STATE_INPUT_REQUIRED
         if data is not None:
-            parts.append(_data_part(data))
+            parts.append(data_part(data))
         if auth is not None:
             state = TaskState.TASK_STATE_AUTH_REQUIRED
-            parts.append(_data_part({"authUrl": _text(auth)}))
+            parts.append(data_part({"authUrl": own_text(auth)}))
         for part in parts:
             part.metadata.CopyFrom(_struct(named))
         parts[0].metadata.CopyFrom(_struct(named | about))
@@ -766,6 +761,77 @@ class TaskContext(UserTurn):
         )
         takes = "ctx.ask takes as `timeout_s` seconds, a number from 0 on, or None"
         expect(timeout_s, lambda it: it is None or is_seconds(it), takes, way)
+
+    async def call_agent(
+        self,
+        agent: str | AgentCard | Remote,
+        message: str,
+        *,
+        data: Any = None,
+        files: Sequence[FileInfo] = (),
+        metadata: Mapping[str, Any] | None = None,
+        context_id: str = "",
+        key: str = "",
+        timeout_s: float = DAY_S,
+    ) -> Reply:
+        """Send a message to another agent, and return what its task comes to.
+
+        That is its result, its question, its failure, or why it could not be called: look at
+        `reply.state`. After ten seconds no process waits, and the call raises TurnParked. When the
+        turn goes on, its code runs again from the beginning, and the message is not sent again. The
+        call is one of its agent and `key`, as a step is of its name. In a step it waits in its
+        process instead.
+
+        A cancel of this task cancels the other one, also while no process has this task; so does
+        the end of `timeout_s`.
+
+        >>> reply = await ctx.call_agent("books", "a book on tea", data={"most": 20})
+        >>> await ctx.complete(reply.text)
+
+        Args:
+            agent: its name in `Worker.agents`; or a URL, a card or a Remote.
+            message: the text.
+            data: a JSON value that goes with it.
+            files: such as `ctx.files`, at most 8 MB together.
+            metadata: of the message, JSON values by name.
+            context_id: the conversation with the agent; by default a new one.
+            key: tells calls of one agent in several asyncio tasks apart.
+            timeout_s: seconds until the other task has to end or ask.
+
+        Raises:
+            TurnParked: the turn goes on in another process.
+            WaitTimeoutError: there was neither an end nor a question in time.
+            WrongCallError: an argument is wrong, or the call is in a thread; the message says how
+                it is right.
+            FinalError: too many agents have called one another.
+        """
+        self._refuse_call(timeout_s)
+        depth = depth_of(self.metadata)
+        said = Said(
+            parts=parts_of(message, data),
+            files=files,
+            metadata={**json_of(_struct(dict(metadata or {}))), DEPTH: depth + 1},
+            context_id=context_id,
+        )
+        return await AgentCall(self._turn, agent, key).reply(said, timeout_s)
+
+    def _refuse_call(self, timeout_s: float) -> None:
+        """Raise WrongCallError if another agent cannot be called here, or so."""
+        if self.turn_ended:
+            raise RuntimeError("The turn has ended already: call the agent before its end.")
+        if outside.get() is not None:
+            raise WrongCallError(
+                "ctx.call_agent is called in a node of a graph, which is a step of its adapter:"
+                " call it in a task of LangGraph's, `@task`, or before the graph."
+            )
+        if not self._turn.is_home:
+            raise WrongCallError(
+                "ctx.call_agent is called in a thread, which cannot wait so long: return from the"
+                " function of ctx.run_sync, and call it behind that."
+            )
+        takes = "ctx.call_agent takes as `timeout_s` seconds, a number from 0 on"
+        way = "`await ctx.call_agent('books', 'a book on tea', timeout_s=3600)`"
+        expect(timeout_s, is_seconds, takes, way)
 
     def usage(
         self,
@@ -965,7 +1031,7 @@ class TaskContext(UserTurn):
     async def _send_halves(self, steps: Sequence[ActiveStep | None]) -> None:
         """Send the halves of characters for which no next chunk comes, of what the steps said."""
         for key in [each for each in self._turn.halves if each[0] in steps]:
-            parts = [_text_part(self._turn.halves.pop(key))]
+            parts = [text_part(self._turn.halves.pop(key))]
             artifact = Artifact(artifact_id=key[1], parts=parts)
             await self._publish_artifact(artifact, append=True, last_chunk=False)
 
@@ -977,7 +1043,7 @@ class TaskContext(UserTurn):
         return not self.turn_ended
 
     async def _complete_with(self, parts: list[Part], artifact_id: str) -> None:
-        artifact = Artifact(artifact_id=_text(artifact_id), parts=parts)
+        artifact = Artifact(artifact_id=own_text(artifact_id), parts=parts)
         await self._end()
         if parts:
             await self._publish_artifact(artifact, append=False, last_chunk=True)
@@ -993,7 +1059,7 @@ class TaskContext(UserTurn):
     ) -> TaskStatusUpdateEvent:
         """Return a status whose message has a text and these parts; it has none without both."""
         if text is not None:
-            parts = (Part(text=_text(text)), *parts)
+            parts = (Part(text=own_text(text)), *parts)
         task_id, context_id = self._request.task_id, self._request.context_id
         message = None
         if parts:
@@ -1028,6 +1094,10 @@ def active_turn(ctx: TaskContext) -> ActiveTurn:
 
 class Worker(ABC):
     """An agent: implement `handle`. One instance serves all turns, several at a time."""
+
+    agents: Mapping[str, Remote] = MappingProxyType({})
+    """The other agents that `ctx.call_agent` calls by name. A cancel finds their credentials here
+    while no code of the turn runs."""
 
     keeps_conversation: ClassVar[bool] = False
     """True: the agent keeps a state of its conversations, whose turns run one after the other, in
@@ -1066,10 +1136,18 @@ class WorkerExecutor(AgentExecutor):
         self.keeps_conversation = worker.keeps_conversation
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await called(self._worker.handle, TaskContext(context, event_queue))
+        ctx = TaskContext(context, event_queue)
+        self._name_agents(active_turn(ctx))
+        await called(self._worker.handle, ctx)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await called(self._worker.cancel, TaskContext(context, event_queue))
+        ctx = TaskContext(context, event_queue)
+        self._name_agents(active_turn(ctx))
+        await cancel_calls(active_turn(ctx))
+        await called(self._worker.cancel, ctx)
+
+    def _name_agents(self, turn: ActiveTurn) -> None:
+        turn.agents = {**self._worker.agents, **turn.agents}  # those of a test come first
 
 
 def _leave(running: asyncio.Future[T]) -> None:
@@ -1085,58 +1163,24 @@ def _parts(
 ) -> list[Part]:
     parts = []
     if text is not None:
-        parts.append(_text_part(text))
+        parts.append(text_part(text))
     if data is not None:
-        parts.append(_data_part(data))
+        parts.append(data_part(data))
     if file_bytes is not None:
         way = "`file_bytes=path.read_bytes()`, `text.encode()` or `bytes(…)`"
         expect(file_bytes, bytes, "ctx.emit_artifact takes bytes as file_bytes", way)
         parts.append(Part(raw=file_bytes))
     if file_url is not None:
-        parts.append(Part(url=_text(file_url)))
+        parts.append(Part(url=own_text(file_url)))
     if not parts:
         raise ValueError("An artifact needs text, data, file_bytes or file_url.")
     return parts
 
 
-def _text_part(text: str) -> Part:
-    return Part(text=_text(text))
-
-
-def _text(value: str) -> str:
-    """Return a text that the agent has passed to a method of its context, as one to send.
-
-    Raises:
-        WrongCallError: as `expect_text`.
-    """
-    text: str = unicode_of(expect_text(value))
-    return text
-
-
-def _sendable(make: Callable[[Any], T], value: Any) -> T:
-    """Return what is made of a value, whose texts may have halves of characters."""
-    try:
-        return make(value)
-    except UnicodeEncodeError:
-        return make(unicode_of(value))
-
-
-def _data_part(data: Any) -> Part:
-    """Return a JSON value as a part.
-
-    Raises:
-        WrongCallError: it is none; the message names what is not, and spells out the right call.
-    """
-    try:
-        return _sendable(partial(new_data_part, media_type="application/json"), data)
-    except (ParseError, TypeError, ValueError, OverflowError) as error:
-        raise refused_data(data, error) from error
-
-
 def _struct(fields: dict[str, Any]) -> Struct:
     struct = Struct()
     try:
-        _sendable(struct.update, fields)
+        sendable(struct.update, fields)
     except (TypeError, ValueError) as error:
         raise refused_data(fields, error, "a JSON value as metadata") from error
     return struct

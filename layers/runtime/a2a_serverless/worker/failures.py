@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path, PurePath
 from types import FrameType, MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from a2a.helpers import new_data_part
 from a2a.types import Message, Part
 from a2a.utils import errors
+from google.protobuf.json_format import ParseError
 
 from a2a_serverless.errors import (
     A2AServerlessError,
@@ -27,6 +30,8 @@ from a2a_serverless.errors import (
     InvalidArgumentError,
 )
 from a2a_serverless.tasks.identity import unicode_of
+
+T = TypeVar("T")
 
 _RUNTIME: Final = (f"{Path(__file__).parents[1]}/", "<frozen")
 _LIBRARIES: Final = (
@@ -500,3 +505,38 @@ def _method() -> str:
         name = above.f_code.co_name if module == _CONTEXT else name
         above = above.f_back
     return name
+
+
+def sendable(make: Callable[[Any], T], value: Any) -> T:
+    """Return what is made of a value, whose texts may have halves of characters."""
+    try:
+        return make(value)
+    except UnicodeEncodeError:
+        return make(unicode_of(value))
+
+
+def data_part(data: Any) -> Part:
+    """Return a JSON value as a part.
+
+    Raises:
+        WrongCallError: it is none; the message names what is not, and spells out the right call.
+    """
+    try:
+        return sendable(partial(new_data_part, media_type="application/json"), data)
+    except (ParseError, TypeError, ValueError, OverflowError) as error:
+        raise refused_data(data, error) from error
+
+
+def text_part(text: str) -> Part:
+    """Return a text as a part; raise as `own_text`."""
+    return Part(text=own_text(text))
+
+
+def own_text(value: str) -> str:
+    """Return a text that the agent has passed to a method of its context, as one to send.
+
+    Raises:
+        WrongCallError: as `expect_text`.
+    """
+    text: str = unicode_of(expect_text(value))
+    return text

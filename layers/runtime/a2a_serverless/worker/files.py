@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from a2a.types import Part
+from a2a.types import Part, Task
 
 from a2a_serverless.clock import completed
 from a2a_serverless.sources import Source, SourceError, inlined, measured
@@ -50,6 +50,31 @@ def files_of(parts: Iterable[Part]) -> list[FileInfo]:
         )
         for part, kind in kinds
         if kind in {"raw", "url"}
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreviousArtifact:
+    """An artifact of an earlier turn, or of another agent's reply.
+
+    >>> files = [file for artifact in ctx.previous_artifacts for file in artifact.files]
+    """
+
+    artifact_id: str
+    name: str
+    parts: tuple[Part, ...]
+
+    @property
+    def files(self) -> list[FileInfo]:
+        """Return the files of the artifact."""
+        return files_of(self.parts)
+
+
+def artifacts_of(task: Task) -> list[PreviousArtifact]:
+    """Return the artifacts of a task in the form for agents."""
+    return [
+        PreviousArtifact(artifact_id=each.artifact_id, name=each.name, parts=tuple(each.parts))
+        for each in task.artifacts
     ]
 
 

@@ -193,8 +193,20 @@ class ActiveStep:
     held: list[TaskArtifactUpdateEvent] = field(default_factory=list)
     """Its artifacts, while other steps run beside it: they go out with its record."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often it has called other agents, by their names and the keys of the calls."""
     caught: frozenset[StepId] = frozenset()
     """The steps that had failed before the agent began it: it has gone on after them."""
+
+    def pause(self, journal: Journal) -> None:
+        """Be no more under way for what waits until nothing is: it waits for its next try."""
+        journal.active.discard(self)
+        self.over.set()
+
+    def go_on(self, journal: Journal) -> None:
+        """Be under way again, after `pause`."""
+        journal.active.add(self)
+        self.over = asyncio.Event()
 
 
 _current: ContextVar[ActiveStep | None] = ContextVar("step", default=None)
@@ -360,6 +372,8 @@ class Journal:
         """The last step of each asyncio task."""
         self._waiting: dict[StepId, Recorded] = {}
         self.active: set[ActiveStep] = set()
+        self.calls: set[tuple[str, str]] = set()
+        """Other agents and their tasks for which steps under way wait: those have no record."""
 
     def __len__(self) -> int:
         return len(self._replayed)
@@ -374,6 +388,10 @@ class Journal:
                 self._random[artifact_id] = None
         elif isinstance(entry, StatusChanged) and entry.told:
             self._emitted[""].append(b"")
+
+    def recall(self, kept: Kept) -> None:
+        """Know the records of a log for a cancel, without what the code has said beside them."""
+        self._replayed |= kept.records
 
     def id_of(self, name: str, key: str = "") -> StepId:
         """Return the identity of the next step of this name and key.
@@ -439,6 +457,11 @@ class Journal:
     def found(self, step_id: StepId) -> Recorded | None:
         """Return the record of a step; None if it has none."""
         return self._waiting.get(step_id) or self._replayed.get(step_id)
+
+    def ids(self, name: str) -> list[StepId]:
+        """Return the steps that have a record and a name of which this is the first word."""
+        ids = [*self._replayed, *self._waiting]
+        return [each for each in ids if each.name.partition(" ")[0] == name]
 
     def failures(self) -> frozenset[StepId]:
         """Return the steps that have failed, or were cancelled, and are not recorded."""

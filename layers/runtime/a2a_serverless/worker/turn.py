@@ -24,7 +24,8 @@ from dataclasses import replace
 from enum import Enum
 from functools import partial
 from operator import itemgetter
-from typing import Any, Final, NoReturn, Self, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from a2a.server.events import EventQueue
 from a2a.types import (
@@ -110,6 +111,9 @@ from a2a_serverless.worker.steps import (
     outside,
 )
 
+if TYPE_CHECKING:
+    from a2a_serverless.worker.calls import Remote
+
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")
 
@@ -174,6 +178,9 @@ class ActiveTurn(EventQueue):
         found: what is stored of the conversation, if the turn has it; None: it was not read.
         questions: what the agent's code has asked its client before.
     """
+
+    agents: Mapping[str, Remote] = MappingProxyType({})
+    """The other agents that the code may call by name, and those that it has called so far."""
 
     def __init__(
         self,
@@ -1006,7 +1013,9 @@ class ActiveTurn(EventQueue):
             await self._clock.sleep(seconds)
             return
         until = self._clock.now_ms() + int(seconds * 1000)
+        running.pause(self.journal)  # else two that wait beside one another would wait for ever
         await self._park(running.id, until, running.caught, own=running, tried=tried)
+        running.go_on(self.journal)
 
     async def _record(self, running: ActiveStep, entry: Recorded) -> None:
         """Store a step's record, with what was held for it; leave the process if it is time.

@@ -1,0 +1,563 @@
+"""Calls of other agents: as the agent's code makes them, and as the records of its turn have them.
+
+A call has three records of one key and number: the message before it is sent, the task that it has
+opened, and what that has come to. So a message is sent again under the same id with the same
+content after a kill, and a cancel finds what was sent though the code does not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import httpx
+from a2a.helpers import get_text_parts
+from a2a.types import AgentCard, Message, Part, Role, SendMessageRequest, Task
+from google.protobuf.json_format import ParseDict
+
+from a2a_serverless.observability import spans
+from a2a_serverless.tasks.blobs import linked_blob
+from a2a_serverless.tasks.entries import StepId, copied, data_of, json_of
+from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, is_terminal, plain_state, state_name
+from a2a_serverless.tasks.identity import digest
+from a2a_serverless.worker.failures import FinalError, WrongCallError, data_part, text_part
+from a2a_serverless.worker.files import FileInfo, PreviousArtifact, artifacts_of, files_of
+from a2a_serverless.worker.questions import WaitTimeoutError
+from a2a_serverless.worker.steps import (
+    MAX_NAME,
+    ONCE,
+    PARK_S,
+    ActiveStep,
+    Codec,
+    Retry,
+    current_step,
+    key_of,
+)
+from a2a_serverless.worker.turn import ActiveTurn
+
+if TYPE_CHECKING:
+    from a2a_serverless.worker.remotes import RemoteClient
+
+logger = logging.getLogger(__name__)
+
+CALL: Final = "ctx.call_agent"
+"""Begins the names of the records of a call; the agent's name follows."""
+_MESSAGE: Final = f"{CALL}.message"
+_SENT: Final = f"{CALL}.sent"
+DAY_S: Final = 86_400.0
+DEPTH: Final = "a2a-serverless/call-depth"
+"""In the metadata of a message: how many agents have called one another up to it."""
+MAX_DEPTH: Final = 8
+_LOOKS: Final = 5
+_EVERY_S: Final = 2.0
+"""So many looks are made, so many seconds apart, before the turn may leave its process."""
+_GROWS: Final = 1.5
+_LONGEST_S: Final = 600.0
+"""The longest wait from one look to the next."""
+_MOST_INTERNAL: Final = 3
+"""Internal errors of another agent after which it counts as failed."""
+_CANCEL_S: Final = 5.0
+"""The seconds that a cancel of all that was called may take."""
+MOST_FILES: Final = 8_000_000
+"""The most bytes of files in a message to another agent."""
+_IN_STEP_S: Final = 10.0
+"""The longest wait from one look to the next in a step, which holds its process."""
+_MOST_NAME: Final = 100
+_IS_OPEN: Final = "open"
+"""The field of an outcome that has the id of a task that is worked on."""
+_ENDED: Final = frozenset(map(state_name, TERMINAL))
+_JSON: Final = Codec("json")
+
+Outcome: TypeAlias = dict[str, Any]
+"""The JSON of a record: what was to be sent, what was opened, or what that has come to."""
+
+
+class NoAnswerError(Exception):
+    """Another agent has not answered, and may do so later."""
+
+    def __init__(self, text: str, *, is_internal: bool = False) -> None:
+        super().__init__(text)
+        self.is_internal = is_internal
+
+
+class CallRefusedError(Exception):
+    """Another agent cannot be called so; its text is a sentence without its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Another agent, with what it takes to call it; `Worker.agents` has them by name.
+
+    Credentials are used for the calls, and neither logged nor stored. They are sent to the host of
+    the URL alone, whatever addresses its card names.
+
+    >>> class Shop(Worker):
+    ...     agents = {"books": Remote("https://books.example", headers={"X-API-Key": key})}
+
+    Args:
+        agent: its URL, below which its card is, or the card itself.
+        auth: as for httpx: an `httpx.Auth`, or a user and a password.
+        headers: for each request.
+        push: whether it is asked to tell what its tasks come to, if it offers that.
+        transport: as for httpx, such as one with a client's certificate.
+    """
+
+    agent: str | AgentCard
+    auth: httpx.Auth | tuple[str, str] | None = field(default=None, kw_only=True, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, kw_only=True, repr=False)
+    push: bool = field(default=True, kw_only=True)
+    transport: httpx.AsyncBaseTransport | None = field(default=None, kw_only=True, repr=False)
+
+    @property
+    def url(self) -> str:
+        """Return its URL, or the first one that its card names; empty if that names none."""
+        if isinstance(self.agent, str):
+            return self.agent
+        return next((each.url for each in self.agent.supported_interfaces), "")
+
+    def connected(
+        self, name: str, headers: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[RemoteClient]:
+        """Return the client of the agent for a block; its sentences have the name.
+
+        >>> async with remote.connected("books", {}) as client:
+        ...     task = await client.look(task_id)
+        """
+        from a2a_serverless.worker.remotes import connected  # noqa: PLC0415 - it takes long
+
+        return connected(self, name, headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What another agent has answered: its result, its question, or why there is none.
+
+    >>> reply = await ctx.call_agent("books", "a book on tea")
+    >>> if reply.state == "input_required":
+    ...     reply = await reply.answer("the cheapest one")
+    """
+
+    agent: str
+    """Its name in `Worker.agents`, or its URL."""
+    state: str
+    """`completed`, `failed`, `canceled`, `rejected`, `input_required` or `auth_required`. It is
+    `failed` as well if the agent could not be called; then `task_id` may be empty."""
+    text: str
+    """The text of its artifacts, joined by newlines; without one that of its last message."""
+    question: str
+    """What it asks, if the state is `input_required` or `auth_required`; else empty."""
+    data: Any
+    """The JSON value of the first data part of its artifacts, or else of its message; or None."""
+    files: list[FileInfo]
+    artifacts: list[PreviousArtifact] = field(repr=False)
+    task_id: str
+    context_id: str
+    _answer: Callable[..., Awaitable[Reply]] = field(repr=False, compare=False)
+
+    async def answer(
+        self,
+        message: str,
+        *,
+        data: Any = None,
+        files: Sequence[FileInfo] = (),
+        timeout_s: float = DAY_S,
+    ) -> Reply:
+        """Answer its question, and wait as `ctx.call_agent` does; return what it comes to then.
+
+        >>> reply = await reply.answer("the cheapest one")
+
+        Raises:
+            TurnParked, WaitTimeoutError, WrongCallError: as `ctx.call_agent`.
+        """
+        if self.state not in ("input_required", "auth_required"):
+            raise WrongCallError(
+                f"reply.answer: the task of the agent {self.agent} is {self.state}, and asks"
+                " nothing: look at `reply.state` first."
+            )
+        return await self._answer(parts_of(message, data), files, timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Looks(Retry):
+    """The waits from one look to the next: the first ones in the process, the others asleep."""
+
+    tries: int = 1_000_000
+    is_pushed: bool = False
+    left_s: Callable[[], float]
+
+    def wait_s(self, tried: int, error: BaseException) -> float | None:
+        if not isinstance(error, NoAnswerError):
+            return None
+        wait_s = _EVERY_S
+        if tried > _LOOKS:
+            grown = PARK_S * _GROWS ** min(tried - _LOOKS - 1, 32)
+            wait_s = _LONGEST_S if self.is_pushed else min(_LONGEST_S, grown)
+        return min(wait_s, max(_EVERY_S, self.left_s()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What the agent's code says to another agent."""
+
+    parts: Sequence[Part] = ()
+    files: Sequence[FileInfo] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    task_id: str = ""
+    """The task that it goes on with; empty: it opens one."""
+    context_id: str = ""
+    """The conversation with the agent; empty: one of its own."""
+    answers: str = ""
+    """What `_status_of` has returned of the question that it answers."""
+
+    async def request(self, turn: ActiveTurn, message_id: str) -> SendMessageRequest:
+        """Return the message for the wire; files of this service go into it.
+
+        Raises:
+            WrongCallError: a text or a value is none, or the files are too large.
+        """
+        parts = [*self.parts]
+        for file in self.files:
+            part = Part(filename=file.filename, media_type=file.media_type)
+            if file.content is None and linked_blob(file.url or "") is None:
+                part.url = file.url or ""  # a client's own, which the other agent may fetch
+            else:
+                part.raw = b"".join([chunk async for chunk in turn.file_chunks(file)])
+            parts.append(part)
+        size = sum(len(part.raw) for part in parts)
+        if size > MOST_FILES:
+            raise WrongCallError(
+                f"ctx.call_agent sends files of at most {MOST_FILES:,} bytes in a message, and"
+                f" these have {size:,}: give the other agent a URL in the text or in `data`."
+            )
+        message = Message(
+            message_id=message_id,
+            role=Role.ROLE_USER,
+            parts=parts,
+            task_id=self.task_id,
+            context_id=self.context_id or message_id,
+        )
+        message.metadata.update(self.metadata)
+        return SendMessageRequest(message=message)
+
+
+class AgentCall:
+    """The call of an agent by the code of a turn, in one process.
+
+    Args:
+        turn: the turn.
+        agent: a name in `Worker.agents`, a URL, a card, or a Remote.
+        key: tells it from other calls of the agent in other asyncio tasks.
+    """
+
+    def __init__(self, turn: ActiveTurn, agent: str | AgentCard | Remote, key: str) -> None:
+        self._turn = turn
+        self._key = key
+        self.name, self._remote = _resolved(turn, agent)
+        self._stack = AsyncExitStack()
+        self._client: RemoteClient | None = None
+        self._may_be_there = False
+        self._internal = 0
+
+    async def reply(self, said: Said, timeout_s: float) -> Reply:
+        """Say something once, and return what comes of it.
+
+        Raises:
+            TurnParked: the turn has left this process.
+            WaitTimeoutError: there was no end and no question in time.
+            WrongCallError: it cannot be said.
+        """
+        step = current_step()
+        async with self._stack:
+            if step is None:
+                outcome = await self._recorded(said, timeout_s)
+            else:
+                outcome = await self._within(step, said, timeout_s)
+        return self._reply_of(outcome, said)
+
+    async def _recorded(self, said: Said, timeout_s: float) -> Outcome:
+        """Return what a call comes to; each record is stored before what follows it begins."""
+        turn, wait_id = self._turn, self._turn.journal.id_of(f"{CALL} {self.name}", self._key)
+        plan_id, sent_id = _ids_beside(wait_id)
+        self._may_be_there = turn.journal.found(plan_id) is not None
+        message_id = key_of(*turn.key, wait_id)
+        planned = partial(self._planned, said, message_id, timeout_s)
+        plan = await turn.step(plan_id, planned, _JSON, ONCE)
+        waits = _Looks(left_s=lambda: self._left_s(plan))
+        sent = await turn.step(sent_id, partial(self._send, plan), _JSON, waits)
+        if _IS_OPEN not in sent:
+            return dict(sent)
+        look = partial(self._look, plan, sent[_IS_OPEN])
+        return dict(await turn.step(wait_id, look, _JSON, waits))
+
+    async def _within(self, step: ActiveStep, said: Said, timeout_s: float) -> Outcome:
+        """Return what a call in a step comes to: the step is its record, and it waits here.
+
+        The step may have run before, so the message is looked for.
+        """
+        step.calls[self.name, self._key] += 1
+        number = str(step.calls[self.name, self._key])
+        own = key_of(*self._turn.key, step.id)
+        message_id = digest("call", own, self.name, self._key, number)
+        plan = await self._planned(said, message_id, timeout_s)
+        self._may_be_there = True
+        waits, task_id, tried = _Looks(left_s=lambda: self._left_s(plan)), "", 0
+        while True:
+            tried += 1
+            try:
+                found = await (self._look(plan, task_id) if task_id else self._send(plan))
+                if _IS_OPEN not in found:
+                    self._turn.journal.calls.discard((self.name, task_id))
+                    return found
+                task_id, tried = found[_IS_OPEN], 0
+                self._turn.journal.calls.add((self.name, task_id))
+            except NoAnswerError as error:
+                wait_s = waits.wait_s(tried, error) or _EVERY_S
+                await self._turn.wait_here(min(wait_s, _IN_STEP_S))
+
+    async def _planned(self, said: Said, message_id: str, timeout_s: float) -> Outcome:
+        request = await said.request(self._turn, message_id)
+        until = self._turn.lease.clock.now_ms() + int(timeout_s * 1000)
+        asked = {"answers": said.answers} if said.answers else {}
+        return {"request": json_of(request), "until": until} | asked
+
+    def _left_s(self, plan: Outcome) -> float:
+        return float(plan["until"] - self._turn.lease.clock.now_ms()) / 1000
+
+    async def _connected(self) -> RemoteClient:
+        if self._client is None:
+            connecting = self._remote.connected(self.name, spans.trace_context())
+            self._client = await self._stack.enter_async_context(connecting)
+        return self._client
+
+    async def _send(self, plan: Outcome) -> Outcome:
+        """Send a message; return what it comes to at once, or the task that it has opened."""
+        request = ParseDict(plan["request"], SendMessageRequest())
+        try:
+            client = await self._connected()
+            found = await client.send(request, may_be_there=self._may_be_there)
+        except CallRefusedError as error:
+            return self._failed(str(error), request.message.task_id)
+        except NoAnswerError as error:
+            self._may_be_there = True
+            return self._unanswered(error, plan, request.message.task_id)
+        if outcome := self._outcome(found, plan):
+            return outcome
+        return {_IS_OPEN: found.id if isinstance(found, Task) else ""}
+
+    async def _look(self, plan: Outcome, task_id: str) -> Outcome:
+        """Return what a task has come to.
+
+        Raises:
+            NoAnswerError: it is worked on, or cannot be seen now.
+        """
+        try:
+            task = await (await self._connected()).look(task_id)
+        except CallRefusedError as error:
+            return self._failed(str(error), task_id)
+        except NoAnswerError as error:
+            return self._unanswered(error, plan, task_id)
+        if outcome := self._outcome(task, plan):
+            return outcome
+        is_at_work = NoAnswerError(f"Its task {task_id} is {plain_state(task.status.state)}")
+        outcome = self._unanswered(is_at_work, plan, task_id)
+        await _give_up(await self._connected(), task_id)
+        return outcome
+
+    def _outcome(self, found: Task | Message, plan: Outcome) -> Outcome | None:
+        """Return what an answer has come to; None: it is worked on."""
+        if isinstance(found, Message):
+            return {"message": json_of(found)}
+        state = found.status.state
+        is_old = state in INTERRUPTED and _status_of(found) == plan.get("answers")
+        if is_old or not (is_terminal(state) or state in INTERRUPTED):
+            return None
+        shown = copied(found)
+        shown.ClearField("history")
+        return {"task": json_of(shown)}
+
+    def _unanswered(self, error: NoAnswerError, plan: Outcome, task_id: str) -> Outcome:
+        """Raise an error, unless it has come too often, or too late."""
+        self._internal += error.is_internal
+        if self._internal > _MOST_INTERNAL:
+            return self._failed(str(error), task_id)
+        if self._left_s(plan) > 0:
+            raise error
+        return {"late": f"{error}", "id": task_id}
+
+    def _failed(self, why: str, task_id: str) -> Outcome:
+        extra = {"action": "call_failed", "task_id": self._turn.lease.head.task_id}
+        logger.warning("A call of another agent has failed: %s", why, extra=extra)
+        return {"failed": f"{why}.", "id": task_id}
+
+    def _reply_of(self, outcome: Outcome, said: Said) -> Reply:
+        """Return what the agent's code gets of an outcome.
+
+        Raises:
+            WaitTimeoutError: it came too late.
+        """
+        if "late" in outcome:
+            late = f"The agent {self.name} has not answered in time"
+            raise WaitTimeoutError(
+                f"{late}. {outcome['late']}.", client_text=f"{late}: send the message again later."
+            )
+        task = Task(id=outcome.get("id", ""), context_id=said.context_id)
+        state, text = "failed", outcome.get("failed", "")
+        parts: Sequence[Part] = ()
+        if "message" in outcome:
+            state, parts = "completed", ParseDict(outcome["message"], Message()).parts
+        elif "task" in outcome:
+            ParseDict(outcome["task"], task)
+            state, parts = plain_state(task.status.state), task.status.message.parts
+        own = [part for artifact in task.artifacts for part in artifact.parts]
+        last_text = "\n".join(get_text_parts(parts))
+        asks = task.status.state in INTERRUPTED
+        goes_on = Said(
+            task_id=task.id,
+            context_id=task.context_id,
+            metadata=said.metadata,
+            answers=_status_of(task),
+        )
+        return Reply(
+            agent=self.name,
+            state=state,
+            text=text or "\n".join(get_text_parts(own)) or last_text,
+            question=last_text if asks else "",
+            data=next(iter([*data_of(own), *data_of(parts)]), None),
+            files=files_of([*own, *parts]),
+            artifacts=artifacts_of(task),
+            task_id=task.id,
+            context_id=task.context_id,
+            _answer=partial(self._answered, goes_on),
+        )
+
+    async def _answered(
+        self, said: Said, parts: Sequence[Part], files: Sequence[FileInfo], timeout_s: float
+    ) -> Reply:
+        call = AgentCall(self._turn, self.name, self._key)
+        return await call.reply(replace(said, parts=parts, files=files), timeout_s)
+
+
+def parts_of(message: str, data: Any) -> list[Part]:
+    """Return the parts of what is said to another agent.
+
+    Raises:
+        WrongCallError: they are no text and no JSON value.
+    """
+    parts = [text_part(message)] if message else []
+    return parts if data is None else [*parts, data_part(data)]
+
+
+async def cancel_calls(turn: ActiveTurn) -> None:
+    """Cancel what other agents still work on for a turn, whether or not its code runs.
+
+    A message that may have been sent is looked for, or sent again under its id, first. What cannot
+    be canceled is logged.
+    """
+    work = [_cancel(turn, name, task_id) for name, task_id in turn.journal.calls]
+    tasks: dict[tuple[str, str], bool] = {}
+    for plan_id in turn.journal.ids(_MESSAGE):
+        name = plan_id.name.removeprefix(f"{_MESSAGE} ")
+        wait_id = plan_id._replace(name=f"{CALL} {name}")
+        plan, sent, found = [await _value(turn, each) for each in (*_ids_beside(wait_id), wait_id)]
+        if not plan:
+            continue
+        request = ParseDict(plan["request"], SendMessageRequest())
+        outcome = found or sent
+        task_id = outcome.get(_IS_OPEN) or outcome.get("task", {}).get("id", "")
+        task_id = task_id or request.message.task_id
+        if not outcome and not task_id:
+            work.append(_cancel(turn, name, "", request))
+        elif task_id:
+            state = outcome.get("task", {}).get("status", {}).get("state", "")
+            tasks[name, task_id] = state in _ENDED
+    work += [_cancel(turn, *each) for each, has_ended in tasks.items() if not has_ended]
+    if work:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CANCEL_S):
+                await asyncio.gather(*work)
+
+
+async def _cancel(
+    turn: ActiveTurn, name: str, task_id: str, request: SendMessageRequest | None = None
+) -> None:
+    """Cancel a task of another agent, or the one that a message opens."""
+    remote = turn.agents.get(name) or Remote(name)
+    try:
+        async with remote.connected(name, spans.trace_context()) as client:
+            if request is not None:
+                found = await client.send(request, may_be_there=True)
+                task_id = found.id if isinstance(found, Task) else ""
+            if task_id:
+                await client.cancel(task_id)
+    except (CallRefusedError, NoAnswerError) as error:
+        extra = {"action": "call_not_canceled", "task_id": turn.lease.head.task_id}
+        logger.warning("A task of another agent was not canceled: %s", error, extra=extra)
+
+
+async def _give_up(client: RemoteClient, task_id: str) -> None:
+    with suppress(CallRefusedError, NoAnswerError):
+        await client.cancel(task_id)
+
+
+async def _value(turn: ActiveTurn, step_id: StepId) -> Outcome:
+    """Return the result in a step's record; `{}` if it has none."""
+    found = await turn.recorded(step_id)
+    return dict(json.loads(found.value)) if found is not None and found.form == _JSON.name else {}
+
+
+def _ids_beside(wait_id: StepId) -> tuple[StepId, StepId]:
+    """Return the ids of the records of a call's message and of its task, by that of its wait."""
+    name = wait_id.name.removeprefix(f"{CALL} ")
+    return tuple(wait_id._replace(name=f"{each} {name}") for each in (_MESSAGE, _SENT))  # type: ignore[return-value]
+
+
+def _resolved(turn: ActiveTurn, agent: Any) -> tuple[str, Remote]:
+    """Return the name of an agent in records, and how it is called.
+
+    Raises:
+        WrongCallError: it is neither a name in `Worker.agents`, nor a URL, a card or a Remote.
+    """
+    if isinstance(agent, str) and agent in turn.agents:
+        return agent, turn.agents[agent]
+    remote = Remote(agent) if isinstance(agent, str | AgentCard) else agent
+    if not isinstance(remote, Remote) or not remote.url.startswith(("http://", "https://")):
+        known = ", ".join(map(repr, turn.agents)) or "none yet"
+        raise WrongCallError(
+            f"ctx.call_agent takes a name in `agents` of the Worker ({known}), a URL, a card or a"
+            f" Remote, and got {str(agent)[:MAX_NAME]!r}."
+        )
+    parsed = httpx.URL(remote.url)
+    name = f"{parsed.scheme}://{parsed.netloc.decode()}{parsed.path}"
+    if len(name) > _MOST_NAME:
+        name = f"{name[:_MOST_NAME]}#{digest('agent', name)}"
+    turn.agents = {**turn.agents, name: remote}  # for a cancel in this process
+    return name, remote
+
+
+def depth_of(metadata: Mapping[str, Any]) -> int:
+    """Return how many agents have called one another up to a message, by its metadata.
+
+    Raises:
+        FinalError: as many as may.
+    """
+    given = metadata.get(DEPTH, 0)
+    depth = int(given) if isinstance(given, int | float) and not isinstance(given, bool) else 0
+    if depth >= MAX_DEPTH:
+        raise FinalError(
+            f"ctx.call_agent: this message has come over {depth} agents that have called one"
+            f" another, and at most {MAX_DEPTH} may: does one of them call itself?",
+            client_text=f"More than {MAX_DEPTH} agents have called one another for this task.",
+        )
+    return max(0, depth)
+
+
+def _status_of(task: Task) -> str:
+    """Return a text that changes with each status of a task."""
+    return hashlib.sha256(task.status.SerializeToString(deterministic=True)).hexdigest()

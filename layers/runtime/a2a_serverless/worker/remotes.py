@@ -1,0 +1,235 @@
+"""The client by which an agent calls another one: the official SDK's, with bounds and sentences.
+
+It is loaded with the first call, as it takes a fifth of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+import httpx
+from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.client.card_resolver import A2ACardResolver
+from a2a.client.client import ClientCallContext
+from a2a.client.errors import A2AClientError
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    Message,
+    SendMessageRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
+    Task,
+    TaskPushNotificationConfig,
+)
+from a2a.utils.errors import (
+    A2AError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+)
+from google.protobuf.json_format import ParseError
+
+from a2a_serverless.client.event_ids import read_whole
+from a2a_serverless.client.resuming import resuming
+from a2a_serverless.client.retries import Retries, causes, is_internal, is_passing, status_of
+from a2a_serverless.tasks.entries import copied
+from a2a_serverless.worker.calls import CallRefusedError, NoAnswerError, Remote
+from a2a_serverless.worker.failures import sayable
+
+MOST_BYTES: Final = 16_000_000
+"""The longest answer that is read of another agent."""
+_AT_ONCE_S: Final = 10.0
+"""Seconds for which a request that meets a failure that may pass is tried again here."""
+_TIMEOUT: Final = httpx.Timeout(10.0, read=60.0)
+"""Reading may take as long as an agent works that answers in one piece."""
+_BINDINGS: Final = ["JSONRPC", "HTTP+JSON"]
+_CONFIG: Final = "a2a-serverless"
+"""The id of our push configuration of a task: the next message to the task replaces it."""
+_MOST_REASON: Final = 200
+
+
+class RemoteClient:
+    """The calls of one agent, while a turn is in a process.
+
+    Raises (all of its methods):
+        NoAnswerError: there was no answer, and a later call may have one.
+        CallRefusedError: a later call would be refused as well; the text says why.
+    """
+
+    def __init__(self, name: str, client: Client, card: AgentCard, *, pushes: bool) -> None:
+        self._name = name
+        self._client = client
+        self.pushes = pushes and card.capabilities.push_notifications
+        """True: the agent offers to push what its tasks come to."""
+        self.streams = card.capabilities.streaming
+
+    async def send(
+        self, request: SendMessageRequest, *, push_url: str = "", may_be_there: bool
+    ) -> Task | Message:
+        """Send a message that opens a task or goes on with one; return the task, or the answer.
+
+        `may_be_there`: it may have been sent before, so it is looked for. `push_url` is where the
+        agent is to post what the task comes to.
+        """
+        with self._failures("has refused the message"):
+            found = await self._sent_before(request) if may_be_there else None
+            return found or await self._send(request, push_url)
+
+    async def _send(self, request: SendMessageRequest, push_url: str) -> Task | Message:
+        sent = copied(request)
+        sent.configuration.return_immediately = True
+        if push_url and self.pushes:
+            config = TaskPushNotificationConfig(id=_CONFIG, url=push_url)
+            sent.configuration.task_push_notification_config.CopyFrom(config)
+        headers = {"Idempotency-Key": request.message.message_id}
+        context = ClientCallContext(service_parameters=headers)
+        try:
+            events = self._client.send_message(sent, context=context)
+            answers = [event async for event in events]
+        except PushNotificationNotSupportedError:
+            if not self.pushes:
+                raise
+            self.pushes = False
+            return await self._send(request, push_url)
+        answer = answers[0]
+        return answer.task if answer.HasField("task") else answer.message
+
+    async def _sent_before(self, request: SendMessageRequest) -> Task | None:
+        """Return the task to which a message was sent; None: it was not, or nobody can tell."""
+        message = request.message
+        if message.task_id:
+            task = await self._client.get_task(GetTaskRequest(id=message.task_id))
+            is_there = any(each.message_id == message.message_id for each in task.history)
+            return task if is_there else None
+        asked = ListTasksRequest(context_id=message.context_id)
+        try:
+            listed = await self._client.list_tasks(asked)
+        except (A2AError, NotImplementedError, ParseError) as error:
+            if is_passing(error):
+                raise
+            return None
+        for task in listed.tasks:
+            if any(each.message_id == message.message_id for each in task.history):
+                return await self._client.get_task(GetTaskRequest(id=task.id))
+        return None
+
+    async def look(self, task_id: str) -> Task:
+        """Return a task as it is now."""
+        with self._failures(f"does not show its task {task_id}"):
+            return await self._client.get_task(GetTaskRequest(id=task_id))
+
+    async def cancel(self, task_id: str) -> None:
+        """Cancel a task, unless it has ended or is gone."""
+        with self._failures(f"does not cancel its task {task_id}"):
+            try:
+                await self._client.cancel_task(CancelTaskRequest(id=task_id))
+            except (TaskNotCancelableError, TaskNotFoundError):
+                return
+
+    async def events(self, task_id: str) -> AsyncIterator[StreamResponse]:
+        """Yield a task's events from now on; the first one is the task."""
+        with self._failures(f"does not stream its task {task_id}"):
+            async for event in self._client.subscribe(SubscribeToTaskRequest(id=task_id)):
+                yield event
+
+    @contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        with _failures(f"The agent {self._name} {what}"):
+            yield
+
+
+@asynccontextmanager
+async def connected(
+    remote: Remote, name: str, headers: Mapping[str, str]
+) -> AsyncIterator[RemoteClient]:
+    """Read an agent's card, and yield its client for the block; `headers` go with each request.
+
+    Redirects are not followed: they would take the credentials along.
+
+    Raises:
+        NoAnswerError: the card cannot be read now.
+        CallRefusedError: there is no card, or it names no address that may be called.
+    """
+    async with httpx.AsyncClient(
+        auth=remote.auth,
+        headers={"Accept-Encoding": "identity", **headers, **remote.headers},
+        transport=remote.transport,
+        timeout=_TIMEOUT,
+        event_hooks={"response": [_bounded]},
+    ) as http:
+        with _failures(f"The agent {name} cannot be called by its card"):
+            card = await _card(remote, name, http)
+            config = ClientConfig(
+                httpx_client=http, streaming=False, supported_protocol_bindings=_BINDINGS
+            )
+            # What was sent may be there, which `send` looks for before it sends again.
+            retries = Retries(give_up_after_s=_AT_ONCE_S, longest_wait_s=2, repeat_sends=False)
+            client = resuming(ClientFactory(config).create(card), http, retries)
+        yield RemoteClient(name, client, card, pushes=remote.push)
+
+
+async def _card(remote: Remote, name: str, http: httpx.AsyncClient) -> AgentCard:
+    """Return an agent's card with the interfaces that are called.
+
+    Raises:
+        CallRefusedError: it has none, or credentials would go to another host than the agent's.
+    """
+    if isinstance(remote.agent, AgentCard):
+        return remote.agent
+    card = await A2ACardResolver(http, remote.agent).get_agent_card()
+    ways = [each for each in card.supported_interfaces if each.url.startswith(("http:", "https:"))]
+    if remote.auth is not None or remote.headers:
+        own = _origin(remote.agent)
+        if ways and not any(_origin(each.url) == own for each in ways):
+            raise CallRefusedError(
+                f"The card of the agent {name} names addresses of other hosts alone, which do not"
+                " get its credentials: pass the card itself, `Remote(card, auth=…)`, if they are to"
+                " have them"
+            )
+        ways = [each for each in ways if _origin(each.url) == own]
+    chosen = copied(card)
+    del chosen.supported_interfaces[:]
+    chosen.supported_interfaces.extend(ways)
+    return chosen
+
+
+def _origin(url: str) -> tuple[str, bytes, int | None]:
+    parsed = httpx.URL(url)
+    return parsed.scheme, parsed.raw_host, parsed.port
+
+
+async def _bounded(response: httpx.Response) -> None:
+    """Read an answer that is no stream, at most `MOST_BYTES` of it once it is decompressed.
+
+    Raises:
+        A2AClientError: it is longer, or a redirect.
+    """
+    if response.has_redirect_location:
+        raise A2AClientError(
+            "it answers with a redirect, which is not followed: call the address that it leads to"
+        )
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        await read_whole(response, MOST_BYTES)
+
+
+@contextmanager
+def _failures(what: str) -> Iterator[None]:
+    """Raise what the SDK's client raises as one of the two errors of a call.
+
+    Raises:
+        NoAnswerError, CallRefusedError: as `RemoteClient`.
+    """
+    try:
+        yield
+    except (A2AError, httpx.HTTPError, httpx.InvalidURL, NotImplementedError, ValueError) as error:
+        status, root = status_of(error), [*causes(error)][-1]
+        if is_passing(error) or is_internal(error):
+            why = f"HTTP status {status}" if status else type(root).__name__
+            raise NoAnswerError(f"{what} ({why})", is_internal=is_internal(error)) from error
+        why = f"HTTP status {status}" if status else str(error)
+        raise CallRefusedError(f"{what}: {sayable(why, _MOST_REASON)}") from error

@@ -1,0 +1,434 @@
+"""Calls of other agents: what comes back, what a kill repeats, what is canceled and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.worker import Remote, TaskContext, WaitTimeoutError, Worker
+from a2a_serverless.worker.calls import DEPTH
+from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless_tools.testing import AgentBench, file_part, step
+from tests.conformance.sides import CARD, durable, stock
+from tests.support.peers import Clerk, Fails, Peer
+
+SIDES = {"stock": stock, "ours": durable}
+
+
+@pytest.fixture(params=SIDES)
+def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
+    """A clerk behind the SDK's server, and behind ours."""
+    with Peer(SIDES[request.param], CARD) as peer:
+        yield peer
+
+
+class Buyer(Worker):
+    """Runs a function of its context, and knows one other agent."""
+
+    def __init__(self, handle: Callable[[TaskContext], Awaitable[None]], books: Remote) -> None:
+        self._handle = handle
+        self.agents = {"books": books}
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await self._handle(ctx)
+
+
+def bench(peer: Peer, handle: Callable[[TaskContext], Awaitable[None]], **more: Any) -> AgentBench:
+    return AgentBench(Buyer(handle, peer.remote()), **more)
+
+
+async def buys(ctx: TaskContext) -> None:
+    """Says to the other agent what the client says, and completes with what comes back."""
+    reply = await ctx.call_agent("books", ctx.user_text)
+    await ctx.complete_json([reply.state, reply.text, reply.question])
+
+
+def outcome(run: Any) -> Any:
+    return run.artifacts["final-answer"].data[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("write", ["completed", "did write", ""]),
+        ("message", ["completed", "only this", ""]),
+        ("fail", ["failed", "no paper", ""]),
+        ("reject", ["rejected", "not here", ""]),
+        ("ask", ["input_required", "hard or soft?", "hard or soft?"]),
+    ],
+)
+def test_what_the_other_task_comes_to_is_data(peer: Peer, said: str, expected: list[str]) -> None:
+    """Result, message, failure, rejection and question come back without an exception."""
+    with bench(peer, buys) as tested:
+        assert outcome(tested.send(said)) == expected
+    assert len(peer.clerk.said) == 1
+
+
+async def orders(ctx: TaskContext) -> None:
+    """Says what the client says, answers the question, and works on behind it."""
+    reply = await ctx.call_agent("books", ctx.user_text)
+    answered = await reply.answer("soft")
+    await ctx.step("pay", str.upper, answered.text)
+    await ctx.complete(answered.text)
+
+
+WAIT = "ctx.call_agent books"
+RECORDS = [
+    step("ctx.call_agent.message books"),
+    step("ctx.call_agent.sent books"),
+    step("ctx.call_agent.message books", number=2),
+    step("ctx.call_agent.sent books", number=2),
+]
+
+
+@pytest.mark.parametrize("kill_after", RECORDS, ids=str)
+def test_a_killed_caller_opens_one_task_and_sends_each_message_once(
+    peer: Peer, kill_after: Any
+) -> None:
+    """Killed behind any record, the caller goes on with the task that it has opened."""
+    with bench(peer, orders) as tested:
+        run = tested.send("ask", kill_after=kill_after)
+        assert (run.artifacts["final-answer"].text, run.attempts) == ("did soft", 2)
+    assert [text for _, text in peer.clerk.said] == ["ask", "soft"]
+    assert len(peer.clerk.tasks) == 1
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_message_whose_answer_was_lost_is_found(peer: Peer, number: int) -> None:
+    """A message that opens a task, and one that answers, count once though no answer came."""
+    lost: list[bytes] = []
+
+    def fails(request: httpx.Request, moment: str) -> httpx.Response | None:
+        said = b"SendMessage" in request.content
+        if said and moment == "after" and request.content not in lost:
+            lost.append(request.content)
+            if len(lost) == number + 1:
+                return httpx.Response(504)
+        return None
+
+    peer.fails = fails
+    with bench(peer, orders) as tested:
+        assert tested.send("ask").artifacts["final-answer"].text == "did soft"
+    assert [text for _, text in peer.clerk.said] == ["ask", "soft"]
+
+
+def test_a_long_call_holds_no_process(peer: Peer) -> None:
+    """After ten seconds the turn leaves its process; it goes on when the other task has ended."""
+
+    def handle_later() -> None:
+        peer.run(_set(peer.clerk))
+
+    async def waits(ctx: TaskContext) -> None:
+        starts.append(ctx.task_id)
+        if len(starts) == 3:
+            handle_later()
+        await buys(ctx)
+
+    starts: list[str] = []
+    with bench(peer, waits) as tested:
+        run = tested.send("wait")
+        assert outcome(run) == ["completed", "waited", ""]
+        assert tested.clock.monotonic() > 120
+    assert len(peer.clerk.said) == 1
+
+
+async def _set(clerk: Clerk) -> None:
+    clerk.go_on.set()
+
+
+# -- cancel and time-out ---------------------------------------------------------------------------
+
+
+def test_a_cancel_cancels_the_other_task_while_the_caller_waits(peer: Peer) -> None:
+    """The code is in the call: it is canceled here and there."""
+
+    async def waits(ctx: TaskContext) -> None:
+        await ctx.gather(buys(ctx), _cancels(ctx))
+
+    async def _cancels(ctx: TaskContext) -> None:
+        await ctx.sleep(3)
+        tested.cancel_running()
+
+    with bench(peer, waits) as tested:
+        assert tested.send("wait").state == "canceled"
+    assert peer.states == ["CANCELED"]
+
+
+def test_a_cancel_cancels_the_other_task_while_nobody_runs(peer: Peer) -> None:
+    """The caller was killed, sleeps, or asks its own client: the records say what to cancel."""
+
+    async def asks(ctx: TaskContext) -> None:
+        reply = await ctx.call_agent("books", ctx.user_text)
+        await reply.answer((await ctx.ask(reply.question)).text)
+
+    with bench(peer, asks) as tested:
+        assert tested.cancel(tested.send("ask")).state == "canceled"
+    with bench(peer, buys) as tested:
+        sent = step("ctx.call_agent.sent books")
+        assert tested.send("wait", cancel_after=sent).state == "canceled"
+    assert peer.states == ["CANCELED", "CANCELED"]
+
+
+@pytest.mark.parametrize("died", ["before", "after"])
+def test_a_cancel_finds_a_message_whose_record_is_missing(peer: Peer, died: str) -> None:
+    """Killed between sending and its record: the task is found, or opened, and then canceled."""
+
+    def fails(request: httpx.Request, moment: str) -> httpx.Response | None:
+        if b"SendMessage" in request.content and moment == died and not asked:
+            asked.append(True)
+            tested.cancel_running()
+            return httpx.Response(504)
+        return None
+
+    asked: list[bool] = []
+    peer.fails = fails
+    with bench(peer, buys) as tested:
+        assert tested.send("wait").state == "canceled"
+    assert peer.states == ["CANCELED"]
+
+
+def test_a_time_out_raises_and_cancels(peer: Peer) -> None:
+    """The other task does not end in time: it is canceled, and that stays so."""
+
+    async def waits(ctx: TaskContext) -> None:
+        try:
+            await ctx.call_agent("books", "wait", timeout_s=300)
+        except WaitTimeoutError as error:
+            await ctx.step("note", notes.append, str(error))
+            await ctx.sleep(120)
+            await ctx.complete("late")
+
+    notes: list[str] = []
+    with bench(peer, waits) as tested:
+        run = tested.send("go")
+        assert run.artifacts["final-answer"].text == "late"
+        assert 300 <= tested.clock.monotonic() < 600
+    assert peer.states == ["CANCELED"]
+    assert "The agent books has not answered in time" in notes[0]
+
+
+# -- agents that cannot be called ------------------------------------------------------------------
+
+
+def answers(status: int, **headers: str) -> Fails:
+    """Answers each message so, and the card as the server does."""
+    return lambda request, _: (
+        httpx.Response(status, headers=headers) if request.method == "POST" else None
+    )
+
+
+@pytest.mark.parametrize(
+    ("fails", "why"),
+    [
+        (answers(401), "The agent books has refused the message: HTTP status 401."),
+        (answers(307, location="http://other/"), "a redirect, which is not followed"),
+        (lambda *_: httpx.Response(404), "The agent books cannot be called by its card: HTTP"),
+        (
+            lambda *_: httpx.Response(200, text="<p>"),
+            "cannot be called by its card: Failed to parse JSON",
+        ),
+    ],
+    ids=["credentials", "redirect", "no card", "card of a page"],
+)
+def test_an_agent_that_cannot_be_called_has_failed(fails: Any, why: str) -> None:
+    """The reply says why, and nothing is tried again."""
+    with Peer(stock, CARD) as peer, bench(peer, buys) as tested:
+        peer.fails = fails
+        run = tested.send("write")
+        state, text, _ = outcome(run)
+        assert state == "failed"
+        assert why in text
+        assert run.attempts == 1
+
+
+def card(**fields: Any) -> AgentCard:
+    """The card with other fields; `url` and `version` are those of its interface."""
+    made = AgentCard()
+    made.CopyFrom(CARD)
+    made.supported_interfaces[0].url = fields.get("url", "http://test/")
+    made.supported_interfaces[0].protocol_version = fields.get("version", "1.0")
+    made.capabilities.push_notifications = fields.get("push", False)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("claimed", "expected"),
+    [
+        (card(version="0.3"), ["failed", "has refused the message"]),
+        (card(url="http://test/elsewhere"), ["failed", "HTTP status 404"]),
+        (card(url="none"), ["failed", "cannot be called"]),
+        (card(push=True), ["completed", "did write"]),
+    ],
+    ids=["version", "address", "no address", "push"],
+)
+def test_a_card_that_lies_ends_with_a_sentence(claimed: AgentCard, expected: list[str]) -> None:
+    """A wrong version or address is told; a push that is not offered is done without."""
+    with Peer(stock, claimed) as peer, bench(peer, buys) as tested:
+        state, text, _ = outcome(tested.send("write"))
+        assert state == expected[0]
+        assert expected[1] in text
+
+
+def test_credentials_go_to_the_agents_own_host_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """A card that names another host does not get them; they are neither logged nor stored."""
+    caplog.set_level(logging.DEBUG)
+    with Peer(stock, card(url="http://thief/")) as peer:
+        remote = peer.remote(headers={"X-API-Key": "secret"})
+        with AgentBench(Buyer(buys, remote)) as tested:
+            assert "addresses of other hosts alone" in outcome(tested.send("write"))[1]
+        assert {request.url.host for request in peer.requests} == {"test"}
+        peer.card = CARD
+        with AgentBench(Buyer(buys, remote)) as tested:
+            assert outcome(tested.send("write"))[0] == "completed"
+            table = tested._backends.storage.table
+            assert isinstance(table, MemoryTable)
+            assert "secret" not in repr(table.__dict__)
+        assert peer.requests[-1].headers["x-api-key"] == "secret"
+    assert "secret" not in caplog.text + repr(remote)
+
+
+def test_an_answer_that_is_too_large_has_failed() -> None:
+    """Of an answer of 20 MB as much is read as may be, and a sentence says so."""
+    with Peer(stock, CARD) as peer, bench(peer, buys) as tested:
+        state, text, _ = outcome(tested.send("large"))
+        assert state == "failed"
+        assert "more than 16,000,000 bytes" in text
+
+
+def test_an_agent_that_is_away_is_called_until_it_is_back() -> None:
+    """For an hour there is no answer: the message is sent once, and no attempt is used up."""
+
+    def fails(request: httpx.Request, _: str) -> httpx.Response | None:
+        return httpx.Response(503) if tested.clock.monotonic() < 3600 else None
+
+    with Peer(stock, CARD) as peer, bench(peer, buys, max_attempts=1) as tested:
+        peer.fails = fails
+        assert outcome(tested.send("write")) == ["completed", "did write", ""]
+        assert len(peer.requests) < 60
+    assert len(peer.clerk.said) == 1
+
+
+def test_an_agent_that_always_fails_inside_counts_as_failed() -> None:
+    """After some internal errors it is not tried on for a day."""
+
+    def fails(request: httpx.Request, _: str) -> httpx.Response | None:
+        return httpx.Response(500) if request.method == "POST" else None
+
+    with Peer(stock, CARD) as peer, bench(peer, buys) as tested:
+        peer.fails = fails
+        state, text, _ = outcome(tested.send("write"))
+        assert (state, text) == (
+            "failed",
+            "The agent books has refused the message (HTTP status 500).",
+        )
+
+
+def test_an_agent_that_calls_itself_comes_to_an_end(peer: Peer) -> None:
+    """Each call counts in the message's metadata, and the one too many fails with a sentence."""
+    with bench(peer, buys) as tested:
+        assert outcome(tested.send("write", metadata={DEPTH: 7}))[0] == "completed"
+        run = tested.send("write", metadata={DEPTH: 8})
+        assert run.state == "failed"
+        assert "More than 8 agents have called one another for this task." in run.text
+    assert [message.metadata[DEPTH] for message in peer.clerk.messages] == [8]
+
+
+# -- the message -----------------------------------------------------------------------------------
+
+
+def test_a_message_has_what_the_code_says() -> None:
+    """Data, files, metadata and the conversation go along; the trace is in the headers."""
+
+    async def sends(ctx: TaskContext) -> None:
+        reply = await ctx.call_agent(
+            "books",
+            "write",
+            data={"most": 20},
+            files=ctx.files,
+            metadata={"user": ctx.user},
+            context_id="talk",
+        )
+        await ctx.complete(reply.context_id)
+
+    with Peer(stock, CARD) as peer, bench(peer, sends) as tested:
+        file = file_part("a.pdf", b"%PDF")
+        assert tested.send(file, user="ann").artifacts["final-answer"].text == "talk"
+    (message,) = peer.clerk.messages
+    assert [part.WhichOneof("content") for part in message.parts] == ["text", "data", "raw"]
+    assert (message.parts[2].raw, message.parts[2].filename) == (b"%PDF", "a.pdf")
+    assert dict(message.metadata) == {"user": "ann", "a2a-serverless/call-depth": 1}
+
+
+def test_calls_at_once_need_keys(peer: Peer) -> None:
+    """Two asyncio tasks that call one agent tell their calls apart by a key."""
+
+    async def both(ctx: TaskContext) -> None:
+        keys = ctx.user_text.split()
+        replies = await ctx.gather(*(ctx.call_agent("books", key, key=key) for key in keys))
+        with pytest.raises(WrongCallError, match="tell them apart by `key=…`"):
+            await ctx.gather(ctx.call_agent("books", "x"), ctx.call_agent("books", "y"))
+        await ctx.complete(" ".join(reply.text for reply in replies))
+
+    with bench(peer, both) as tested:
+        assert tested.send("a b").artifacts["final-answer"].text == "did a did b"
+
+
+def test_a_call_in_a_step_waits_in_its_process(peer: Peer) -> None:
+    """The step is the record; killed under way, it finds the task that it has opened."""
+
+    async def within(ctx: TaskContext) -> None:
+        async def tool() -> str:
+            reply = await ctx.call_agent("books", ctx.user_text)
+            await ctx.emit_text_artifact("called", "note")
+            return reply.text
+
+        await ctx.complete(await ctx.step("tool", tool))
+
+    with bench(peer, within) as tested:
+        run = tested.send("write", kill_after=1)
+        assert (run.artifacts["final-answer"].text, run.attempts) == ("did write", 2)
+        assert run.steps == ("tool",)
+    assert len(peer.clerk.said) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda ctx: ctx.call_agent("boks", "x"), r"a name in `agents` of the Worker \('books'\)"),
+        (lambda ctx: ctx.call_agent(7, "x"), "a URL, a card or a Remote, and got '7'"),
+        (lambda ctx: ctx.call_agent("books", "x", timeout_s=-1), "takes as `timeout_s` seconds"),
+        (lambda ctx: ctx.call_agent("books", "x", data={1, 2}), "JSON value"),
+        (lambda ctx: ctx.run_sync(asyncio.run, ctx.call_agent("books", "x")), "in a thread"),
+    ],
+)
+def test_a_wrong_call_says_the_right_one(peer: Peer, call: Any, sentence: str) -> None:
+    """Wrong arguments and places are refused before anything is sent."""
+
+    async def wrong(ctx: TaskContext) -> None:
+        with pytest.raises(WrongCallError, match=sentence):
+            await call(ctx)
+        await ctx.complete("refused")
+
+    with bench(peer, wrong) as tested:
+        assert tested.send("go").state == "completed"
+    assert not peer.requests
+
+
+def test_a_reply_that_asks_nothing_takes_no_answer(peer: Peer) -> None:
+    """`answer` of a task that has ended is refused with a sentence."""
+
+    async def answers_all(ctx: TaskContext) -> None:
+        reply = await ctx.call_agent("books", "write")
+        with pytest.raises(WrongCallError, match="is completed, and asks nothing"):
+            await reply.answer("x")
+        await ctx.complete("refused")
+
+    with bench(peer, answers_all) as tested:
+        assert tested.send("go").state == "completed"
