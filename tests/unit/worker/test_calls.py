@@ -15,7 +15,7 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.worker import Remote, TaskContext, WaitTimeoutError, Worker
 from a2a_serverless.worker.calls import DEPTH
 from a2a_serverless.worker.failures import WrongCallError
-from a2a_serverless_tools.testing import AgentBench, file_part, step
+from a2a_serverless_tools.testing import AgentBench, Run, file_part, step
 from tests.conformance.sides import CARD, durable, stock
 from tests.support.peers import Clerk, Fails, Peer
 
@@ -47,11 +47,13 @@ def bench(peer: Peer, handle: Callable[[TaskContext], Awaitable[None]], **more: 
 async def buys(ctx: TaskContext) -> None:
     """Says to the other agent what the client says, and completes with what comes back."""
     reply = await ctx.call_agent("books", ctx.user_text)
-    await ctx.complete_json([reply.state, reply.text, reply.question])
+    state = reply.state.upper()  # as logs have the word of our own task's state
+    await ctx.complete_json([state, reply.text, reply.question])
 
 
-def outcome(run: Any) -> Any:
-    return run.artifacts["final-answer"].data[0]
+def outcome(run: Run) -> list[str]:
+    state, *texts = run.artifacts["final-answer"].data[0]
+    return [state.lower(), *texts]
 
 
 @pytest.mark.parametrize(
