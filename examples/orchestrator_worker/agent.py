@@ -7,7 +7,7 @@ asks is asked of the client. No process waits for any of them.
 from __future__ import annotations
 
 import os
-from typing import ClassVar
+from collections.abc import Mapping
 
 from a2a_serverless.worker import Remote, Reply, TaskContext, WaitTimeoutError, Worker
 
@@ -17,7 +17,7 @@ HOUR_S = 3600.0
 class Planner(Worker):
     """Plans a trip to the place that the message names."""
 
-    agents: ClassVar = {
+    agents: Mapping[str, Remote] = {
         name: Remote(os.environ.get(f"{name.upper()}_AGENT_URL", f"http://{name}.localhost"))
         for name in ("flights", "hotels", "tables")
     }

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, Task, TaskState, TaskStatus
+from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, Task, TaskState
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.tasks.entries import copied
@@ -120,9 +120,9 @@ class StandIn:
             task.status.state = TaskState.TASK_STATE_COMPLETED
             task.artifacts.append(Artifact(artifact_id="answer", parts=parts))
         else:
-            name = f"TASK_STATE_{work.outcome.state.upper()}"
+            task.status.state = TaskState.Value(f"TASK_STATE_{work.outcome.state.upper()}")
             message = Message(message_id=new_id(), role=Role.ROLE_AGENT, parts=parts)
-            task.status.CopyFrom(TaskStatus(state=TaskState.Value(name), message=message))
+            task.status.message.CopyFrom(message)
         return task
 
     async def cancel(self, task_id: str) -> None:
