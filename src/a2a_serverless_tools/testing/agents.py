@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, Task, TaskState
 
@@ -120,7 +120,8 @@ class StandIn:
             task.status.state = TaskState.TASK_STATE_COMPLETED
             task.artifacts.append(Artifact(artifact_id="answer", parts=parts))
         else:
-            task.status.state = TaskState.Value(f"TASK_STATE_{work.outcome.state.upper()}")
+            name = f"TASK_STATE_{work.outcome.state.upper()}"
+            task.status.state = cast("TaskState", TaskState.Value(name))
             message = Message(message_id=new_id(), role=Role.ROLE_AGENT, parts=parts)
             task.status.message.CopyFrom(message)
         return task
