@@ -175,10 +175,10 @@ def seconds(tally: Tally, profile: Profile) -> float:
 
 def memories() -> Mapping[str, float]:
     """Return the default memory of each function, in GB."""
-    parameters = document()["Parameters"]
-    others = int(parameters["ApiMemory"]["Default"]) / 1024
-    worker = int(parameters["WorkerMemory"]["Default"]) / 1024
-    return dict.fromkeys(OWN_S, others) | {"worker": worker}
+    others = int(document()["Globals"]["Function"]["MemorySize"]) / 1024
+    worker = int(document()["Parameters"]["WorkerMemory"]["Default"]) / 1024
+    sweeper = int(document()["Resources"]["SweeperFunction"]["Properties"]["MemorySize"]) / 1024
+    return dict.fromkeys(OWN_S, others) | {"worker": worker, "sweeper": sweeper}
 
 
 def document() -> dict[str, Any]:

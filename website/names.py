@@ -187,7 +187,7 @@ def _children(inline: Token) -> Iterator[tuple[int, Token]]:
 
 
 def _unknown(code: str, have: Known, *, is_inline: bool) -> Iterator[str]:
-    parameters = re.findall(r"(\w+)=", " ".join(_OVERRIDES.findall(code)))
+    parameters = re.findall(r"(?:^| )'?(\w+)=", " ".join(_OVERRIDES.findall(code)))
     for what, named, there in (
         ("there is no setting", _VARIABLE.findall(code), have.words),
         ("the stack has no output", _OUTPUT.findall(code), have.outputs),

@@ -40,8 +40,8 @@ def meanings(of: str) -> dict[str, str]:
 @cache
 def metrics() -> Mapping[str, tuple[str, set[str]]]:
     """Return the metrics of the source by their names: unit, and dimensions beside `service`."""
-    units = {"count": "Count", "time": "Milliseconds", "number": "None"}
-    listed: dict[str, tuple[str, set[str]]] = {}
+    units = {"count": "Count", "time": "Milliseconds"}
+    listed = {"Callers": ("None", {"whose"})}  # of `metrics.caller`
     for path in modules().values():
         for node in ast.walk(tree(path)):
             match node:

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from a2a.utils.errors import A2A_ERROR_MAPPING, JSON_RPC_ERROR_CODE_MAP, JSONParseError
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless import errors
 from a2a_serverless.http.errors import _FORMS, _SENTENCES, translated
-from a2a_serverless.settings import Settings
+from a2a_serverless.settings import Observed, Settings, variable
 from a2a_serverless_tools.cli import _parser
 from website import api, observed, openapi
 from website.places import ROOT
@@ -149,28 +150,23 @@ def _modules() -> str:
 
 
 def _settings() -> str:
-    own = {one.name: one for one in api.member("a2a_serverless.settings", "Settings").members}
-    given = _given()
-    rows = [
-        (
-            f"`{_variable(name)}`",
-            api.cell(own[name].doc),
-            _kind(field),
-            _shown(field.default),
-            f"`{given[_variable(name)]}`" if _variable(name) in given else "",
-        )
-        for name, field in Settings.model_fields.items()
-    ]
+    rows = [*_rows(Settings, variable), *_rows(Observed, str)]
     return (
         "# Settings\n\nEach setting is a variable of the environment. A name that ends in `_S` is a"
-        " time in seconds. On AWS the template sets them: the column *parameter* says by which of"
-        " its [parameters](parameters.md).\n\n"
+        " time in seconds. On AWS the column *parameter* says by which of the template's"
+        " [parameters](parameters.md) it is set; `Settings` has the others.\n\n"
         + table(("variable", "meaning", "type", "default", "parameter"), rows)
     )
 
 
-def _variable(field: str) -> str:
-    return f"A2A_{field.upper()}"
+def _rows(of: type[BaseModel], named: Callable[[str], str]) -> Iterator[tuple[str, ...]]:
+    """Yield the row of each field of a class of settings, which is `named` as a variable."""
+    own = {one.name: one for one in api.member("a2a_serverless.settings", of.__name__).members}
+    given = _given()
+    for name, field in of.model_fields.items():
+        parameter = f"`{given[named(name)]}`" if named(name) in given else ""
+        doc = api.cell(own[name].doc)
+        yield f"`{named(name)}`", doc, _kind(field), _shown(field.default), parameter
 
 
 def _kind(field: FieldInfo) -> str:
@@ -208,10 +204,10 @@ def _given() -> dict[str, str]:
     functions += [each["Properties"] for each in _template()["Resources"].values()]
     for function in functions:
         environment = function.get("Environment") or {}
-        for variable, value in (environment.get("Variables") or {}).items():
+        for key, value in (environment.get("Variables") or {}).items():
             named = [name for name in re.findall(r"'(\w+)'", str(value)) if name in parameters]
-            if named and variable.startswith("A2A_"):
-                given[variable] = named[-1]
+            if named and key.startswith("A2A_"):
+                given[key] = named[-1]
     return given
 
 

@@ -19,6 +19,7 @@ from a2a_serverless_tools.console.rendering import BASE
 from tests.cloud import kills, neighbours, releases, updates
 from tests.cloud.deployment import Deployment, run
 from tests.cloud.emulator import ROOT
+from tests.cloud.guided import guided
 from tests.cloud.own import Own, alone
 from tests.cloud.preflight import preflight
 from tests.cloud.template import SUBSTITUTIONS
@@ -357,7 +358,8 @@ async def traced(deployment: Deployment, subject: Subject) -> Figures:
                 above = span.parent_span_id.hex()
             return names if above == trace[:16] else None
 
-        async with deployment.changed(OtelEndpoint=taken.url, TraceSampling="1"):
+        all_traces = f"{deployment.parameters['Settings']},OTEL_TRACES_SAMPLER_ARG=1"
+        async with deployment.changed(OtelEndpoint=taken.url, Settings=all_traces):
             await subject.agent.call("SendMessage", {"message": ordered("say")}, headers)
             way = await subject.until("the trace", look, within_s=60, every_s=0.5)
     require(way == ["invoke_agent", "process", "send", "SendMessage"], f"the trace is {way}")
@@ -373,6 +375,7 @@ CHECKS: Final = (
     Own("traces", "functions export one trace, from the request to the attempt", traced),
     Own("commands", "task, tasks, console and purge work on the stack", commands),
     Own("preflight", "what would be replaced is told, and no change set remains", preflight),
+    Own("guided", "sam deploy --guided ends by Enter alone", guided),
     kills.SHORT_CHECK,
     Own("dead-letter-fails", "the sweeper fails a turn without attempts left", failed_by_sweeper),
     *updates.CHECKS,

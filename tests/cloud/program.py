@@ -61,6 +61,7 @@ SHORT: Final = (
     "substitutions",
     "traces",
     "commands",
+    "guided",
     "logs",
 )
 """The checks of a run that has to be short."""

@@ -400,7 +400,7 @@ def test_one_client_rings_no_alarm(
     resources = transform(TEMPLATE)
     assert rung(alarms_of(resources), seen, since_ms=BEGIN_MS) == set(), codes
     # The caller did enough: these alarms would ring if one caller sufficed.
-    one = rung(alarms_of(resources, AlarmCallers="1"), seen, since_ms=BEGIN_MS, again=True)
+    one = rung(alarms_of(resources), seen.of_one(), since_ms=BEGIN_MS, again=True)
     assert one >= {"FailedTasksAlarm", "PushGivenUpAlarm"}
 
 

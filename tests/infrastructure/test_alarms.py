@@ -32,7 +32,6 @@ ALARMS = {
     "ServerErrorsAlarm": "5XXError",
     "FunctionErrorsAlarm": "Errors",
     "ThrottlesAlarm": "Throttles",
-    "ConcurrencyAlarm": "ConcurrentExecutions",
     "TableLimitAlarm": "WriteThrottleEvents",
     "FailedTasksAlarm": "TasksEnded",
     "AttemptsUsedUpAlarm": "Callers",
@@ -70,15 +69,17 @@ def emitted(project: Path) -> Mapping[str, set[Dimensions]]:
 
 
 def counted_in(path: Path) -> Iterator[tuple[str, Dimensions]]:
-    """Every call of `metrics.count`, `metrics.time` and `metrics.number`."""
+    """Every call of `metrics.count`, `metrics.time` and `metrics.caller`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         match node:
             case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="metrics"), attr="count" | "time" | "number"),
+                func=ast.Attribute(value=ast.Name(id="metrics"), attr="count" | "time"),
                 args=[ast.Constant(value=str(name)), *_],
                 keywords=keywords,
             ):
                 yield name, frozenset({"service", *(str(keyword.arg) for keyword in keywords)})
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="metrics"), attr="caller")):
+                yield "Callers", frozenset({"service", "whose"})
 
 
 @pytest.fixture

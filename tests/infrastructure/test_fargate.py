@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.settings import Settings
+from a2a_serverless.settings import CHOSEN, Observed, Settings, variable
 from a2a_serverless.wiring import INDEXES_OF_WORKER
 from a2a_serverless.worker.adapter import PULL_LIMIT_S
 from a2a_serverless_tools.cli import main
@@ -164,7 +164,7 @@ def test_a_worker_sets_aside_what_it_cannot_read(fargate: Json) -> None:
 
 def test_its_variables_are_settings(container: Json) -> None:
     """The runtime reads every `A2A_` variable of the container."""
-    known = {f"A2A_{name.upper()}" for name in Settings.model_fields}
+    known = {CHOSEN, *map(variable, Settings.model_fields), *Observed.model_fields}
     given = {each["Name"] for each in container["Environment"]}
     assert {name for name in given if name.startswith("A2A_")} <= known
     assert {"A2A_TABLE", "A2A_QUEUE", "POWERTOOLS_SERVICE_NAME"} <= given
@@ -281,7 +281,7 @@ def test_an_image_installs_nothing_without_its_hash(project: Path) -> None:
 
 def test_the_agents_parameters_are_those_of_the_stack(document: Json, fargate: Json) -> None:
     """Secret, policies and environment have one form, and one meaning, in both templates."""
-    for name in ("AgentSecretArn", "AgentPolicyArns", "AgentEnvironment"):
+    for name in ("AgentSecretArn", "AgentPolicyArns", "AgentEnvironment", "Settings"):
         own, stacks = fargate["Parameters"][name], document["Parameters"][name]
         assert {k: v for k, v in own.items() if k != "Description"} == {
             k: v for k, v in stacks.items() if k != "Description"

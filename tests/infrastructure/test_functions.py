@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from a2a_serverless.http.auth import _KeyRing
-from a2a_serverless.settings import Settings, load_settings
+from a2a_serverless.settings import CHOSEN, Observed, Settings, variable
 from tests.support import pages
-from tests.support.template import read, refused
+from tests.support.template import read
 
 Json = dict[str, Any]
 
@@ -60,29 +60,40 @@ def test_a_guided_deployment_can_be_finished(project: Path, name: str) -> None:
     assert [it for it, definition in parameters.items() if "NoEcho" in definition] == []
 
 
-@pytest.mark.parametrize("partition", ["aws", "aws-us-gov"])
-def test_a_credential_of_the_exporter_may_be_in_a_secret(
-    document: Json, transformed: Json, partition: str
-) -> None:
-    """Its reference reaches every function as it is, and CloudFormation takes it as a value."""
-    arn = (
-        f"arn:{partition}:secretsmanager:us-gov-west-1:123456789012:secret:a-secret-of-ours-AbCdEf"
-    )
-    value = f"{{{{resolve:secretsmanager:{arn}:SecretString:headers}}}}"
-    assert refused(document, {"OtelHeaders": value}) == []
+def test_a_credential_of_the_exporter_is_in_a_secret(transformed: Json) -> None:
+    """Where traces are exported each function knows the stack's secret, and none a header."""
     for function in FUNCTIONS:
-        headers = variables(transformed, function)["OTEL_EXPORTER_OTLP_HEADERS"]
-        assert headers["Fn::If"][1] == {"Ref": "OtelHeaders"}
+        own = variables(transformed, function)
+        nothing = {"Ref": "AWS::NoValue"}
+        assert own["A2A_OTEL_SECRET"]["Fn::If"] == [
+            "HasOtelEndpoint",
+            {"Ref": "TraceHeaders"},
+            nothing,
+        ]
+        assert "OTEL_EXPORTER_OTLP_HEADERS" not in own
+    made = transformed["TraceHeaders"]
+    assert (made["Condition"], made["Properties"]["SecretString"]) == ("HasOtelEndpoint", "{}")
 
 
-def test_the_memory_of_a_function_is_its_parameters(document: Json, transformed: Json) -> None:
-    """ApiMemory is that of three functions; the agent and the sweeper have their own."""
+def test_there_are_few_parameters(document: Json) -> None:
+    """What only sets a variable is a setting: a guided deployment asks for each parameter."""
+    assert len(document["Parameters"]) <= 42
+
+
+def test_settings_reach_every_function(transformed: Json) -> None:
+    """Functions agree on what is chosen by `Settings`."""
+    chosen = [variables(transformed, each)["A2A_SETTINGS"] for each in FUNCTIONS]
+    assert chosen == [{"Ref": "Settings"}] * len(FUNCTIONS)
+
+
+def test_the_memory_of_a_function(transformed: Json) -> None:
+    """Only the agent's is chosen; the sweeper needs the CPU of more than the others."""
     memory = {name: transformed[name]["Properties"]["MemorySize"] for name in FUNCTIONS}
-    described = document["Parameters"]["ApiMemory"]["Description"]
-    of_api = [name for name, size in memory.items() if size == {"Ref": "ApiMemory"}]
-    assert of_api == ["ApiFunction", "StreamFunction", "PushFunction"]
-    assert described.startswith("Memory of the functions behind the API and of PushFunction")
-    assert (memory["WorkerFunction"], memory["SweeperFunction"]) == ({"Ref": "WorkerMemory"}, 1024)
+    assert memory == {
+        **dict.fromkeys(FUNCTIONS, 512),
+        "WorkerFunction": {"Ref": "WorkerMemory"},
+        "SweeperFunction": 1024,
+    }
 
 
 def longest(value: Any, parameters: Json) -> int:
@@ -103,7 +114,7 @@ def longest(value: Any, parameters: Json) -> int:
             return 128 + len("-TaskTable-0123456789AB")
         case {"Ref": name} if name.endswith("Queue"):  # a queue's name has at most 80 characters
             return len("https://sqs.ap-southeast-2.amazonaws.com.cn/123456789012/") + 80
-        case {"Fn::GetAtt": [_, "Id"]}:  # the ARN of a secret
+        case {"Fn::GetAtt": [_, "Id"]} | {"Ref": "TraceHeaders"}:  # the ARN of a secret
             return len("arn:aws-us-gov:secretsmanager:us-gov-west-1:123456789012:secret:") + 180
         case {"Fn::FindInMap": _}:
             return len("1000000")
@@ -147,10 +158,7 @@ def test_the_adapter_streams(transformed: Json) -> None:
     """The adapter passes the answer on while it comes, and asks a path that needs no AWS."""
     environment = variables(transformed, "StreamFunction")
     layers = transformed["StreamFunction"]["Properties"]["Layers"]
-    choices = {layer["Fn::If"][0]: layer["Fn::If"] for layer in layers if "Fn::If" in layer}
-    choice = choices["HasWebAdapterLayer"]
-    adapters = [choice[2]["Fn::Sub"]]
-    assert choice[:2] == ["HasWebAdapterLayer", {"Ref": "WebAdapterLayerArn"}]
+    adapters = [layer["Fn::Sub"] for layer in layers if "Fn::Sub" in layer]
     assert environment["AWS_LWA_INVOKE_MODE"] == "response_stream"
     assert environment["AWS_LWA_READINESS_CHECK_PATH"] == "/healthz"
     assert environment["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
@@ -232,19 +240,13 @@ def test_concurrency_can_be_bounded(
 
 
 ENDPOINTS = ("ApiFunction", "StreamFunction")
-CHOSEN: list[tuple[str, tuple[str, ...], Any]] = [
-    ("A2A_REQUESTS_PER_S", ENDPOINTS, {"Ref": "RequestsPerSecond"}),
-    ("A2A_STREAMS_PER_CALLER", ENDPOINTS, {"Ref": "StreamsPerCaller"}),
-    ("A2A_WEBHOOKS_PER_CALLER", ENDPOINTS, {"Ref": "WebhooksPerCaller"}),
-    ("A2A_STREAMS_IN_ALL", ENDPOINTS, {"Ref": "StreamsInAll"}),
-    ("A2A_FLUSH_MS", (*ENDPOINTS, "WorkerFunction"), {"Ref": "FlushMs"}),
+GIVEN: list[tuple[str, tuple[str, ...], Any]] = [
     (
         "A2A_PUSH_QUEUE",
         (*ENDPOINTS, "PushFunction", "SweeperFunction"),
         {"Ref": "PushQueue"},
     ),
     ("A2A_PUSH_EVENTS", (*ENDPOINTS, "PushFunction"), {"Ref": "PushEvents"}),
-    ("A2A_PUSH_ALLOWED_HOSTS", (*ENDPOINTS, "PushFunction"), {"Ref": "PushAllowedHosts"}),
     ("A2A_WORKER_TURNS", ("WorkerFunction",), {"Ref": "WorkerTurns"}),
     ("A2A_UNDECODABLE_QUEUE", ("WorkerFunction",), ""),
     ("A2A_QUARANTINE_QUEUE", ("WorkerFunction",), {"Ref": "QuarantineQueue"}),
@@ -253,7 +255,7 @@ CHOSEN: list[tuple[str, tuple[str, ...], Any]] = [
 read stays for the redrive policy."""
 
 
-@pytest.mark.parametrize(("variable", "functions", "value"), CHOSEN)
+@pytest.mark.parametrize(("variable", "functions", "value"), GIVEN)
 def test_what_is_chosen_reaches_the_functions(
     transformed: Json, variable: str, functions: tuple[str, ...], value: Any
 ) -> None:
@@ -263,23 +265,10 @@ def test_what_is_chosen_reaches_the_functions(
     )
 
 
-def test_the_bounds_of_callers_are_parameters(document: Json) -> None:
-    """A caller's rate is off by default and may be a fraction; streams are always bounded."""
-    parameter = document["Parameters"]["RequestsPerSecond"]
-    assert (parameter["Type"], parameter["MinValue"]) == ("Number", 0)
-    rates = [
-        load_settings({"A2A_REQUESTS_PER_S": text}).requests_per_s
-        for text in (str(parameter["Default"]), "10", "0.5")
-    ]
-    assert rates == [0, 10, 0.5]
-    for name in ("StreamsPerCaller", "StreamsInAll"):
-        assert document["Parameters"][name]["MinValue"] == 1
-
-
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_variable_is_a_setting(transformed: Json, function: str) -> None:
     """The runtime reads every `A2A_` variable of the functions."""
-    known = {f"A2A_{name.upper()}" for name in Settings.model_fields}
+    known = {CHOSEN, *map(variable, Settings.model_fields), *Observed.model_fields}
     given = {name for name in variables(transformed, function) if name.startswith("A2A_")}
     assert given <= known
 

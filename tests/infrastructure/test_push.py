@@ -121,22 +121,13 @@ def test_a_job_stays_hidden_while_it_is_delivered(template: Template, transforme
     assert timeout == TIMEOUT_S
 
 
-def test_a_webhook_may_fail_as_long_as_its_parameter_says(document: Json) -> None:
-    """Receives do not run out before the time does: at most 15 minutes lie between two of them."""
-    retries = document["Mappings"]["PushRetries"]
-    for hours in document["Parameters"]["PushRetryHours"]["AllowedValues"]:
-        template = Template(document, {"PushRetryHours": hours})
-        queue = template.properties("PushQueue", {"PushDeadLetterQueue.Arn": "arn:dlq"})
-        assert retries[hours]["Seconds"] == str(int(hours) * 3600)  # of a variable
-        assert queue["MessageRetentionPeriod"] > int(hours) * 3600
-        assert queue["RedrivePolicy"] == {"deadLetterTargetArn": "arn:dlq", "maxReceiveCount": 1000}
-    default = document["Parameters"]["PushRetryHours"]["Default"]
-    assert int(retries[default]["Seconds"]) == Settings().push_retry_s
-
-
-def test_private_webhooks_are_not_allowed_by_default(document: Json) -> None:
-    """By default the list of webhooks that may be private is empty."""
-    assert document["Parameters"]["PushAllowedHosts"]["Default"] == ""
+def test_a_webhook_may_fail_as_long_as_its_setting_says(template: Template) -> None:
+    """Neither receives nor the queue's time run out before: 15 minutes lie between two at most."""
+    (most,) = [it.le for it in Settings.model_fields["push_retry_s"].metadata if hasattr(it, "le")]
+    queue = template.properties("PushQueue", {"PushDeadLetterQueue.Arn": "arn:dlq"})
+    assert queue["MessageRetentionPeriod"] > most
+    assert queue["RedrivePolicy"] == {"deadLetterTargetArn": "arn:dlq", "maxReceiveCount": 1000}
+    assert most < 1000 * 15 * 60
 
 
 def test_the_generated_secret_is_a_key(transformed: Json) -> None:

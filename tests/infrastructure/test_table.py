@@ -10,11 +10,16 @@ Json = dict[str, Any]
 
 
 def test_table_survives_mistakes(transformed: Json, template: Template) -> None:
-    """Tasks outlive a deleted stack, a deleted table is refused, a bad write can be undone."""
+    """Tasks outlive a deleted stack, a bad write can be undone, and deletion can be refused.
+
+    It is not refused by default: CloudFormation could not take back a first deployment that fails.
+    """
     properties = template.properties("TaskTable")
     assert transformed["TaskTable"]["DeletionPolicy"] == "RetainExceptOnCreate"
     assert transformed["TaskTable"]["UpdateReplacePolicy"] == "Retain"
-    assert properties["DeletionProtectionEnabled"] == "true"
+    assert properties["DeletionProtectionEnabled"] == "false"
+    protected = Template(parameters={"DeletionProtection": "true"}).properties("TaskTable")
+    assert protected["DeletionProtectionEnabled"] == "true"
     assert properties["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
     assert "SSESpecification" not in properties  # DynamoDB encrypts all the same, with its own key
     assert transformed["TaskTable"]["Properties"]["SSESpecification"]["Fn::If"] == [

@@ -33,8 +33,8 @@ WORKERS: Final = 2
 OUTSIDE: Final = 6
 AT_ONCE: Final = 10
 """How many workers, and environments beside them, the checks occupy at most."""
-MEMORY: Final = {"WorkerMemory": 1024, "ApiMemory": 512}
-"""What they have in MB, where the stack does not say."""
+MEMORY: Final = (1024, 512)
+"""What a worker has in MB where the stack does not say, and what the other functions have."""
 TASK: Final = 700 / MILLION
 """A streamed task, by the page `cost`."""
 NO_TOKENS: Final = {"OidcIssuer": "", "OidcAudience": ""}
@@ -298,7 +298,7 @@ def _planned(
 
 def _price(subject: Subject, seconds: int) -> str:
     given = subject.stack.parameters if subject.stack else {}
-    gb = sum(int(given.get(name, mb)) for name, mb in MEMORY.items()) * AT_ONCE / 1024
+    gb = (int(given.get("WorkerMemory", MEMORY[0])) + MEMORY[1]) * AT_ONCE / 1024
     dollars = seconds * (gb * GB_SECOND + TASK)
     return f"about {-(-seconds // 60)} minutes, at most ${dollars:.2f}"
 

@@ -61,9 +61,9 @@ def _burst(subject: Subject) -> int:
     _, stack = subject.behind_gateway()
     if not subject.consent.burst:
         raise NotPossibleError(f"needs --burst: at least {BURST} requests at once")
-    burst = max(BURST, 3 * int(stack.parameters["ThrottleBurst"]))
+    burst = max(BURST, 3 * int(stack.parameters["ThrottleRate"]))
     if burst > LONGEST_BURST:
-        raise NotPossibleError(f"ThrottleBurst of the stack is so high that it needs {burst}")
+        raise NotPossibleError(f"ThrottleRate of the stack is so high that it needs {burst}")
     return burst
 
 

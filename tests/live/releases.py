@@ -366,8 +366,8 @@ def _changeable(subject: Subject) -> Stack:
 def _watched(subject: Subject) -> tuple[Account, Stack]:
     account, stack = subject.behind_gateway()
     _changeable(subject)
-    if stack.parameters.get("AlarmCallers", "2") == "1":
-        raise NotPossibleError("needs a stack with AlarmCallers=2: one caller rings its alarms")
+    if "A2A_ALARM_CALLERS=2" not in stack.parameters.get("Settings", ""):
+        raise NotPossibleError("needs A2A_ALARM_CALLERS=2 in Settings: one caller rings the alarms")
     return account, stack
 
 

@@ -103,13 +103,22 @@ class CloudWatch:
 
     @contextmanager
     def emitted(self) -> Iterator[None]:
-        """Take what the runtime emits in the block."""
-        metrics.start(metrics.Emf(NAMESPACE, service=STACK, write=self.take))
+        """Take what the runtime emits in the block, where alarms need two callers."""
+        line = metrics.Emf(NAMESPACE, service=STACK, write=self.take)
+        metrics.start(line, needs_others=True)
         try:
             yield
             metrics.flush()
         finally:
             metrics.stop()
+
+    def of_one(self) -> CloudWatch:
+        """Return the same where one caller suffices for an alarm."""
+        points = self.points.copy()
+        for key, values in self.points.items():
+            if key[1] == "Callers":
+                points[key] = [(at, value + metrics.ALONE) for at, value in values]
+        return CloudWatch(self.clock, points)
 
     def _put(self, namespace: str, name: str, value: float, dimensions: Mapping[str, str]) -> None:
         key = (namespace, name, frozenset(dimensions.items()))

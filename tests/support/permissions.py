@@ -32,8 +32,7 @@ STREAM_POLLER: Final = (
 RUNTIME: Final = (
     ("logs:CreateLogStream", "FunctionLogs"),
     ("logs:PutLogEvents", "FunctionLogs"),
-    ("xray:PutTelemetryRecords", "*"),
-    ("xray:PutTraceSegments", "*"),
+    ("secretsmanager:GetSecretValue", "TraceHeaders"),  # where OtelEndpoint is set
 )
 """What the runtime itself calls with the role of every function."""
 

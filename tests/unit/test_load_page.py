@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.layout import SHARDS
 from benchmarks.cost import OWN_S, STREAM_S, THINK_S, document
 from tests.support import pages
@@ -27,7 +28,9 @@ def numbers(cells: list[str]) -> list[float]:
 
 
 def default(name: str) -> float:
-    """The default of a parameter of the template."""
+    """The default of a parameter of the template, or of a setting."""
+    if field := Settings.model_fields.get(name.removeprefix("A2A_").lower()):
+        return float(field.default)
     return float(document()["Parameters"][name]["Default"])
 
 
@@ -68,7 +71,7 @@ def test_the_ceilings_follow_from_the_counts(word: str, expected: list[float]) -
     assert numbers(told[0]) == [pytest.approx(each, rel=0.04) for each in expected]
 
 
-@pytest.mark.parametrize("name", ["StreamsInAll", "StreamsPerCaller"])
+@pytest.mark.parametrize("name", ["A2A_STREAMS_IN_ALL", "A2A_STREAMS_PER_CALLER"])
 def test_the_streams_follow_from_their_limits(name: str) -> None:
     """A limit of streams is that many tasks over the time of one stream; others open none."""
     (told,) = [it for word, it in rows("tasks a second until").items() if name in word]

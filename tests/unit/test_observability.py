@@ -16,7 +16,7 @@ import pytest
 
 from a2a_serverless import aws, observability
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.observability import metrics
+from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.json_lines import _WITHHELD
 from a2a_serverless.observability.logs import log_context
 from tests.support.observed import counted, logged, root_logger
@@ -290,8 +290,8 @@ def test_nothing_is_lost_between_threads() -> None:
 def test_a_number_is_a_value_without_a_unit() -> None:
     """Each value of a number is kept, without a sum, in a metric without a unit."""
     with counted() as seen:
-        metrics.number("Callers", 17, whose="failed")
-        metrics.number("Callers", 4, whose="failed")
+        metrics.caller(17, whose="failed")
+        metrics.caller(4, whose="failed")
     (line,) = seen.lines
     (directive,) = line["_aws"]["CloudWatchMetrics"]
     assert seen.values("Callers", whose="failed") == [17, 4]
@@ -316,3 +316,28 @@ def test_functions_and_named_services_are_observed(
         before = root.handlers[:]
         observability.start(environment)
         assert (root.handlers != before) is is_observed
+
+
+def test_one_variable_has_what_is_observed() -> None:
+    """A2A_SETTINGS chooses level and share of traces, for the process and what it starts."""
+    environment = {"A2A_SETTINGS": "POWERTOOLS_LOG_LEVEL=ERROR,OTEL_TRACES_SAMPLER_ARG=0.5"}
+    observability.start(environment)
+    assert environment["POWERTOOLS_LOG_LEVEL"] == "ERROR"
+    assert spans.sampled_share(environment) == 0.5
+    assert spans.sampled_share({"AWS_LAMBDA_FUNCTION_NAME": "worker"}) == 0.05
+    assert spans.sampled_share({}) == 1
+
+
+@pytest.mark.parametrize(("chosen", "number"), [("2", 17), ("", 1_000_017)])
+def test_a_caller_alone_is_told_from_one_of_two(chosen: str, number: int) -> None:
+    """Where one caller suffices for an alarm, its number is above a million."""
+    seen: list[str] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            observability, "_lines", lambda _: [metrics.Emf("N", service="s", write=seen.append)]
+        )
+        observability.start({"POWERTOOLS_SERVICE_NAME": "s", "A2A_ALARM_CALLERS": chosen})
+    metrics.caller(17, whose="failed")
+    metrics.close()
+    (line,) = seen
+    assert json.loads(line)["Callers"] == [number]

@@ -10,13 +10,15 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http import metric_exporter
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 
-from a2a_serverless import observability
-from a2a_serverless.observability import metrics
+from a2a_serverless import aws, observability
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.observability import metrics, otel
 from a2a_serverless.observability.otlp_metrics import _LAST_EXPORT_S, OtlpMetrics
 from tests.e2e.commands import environment
 from tests.support.observed import counted
@@ -230,3 +232,21 @@ def test_where_it_is_off_nothing_of_it_is_loaded() -> None:
         [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("{}", {}), ('{"x-key": "k"}', {"headers": {"x-key": "k"}}), ("x-key=k", None), ("[]", None)],
+)
+def test_headers_of_a_secret(
+    text: str, found: dict[str, Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exporter gets what the secret has; what is no object of texts is refused."""
+    monkeypatch.setattr(aws.SecretText, "read_now", lambda _: text)
+    monkeypatch.setattr(aws, "client", lambda _: None)
+    assert otel.headers({}) == {}
+    if found is not None:
+        assert otel.headers({"A2A_OTEL_SECRET": "mine"}) == found
+    else:
+        with pytest.raises(ConfigurationError, match="The secret mine is not of the form"):
+            otel.headers({"A2A_OTEL_SECRET": "mine"})

@@ -99,7 +99,7 @@ def test_what_another_process_has_said_is_searched(said: str, text: str) -> None
 # Powertools keeps its own lines to itself, here and in a deployment.
 @pytest.mark.parametrize("library", sorted(_LIBRARIES.keys() - {"aws_lambda_powertools"}))
 def test_the_watch_hears_what_a_deployment_writes_down(library: str) -> None:
-    """A library says as much in the suite as in a function whose LogLevel is DEBUG."""
+    """A library says as much in the suite as in a function whose POWERTOOLS_LOG_LEVEL is DEBUG."""
     logging.getLogger(library).log(_LIBRARIES[library], "accepted: %s", SENTENCE)
     WATCH.saw([committed()])
     found = WATCH.leaks()

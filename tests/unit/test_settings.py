@@ -130,3 +130,35 @@ async def test_an_outage_is_no_misconfiguration(
     monkeypatch.setattr(backends.storage, "head", refuse)
     with pytest.raises(UnavailableError):
         await check_backends(backends, Settings())
+
+
+# -- settings in one variable ----------------------------------------------------------------------
+
+
+def test_settings_of_one_variable() -> None:
+    """A2A_SETTINGS has further settings; a value may have commas."""
+    text = "A2A_FLUSH_MS=500, A2A_PUSH_ALLOWED_HOSTS=10.0.0.0/8, hooks.internal,A2A_TASK_COST=0.5"
+    found = load_settings({"A2A_SETTINGS": text, "A2A_TTL_DAYS": "7"})
+    assert (found.flush_ms, found.task_cost, found.ttl_days) == (500, 0.5, 7)
+    assert found.push_allowed_hosts == "10.0.0.0/8,hooks.internal"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A2A_FLUSH=5", "A2A_SETTINGS has A2A_FLUSH, which is no setting; A2A_FLUSH_MS is one."),
+        ("A2A_FLUSH_MS=x", "A2A_SETTINGS: A2A_FLUSH_MS: Input should be a valid integer"),
+        ("A2A_FLUSH_MS=1", "A2A_SETTINGS: A2A_FLUSH_MS: Input should be greater than"),
+        ("OTEL_TRACES_SAMPLER_ARG=2", "A2A_SETTINGS: OTEL_TRACES_SAMPLER_ARG: Input should be"),
+        ("A2A_TTL_DAYS=1,A2A_TTL_DAYS=1", "A2A_SETTINGS has A2A_TTL_DAYS twice"),
+        ("A2A_API_KEYS=a=b", "A2A_SETTINGS has A2A_API_KEYS, which is a secret"),
+        ("flush_ms=5", "A2A_SETTINGS has an entry that is not of the form NAME=value"),
+        ("A2A_FLUSH_MS=50,flush=5", "A2A_SETTINGS has an entry that is not of the form"),
+        ("A2A_BLOBS=mine", "A2A_SETTINGS has A2A_BLOBS, and the environment has another value"),
+    ],
+)
+def test_settings_of_one_variable_that_are_refused(text: str, words: str) -> None:
+    """One sentence names the entry."""
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings({"A2A_SETTINGS": text, "A2A_BLOBS": "other"})
+    assert str(refused.value).startswith(words)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from collections.abc import Mapping
 from typing import Final, Literal
 
@@ -23,6 +25,27 @@ LEAST_SHARED_ATTEMPTS: Final = 2
 and the least attempts."""
 
 _PREFIX: Final = "A2A_"
+CHOSEN: Final = "A2A_SETTINGS"
+"""The variable that has others in it: `NAME=value, NAME=value`."""
+_CHOICE: Final = re.compile(r"\s*([A-Z][A-Z0-9_]*)\s*=(.*)", re.DOTALL)
+
+
+class Observed(BaseModel):
+    """What is chosen of log lines and traces; each field is a variable by its own name."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    POWERTOOLS_LOG_LEVEL: Literal["", "DEBUG", "INFO", "WARNING", "ERROR"] = ""
+    """The lowest level that is logged; empty: INFO."""
+    OTEL_TRACES_SAMPLER_ARG: float = Field(default=1, ge=0, le=1)
+    """The share of traces that are recorded; where it is not set, 0.05 in a function and else 1."""
+    A2A_LOG_ERROR_TEXTS: bool = False
+    """True to show the texts of the agent's exceptions in the log."""
+    A2A_ALARM_CALLERS: Literal["", "1", "2"] = ""
+    """How many callers have to be hit before an alarm rings whose cause one caller could make;
+    empty: 1."""
+    A2A_OTEL_SECRET: str = ""
+    """Secret in Secrets Manager with the headers of each export: `{"name": "value"}`."""
 
 
 class Settings(BaseModel):
@@ -179,7 +202,7 @@ class Settings(BaseModel):
     """The most requests to webhooks at the same time; one caller's slow ones get a fifth of it."""
     push_retry_base_s: float = Field(default=5, gt=0)
     """The longest wait after a receiver's first failure; it doubles with each further one."""
-    push_retry_s: float = Field(default=6 * 3600, gt=0)
+    push_retry_s: float = Field(default=6 * 3600, gt=0, le=7 * 86_400)
     """The time that a receiver may fail before its notifications are given up."""
     push_signing_secret: str = ""
     """Secret in Secrets Manager from which signing keys are made; empty: a random one."""
@@ -272,14 +295,88 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> Settings:
     """Read the environment's settings; variables that name no setting are ignored.
 
     Raises:
-        ConfigurationError: a variable has an invalid value.
+        ConfigurationError: a variable has an invalid value, or A2A_SETTINGS what it must not have.
     """
     # pydantic-settings does this too, but would take a fifth of a cold start's imports.
-    variables = {name: _PREFIX + name.upper() for name in Settings.model_fields}
+    environment = with_chosen(environment)
+    variables = {name: variable(name) for name in Settings.model_fields}
     values = {name: environment[v] for name, v in variables.items() if v in environment}
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = _PREFIX + "_".join(str(part) for part in first["loc"]).upper()
-        raise ConfigurationError(f"{name}: {first['msg']}.") from error
+        raise ConfigurationError(_first(error, _PREFIX)) from error
+
+
+def variable(setting: str) -> str:
+    """Return the variable of a setting."""
+    return _PREFIX + setting.upper()
+
+
+def with_chosen(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the variables of an environment, and those that its A2A_SETTINGS has.
+
+    Raises:
+        ConfigurationError: A2A_SETTINGS has what `chosen` refuses, or another value than the
+            environment.
+    """
+    if not environment.get(CHOSEN):
+        return environment
+    values = chosen(environment[CHOSEN], CHOSEN)
+    for name, value in values.items():
+        if environment.get(name, value) != value:
+            raise ConfigurationError(
+                f"{CHOSEN} has {name}, and the environment has another value: set it in one place."
+            )
+    return {**environment, **values}
+
+
+def chosen(text: str, place: str) -> dict[str, str]:
+    """Return the variables of `NAME=value, NAME=value`: settings, and what `Observed` has.
+
+    A value may have commas: what follows one without a `=` belongs to it.
+
+    Raises:
+        ConfigurationError: one sentence that begins with `place` says what is wrong: no name, an
+            unknown one, one that is a secret or is there twice, or a value of the wrong type.
+    """
+    values: dict[str, str] = {}
+    last = ""
+    for entry in text.split(",") if text.strip() else ():
+        if found := _CHOICE.fullmatch(entry):
+            last, value = found[1], found[2].strip()
+            if last in values:
+                raise ConfigurationError(f"{place} has {last} twice: leave one of them out.")
+            values[last] = value
+        elif not last or "=" in entry:
+            raise ConfigurationError(
+                f"{place} has an entry that is not of the form NAME=value: {entry.strip()!r}."
+            )
+        else:
+            values[last] += f",{entry.strip()}"
+    _check_chosen(values, place)
+    return values
+
+
+def _check_chosen(values: Mapping[str, str], place: str) -> None:
+    fields = {variable(name): name for name in Settings.model_fields}
+    for name in values:
+        if name not in fields and name not in Observed.model_fields:
+            near = difflib.get_close_matches(name, [*fields, *Observed.model_fields], 1)
+            hint = f"; {near[0]} is one" if near else ""
+            raise ConfigurationError(f"{place} has {name}, which is no setting{hint}.")
+        if name in fields and Settings.model_fields[fields[name]].annotation is SecretStr:
+            raise ConfigurationError(f"{place} has {name}, which is a secret: name one instead.")
+    own = {fields[name]: value for name, value in values.items() if name in fields}
+    try:
+        Settings.model_validate(own)
+        Observed.model_validate(values)
+    except ValidationError as error:
+        prefix = "" if error.title == Observed.__name__ else _PREFIX
+        raise ConfigurationError(f"{place}: {_first(error, prefix)}") from error
+
+
+def _first(error: ValidationError, prefix: str) -> str:
+    """Return the first fault of an environment in a sentence."""
+    first = error.errors()[0]
+    name = prefix + "_".join(str(part) for part in first["loc"]).upper()
+    return f"{name}: {first['msg']}."

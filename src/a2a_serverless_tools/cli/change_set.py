@@ -21,6 +21,8 @@ from a2a_serverless_tools.cli.text import say
 
 _SECRET: Final = "AWS::SecretsManager::Secret"  # noqa: S105 - a type
 _KEEPS_DATA: Final = ("AWS::DynamoDB::Table", "AWS::S3::Bucket", "AWS::SQS::Queue", _SECRET)
+_WRITTEN_BY_HAND: Final = "TraceHeaders"
+"""A secret that goes with OtelEndpoint, and has nothing that the stack has made."""
 _RECREATED: Final = ("Always", "Conditionally")
 _NEW_VALUE: Final = "GenerateSecretString"
 """A secret gets another value if this is another; to CloudFormation that is no replacement."""
@@ -46,7 +48,7 @@ class ChangeSet:
         """Yield what would be replaced by something empty, or taken out, of what keeps data."""
         for change in self.changes:
             name, action = change["LogicalResourceId"], change["Action"]
-            if change["ResourceType"] not in _KEEPS_DATA:
+            if change["ResourceType"] not in _KEEPS_DATA or name == _WRITTEN_BY_HAND:
                 continue
             if action == "Remove":
                 what = f"take {name} out of the stack"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shlex
 import tomllib
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless_tools.cli import overrides
 from a2a_serverless_tools.cli.arguments import Adders, Parser, project_folder
 from a2a_serverless_tools.cli.text import refuse, say
 
@@ -40,7 +39,8 @@ _FAILED: Final[Mapping[str, str]] = {
 """States of a stack that takes no update, and the way out. One that is being changed is another."""
 _NO_LAYER: Final = ("cn-", "us-gov-", "me-south-1")
 """The beginnings of regions in which AWS publishes no layer of the Lambda Web Adapter for arm64."""
-_UPLOADED: Final = "WebAdapterLayerArn"
+_PUBLISHED: Final = ":753240598075:layer:LambdaAdapterLayerArm64:"
+"""What the ARN has that AWS publishes."""
 _ALL_AT_ONCE: Final = "all-at-once"
 
 
@@ -71,7 +71,8 @@ def deployment_of(folder: Path, options: Namespace) -> tuple[str, dict[str, str]
     boto3 takes region and profile from the environment: they are set there.
 
     Raises:
-        ConfigurationError: samconfig.toml cannot be read, or has no such environment.
+        ConfigurationError: samconfig.toml cannot be read, has no such environment, or parameters
+            that SAM would leave out or cut.
     """
     settings = _settings(folder / SETTINGS, options.config_env)
     if region := options.region or settings.get("region", ""):
@@ -79,8 +80,7 @@ def deployment_of(folder: Path, options: Namespace) -> tuple[str, dict[str, str]
         os.environ.pop("AWS_REGION", None)
     if profile := settings.get("profile", ""):
         os.environ["AWS_PROFILE"] = profile
-    given = settings.get("parameter_overrides", "")
-    parameters = _pairs(shlex.split(given) if isinstance(given, str) else map(str, given))
+    parameters = overrides.given(settings.get("parameter_overrides", ""))
     return options.stack or settings.get("stack_name", ""), parameters
 
 
@@ -130,15 +130,21 @@ def _preflight(options: Namespace) -> int:
 
     folder = project_folder(Path.cwd())
     stack, given = deployment_of(folder, options)
-    given |= _pairs(options.values)
+    given |= overrides.given(options.values)
+    text = (folder / "template.yaml").read_text(encoding="utf-8")
+    template = overrides.Template.of(text)
     present = deployed(stack) if stack else None
     region = os.environ.get("AWS_DEFAULT_REGION") or aws.client("dynamodb").meta.region_name
     values = {**(present or {}), **given}
-    faults = [*_misplaced(region, values), *_lowered(present or {}, values)]
+    faults = [
+        *template.wrong(given, present or {}, values),
+        *_misplaced(region, values, has_layer=_PUBLISHED in text),
+        *_lowered(present or {}, values),
+    ]
     if stack and not faults:
         passed = [*("--config-env", options.config_env), *("--region", region)]
         if options.values:
-            passed += ["--parameter-overrides", *(_override(it, given[it]) for it in given)]
+            passed += ["--parameter-overrides", *(overrides.quoted(it, given[it]) for it in given)]
         with (
             named_aws_errors(),
             change_set(folder, stack, passed) as found,
@@ -157,13 +163,11 @@ def _preflight(options: Namespace) -> int:
     else:
         compared = f"{SETTINGS} and --stack name no stack, so CloudFormation was not asked"
     say(f"nothing is wrong with the template and its parameters; {compared}")
+    for hint in template.left_behind(present or {}):
+        say(hint)
+    if present and values.get("DeletionProtection") == "false":
+        say("the table may be deleted: DeletionProtection=true protects what it holds from now on")
     return 0
-
-
-def _override(name: str, value: str) -> str:
-    """Return a parameter as SAM reads it, also with spaces or empty."""
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'{name}="{escaped}"'
 
 
 def _lowered(present: Mapping[str, str], values: Mapping[str, str]) -> Iterator[str]:
@@ -174,8 +178,11 @@ def _lowered(present: Mapping[str, str], values: Mapping[str, str]) -> Iterator[
             yield f"{name} would go from {had} to {given}, and {why}: leave it, or raise it"
 
 
-def _misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
-    """Yield what a region lacks of what the template needs."""
+def _misplaced(region: str, values: Mapping[str, str], *, has_layer: bool) -> Iterator[str]:
+    """Yield what a region lacks of what the template needs.
+
+    `has_layer`: the template has the layer of the Lambda Web Adapter that AWS publishes.
+    """
     import botocore.session
 
     session = botocore.session.Session()
@@ -194,10 +201,10 @@ def _misplaced(region: str, values: Mapping[str, str]) -> Iterator[str]:
             f"The region {region} has no {', no '.join(lacking)}, by the installed botocore: "
             "choose another region, or update botocore if AWS has opened it there"
         )
-    if region.startswith(_NO_LAYER) and not values.get(_UPLOADED):
+    if region.startswith(_NO_LAYER) and has_layer:
         yield (
             f"AWS publishes no layer of the Lambda Web Adapter for arm64 in {region}: publish a "
-            f"copy there and name its version in {_UPLOADED}"
+            f"copy there, and write it into the template"
             " (a2a-serverless docs regions)"
         )
 
@@ -243,18 +250,6 @@ def _settings(path: Path, environment: str) -> dict[str, Any]:
         **own.get("deploy", {}).get("parameters", {}),
     }
     return found
-
-
-def _pairs(values: Iterable[str]) -> dict[str, str]:
-    """Return parameters by name; SAM takes `ParameterKey=NAME,ParameterValue=VALUE` too.
-
-    Raises:
-        ConfigurationError: one has no value.
-    """
-    values = [re.sub(r"^ParameterKey=([^,]+),ParameterValue=", r"\1=", each) for each in values]
-    if wrong := [value for value in values if "=" not in value]:
-        raise ConfigurationError(f"{wrong[0]} is no PARAMETER=VALUE.")
-    return {name: value for name, _, value in (each.partition("=") for each in values)}
 
 
 ADDERS: Final[Adders] = {

@@ -112,6 +112,7 @@ class SweepRounds:
             wake_webhooks=backends.waking(),
             clock=backends.storage.clock,
             give_up_s=settings.give_up_s,
+            retry_s=settings.retry_minutes * 60,
         )
         self._dead_letters = DeadLetters(
             backends.storage, backends.operations, retry=settings.retry()

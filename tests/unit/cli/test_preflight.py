@@ -80,7 +80,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project, and its settings of a deployment."""
     folder = tmp_path / "project"
     folder.mkdir()
-    (folder / "template.yaml").write_text("Resources:\n  TaskTable:\n    Type: a\n")
+    (folder / "template.yaml").write_text(TEMPLATE.read_text(encoding="utf-8"), encoding="utf-8")
     settings = '[default.global.parameters]\nstack_name = "mine"\n'
     settings += '[default.deploy.parameters]\nregion = "eu-central-1"\n'
     (folder / "samconfig.toml").write_text(settings, encoding="utf-8")
@@ -173,6 +173,7 @@ def new(name: str, property_: str) -> str:
         (changed("TaskTable", "DynamoDB::Table", Action="Add", Replacement="False"), []),
         (changed("Layer", "Lambda::LayerVersion", "Content"), []),
         (changed("Dashboard", "CloudWatch::Dashboard", Action="Remove"), []),
+        (changed("TraceHeaders", "SecretsManager::Secret", Action="Remove"), []),
     ],
 )
 def test_what_an_update_would_replace(
@@ -199,7 +200,8 @@ FIXED = {
 
 def test_no_parameter_replaces_what_keeps_data() -> None:
     """Of what keeps data such a property is the same, whatever the parameters are."""
-    kept = [it for it in read()["Resources"].values() if it["Type"] in FIXED]
+    resources = read()["Resources"].items()
+    kept = [it for name, it in resources if it["Type"] in FIXED and name != "TraceHeaders"]
     assert {it["Type"] for it in kept} == FIXED.keys()
     for resource in kept:
         fixed = {it: resource["Properties"].get(it) for it in FIXED[resource["Type"]]}
@@ -310,17 +312,84 @@ def test_a_parameter_that_the_template_does_not_have(
     """SAM would leave it out without a word."""
     said = run("preflight", argument)
     assert said.code == 2
-    assert "There is no parameter Wroker. Nothing was changed." in said.err
+    assert "There is no parameter Wroker; Worker is one. Nothing was changed." in said.err
 
 
-def test_a_region_with_a_copy_of_the_layer(deployed: Deployed, run: Run) -> None:
-    """The copy is named by its parameter, of the deployed stack too."""
-    arn = f"arn:aws:lambda:me-south-1:{ACCOUNT}:layer:adapter:1"
-    assert run("preflight", "--region", "me-south-1", f"WebAdapterLayerArn={arn}").code == 0
-    pair = {"ParameterKey": "WebAdapterLayerArn", "ParameterValue": arn}
-    stack = {"StackName": "mine", "Parameters": [pair]}
-    deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+def test_a_region_with_a_copy_of_the_layer(deployed: Deployed, project: Path, run: Run) -> None:
+    """The copy is written into the template."""
+    template = project / "template.yaml"
+    text = template.read_text(encoding="utf-8")
+    own = text.replace("753240598075:layer:LambdaAdapterLayerArm64:30", f"{ACCOUNT}:layer:mine:1")
+    template.write_text(own, encoding="utf-8")
     assert run("preflight", "--region", "me-south-1").code == 0
+
+
+def present(deployed: Deployed, **parameters: str) -> None:
+    """Have the deployed stack these parameters."""
+    pairs = [{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()]
+    stack = {"StackName": "mine", "Parameters": pairs}
+    deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+
+
+@pytest.mark.parametrize(
+    ("argument", "part"),
+    [
+        ("WorkerTimout=300", "There is no parameter WorkerTimout; WorkerTimeout is one."),
+        ("FlushMs=50", "There is no parameter FlushMs: write A2A_FLUSH_MS=50 into Settings."),
+        ("PushRetryHours=2", "write A2A_PUSH_RETRY_S=7200 into Settings."),
+        ("OtelHeaders=k=v", "write them into the stack's secret (a2a-serverless docs traces)."),
+        ("Settings=A2A_FLUSH_MS=x", "Settings: A2A_FLUSH_MS: Input should be a valid integer"),
+        ("Settings=A2A_FLUSH=5", "Settings has A2A_FLUSH, which is no setting; A2A_FLUSH_MS is"),
+        ("Settings=A2A_FLUSH_MS=50,A2A_FLUSH_MS=60", "Settings has A2A_FLUSH_MS twice"),
+        (
+            "Settings=A2A_TTL_DAYS=5",
+            "which template.yaml sets: choose it by the parameter TtlDays.",
+        ),
+        ("Settings=A2A_TABLE=mine", "Settings has A2A_TABLE, which template.yaml sets: change it"),
+        ("AlarmTopicArn=", "AlarmTopicArn has no value, and SAM would leave it as it is: write"),
+        ("Settings=A2A_A=1, A2A_B=2", "Settings has a space, and SAM would read its value up to"),
+    ],
+)
+def test_names_and_settings(deployed: Deployed, run: Run, argument: str, part: str) -> None:
+    """What SAM or the functions would not understand is one sentence, before SAM is asked."""
+    said = run("preflight", argument)
+    (sentence,) = said.err.splitlines()
+    assert said.code == 2
+    assert part in sentence
+    assert not deployed.calls_of_sam.exists()
+
+
+@pytest.mark.parametrize("overrides", ['"AlarmTopicArn= Worker=external"', '["AlarmTopicArn="]'])
+def test_an_emptied_parameter_of_samconfig(
+    deployed: Deployed, project: Path, run: Run, overrides: str
+) -> None:
+    """SAM leaves out a name without a value in a text, without a word."""
+    with (project / "samconfig.toml").open("a", encoding="utf-8") as settings:
+        settings.write(f"parameter_overrides = {overrides}\n")
+    assert "AlarmTopicArn has no value" in run("preflight").err
+
+
+def test_a_stack_with_parameters_of_an_earlier_template(deployed: Deployed, run: Run) -> None:
+    """Its choices are asked for as settings, and what has no successor is named."""
+    present(deployed, TaskTokens="5000", FlushMs="100", OtelLayer="arn:layer", AccessLogs="false")
+    said = run("preflight")
+    assert said.code == 2
+    assert (
+        "The deployed stack has TaskTokens=5000, which is gone: write A2A_TASK_TOKENS=5000 into"
+        " Settings. Nothing was changed." in said.err
+    )
+    assert "FlushMs" not in said.err
+    said = run("preflight", "Settings=A2A_TASK_TOKENS=4000")
+    assert said.code == 0
+    assert "the deployed stack has OtelLayer=arn:layer, which is gone: add the layer" in said.err
+    assert "AccessLogs" not in said.err
+
+
+def test_an_unprotected_table_is_told_of(deployed: Deployed, run: Run) -> None:
+    """A first deployment that fails can be taken back; from the second one on there is data."""
+    present(deployed, DeletionProtection="false")
+    assert "DeletionProtection=true protects what it holds" in run("preflight").err
+    assert "protects" not in run("preflight", "DeletionProtection=true").err
 
 
 def test_parameters_of_samconfig(deployed: Deployed, project: Path, run: Run) -> None:
@@ -331,9 +400,9 @@ def test_parameters_of_samconfig(deployed: Deployed, project: Path, run: Run) ->
         path.write_text(f"{text}parameter_overrides = {given}\n", encoding="utf-8")
         assert run("preflight").code == 0
         assert "--parameter-overrides" not in deployed.calls_of_sam.read_text()
-        assert run("preflight", 'Release=a "b" c', "OtelHeaders=").code == 0
+        assert run("preflight", 'Release="a \\"b\\" c"', 'OidcIssuer=""').code == 0
         passed = deployed.calls_of_sam.read_text().strip().partition("--parameter-overrides ")[2]
-        assert passed == 'Worker="external" Release="a \\"b\\" c" OtelHeaders=""'
+        assert passed == 'Worker="external" Release="a \\"b\\" c" OidcIssuer=""'
 
 
 NONE = Refusal("ValidationError", "Stack with id mine does not exist")
@@ -487,8 +556,8 @@ def test_a_staged_update_needs_codedeploy(monkeypatch: pytest.MonkeyPatch) -> No
         return [] if service == _STAGED else list(known(session, service, *more))
 
     monkeypatch.setattr(botocore.session.Session, "get_available_regions", without)
-    assert list(_misplaced("eu-central-1", {})) == []
-    (sentence,) = _misplaced("eu-central-1", {"Rollout": "canary"})
+    assert list(_misplaced("eu-central-1", {}, has_layer=True)) == []
+    (sentence,) = _misplaced("eu-central-1", {"Rollout": "canary"}, has_layer=True)
     assert "The region eu-central-1 has no codedeploy" in sentence
 
 

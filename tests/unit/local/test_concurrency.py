@@ -48,7 +48,7 @@ def deployed(**limits: int) -> AbstractContextManager[Gateway]:
         blocking_limit_s=0.05,
         cancel_timeout_s=0.05,
     ).model_copy(update=limits)
-    template = Template(parameters={"ThrottleBurst": str(2 * STREAMS)})
+    template = Template(parameters={"ThrottleRate": str(2 * STREAMS)})
     return front(settings, memory_backends(settings), CARD, template=template)
 
 

@@ -83,7 +83,7 @@ async def test_what_was_too_much_is_asked_for_again(
         if response.request.method == "POST":
             statuses.append(response.status_code)
 
-    with served(backends, clock, ThrottleRate="1", ThrottleBurst="1") as url:
+    with served(backends, clock, ThrottleRate="1") as url:
         async with (
             httpx.AsyncClient(trust_env=False, event_hooks={"response": [note]}) as http,
             client_at(url, clock, http, binding) as client,

@@ -470,7 +470,7 @@ async def test_a_newer_state_outlasts_a_sweep(world: World) -> None:
 
 
 async def test_a_newer_task_is_given_up_by_no_sweep(world: World) -> None:
-    """No sweep gives up a newer task, even after `GiveUpHours`, or carries out its cancel."""
+    """No sweep gives up a newer task, even after `A2A_GIVE_UP_HOURS`, or carries out its cancel."""
     await world.storage.request_cancel("claimed")
     for place in ("waiting", "claimed"):
         key = newer.head_key(world.heads[place])

@@ -1021,7 +1021,7 @@ async def test_an_older_worker_gives_a_turn_with_records_back(
 
 
 async def test_a_turn_has_a_limit_without_its_sleeps() -> None:
-    """MaxTurnHours counts the time in which the turn was worked on."""
+    """A2A_MAX_TURN_HOURS counts the time in which the turn was worked on."""
 
     async def handle(ctx: TaskContext) -> None:
         for number in range(100):
@@ -1036,7 +1036,7 @@ async def test_a_turn_has_a_limit_without_its_sleeps() -> None:
     await stand.pass_time(48 * 3600)
     head = await stand.work(deadline_s=900)
     assert head.state == S.TASK_STATE_FAILED
-    assert "for 2 hours (MaxTurnHours)" in await stand.text()
+    assert "for 2 hours (A2A_MAX_TURN_HOURS)" in await stand.text()
     assert 9 <= stand.script.starts <= 12
 
 

@@ -11,7 +11,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Final, TextIO
 
@@ -63,7 +63,7 @@ def cold_start() -> Iterator[None]:
             gc.enable()
 
 
-def start(environment: Mapping[str, str] = os.environ) -> None:
+def start(environment: MutableMapping[str, str] = os.environ) -> None:
     """Observe this process: JSON lines, Python's warnings among them, and metrics, on stdout.
 
     A Lambda function is observed, and so is any other process that has POWERTOOLS_SERVICE_NAME; in
@@ -73,14 +73,22 @@ def start(environment: Mapping[str, str] = os.environ) -> None:
     is explained at `_write_json`.
 
     Every process that OTEL_EXPORTER_OTLP_ENDPOINT tells where to exports its spans; outside of
-    Lambda its metrics too, beside the lines or without them.
+    Lambda its metrics too, beside the lines or without them. What A2A_SETTINGS has is set as
+    variables of the environment before.
+
+    Raises:
+        ConfigurationError: A2A_SETTINGS has what it must not have.
     """
+    if environment.get("A2A_SETTINGS"):
+        from a2a_serverless.settings import with_chosen  # noqa: PLC0415 - it needs pydantic
+
+        environment.update(with_chosen(environment))
     sinks: list[metrics.Sink] = []
     if environment.get(_SERVICE) or _FUNCTION in environment:
         sinks += _lines(environment)
     sinks += _exported(environment)
     if sinks:
-        metrics.start(*sinks)
+        metrics.start(*sinks, needs_others=environment.get("A2A_ALARM_CALLERS") == "2")
 
 
 def _lines(environment: Mapping[str, str]) -> list[metrics.Sink]:

@@ -124,7 +124,7 @@ def observed_attempt(log: Log, *, clock: Clock, timing: Timing) -> Iterator[Span
         queued_ms = clock.now_ms() - head.status_at
         metrics.time("TimeQueued", queued_ms)
         if queued_ms >= timing.waiting_s * 1000:
-            metrics.number("Callers", caller_number(log.caller.user), whose="waited")
+            metrics.caller(caller_number(log.caller.user), whose="waited")
     metrics.flush()
     ids = _ids(head)
     within = spans.elsewhere(log.at(head.turn.number).trace)
@@ -317,6 +317,6 @@ def count_failed(log: Log, *, is_used_up: bool = False) -> None:
     `log` was read from its beginning. `is_used_up`: all attempts are used up, and the last one did
     not come to its end.
     """
-    metrics.number("Callers", caller_number(log.caller.user), whose="failed")
+    metrics.caller(caller_number(log.caller.user), whose="failed")
     if is_used_up:
-        metrics.number("Callers", caller_number(log.caller.user), whose="used_up")
+        metrics.caller(caller_number(log.caller.user), whose="used_up")

@@ -38,12 +38,19 @@ class Sink(Protocol):
 
 
 _sinks: tuple[Sink, ...] = ()
+_needs_others = False
+
+ALONE: Final = 1_000_000
+"""What a caller's number is raised by if the caller alone may make an alarm ring."""
 
 
-def start(*sinks: Sink) -> None:
-    """Give all that is counted from now on to these sinks, in place of earlier ones."""
-    global _sinks  # noqa: PLW0603 - one process, one list
-    _sinks = sinks
+def start(*sinks: Sink, needs_others: bool = False) -> None:
+    """Give all that is counted from now on to these sinks, in place of earlier ones.
+
+    `needs_others`: alarms about callers ring if two are hit, and not for one alone.
+    """
+    global _sinks, _needs_others
+    _sinks, _needs_others = sinks, needs_others
 
 
 def stop() -> None:
@@ -71,10 +78,15 @@ def time(name: str, milliseconds: float, **dimensions: str) -> None:
         sink.add(name, "Milliseconds", max(0.0, milliseconds), dimensions)
 
 
-def number(name: str, value: int, **dimensions: str) -> None:
-    """Add one value to a metric without a unit, such as the number that stands for a caller."""
+def caller(number: int, *, whose: str) -> None:
+    """Add to the metric Callers the number that stands for a caller that was hit.
+
+    Alarms read its least and its greatest value: two callers are hit if they differ. The number of
+    a caller that suffices alone is above `ALONE`.
+    """
+    value = number if _needs_others else number + ALONE
     for sink in _sinks:
-        sink.add(name, "None", value, dimensions)
+        sink.add("Callers", "None", value, {"whose": whose})
 
 
 def flush() -> None:

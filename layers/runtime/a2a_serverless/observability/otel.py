@@ -11,11 +11,12 @@ task waits for it, and none depends on it.
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -25,7 +26,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
-from a2a_serverless import __version__
+from a2a_serverless import __version__, aws
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability.spans import PAUSE_S, close, hold_off, sampled_share
 
 _LONGEST: Final = 16_384
@@ -54,10 +56,32 @@ def set_up(environment: Mapping[str, str]) -> None:
         id_generator=_Ids(),
         span_limits=SpanLimits(max_attribute_length=longest),
     )
-    provider.add_span_processor(BatchSpanProcessor(_Pausing(OTLPSpanExporter())))
+    provider.add_span_processor(
+        BatchSpanProcessor(_Pausing(OTLPSpanExporter(**headers(environment))))
+    )
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # variables were named until here
     trace.set_tracer_provider(provider)
     atexit.register(close)
+
+
+def headers(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the headers of each export as an exporter's argument, of the secret A2A_OTEL_SECRET.
+
+    It is empty where there are none: then those of OTEL_EXPORTER_OTLP_HEADERS hold.
+
+    Raises:
+        ConfigurationError: the secret cannot be read, or is no JSON object of texts.
+    """
+    if not (secret := environment.get("A2A_OTEL_SECRET")):
+        return {}
+    text = aws.SecretText(secret).read_now()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(it, str) for it in found.values()):
+        raise ConfigurationError(f'The secret {secret} is not of the form {{"name": "value"}}.')
+    return {"headers": found} if found else {}
 
 
 def resource(environment: Mapping[str, str]) -> Resource:

@@ -27,7 +27,7 @@ from opentelemetry.sdk.resources import Resource
 
 from a2a_serverless import __version__
 from a2a_serverless.observability.metrics import Unit
-from a2a_serverless.observability.otel import resource
+from a2a_serverless.observability.otel import headers, resource
 
 _SECOND: Final = 1000
 _MINUTE: Final = 60 * _SECOND
@@ -59,7 +59,7 @@ class OtlpMetrics:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        reader = PeriodicExportingMetricReader(_Exporter())
+        reader = PeriodicExportingMetricReader(_Exporter(**headers(environment)))
         # Now that variables which it cannot use are named: the SDK logs each trial of an export,
         # and `_Exporter` says it once a minute.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)

@@ -74,6 +74,7 @@ _MEMBER: Final = re.compile(
     r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
 )
 _SAMPLED: Final = 1
+_SAMPLED_IN_FUNCTION: Final = 0.05
 _CHANCE: Final = random.SystemRandom()
 """The system's random numbers: an agent may seed those of `random`."""
 
@@ -98,14 +99,16 @@ def incoming(headers: TraceContext) -> dict[str, str]:
 
 
 def sampled_share(environment: Mapping[str, str] = os.environ) -> float:
-    """Return the share of traces that are recorded, 0 to 1: OTEL_TRACES_SAMPLER_ARG, by default 1.
+    """Return the share of traces that are recorded, 0 to 1: OTEL_TRACES_SAMPLER_ARG.
 
-    It is 0 where OTEL_TRACES_SAMPLER names a sampler that is always off; other names are ignored.
+    By default it is 0.05 in a Lambda function, and 1 elsewhere. It is 0 where OTEL_TRACES_SAMPLER
+    names a sampler that is always off; other names are ignored.
     """
     if "off" in environment.get("OTEL_TRACES_SAMPLER", ""):
         return 0.0
     try:
-        return min(1.0, max(0.0, float(environment.get("OTEL_TRACES_SAMPLER_ARG") or 1)))
+        usual = _SAMPLED_IN_FUNCTION if "AWS_LAMBDA_FUNCTION_NAME" in environment else 1
+        return min(1.0, max(0.0, float(environment.get("OTEL_TRACES_SAMPLER_ARG") or usual)))
     except ValueError:
         return 1.0  # as the SDK
 

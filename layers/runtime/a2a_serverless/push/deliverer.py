@@ -498,7 +498,7 @@ class _Job:
         refused = int(is_refused)
         await self._advance(attempt, outcome, failing_since=failing_since, refused=refused)
         metrics.count("PushGivenUp")
-        metrics.number("Callers", caller_number(self._principal), whose="untold")
+        metrics.caller(caller_number(self._principal), whose="untold")
         action, text = "push_given_up", "Notification given up"
         if is_refused and attempt.push.url_refusals + 1 == MAX_REFUSALS:
             action = "push_receiver_given_up"

@@ -21,8 +21,8 @@ SLOWEST_POLL_S = 1.0
 _POLL_SHARE_OF_SILENCE = 0.1
 """A poll waits a tenth of the silence so far: quick while events come, once a second after 10 s.
 
-After a commit of chunks a worker commits no more chunks for `FlushMs`. In that time a stream polls
-once, for the end of the turn, which is committed at once.
+After a commit of chunks a worker commits no more chunks for `A2A_FLUSH_MS`. In that time a stream
+polls once, for the end of the turn, which is committed at once.
 """
 
 

@@ -260,8 +260,8 @@ class TaskContext(UserTurn):
     A turn is ended exactly once, by `complete`, `complete_json`, `respond`, `reply_directly`,
     `fail`, `reject`, `request_input` or `request_auth`; a second ending raises RuntimeError.
     `send_status`, `progress`, `usage` and `emit_*` after the end only log a warning. Each event is
-    stored within `FlushMs`; when the method of an ending returns, the ending and all events before
-    it are.
+    stored within `A2A_FLUSH_MS`; when the method of an ending returns, the ending and all events
+    before it are.
     """
 
     def __init__(self, request: RequestContext, turn: EventQueue) -> None:

@@ -101,7 +101,9 @@ _NO_PLACE = (
 RELEASE_S = 6.0
 """Seconds to wait at most until HEAD notes that an interrupted attempt is over. This is a little
 longer than a request's read time-out, so that hardly any request is under way afterwards."""
-TOO_LONG = "The agent has worked on this message for {:g} hours (MaxTurnHours), which is too long."
+TOO_LONG = (
+    "The agent has worked on this message for {:g} hours (A2A_MAX_TURN_HOURS), which is too long."
+)
 _OFTEN = (
     f"The turn was interrupted more than {MOST_INTERRUPTIONS} times: from here on each interruption"
     " uses up an attempt"

@@ -208,7 +208,7 @@ class RetryLater(Exception):  # noqa: N818 - it reads as what the agent wants
     """Raised by an agent: start the turn again later, because what it needs is not there yet.
 
     It uses up no attempt, and no worker waits meanwhile. The turn is started at most ten times in
-    all, and all its waits together are at most `RetryMinutes`; beyond that its task fails.
+    all, and all its waits together are at most `A2A_RETRY_MINUTES`; beyond that its task fails.
 
     >>> raise RetryLater(30, "the index is built")
 

@@ -188,8 +188,13 @@ class Meter:
         # Of this attempt all, also what a commit under way is storing.
         of_task = total((*self._before, *self.used))
         for budget, used, whose, setting in (
-            (self.budgets.task, of_task, "this task", "TaskTokens, TaskCost"),
-            (self.budgets.caller, self._today, "today", "CallerTokensPerDay, CallerCostPerDay"),
+            (self.budgets.task, of_task, "this task", "A2A_TASK_TOKENS, A2A_TASK_COST"),
+            (
+                self.budgets.caller,
+                self._today,
+                "today",
+                "A2A_CALLER_TOKENS_PER_DAY, A2A_CALLER_COST_PER_DAY",
+            ),
         ):
             if what := budget.exceeded(used, currency):
                 raise BudgetError(

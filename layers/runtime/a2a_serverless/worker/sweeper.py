@@ -185,6 +185,7 @@ class Sweeper:
         clock: by default the storage's.
         longest_wait_s: bound of the doubling wait.
         give_up_s: seconds after which a turn that was never claimed fails its task.
+        retry_s: seconds for which faults that pass may keep a turn from a worker.
         budget_s: seconds after which a run leaves the rest to the next one.
     """
 
@@ -197,6 +198,7 @@ class Sweeper:
         clock: Clock | None = None,
         longest_wait_s: float = LONGEST_WAIT_S,
         give_up_s: float = GIVE_UP_S,
+        retry_s: float = 0,
         budget_s: float = BUDGET_S,
     ) -> None:
         self._storage = storage
@@ -206,6 +208,7 @@ class Sweeper:
         self._barriers = DeletionBarriers(storage.table, self._clock)
         self._longest_wait_s = longest_wait_s
         self._give_up_s = give_up_s
+        self._retry_ms = retry_s * 1000
         self._budget_s = budget_s
         self._shares = Shares(storage, queue, self._clock)
 
@@ -352,15 +355,15 @@ class Sweeper:
         return is_behind(head.created_at, until)
 
     async def _tell_age(self, log: DurableStorage, head: Head) -> None:
-        """Report the age of a turn that its worker has lost to the metrics.
+        """Report the age of a turn that its worker has lost to the metrics, beyond `retry_s`.
 
         Of one with records it is the age of the last one: with it the turn has all its attempts.
         One that stands in line has no worker because others are before it.
         """
         is_counted = head.turn.token is not None and not head.turn.parked
         began = await committed_at(log, head, head.turn.restart_base) if is_counted else None
-        if began is not None:
-            metrics.time("AgeOfLostTurns", self._clock.now_ms() - began)
+        if began is not None and (age_ms := self._clock.now_ms() - began) >= self._retry_ms:
+            metrics.time("AgeOfLostTurns", age_ms)
 
     async def _postponed(
         self, log: DurableStorage, head: Head, params: OperationParams, fields: Fields
@@ -495,7 +498,7 @@ class SweeperFunction(EventFunction):
 
     def __init__(self, backends: Backends, settings: Settings) -> None:
         self._backends = backends
-        self._give_up_s = settings.give_up_s
+        self._settings = settings
         self._dead_letters = DeadLetters(
             backends.storage, backends.operations, retry=settings.retry()
         )
@@ -513,7 +516,8 @@ class SweeperFunction(EventFunction):
                 backends.storage,
                 backends.operations,
                 wake_webhooks=backends.waking(),
-                give_up_s=self._give_up_s,
+                give_up_s=self._settings.give_up_s,
+                retry_s=self._settings.retry_minutes * 60,
             )
             return asdict(await sweeper.sweep())
         if "Records" in event:

@@ -162,10 +162,10 @@ class ActiveTurn(EventQueue):
     """One attempt's turn: what its agent emits and records becomes the task's log.
 
     Events are taken in the order in which they come. One that ends the turn is committed when
-    `enqueue_event` returns; others are committed when the agent pauses, within `FlushMs`. After the
-    end of the turn and after `close` events are dropped, and logged. Calls from another event loop,
-    for instance in an agent's thread, run in the turn's own loop: an agent that blocks that loop
-    until its thread has emitted an event waits for ever.
+    `enqueue_event` returns; others are committed when the agent pauses, within `A2A_FLUSH_MS`.
+    After the end of the turn and after `close` events are dropped, and logged. Calls from another
+    event loop, for instance in an agent's thread, run in the turn's own loop: an agent that blocks
+    that loop until its thread has emitted an event waits for ever.
 
     Args:
         lease: of the turn.
