@@ -19,10 +19,11 @@ from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.errors import count_error, internal_error
 from a2a_serverless.http.intake import _sent
 from a2a_serverless.observability import metrics
+from a2a_serverless.observability.logs import observed_attempt
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, caller_number
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker.agents import deployed_agent, pulling_agent
 from a2a_serverless.worker.function import flush_now_and_then
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
@@ -279,19 +280,64 @@ async def test_turns_of_five_hours_ring_nothing(watched: Watched) -> None:
         assert watched.rung(WorkerTimeout=longest_s) == set(), longest_s
 
 
-async def test_a_backlog_of_several_callers_rings(watched: Watched) -> None:
-    """A backlog rings when turns of two callers have begun late."""
+CAPACITY = [
+    # workers' share of what comes, the longest run, minutes until the first alarm, alarms
+    (0.0, "900", 7, {"LateStartsAlarm", "StuckTasksAlarm"}),
+    (0.0, "60", 7, {"LateStartsAlarm", "StuckTasksAlarm"}),
+    (0.5, "900", 10, {"LateStartsAlarm"}),
+    (0.5, "300", 10, {"LateStartsAlarm"}),
+    (0.5, "60", 10, {"LateStartsAlarm"}),
+    (0.9, "900", 10, {"LateStartsAlarm"}),
+    (0.9, "60", 10, {"LateStartsAlarm"}),
+    (1.0, "900", 0, set[str]()),
+]
+
+
+@pytest.mark.long(one_in=4)
+@pytest.mark.parametrize(("share", "longest_s", "minutes", "rings"), CAPACITY)
+async def test_turns_that_begin_late_ring(
+    watched: Watched, share: float, longest_s: str, minutes: int, rings: set[str]
+) -> None:
+    """Twenty callers send two turns a minute each, and workers begin a share of them."""
     bench = Bench(Agent(complete), clock=watched.clock)
-    for caller in (ALICE, BOB):
-        await bench.send(caller=caller)
-    watched.clock.advance(2 * MINUTE_S)
-    with watched.seen.emitted():
-        for _ in range(2):
-            working = asyncio.create_task(bench.work())
-            while not working.done():
-                await watched.clock.pass_time(0.1)
-    watched.model("AWS/SQS", OLDEST, 3000, QueueName="OperationsQueue")
-    assert watched.rung() == {"BacklogAlarm"}
+    callers = [Caller(user=f"caller-{number}") for number in range(20)]
+    waiting: list[Head] = []
+    begun = 0.0
+    first = None
+    for minute in range(20):
+        for number in range(40):
+            waiting.append(await bench.send(caller=callers[number % 20]))
+            watched.clock.advance(MINUTE_S / 40)
+            begun += share
+            with watched.seen.emitted():
+                while begun >= 1 and waiting:
+                    begun -= 1
+                    log = await bench.storage.read(waiting.pop(0).task_id)
+                    assert log is not None
+                    with observed_attempt(log, clock=watched.clock, timing=Timing()):
+                        pass
+                    await bench.storage.commit(
+                        log.head, Commit(token=log.head.task_id, claims=True)
+                    )
+        with watched.seen.emitted():
+            await Sweeper(bench.storage, bench.operations, clock=watched.clock).sweep()
+        if first is None and watched.rung(WorkerTimeout=longest_s):
+            first = minute + 1
+        if first is not None and minute >= 15:
+            break
+    assert watched.rung(WorkerTimeout=longest_s) == rings
+    assert (first is not None) is bool(rings)
+    assert first is None or first <= minutes
+
+
+async def test_a_caller_waits_for_itself(watched: Watched) -> None:
+    """A caller that sends more than the workers take sets off nothing where two are needed."""
+    bench = Bench(Agent(complete), clock=watched.clock)
+    for _ in range(4):
+        await bench.send(caller=ALICE)
+    await sweep_for(watched, bench, 1)
+    assert watched.rung() == set()
+    assert watched.rung(by_one=True) == {"LateStartsAlarm"}
 
 
 @pytest.mark.long

@@ -21,7 +21,7 @@ ALARMS = {
     "FailedDeadLetterAlarm": "DeadLetters",
     "UndecodableAlarm": "ApproximateNumberOfMessagesVisible",
     "PushGivenUpAlarm": "PushGivenUp",
-    "BacklogAlarm": "ApproximateAgeOfOldestMessage",
+    "LateStartsAlarm": "LateStarts",
     "PushLagAlarm": "IteratorAge",
     "PushErrorsAlarm": "PushErrors",
     "StuckTasksAlarm": "StuckTurns",
@@ -174,14 +174,6 @@ def test_the_apis_metrics_have_its_name(transformed: Json, dashboard: Json) -> N
         ["AWS/ApiGateway", metric, "ApiName", "AWS::StackName"]
         for metric in ("Count", "4XXError", "5XXError")
     ]
-
-
-def test_backlog_is_two_of_the_longest_runs(document: Json) -> None:
-    """The age at which an operation waits for a worker follows WorkerTimeout."""
-    timeouts = document["Mappings"]["WorkerTimeouts"]
-    assert {key: row["Backlog"] for key, row in timeouts.items()} == {
-        key: 2 * int(key) for key in document["Parameters"]["WorkerTimeout"]["AllowedValues"]
-    }
 
 
 def test_alarms_and_dashboard_show_what_is_emitted(

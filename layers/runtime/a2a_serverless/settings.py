@@ -118,6 +118,8 @@ class Settings(BaseModel):
     """The time that an agent has to end after a cancel; then the task is canceled without it."""
     waiting_s: float = Field(default=60, gt=0)
     """The time that a turn may wait for a worker before it is sent again."""
+    late_start_s: float = Field(default=30, gt=0)
+    """The wait for a worker from which on a turn counts as late; an alarm watches the share."""
     give_up_hours: float = Field(default=24, gt=0)
     """Hours in which a turn that no worker could start is sent again, before its task fails."""
     conversations: Literal["parallel", "serial"] = "parallel"
@@ -288,6 +290,7 @@ class Settings(BaseModel):
             renew_before_s=RENEW_BEFORE_S,
             cancel_s=self.cancel_timeout_s,
             hold_s=self.conversation_hold_minutes * 60,
+            late_s=self.late_start_s,
         )
 
 

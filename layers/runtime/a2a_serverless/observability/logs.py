@@ -120,10 +120,12 @@ def observed_attempt(log: Log, *, clock: Clock, timing: Timing) -> Iterator[Span
     number = head.turn.starts + 1
     metrics.count("Attempts")
     works_on(log, clock.now_ms())
-    if head.turn.token is None and head.state == TaskState.TASK_STATE_SUBMITTED:
+    is_started = head.turn.token is not None or head.state != TaskState.TASK_STATE_SUBMITTED
+    if not is_started and not head.turn.requeued:  # which was not a worker's fault
         queued_ms = clock.now_ms() - head.status_at
         metrics.time("TimeQueued", queued_ms)
-        if queued_ms >= timing.waiting_s * 1000:
+        if queued_ms >= timing.late_s * 1000:
+            metrics.count("LateStarts")
             metrics.caller(caller_number(log.caller.user), whose="waited")
     metrics.flush()
     ids = _ids(head)

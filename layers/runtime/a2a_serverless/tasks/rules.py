@@ -85,7 +85,8 @@ class Timing:
     After `waiting_s` the sweeper sends an unclaimed turn again. It leaves a claimed turn alone for
     `lease_s`; the worker that has the turn renews that lease when less than `renew_before_s` of it
     is left. After `cancel_s` the sweeper ends a canceled task without its agent. A turn that does
-    not run keeps its conversation for `hold_s` while others wait for it.
+    not run keeps its conversation for `hold_s` while others wait for it. One that has waited for a
+    worker for `late_s` counts as late.
     """
 
     ttl_s: float = 30 * 24 * 3600
@@ -94,6 +95,7 @@ class Timing:
     renew_before_s: float = 120
     cancel_s: float = 10
     hold_s: float = 3600
+    late_s: float = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
+from a2a.types import TaskState
+
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import (
@@ -63,7 +65,7 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.entries import LATE, Recorded
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
-from a2a_serverless.tasks.identity import Scope, TaskKey
+from a2a_serverless.tasks.identity import Scope, TaskKey, caller_number
 from a2a_serverless.tasks.questions import questions_of
 from a2a_serverless.tasks.rules import PARKED_MS, Commit, is_behind
 from a2a_serverless.wiring import Backends
@@ -102,6 +104,8 @@ request may be slow."""
 
 MOST_COPIES = 10
 """Turns without an attempt of which one run sends copies; it leaves the others to the line."""
+_MOST_CALLERS: Final = 20
+"""The late turns of a run whose callers are reported: each is a read of its log."""
 
 Swept = Literal["sent", "requeued", "parked", "passed", "given_up", "canceled", "failed", "skipped"]
 Fields: TypeAlias = dict[str, object]
@@ -146,6 +150,8 @@ class _Sweep:
     pushed: int = 0
     copies: int = 0
     """Turns without an attempt of which a copy is sent."""
+    late: int = 0
+    """Turns that have waited too long for a worker."""
     unreadable: set[TaskKey] = field(default_factory=set)
 
     def room(self, limit: int | None) -> int:
@@ -311,6 +317,7 @@ class Sweeper:
             await delete_behind_barrier(log, head)
             return "passed"
         await self._tell_age(log, head)
+        await self._tell_late(log, head, run)
         since: int | None = head.created_at
         if self._is_given_up(head, head.created_at):  # no turn is older than its task
             since = await opened_at(log, head)
@@ -364,6 +371,25 @@ class Sweeper:
         began = await committed_at(log, head, head.turn.restart_base) if is_counted else None
         if began is not None and (age_ms := self._clock.now_ms() - began) >= self._retry_ms:
             metrics.time("AgeOfLostTurns", age_ms)
+
+    async def _tell_late(self, log: DurableStorage, head: Head, run: _Sweep) -> None:
+        """Report a turn that waits for a worker, and the callers of some, which are read for it.
+
+        One that stands in line, or stood there, waits for something else.
+        """
+        turn, waited_ms = head.turn, self._clock.now_ms() - head.status_at
+        is_started = turn.token is not None or head.state != TaskState.TASK_STATE_SUBMITTED
+        if is_started or turn.parked or turn.requeued:
+            return
+        metrics.time("TimeQueued", waited_ms)
+        if waited_ms < log.timing.late_s * 1000:
+            return
+        metrics.count("LateStarts")
+        run.late += 1
+        if run.late <= _MOST_CALLERS and (
+            read := await log.read(head.task_id, incarnation=head.incarnation)
+        ):
+            metrics.caller(caller_number(read.caller.user), whose="waited")
 
     async def _postponed(
         self, log: DurableStorage, head: Head, params: OperationParams, fields: Fields
