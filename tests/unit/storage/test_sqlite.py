@@ -8,10 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import UserDict
+from collections.abc import Iterator, KeysView
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,6 +166,40 @@ async def test_a_file_that_stays_locked_is_unavailable(
         other.rollback()
         async with asyncio.timeout(30):
             await writing
+
+
+class Held(UserDict[str, Any]):
+    """An item in the middle of whose transaction a thread stands still."""
+
+    reached, go_on = threading.Event(), threading.Event()
+
+    def keys(self) -> KeysView[str]:
+        """Wait: the transaction reads the item."""
+        self.reached.set()
+        assert self.go_on.wait(30)
+        return super().keys()
+
+
+@pytest.mark.parametrize("write", [Put(item=ITEM), None])
+def test_a_thread_waits_for_another_one_of_its_process(
+    table: SqliteTable, path: Path, monkeypatch: pytest.MonkeyPatch, write: Put | None
+) -> None:
+    """However long that writes, it refuses nothing; a second table on the file waits as well."""
+    monkeypatch.setattr(sqlite, "BUSY_S", 0)
+    Held.reached.clear()
+    Held.go_on.clear()
+    with closing(SqliteTable(path, INDEXES)) as second, ThreadPoolExecutor(2) as threads:
+        asked = second.write(write) if write else second.forget(before_s=NOW_S, limit=1)
+        held: Any = Held(PK="P", SK="first")
+        first = threads.submit(asyncio.run, table.write(Put(item=held)))
+        assert Held.reached.wait(30)
+        waiting = threads.submit(asyncio.run, asked)
+        with pytest.raises(TimeoutError):
+            waiting.result(0.05)
+        Held.go_on.set()
+        first.result(30)
+        waiting.result(30)
+    assert asyncio.run(table.get(Key("P", "first"))) is not None
 
 
 async def test_a_full_disk_loses_nothing(table: SqliteTable, path: Path) -> None:

@@ -51,7 +51,7 @@ FORMAT: Final = 1
 """The `user_version` of the files that this release reads and writes."""
 
 BUSY_S: Final = 15.0
-"""Seconds for which a request waits for other writers."""
+"""Seconds for which a request waits for another process that writes."""
 
 _POLLS_S: Final = ((2.0, 0.005), (30.0, 0.025))
 _FASTEST_POLL_S: Final = _POLLS_S[0][1]
@@ -114,7 +114,8 @@ def blobs_folder(file: Path) -> Path:
 class SqliteTable(Streamed):
     """Items in a file. Safe under threads, each of which has a connection of its own.
 
-    No request blocks its event loop while another writer has the file.
+    No request blocks its event loop while another process has the file, and none is refused because
+    of other threads of its own: they write one behind the other.
 
     Args:
         path: the file; it is made if it is missing, readable by its owner alone.
@@ -227,7 +228,8 @@ class SqliteTable(Streamed):
             raise UnavailableError(msg) from error
 
     def _scrub(self) -> None:
-        (is_busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        with self._waits.writing:
+            (is_busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         if is_busy:
             raise _ReadError
 
@@ -308,7 +310,10 @@ class SqliteTable(Streamed):
     def _connect(self) -> sqlite3.Connection:
         connection = _connected(self.path, timeout=BUSY_S, check_same_thread=False)
         self._all.append(connection)
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # of a new file, before all else
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        if not pages:
+            # Before all else, and of a new file alone: it waits for whoever writes to an older one.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise ConfigurationError(f"The file {self.path} {_CAUSES[sqlite3.SQLITE_PROTOCOL]}.")
@@ -325,7 +330,7 @@ class SqliteTable(Streamed):
         return connection
 
     async def patiently(self, request: Callable[[], T]) -> T:
-        """Return what a request returns; repeat it while another writer has the file.
+        """Return what a request returns; repeat it while another process has the file.
 
         Raises:
             UnavailableError: the file was removed, and what is written to it would be lost; or it
@@ -394,14 +399,15 @@ class SqliteTable(Streamed):
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         connection = self._connection
-        # Nobody else writes between what is read here and what is decided by it.
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield connection
-            connection.execute("COMMIT")
-        finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+        with self._waits.writing:
+            # Nobody else writes between what is read here and what is decided by it.
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
 
     def _write(self, writes: Sequence[Write]) -> None:
         with self._transaction() as connection:
@@ -431,7 +437,8 @@ class SqliteTable(Streamed):
             if done:
                 connection.execute(_DELETED)
         if done:
-            connection.execute(f"PRAGMA incremental_vacuum({_PAGES_FREED})").fetchall()
+            with self._waits.writing:
+                connection.execute(f"PRAGMA incremental_vacuum({_PAGES_FREED})").fetchall()
         return done
 
 
@@ -459,6 +466,9 @@ class _Waits:
     """
 
     def __init__(self, path: Path) -> None:
+        self.writing = threading.Lock()
+        """Held by the one thread of this process that writes: for milliseconds, so that the others
+        can block. They would lose the file for long if each only asked for it now and then."""
         self._path = path
         self._waits: defaultdict[str, set[_Wait]] = defaultdict(set)
         self._is_looking = False
