@@ -140,6 +140,38 @@ async def test_a_range_of_many_rows_comes_in_pages(
         assert found == sorted(found, reverse=newest_first)
 
 
+async def test_a_batch_is_one_read_by_its_keys(table: SqliteTable) -> None:
+    """However many items are asked for, SQLite finds them by one search of the table's keys."""
+    keys = [Key("P", str(number)) for number in range(60)]
+    for key in keys[::2]:
+        await table.write(Put(item={**key._asdict(), "v": key.SK, "body": b"\xff"}))
+    statements: list[str] = []
+    table._connection.set_trace_callback(statements.append)
+    found = await table.load(keys, only=["v"])
+    table._connection.set_trace_callback(None)
+    assert found == {
+        key: None if place % 2 else {**key._asdict(), "v": key.SK} for place, key in enumerate(keys)
+    }
+    (statement,) = statements
+    plan = [row[3] for row in table._connection.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    assert "SEARCH items" in plan[-1]
+    assert not [step for step in plan if step.startswith("SCAN items")]
+
+
+async def test_a_list_is_counted_without_its_items(table: SqliteTable, path: Path) -> None:
+    """Of an entry whose attributes have columns nothing else is read; of another one, they are."""
+    entry = {"id_key": "i", "created_key": "c"}
+    await table.write(Put(item=ITEM | entry | {"expires_at": NOW_S}))
+    wanted = Range(partition="i", index=BY_ID, only=["PK", "created_key"])
+    whole = Range(partition="P", only=["created_key", "v", "body", "none", "absent"])
+    assert await table.all(whole) == [
+        {"created_key": "c", "v": 1, "body": b"\x00\xff", "none": None}
+    ]
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE items SET item = 'damaged'")
+    assert await table.all(wanted) == [{"PK": "P", "created_key": "c"}]
+
+
 async def test_a_damaged_row_is_an_item_without_attributes(table: SqliteTable, path: Path) -> None:
     """A reader sees the damage, as of any item that was stored in part."""
     await table.write(Put(item=ITEM))

@@ -19,7 +19,15 @@ import threading
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,13 +175,14 @@ class SqliteTable(Streamed):
     ) -> dict[Key, Item | None]:
         asked = list(keys)
         check_keys(asked, once=once)
-        found = await self.patiently(lambda: {key: self._get(key) for key in asked})
-        return part_of(found, only)
+        return part_of(await self.patiently(lambda: self._load(asked)), only)
 
     async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         index = check_range(wanted, self._indexes)
         only = wanted.only or (index.attributes if wanted.index else ())
-        async for page in self._pages(wanted, index):
+        # An entry of an index is small: its filter asks for nothing else.
+        seen = tuple(only) if not wanted.when else tuple(index.attributes) if wanted.index else ()
+        async for page in self._pages(wanted, index, seen):
             yield [some(item, only) for item in page if holds(item, wanted.when)]
 
     async def write(self, *writes: Write, exactly: bool = False) -> None:  # noqa: ARG002 - no answer is lost
@@ -364,10 +373,29 @@ class SqliteTable(Streamed):
         ).fetchone()
         return None if row is None else _decoded(*row)
 
-    async def _pages(self, wanted: Range, index: Index) -> AsyncGenerator[list[Item], None]:
-        """Yield the items of a range in pages, before its filter."""
+    def _load(self, keys: Sequence[Key]) -> dict[Key, Item | None]:
+        found: dict[Key, Item | None] = dict.fromkeys(keys)
+        for start in range(0, len(keys), _ROWS_A_PAGE):
+            asked = keys[start : start + _ROWS_A_PAGE]
+            # A join: for `(PK, SK) IN (VALUES …)` SQLite reads the whole table.
+            rows = self._connection.execute(
+                f"WITH asked AS (VALUES {', '.join(['(?, ?)'] * len(asked))})"  # noqa: S608 - marks alone
+                " SELECT PK, SK, item, bytes FROM asked CROSS JOIN items"
+                " ON PK = asked.column1 AND SK = asked.column2",
+                [part for key in asked for part in key],
+            )
+            found.update((Key(row[0], row[1]), _decoded(*row)) for row in rows)
+        return found
+
+    async def _pages(
+        self, wanted: Range, index: Index, seen: Collection[str]
+    ) -> AsyncGenerator[list[Item], None]:
+        """Yield the items of a range in pages, before its filter, with the attributes `seen`."""
         sort, last = f'"{index.sort}"', None
         size = wanted.page or _ROWS_A_PAGE
+        # What has a column of its own is read without its item: a list counts a thousand entries.
+        has_columns = bool(seen) and {"PK", "SK", *self._columns}.issuperset(seen)
+        what = ", ".join(f'"{name}"' for name in seen) if has_columns else "item, bytes"
         while True:
             where, values = f'"{index.partition}" = ?', [wanted.partition]
             if wanted.index:
@@ -382,13 +410,19 @@ class SqliteTable(Streamed):
                 f"{name} {'DESC' if wanted.newest_first else 'ASC'}" for name in (sort, "PK", "SK")
             )
             select = (
-                f"SELECT {sort}, PK, SK, item, bytes FROM items WHERE {where}"  # noqa: S608 - names of the layout
+                f"SELECT {sort}, PK, SK, {what} FROM items WHERE {where}"  # noqa: S608 - names of the layout
                 f" ORDER BY {order} LIMIT {size}"
             )
             # Each page is a read of its own, from the last row on: a cursor that stays open would
             # hold a snapshot of the file, and the log could not be taken in meanwhile.
             rows = await self.patiently(self._rows(select, values))
-            yield [_decoded(*row) for _, *row in rows]
+            if has_columns:
+                yield [
+                    {n: v for n, v in zip(seen, row[3:], strict=True) if v is not None}
+                    for row in rows
+                ]
+            else:
+                yield [_decoded(pk, sk, text, blob, seen) for _, pk, sk, text, blob in rows]
             if len(rows) < size:
                 return
             last, size = rows[-1][:3], _ROWS_A_PAGE
@@ -583,20 +617,19 @@ def _encoded(item: Mapping[str, Any]) -> tuple[str, bytes]:
     return json.dumps(values, separators=(",", ":")), blob
 
 
-def _decoded(partition: str, sort: str, text: str, blob: bytes | None) -> Item:
-    """Return an item; without attributes if its row is damaged."""
-    item: Item = Key(partition, sort)._asdict()
+def _decoded(
+    partition: str, sort: str, text: str, blob: bytes | None, only: Collection[str] = ()
+) -> Item:
+    """Return an item, or some of its attributes; with its keys alone if its row is damaged."""
     try:
-        values = json.loads(text)
-        for name, value in values.items():
+        item: Item = json.loads(text) | {"PK": partition, "SK": sort}
+        for name, value in item.items():
             if isinstance(value, list):
                 start, size = value
                 item[name] = (blob or b"")[start : start + size]
-            else:
-                item[name] = value
     except (AttributeError, TypeError, ValueError):
-        return Key(partition, sort)._asdict()
-    return item
+        item = {"PK": partition, "SK": sort}
+    return some(item, only)
 
 
 _CAUSES: Final[Mapping[int, str]] = {
