@@ -138,6 +138,16 @@ async def test_two_tasks_wait_at_once() -> None:
     assert text.endswith("first answer"), text
 
 
+async def test_a_text_answers_no_tool() -> None:
+    """The default converter's task is completed by it; the newer one's goes on waiting."""
+    for options, end in zip(BOTH, ("COMPLETED", "INPUT_REQUIRED"), strict=True):
+        speaking = talk(**options)
+        head, task = await speaking.say("book")
+        assert asks_now(task), task
+        task = await speaking.answer(head, "yes")
+        assert TaskState.Name(task.status.state) == f"TASK_STATE_{end}", (options, task)
+
+
 async def test_a_failure_leaves_the_conversation_as_it_was() -> None:
     """What a failed task was told is not remembered."""
     speaking = talk()

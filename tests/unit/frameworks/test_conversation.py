@@ -10,7 +10,7 @@ from a2a.helpers import new_data_part
 from a2a.types import TaskState
 
 from a2a_serverless.errors import StateTooLargeError
-from a2a_serverless.frameworks.conversation import Conversation, Messages, is_consent
+from a2a_serverless.frameworks.conversation import Conversation, Messages, is_consent, refusal
 from a2a_serverless.frameworks.steps import RECORD_TOO_LARGE
 from a2a_serverless.worker import TaskContext, Worker, turn
 from a2a_serverless_tools.contract import Storage
@@ -184,6 +184,21 @@ REFUSALS = ["no", "yes, but later", "", None, False, 1, {"approved": False}, {},
 def test_only_a_plain_yes_approves(answer: Any) -> None:
     """What is not clear refuses: an approval may not be undone."""
     assert is_consent(answer) is any(answer is each for each in CONSENTS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (None, "The user has refused."),
+        (False, "The user has refused."),
+        ({"approved": False}, "The user has refused."),
+        ("rather not", "The user has refused: rather not"),
+    ],
+    ids=str,
+)
+def test_a_model_reads_why_a_user_refuses(answer: Any, told: str) -> None:
+    """In the user's words; an answer without words is a plain refusal, and not "None"."""
+    assert refusal(answer) == told
 
 
 async def test_a_question_that_is_a_text_has_no_data() -> None:

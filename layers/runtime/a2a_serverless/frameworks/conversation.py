@@ -254,3 +254,13 @@ def is_consent(answer: Any) -> bool:
     if isinstance(answer, dict):
         answer = answer.get("approved")
     return answer is True or str(answer).strip().lower() in {"yes", "y", "ok", "approve", "true"}
+
+
+def refusal(answer: Any) -> str:
+    """Return the sentence that tells a model of a refusal, with the user's words if there are any.
+
+    null, false and {"approved": false} have no words.
+    """
+    if isinstance(answer, dict) and answer.keys() == {"approved"}:
+        answer = answer["approved"]
+    return f"The user has refused: {answer}" if answer else "The user has refused."

@@ -56,6 +56,7 @@ from a2a_serverless.frameworks.conversation import (
     Conversation,
     Messages,
     is_consent,
+    refusal,
 )
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import DOCUMENTS, IMAGES, File, Takes, give
@@ -222,7 +223,7 @@ async def _answered(agent: Agent[Any], waiting: dict[str, Any], answer: Any) -> 
     if is_consent(answer):
         state.approve(asked)
     else:
-        state.reject(asked, rejection_message=f"The user has refused: {answer}")
+        state.reject(asked, rejection_message=refusal(answer))
     return state
 
 

@@ -76,6 +76,7 @@ from a2a_serverless.frameworks.conversation import (
     Messages,
     is_consent,
     is_sent,
+    refusal,
 )
 from a2a_serverless.frameworks.options import Passed
 from a2a_serverless.frameworks.parts import FORMATS, File, Kind, Takes, give
@@ -307,7 +308,7 @@ def _results(asked: list[dict[str, Any]], answers: list[Any]) -> DeferredToolRes
         elif is_consent(answer):
             results.approvals[given["id"]] = True
         else:
-            results.approvals[given["id"]] = ToolDenied(f"The user has refused: {answer}")
+            results.approvals[given["id"]] = ToolDenied(refusal(answer))
     return results
 
 
