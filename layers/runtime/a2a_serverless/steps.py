@@ -34,6 +34,7 @@ __all__ = [
     "WrongAnswerError",
     "ask",
     "call_agent",
+    "poll",
     "sleep",
     "sleep_until",
     "step",
@@ -150,6 +151,14 @@ async def call_agent(agent: str | AgentCard | Remote, message: str, **options: A
         TurnParked, WaitTimeoutError, WrongCallError: as `TaskContext.call_agent`.
     """
     return await current_context().call_agent(agent, message, **options)
+
+
+async def poll(name: str, look: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function until it returns something other than None, as `TaskContext.poll` does.
+
+    >>> url = await poll("export", exports.url_of, job, every_s=60)
+    """
+    return await current_context().poll(name, look, *args, **options)
 
 
 def step_id() -> str:

@@ -287,7 +287,7 @@ def advance(
     after = _recorded(head, after, commit, {type(entry) for entry in entries})
     if commit.backoff is not None:
         after = _waiting(after, commit.backoff, timing)
-    if _is_signal(commit):
+    if Recorded in kinds and commit.token is None and not commit.goes_on:
         after = _signaled(after, now_ms, timing)
     if commit.parks is not None:
         after = _parked(after, commit.parks, commit.seen, now_ms, timing)
@@ -522,7 +522,8 @@ def _check(head: Head, commit: Commit, kinds: set[type[Entry]]) -> None:
         raise terminal_error(head, f"Send the message {AS_NEW}: it starts a new task.")
     if commit.claims and not head.turn.is_open:
         raise TurnFinishedError
-    if _is_signal(commit) and (head.is_terminal or not (head.turn.is_open or head.turn.asks)):
+    signals = Recorded in kinds and commit.token is None and not commit.goes_on
+    if signals and (head.is_terminal or not (head.turn.is_open or head.turn.asks)):
         raise TurnFinishedError
     written_by_another = commit.token is not None and head.turn.token != commit.token
     if written_by_another and not commit.claims:
@@ -645,12 +646,6 @@ def _recorded(head: Head, after: Head, commit: Commit, kinds: set[type[Entry]]) 
     if not (is_quiet or is_taken_back):
         return after
     return replace(after, turn=replace(turn, checkpoint=after.version))
-
-
-def _is_signal(commit: Commit) -> bool:
-    """Return True if something from outside comes with a commit that may end a wait."""
-    entries = commit.entries if commit.token is None else ()
-    return any(isinstance(entry, Recorded) and entry.is_signal for entry in entries)
 
 
 def _signaled(head: Head, now_ms: int, timing: Timing) -> Head:

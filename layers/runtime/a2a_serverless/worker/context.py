@@ -83,6 +83,7 @@ from a2a_serverless.worker.steps import (
     seconds_until,
 )
 from a2a_serverless.worker.turn import ActiveTurn
+from a2a_serverless.worker.waits import POLL, Looks, refuse_in_step, seconds_in
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -603,6 +604,8 @@ class TaskContext(UserTurn):
         """
         seconds, step_id = seconds_of(seconds), None
         if current_step() is None and not self.is_cancelled:
+            if seconds >= PARK_S:
+                refuse_in_step("ctx.sleep")
             journal, in_main = self._turn.journal, self._turn.is_main_task
             step_id = journal.sleep_id(key, in_main=in_main, seconds=seconds)
         await self._sleep(step_id, seconds)
@@ -619,6 +622,8 @@ class TaskContext(UserTurn):
         """
         seconds = seconds_until(when, self._turn.lease.clock.now_ms())
         is_plain = current_step() is not None or self.is_cancelled
+        if seconds >= PARK_S and not is_plain:
+            refuse_in_step("ctx.sleep_until")
         # The time is all that tells it from other sleeps: two until the same time are one.
         await self._sleep(None if is_plain else StepId(SLEEP, when.isoformat(), 1), seconds)
 
@@ -733,6 +738,47 @@ class TaskContext(UserTurn):
         parts[0].metadata.CopyFrom(_struct(named | about))
         asked = Question(id=step_id, status=self._said(state, None, *parts), type=kind)
         return await self._turn.ask(asked, timeout_s)
+
+    async def poll(
+        self,
+        name: str,
+        look: Callable[..., Any],
+        *args: Any,
+        every_s: float = 60,
+        cap_s: float | None = None,
+        timeout_s: float = DAY_S,
+        key: str = "",
+        type: Any = None,  # noqa: A002 - as of `step`
+    ) -> Any:
+        """Call a function until it returns something other than None; record that, as a step's.
+
+        It is called every `every_s` seconds; with `cap_s` the waits grow by half each, up to that.
+        From a minute on no process waits: the call raises TurnParked, and the code runs again. A
+        shorter wait writes nothing. A fault that passes, such as a service that does not answer,
+        counts as None. The name, `key` and `type` are as those of a step.
+
+        >>> rows = await ctx.poll("export", lambda: [1, 2], every_s=60, timeout_s=3600)
+
+        Raises:
+            StepError: the function has raised; the cause is its exception.
+            TurnParked: the turn goes on in another process.
+            WaitTimeoutError: it has returned None for `timeout_s`. If the agent does not catch it,
+                the task fails with a sentence.
+            WrongCallError: it is called in a step, its result cannot be recorded, or the task
+                expires before the end of `timeout_s`.
+        """
+        refuse_in_step("ctx.poll")
+        way = "`await ctx.poll('export', exports.url_of, job, every_s=60)`"
+        expect(look, callable, "ctx.poll takes a name, a function and its arguments", way)
+        cap_s = every_s if cap_s is None else cap_s
+        seconds_in("ctx.poll", every_s=every_s, cap_s=cap_s, timeout_s=timeout_s)
+        if self.is_cancelled:
+            raise asyncio.CancelledError
+        if self.turn_ended:
+            raise RuntimeError("The turn has ended already: wait before its end.")
+        step_id = self._turn.journal.id_of(f"{POLL}{name}", key)
+        work, looks = partial(self._stepped, look, *args), Looks(base_s=every_s, cap_s=cap_s)
+        return await self._turn.poll(step_id, work, Codec.of(type), looks, timeout_s)
 
     def _refuse_ask(self, timeout_s: float | None, question_id: str) -> None:
         """Raise WrongCallError if a question cannot be asked here, or so."""

@@ -91,6 +91,7 @@ from a2a_serverless.worker.questions import (
     WaitTimeoutError,
     WrongAnswerError,
 )
+from a2a_serverless.worker.services import Passing, meaning_of
 from a2a_serverless.worker.steps import (
     CANCELLED,
     ENDINGS,
@@ -110,6 +111,7 @@ from a2a_serverless.worker.steps import (
     current_step,
     outside,
 )
+from a2a_serverless.worker.waits import NotYetError
 
 if TYPE_CHECKING:
     from a2a_serverless.worker.calls import Remote
@@ -624,7 +626,7 @@ class ActiveTurn(EventQueue):
         caught: frozenset[StepId],
         *,
         own: ActiveStep | None = None,
-        tried: int = 0,
+        wait: Until = Until(),  # noqa: B008 - a tuple
     ) -> None:
         """Park the turn until a time, once nothing but `own` is under way.
 
@@ -640,7 +642,7 @@ class ActiveTurn(EventQueue):
                 " keep the tasks of this deployment for longer (TtlDays)."
             )
         if own is not None or self.journal.found(step_id) is None:
-            self.journal.delay(Until(until, tried, self._seen).record(step_id))
+            self.journal.delay(wait._replace(at=until, seen=self._seen).record(step_id))
         self._sleeping[step_id] = until
         try:
             if not await self._nothing_beside(own, until):
@@ -691,9 +693,17 @@ class ActiveTurn(EventQueue):
     # -- steps and sleeps --------------------------------------------------------------------------
 
     async def step(
-        self, step_id: StepId, work: Callable[[], Awaitable[Any]], codec: Codec, retry: Retry
+        self,
+        step_id: StepId,
+        work: Callable[[], Awaitable[Any]],
+        codec: Codec,
+        retry: Retry,
+        *,
+        deadline: int = 0,
     ) -> Any:
         """Return the recorded result of a step; or run it, and return when its record is stored.
+
+        `deadline`: the time of its last try at the latest, in milliseconds; 0: there is none.
 
         Raises:
             StepError: it has failed, and is not tried again.
@@ -703,7 +713,7 @@ class ActiveTurn(EventQueue):
         found = await self.recorded(step_id)
         if found is not None and found.form == CANCELLED:
             await self._cancelled_again(found)
-        if found is not None and found.form != UNTIL:
+        if found is not None and found.form != UNTIL and not found.is_signal:
             return codec.decoded(found)
         until, tried, *_ = Until.of(found)
         if until > self._clock.now_ms():
@@ -733,7 +743,8 @@ class ActiveTurn(EventQueue):
                             raise  # not `from` itself, which would cut off its causes
                         raise failure from error
                     running.held.clear()
-                    await self._wait(self._wait_for_try(running, tried, wait_s))
+                    wait = Until(before=tried, deadline=deadline)
+                    await self._wait(self._wait_for_try(running, wait, wait_s))
             entry = codec.encoded(step_id, result, self._most_recorded)
             await self.at_home(self._record(running, entry))
         return codec.decoded(entry)
@@ -816,6 +827,59 @@ class ActiveTurn(EventQueue):
 
     # -- waits for what comes from outside ---------------------------------------------------------
 
+    async def poll(
+        self,
+        step_id: StepId,
+        look: Callable[[], Awaitable[Any]],
+        codec: Codec,
+        looks: Retry,
+        timeout_s: float,
+    ) -> Any:
+        """Return what a look has found other than None, as it is recorded; look again until then.
+
+        A look that finds nothing writes nothing, unless the turn leaves its process then.
+
+        Raises:
+            StepError: a look has raised what does not pass.
+            TurnParked: the next look is in another process.
+            WaitTimeoutError: nothing was found in time; recorded, so that it stays so.
+            WrongCallError: the task expires before, or a look has emitted something.
+        """
+        found = self.journal.found(step_id)
+        if found is not None and found.form == TIMEOUT:
+            raise _timed_out(step_id)
+        deadline = Until.of(found).deadline or self._deadline("ctx.poll", timeout_s)
+        try:
+            looked = partial(self._looked, step_id, look, deadline)
+            return await self.step(step_id, looked, codec, looks, deadline=deadline)
+        except WaitTimeoutError:
+            self.journal.delay(Recorded(step_id, TIMEOUT, b""))
+            raise
+
+    async def _looked(
+        self, step_id: StepId, look: Callable[[], Awaitable[Any]], deadline: int
+    ) -> Any:
+        """Return what a look has found; raise NotYetError if it is nothing, or a fault passes."""
+        not_yet = NotYetError()
+        try:
+            result = await look()
+        except Exception as error:
+            meaning = meaning_of(error, self._clock.now_ms())
+            if not isinstance(meaning, Passing):
+                raise
+            result, not_yet = None, NotYetError(meaning.asked_s)
+        running = current_step()
+        if result is None and running is not None and (running.has_streamed or running.held):
+            raise WrongCallError(
+                f"A look of {step_id.name!r} has emitted something and found nothing: emit what is"
+                " found behind the poll."
+            )
+        if result is None and self._clock.now_ms() >= deadline:
+            raise _timed_out(step_id)
+        if result is None:
+            raise not_yet
+        return result
+
     async def signal(self, step_id: StepId, timeout_s: float) -> Recorded | None:
         """Return the record of the signal that has ended a wait; None: none has come in time.
 
@@ -836,7 +900,7 @@ class ActiveTurn(EventQueue):
             if found is not None and found.form != UNTIL:
                 return None if found.form == TIMEOUT else found
             now_ms = self._clock.now_ms()
-            until = Until.of(found).at or until or now_ms + int(timeout_s * 1000)
+            until = Until.of(found).at or until or self._deadline("cb.wait", timeout_s)
             if until > now_ms:
                 await self._wait(self._park(step_id, until, self.journal.failures()))
             else:
@@ -890,7 +954,8 @@ class ActiveTurn(EventQueue):
         if found is None:
             if self.is_main_task and not has_tasks():  # else another one may ask it yet
                 self._check_all_asked()
-            await self._wait(self._ask(question, Asked(self._deadline(timeout_s))))
+            until = 0 if timeout_s is None else self._deadline("ctx.ask", timeout_s)
+            await self._wait(self._ask(question, Asked(until)))
         elif found.form == LATE:
             self._pass(question)
             late = f"Nobody has answered the question {question.name!r} in time."
@@ -909,18 +974,16 @@ class ActiveTurn(EventQueue):
             self.stop(error)
             raise
 
-    def _deadline(self, timeout_s: float | None) -> int:
-        """Return when the wait for an answer ends, in milliseconds; 0: never.
+    def _deadline(self, call: str, timeout_s: float) -> int:
+        """Return when a wait ends that begins now, in milliseconds.
 
         Raises:
             WrongCallError: the task expires before.
         """
-        if timeout_s is None:
-            return 0
         until = self._clock.now_ms() + int(timeout_s * 1000)
         if until >= self.lease.head.expires_at:
             raise WrongCallError(
-                "ctx.ask: the task expires before the end of `timeout_s`. Wait for less, or keep"
+                f"{call}: the task expires before the end of `timeout_s`. Wait for less, or keep"
                 " the tasks of this deployment for longer (TtlDays)."
             )
         return until
@@ -1007,14 +1070,17 @@ class ActiveTurn(EventQueue):
         self.outbox.put(*records, *entries, wanted=wanted, fills=is_large)
         self.parking, self.state = self._end(ASKED), TurnState.PARKING
 
-    async def _wait_for_try(self, running: ActiveStep, tried: int, seconds: float) -> None:
+    async def _wait_for_try(self, running: ActiveStep, wait: Until, seconds: float) -> None:
         """Wait for the next try of a step: here, or, if it takes long, asleep."""
+        now_ms = self._clock.now_ms()
+        if wait.deadline:
+            seconds = min(seconds, max(0.0, (wait.deadline - now_ms) / 1000))
         if seconds < PARK_S and not self._hands_over(seconds):
             await self._clock.sleep(seconds)
             return
-        until = self._clock.now_ms() + int(seconds * 1000)
+        until = now_ms + int(seconds * 1000)
         running.pause(self.journal)  # else two that wait beside one another would wait for ever
-        await self._park(running.id, until, running.caught, own=running, tried=tried)
+        await self._park(running.id, until, running.caught, own=running, wait=wait)
         running.go_on(self.journal)
 
     async def _record(self, running: ActiveStep, entry: Recorded) -> None:
@@ -1229,6 +1295,12 @@ class ActiveTurn(EventQueue):
         except Exception as error:
             raise AgentFailedError from error
         return await self.lease.storage.contexts.write_of(value, stored)
+
+
+def _timed_out(step_id: StepId) -> WaitTimeoutError:
+    name = step_id.name.partition(" ")[2] or step_id.name
+    late = f"{name!r}, for which the agent has waited, has not come in time."
+    return WaitTimeoutError(late, client_text=f"{late} Send the message again in a new task.")
 
 
 async def _rounds() -> None:

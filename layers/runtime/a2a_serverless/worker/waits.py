@@ -1,0 +1,53 @@
+"""What an agent waits for beside its client: what it looks for itself, and what comes from outside.
+
+A wait is a step whose result is not there yet. One of a minute or more holds no process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from a2a_serverless.worker.failures import WrongCallError, is_seconds
+from a2a_serverless.worker.steps import Retry, current_step, outside
+
+POLL: Final = "ctx.poll "
+"""Begins the names of the records of polls."""
+
+
+class NotYetError(Exception):
+    """A look has found nothing; the next one comes after `after_s` seconds, or later."""
+
+    def __init__(self, after_s: float = 0.0) -> None:
+        super().__init__("There is nothing yet.")
+        self.after_s = after_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks(Retry):
+    """The waits between the looks of a poll: they grow by half each, from `base_s` to `cap_s`."""
+
+    def wait_s(self, tried: int, error: BaseException) -> float | None:
+        """Return the seconds until the next look after `tried` of them; None: it is the last."""
+        if not isinstance(error, NotYetError):
+            return None
+        return max(error.after_s, min(self.cap_s, self.base_s * 1.5 ** min(tried - 1, 32)))
+
+
+def refuse_in_step(call: str) -> None:
+    """Raise WrongCallError if a wait that may be long is called in a step, or in a graph's node."""
+    if current_step() is not None or outside.get() is not None:
+        where = "a step" if current_step() is not None else "a node of a graph, which is a step"
+        raise WrongCallError(
+            f"{call} is called within {where}: that would run again with the result. Let it return"
+            f" what it has found, and wait behind it, `await {call}(…)` in the agent's own code."
+        )
+
+
+def seconds_in(call: str, **seconds: Any) -> None:
+    """Raise WrongCallError unless all are seconds from 0 on."""
+    for name, given in seconds.items():
+        if not is_seconds(given):
+            raise WrongCallError(
+                f"{call} takes as `{name}` seconds, a number from 0 on, and got {given!r}."
+            )
