@@ -39,6 +39,7 @@ from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import HEAD, HOUR_MS, event_sort, task_partition
 from a2a_serverless.storage.listing import _FIRST_COMMITS, ListTasksQuery, list_tasks
+from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Recorded,
@@ -168,6 +169,47 @@ async def test_a_quick_turn_costs_a_worker_two_requests(bench: Bench) -> None:
     with bench.meter.measure() as usage:
         assert await worker.work()
     assert cost(usage) == (2, 9, 1)
+
+
+async def test_an_answer_behind_a_thousand_records_costs_few_units(
+    bench: Bench, observer: Any
+) -> None:
+    """The API and the worker read a snapshot, and not the log, in both turns behind a question.
+
+    The records are made in memory, and stored in the table as they are.
+    """
+    ran: list[str] = []
+
+    async def work(name: str) -> str:
+        ran.append(name)
+        return f"{name:100}"
+
+    async def handle(context: RequestContext, queue: EventQueue) -> None:
+        for number in range(1000):
+            await steps.step("work", work, f"{number}", key=f"{number}")
+        for number in range(2):
+            await steps.ask("Sure?", id=f"{number}")
+        await complete(context, queue)
+
+    clock = PacedClock()
+    before = Worker(Agent(handle), clock=clock)
+    head = await before.send()
+    assert await before.work()
+    items = await before.storage.items_of(head.task_id)
+    assert len(items) > 1000
+    await asyncio.to_thread(store, observer, [typed(item) for item in items])
+    set_clock(bench.storage, clock)
+    bench.storage.table.blobs = before.storage.table.blobs
+    storage = bench.storage.for_scope(before.storage.scope)
+    worker = Worker(Agent(handle), backends=replace(before.backends, storage=storage))
+    for number in range(2):
+        with bench.meter.measure() as usage:
+            await Tail.open(storage, head.task_id)
+            await worker.follow_up(head, "yes")
+            assert await worker.work()
+        assert usage.read_units <= 20, (number, usage)
+    assert (await worker.head(head)).is_terminal
+    assert len(ran) == 1000
 
 
 async def remembered(context: RequestContext, queue: EventQueue) -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from a2a_serverless.errors import A2AServerlessError
+from a2a_serverless.storage import snapshots
 from a2a_serverless.tasks.entries import (
     LATE,
     ArtifactWritten,
@@ -118,6 +119,8 @@ def check(history: History) -> bool:
             short.add(record)
             assert list(events_of(record, short)) == seen
             _check_same(short, fold)
+        if head.turn.asks:
+            _check_kept(history.log(record.version))
         is_over = not (head.turn.is_open or head.turn.begun)
         if is_over and (made := fold.snapshot()) is not None:
             short = _begun_with(made)
@@ -137,6 +140,15 @@ def _begun_with(made: Snapshot) -> Fold:
     fold = Fold(TASK, CONTEXT)
     fold.begin_with(replace(made, entries=entries))
     return fold
+
+
+def _check_kept(log: Log) -> None:
+    """Compare a log with what a reader makes of its snapshot while its code waits."""
+    made = log.snapshot()
+    assert made is not None
+    read = snapshots._read(snapshots._written(made))
+    assert read == made
+    assert Log(head=log.head, records=()).behind(read) == log
 
 
 def _check_same(short: Fold, fold: Fold) -> None:

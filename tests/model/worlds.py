@@ -344,7 +344,7 @@ async def _has_snapshot(storage: DurableStorage, log: Log, named: Head | None) -
     if named is None:
         return log
     since = await snapshots.snapshot_of(storage, named)
-    return replace(log, since=since) if since else None
+    return log.behind(since) if since else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

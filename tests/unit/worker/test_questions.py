@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from a2a_serverless import steps
 from a2a_serverless.errors import TaskNotAcceptingMessagesError
 from a2a_serverless.storage.conversation import conversation_queue
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller, Recorded
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker import Answer, TaskContext, WaitTimeoutError, WrongAnswerError
@@ -789,28 +790,49 @@ async def test_the_end_of_a_questions_time_takes_a_place_in_a_serial_conversatio
     assert not (await conversation_queue(bench.storage, "ctx")).positions
 
 
-async def test_a_task_has_a_snapshot_once_its_code_is_over() -> None:
-    """While the code waits its records are read in the log; a snapshot before it stays."""
+async def test_a_snapshot_of_code_that_waits_has_its_commits() -> None:
+    """With it the code goes on as with the whole log, over two questions and a kept artifact."""
+    ran: list[str] = []
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.emit_text_artifact("x" * 30_000, ctx.message_id)
-        await ctx.emit_text_artifact("x" * 30_000, f"{ctx.message_id}2")
-        await ctx.emit_text_artifact("x" * 30_000, f"{ctx.message_id}3")
-        if ctx.history:
-            answer = await ctx.ask("Which?")
-            await ctx.complete(answer.text)
-        else:
+        if not ctx.history:
             await ctx.request_input("And?")
+            return
+        for number in range(2):
+            for part in "abc":
+                await ctx.step("work", big, f"{number}{part}", key=f"{number}{part}")
+            answer = await ctx.ask("Which?")
+        await ctx.complete(answer.text)
+
+    def big(name: str) -> str:
+        ran.append(name)
+        return "x" * 25_000
 
     stand, head = await run(handle)
     await stand.bench.follow_up(head, "more", message_id="more")
     head = await stand.work()
-    assert head.turn.asks
-    before = head.snapshot.version
-    assert 0 < before < head.turn.base
-    head = await answered(stand, "a")
-    assert (head.state, head.snapshot.version) == (S.TASK_STATE_COMPLETED, head.version)
-    assert await finals(stand) == ["a"]
+    for number in range(2):
+        assert head.turn.asks
+        assert head.snapshot.version == head.version
+        await check_short_log(stand.bench.storage, head)
+        head = await answered(stand, f"{number}")
+    assert (head.state, ran) == (S.TASK_STATE_COMPLETED, ["0a", "0b", "0c", "1a", "1b", "1c"])
+    await check_short_log(stand.bench.storage, head)
+    assert await finals(stand) == ["1"]
+
+
+async def check_short_log(storage: DurableStorage, head: Head) -> None:
+    """A log with a snapshot in the place of its first commits says the same as the whole log."""
+    short = await storage.read(head.task_id, is_whole=False)
+    whole = await storage.read(head.task_id)
+    assert short is not None
+    assert whole is not None
+    assert short.fold().task() == whole.fold().task()
+    if head.turn.begun:
+        assert short.records == whole.records
+        assert short.replayed() == whole.replayed()
+        assert (short.opening, short.beginnings()) == (whole.opening, whole.beginnings())
 
 
 async def test_an_executor_may_ask() -> None:

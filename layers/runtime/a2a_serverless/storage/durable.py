@@ -336,8 +336,8 @@ class DurableStorage:
         since = await snapshot_of(self, named)
         # A later snapshot may have taken its place since HEAD was read: the whole log is still
         # there.
-        if since is not None and since.version == named.snapshot.version:
-            return replace(log, since=since)
+        if since is not None and since.last == named.snapshot.version:
+            return log.behind(since)
         return await self.read(log.head.task_id, incarnation=log.head.incarnation)
 
     def _commits_in(

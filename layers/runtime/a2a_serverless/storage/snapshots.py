@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from a2a_serverless import faults
 from a2a_serverless.errors import (
@@ -19,16 +19,20 @@ from a2a_serverless.errors import (
     UnreadableTaskError,
 )
 from a2a_serverless.storage.blobs import put_whole, whole
+from a2a_serverless.storage.codec import text_of, value_of
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import decode_entries, encode_entries
-from a2a_serverless.tasks.fold import Snapshot
-from a2a_serverless.tasks.head import Head, SnapshotName
+from a2a_serverless.tasks.fold import Record, Snapshot
+from a2a_serverless.tasks.head import AttemptEnd, Head, SnapshotName
 from a2a_serverless.tasks.rules import naming, wants_snapshot
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.durable import DurableStorage
 
 logger = logging.getLogger(__name__)
+
+_BESIDE: Final = ("token", "commit_id", "at", "worker", "ended", "trace")
+"""What a commit says beside its version and its entries."""
 
 
 async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
@@ -42,17 +46,7 @@ async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
         return None
     if content is None:
         return None
-    about, _, entries = content.partition(b"\n")
-    try:
-        version, turn, shown = json.loads(about)
-    except ValueError:
-        return None
-    return Snapshot(
-        version=version,
-        turn=turn,
-        shown=shown,
-        entries=decode_entries(entries),
-    )
+    return _read(content)
 
 
 async def take_snapshot(storage: DurableStorage, head: Head) -> None:
@@ -71,20 +65,59 @@ async def _take(storage: DurableStorage, head: Head) -> None:
     log = await storage.read(head.task_id, incarnation=head.incarnation, is_whole=False)
     if log is None or log.needs_newer or not wants_snapshot(log.head):
         return
-    made = log.fold().snapshot()
+    made = log.snapshot()
     if made is None:
         return
-    about = json.dumps([made.version, made.turn, made.shown])
-    content = b"%b\n%b" % (about.encode(), encode_entries(made.entries))
-    name = SnapshotName(version=made.version, size=log.head.size)
+    name = SnapshotName(version=made.last, size=log.head.size)
     # Before HEAD names it: what HEAD names is there to be read.
-    blob = await put_whole(blobs, content, _owner(replace(log.head, snapshot=name)))
+    blob = await put_whole(blobs, _written(made), _owner(replace(log.head, snapshot=name)))
     faults.point("snapshot-stored")
     after = replace(log.head, snapshot=replace(name, digest=blob.digest, length=blob.size))
     # A reader that has read HEAD before finds it no more, and reads the whole log.
     unneeded = await _name(storage, log.head, after)
     if unneeded.snapshot.version:
         await blobs.delete(_owner(unneeded))
+
+
+def _written(made: Snapshot) -> bytes:
+    """Return a snapshot as a blob has it: a line of JSON, and entries."""
+    bodies = [encode_entries(each) for each in (made.entries, *(one.entries for one in made.kept))]
+    kept = [
+        [len(body), _beside(record)] for body, record in zip(bodies[1:], made.kept, strict=True)
+    ]
+    about = json.dumps([made.version, made.turn, made.shown, len(bodies[0]), kept])
+    return b"".join([about.encode(), b"\n", *bodies])
+
+
+def _beside(record: Record) -> dict[str, Any]:
+    """Return what a commit says beside its version and its entries."""
+    said = {name: getattr(record, name) for name in _BESIDE}
+    if record.ended is not None:
+        said["ended"] = text_of(record.ended)
+    return {name: value for name, value in said.items() if value not in (None, "")}
+
+
+def _read(content: bytes) -> Snapshot | None:
+    """Return the snapshot of a blob; None: it is none."""
+    about, _, bodies = content.partition(b"\n")
+    try:
+        version, turn, shown, length, kept = json.loads(about)
+    except ValueError:
+        return None
+    records, start = [], length
+    for number, (size, said) in enumerate(kept, version + 1):
+        entries = decode_entries(bodies[start : start + size])
+        if "ended" in said:
+            said["ended"] = value_of(AttemptEnd, said["ended"])
+        records.append(Record(version=number, entries=entries, **said))
+        start += size
+    return Snapshot(
+        version=version,
+        turn=turn,
+        shown=shown,
+        entries=decode_entries(bodies[:length]),
+        kept=tuple(records),
+    )
 
 
 async def _name(storage: DurableStorage, before: Head, after: Head) -> Head:

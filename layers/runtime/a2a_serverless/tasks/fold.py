@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -94,7 +94,8 @@ class Record:
 class Snapshot:
     """A task as the log up to a version has made it, in the place of that log.
 
-    No turn was open then, so that no later restart goes back behind it.
+    No turn was open then, so that no later restart goes back behind it. Where the code of a turn
+    goes on behind a question, its commits are kept as they are: they have its records.
     """
 
     version: int
@@ -104,6 +105,13 @@ class Snapshot:
     """How many events the commit of that version has shown."""
     entries: tuple[Entry, ...]
     """What makes a new task the same."""
+    kept: tuple[Record, ...] = ()
+    """The commits that follow on it, while the code of a turn goes on behind a question."""
+
+    @property
+    def last(self) -> int:
+        """Return the version of the last commit that it stands for."""
+        return self.kept[-1].version if self.kept else self.version
 
 
 _Undo = Callable[[], object]
@@ -541,6 +549,22 @@ class Log:
                 elif isinstance(entry, Recorded) and record.token is not None:
                     newest = record.version
         return number
+
+    def snapshot(self) -> Snapshot | None:
+        """Return what takes the place of the log, which was read from its beginning; None: nothing.
+
+        No turn is open.
+        """
+        if self.head.turn.begun:
+            none = Snapshot(version=0, turn=0, shown=0, entries=())
+            return replace(self.since or none, kept=self.records)
+        return self.fold().snapshot()
+
+    def behind(self, since: Snapshot) -> Log:
+        """Return the log with a snapshot in the place of the commits before its own."""
+        return replace(
+            self, since=since if since.version else None, records=(*since.kept, *self.records)
+        )
 
     def fold(self, version: int | None = None) -> Fold:
         """Return the fold of a log that was read from its beginning; up to a version, or HEAD's."""

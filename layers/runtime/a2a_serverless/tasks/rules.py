@@ -827,7 +827,7 @@ def wants_snapshot(head: Head) -> bool:
     part of the snapshot if that is more. All snapshots of a task together are about 32 times as
     long as the task at most.
     """
-    if head.turn.is_open or head.turn.begun:  # the records of its code are read in the log
+    if head.turn.is_open:
         return False
     enough = max(SNAPSHOT_BYTES, head.snapshot.length // 32)
     return head.size - head.snapshot.size >= enough
