@@ -242,7 +242,7 @@ def at_rest(read_units: float, logged_bytes: float) -> Iterator[tuple[str, float
 
     A round of the sweeper takes `read_units`, and logs `logged_bytes`; both are counted.
     """
-    resources = document()["Resources"].values()
+    resources = [it for it in document()["Resources"].values() if "Condition" not in it]
     types = [resource["Type"] for resource in resources]
     alarms = [one["Properties"] for one in resources if one["Type"] == "AWS::CloudWatch::Alarm"]
     watched = sum(map(watched_metrics, alarms))
@@ -283,6 +283,7 @@ def chosen(metrics: int) -> Iterator[tuple[str, float, str]]:
     metric = prices.METRIC_MONTH
     yield "`WorkerTurns` above 1", idle_polls(1), "long polls of one queue more"
     yield "`Worker=external`", worker, "one worker of `fargate.yaml` with its address"
+    yield "`OtelEndpoint`", prices.SECRET_MONTH, "the secret of its headers"
     yield "`KmsKeyArn`", prices.KEY_MONTH, "your key, without its requests"
     yield "`WebAclArn`", waf, "a web ACL with one rule, without its requests"
     yield "tasks all the time", metrics * metric, f"{metrics} custom metrics at {metric:.2f}"

@@ -37,6 +37,7 @@ _OUTPUTS: Final[Mapping[str, str]] = {
     "QuarantineQueue": "quarantine_queue",
     "UndecodableQueue": "undecodable_queue",
     "DeadLetterQueue": "dead_letter_queue",
+    "PushQueue": "push_queue",
     "PushDeadLetterQueue": "push_dead_letter_queue",
     "Endpoint": "public_url",
 }
