@@ -88,6 +88,8 @@ class Queue:
     """When the oldest of those that wait was sent, in milliseconds since the epoch; None: none
     waits, or it is unknown."""
     fault: str = ""
+    is_off: bool = False
+    """Operations wait, and Lambda's event source for them is switched off."""
 
     @property
     def has_dead_letters(self) -> bool:
@@ -130,7 +132,8 @@ async def queues_of(
     """Return how full queues are, on the table of `backends` or as `settings` name them.
 
     Those of a file that hold something, and that no setting names, are among them. With `now_ms`
-    CloudWatch is asked how old the oldest message of each queue of SQS is.
+    CloudWatch is asked how old the oldest message of each queue of SQS is, and Lambda whether it
+    takes operations that wait.
     """
     asked = [_queue_of(name, QUEUES[name], name, settings, backends) for name in names]
     table = None if backends is None else backends.storage.table
@@ -148,8 +151,17 @@ async def queues_of(
         return found
     unknown = [one for one in found if one.waiting and one.oldest_at is None]
     urls = {one.name: str(getattr(settings, one.name)) for one in unknown}
-    ages = await _oldest_of(urls.values(), now_ms)
-    return [replace(o, oldest_at=ages.get(urls.get(o.name, ""), o.oldest_at)) for o in found]
+    ages, is_off = await asyncio.gather(
+        _oldest_of(urls.values(), now_ms), _is_off(urls.get("queue", ""))
+    )
+    return [
+        replace(
+            one,
+            oldest_at=ages.get(urls.get(one.name, ""), one.oldest_at),
+            is_off=is_off and one.name == "queue",
+        )
+        for one in found
+    ]
 
 
 async def _queue_of(
@@ -232,6 +244,34 @@ def _on_table(
     if backends is None or not isinstance(backends.operations, TableQueue):
         return None
     return queue_on(backends.storage.table, Operation, settings, name, clock=backends.storage.clock)
+
+
+async def _is_off(queue: str) -> bool:
+    """Return True if Lambda has event sources for a queue of SQS, and all are switched off.
+
+    False without a queue, where SQS is an emulator and Lambda is not, and where Lambda does not
+    answer: a line of the log says so.
+    """
+    if not queue:
+        return False
+    sqs, functions = aws.client("sqs"), aws.client("lambda")
+    if aws.is_aws(sqs) is not aws.is_aws(functions):
+        return False
+    try:
+        names = ["QueueArn"]
+        found = await _sqs("get_queue_attributes", queue, WORKING["queue"], AttributeNames=names)
+        arn = found["Attributes"]["QueueArn"]
+        answer = await aws.call(functions.list_event_source_mappings, EventSourceArn=arn)
+    except (ConfigurationError, *aws.ERRORS) as error:
+        logger.warning(
+            "Whether Lambda takes operations is unknown (%s): it needs"
+            " lambda:ListEventSourceMappings.",
+            error if isinstance(error, ConfigurationError) else aws.error_code(error),
+            extra={"action": "event_sources_unknown"},
+        )
+        return False
+    states = {it["State"] for it in answer["EventSourceMappings"]}
+    return bool(states) and states <= {"Disabled", "Disabling"}
 
 
 async def _sqs(method: str, queue: str, what: str, **request: Any) -> Any:

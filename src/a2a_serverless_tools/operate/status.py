@@ -193,8 +193,8 @@ class Status:
 async def status_of(inspector: Inspector) -> Status:
     """Return the numbers of a place's first page.
 
-    On a stack that is at most twelve requests: six of the table, five of queues, and one of
-    CloudWatch where messages wait.
+    On a stack that is at most fifteen requests: six of the table, six of queues, and three about
+    messages that wait.
 
     Raises:
         ConfigurationError, UnavailableError: the table did not answer.
@@ -211,11 +211,16 @@ async def status_of(inspector: Inspector) -> Status:
     hour, day = (_troubles(trouble, now - hours * HOUR_MS, failed) for hours in (1, 24))
     one_of = {one.scope: one for one in failed if one.scope in day.callers}
     asked = await inspector.lists.asked([*trouble.found[:_TAIL], *one_of.values()])
-    working = sum(now - one.at < SEEN_MS for one in active.processes)
+    seen = [one for one in active.processes if now - one.at < SEEN_MS]
+    working = len(seen)
+    are_outside = any(":" not in one.name.partition(" ")[0] for one in seen)
     return Status(
         place=inspector.place,
         at=now,
-        wrong=tuple(_wrong(queues, hour, waits, working)),
+        wrong=(
+            *([] if are_outside else _off(queues)),
+            *_wrong(queues, hour, waits, working),
+        ),
         queues=tuple(one for one in queues if one.waiting is not None or one.fault),
         processes=active.processes,
         working=working,
@@ -307,6 +312,17 @@ def depths(queues: Iterable[Queue], now_ms: int) -> Table:
 
 def _counted(number: int, *, is_all: bool) -> str:
     return f"{number:,}{'' if is_all else '+'}"
+
+
+def _off(queues: Iterable[Queue]) -> Iterator[str]:
+    """Yield a sentence if Lambda does not take what waits."""
+    for queue in queues:
+        if queue.is_off:
+            yield (
+                f"{_count(queue.waiting or 0, 'message waits', 'messages wait')}, and the worker's"
+                " event source is switched off: switch it on"
+                " (aws lambda update-event-source-mapping --enabled), or start other workers."
+            )
 
 
 def _wrong(queues: Iterable[Queue], hour: _Troubles, waits: Look, working: int) -> Iterator[str]:

@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError
 
 from a2a_serverless import aws
 from a2a_serverless.settings import load_settings
+from a2a_serverless.storage import activity
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.rules import Commit
@@ -162,6 +163,51 @@ def test_how_old_the_oldest_message_is(
     assert re.search(r"^operations whose deliveries ran out +0 +0$", out, re.MULTILINE), out
     assert (len(asked), asked[0]["ScanBy"]) == (1, "TimestampDescending")
     assert ("it needs cloudwatch:GetMetricData" in caplog.text) is isinstance(ages, str)
+
+
+@pytest.mark.parametrize(
+    ("states", "worker", "is_told"),
+    [
+        (["Disabled"], "", True),
+        (["Disabled"], "worker:3 2026/01/01/[3]0", True),
+        (["Disabled"], "host 17", False),
+        (["Disabled", "Enabled"], "", False),
+        ([], "", False),
+        ("AccessDenied", "", False),
+    ],
+)
+def test_an_event_source_that_is_off(
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    storage: DurableStorage,
+    caplog: pytest.LogCaptureFixture,
+    states: list[str] | str,
+    worker: str,
+    *,
+    is_told: bool,
+) -> None:
+    """Where messages wait it is told at once, unless a worker outside of Lambda is there."""
+    sqs, fifo = aws.client("sqs"), {"FifoQueue": "true"}
+    url = sqs.create_queue(QueueName="work.fifo", Attributes=fifo)["QueueUrl"]
+    monkeypatch.setenv("A2A_QUEUE", url)
+
+    def answer(**request: Any) -> Any:
+        assert request["EventSourceArn"].endswith(":work.fifo")
+        if isinstance(states, str):
+            raise ClientError({"Error": {"Code": states}}, "ListEventSourceMappings")
+        return {"EventSourceMappings": [{"State": state} for state in states]}
+
+    monkeypatch.setattr(aws.client("lambda"), "list_event_source_mappings", answer)
+    if worker:
+        monkeypatch.setattr(activity, "process_name", lambda: worker)
+        wait(activity.tell_of_process(storage.table, turns=0, now_ms=storage.clock.now_ms()))
+    assert "switched off" not in run("status").out
+    sqs.send_message(QueueUrl=url, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d")
+    code, out, _ = run("status")
+    told = "1 message waits, and the worker's event source is switched off: switch it on"
+    assert (told in out) is is_told
+    assert code == (1 if is_told or not worker else 0)
+    assert ("it needs lambda:ListEventSourceMappings" in caplog.text) is isinstance(states, str)
 
 
 def test_an_emulator_has_no_ages(monkeypatch: pytest.MonkeyPatch) -> None:
