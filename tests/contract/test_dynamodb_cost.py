@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from a2a.server.agent_execution import RequestContext
@@ -52,15 +52,17 @@ from a2a_serverless.tasks.identity import first_task_id, new_id, new_token
 from a2a_serverless.tasks.pace import PART_BYTES, commit_units
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker import current_context
+from a2a_serverless.worker import Remote, current_context
 from a2a_serverless.worker.adapter import Presence
 from a2a_serverless.worker.failures import MOST_OF_ERROR, MOST_PLACE
+from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless.worker.turn import ActiveTurn
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.finding import created_in, find_tasks
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.status import status_of
+from a2a_serverless_tools.testing import Outcome, StandIn
 from a2a_serverless_tools.testing.clock import PacedClock
 from benchmarks.meter import Usage, item_bytes
 from benchmarks.storage import (
@@ -79,6 +81,7 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, emulator_client, key, new_clock, new_scope, on_dynamo
 from tests.support.emulators import Emulator
 from tests.support.messages import agent_message, artifact, chunk, message, request
+from tests.support.queues import is_empty
 from tests.support.workers import Agent, complete
 from tests.support.workers import Bench as Worker
 from tests.unit.push.receivers import Receiver, status
@@ -996,3 +999,47 @@ async def test_a_question_costs_what_the_end_of_a_turn_does(bench: Bench) -> Non
         assert (await worker.head(head)).is_terminal
         costs.append([cost(usage) for usage in (asking, answering, going_on)])
     assert costs[0] == costs[1]
+
+
+async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units(bench: Bench) -> None:
+    """It is read for ten seconds, and then the turn sleeps between two reads.
+
+    The units are those of the table alone: a commit of small items is 4, a wake 1.
+    """
+    clock = PacedClock()
+    books = StandIn("books", lambda _: Outcome("a book", after_s=3600), clock)
+
+    async def calls(context: RequestContext, queue: EventQueue) -> None:
+        assert isinstance(queue, ActiveTurn)
+        queue.agents = {"books": cast("Remote", books)}
+        reply = await current_context().call_agent("books", "tea")
+        assert reply.text == "a book"
+        await complete(context, queue)
+
+    agent = Agent(calls)
+    worker = await worker_of(bench, agent, clock)
+    head = await worker.send()
+    written = 0
+    while not (head := await worker.head(head)).is_terminal:
+        with bench.meter.measure() as usage:
+            if is_empty(worker.operations):
+                await clock.pass_time(60)
+                await Sweeper(worker.storage, worker.operations, clock=clock).sweep()
+            else:
+                await _paced(worker.work(), clock)
+        commits = usage.kinds["TransactWriteItems EVENT, HEAD"]
+        written += 4 * commits + usage.kinds["PutItem HEAD"]
+    assert 3600 <= clock.monotonic() < 4500
+    assert len(agent.started) <= 10
+    assert written <= 105
+
+
+async def _paced(work: Coroutine[Any, Any, Any], clock: PacedClock) -> None:
+    """Do some work; time passes while an agent sleeps."""
+    working = asyncio.ensure_future(work)
+    while not working.done():
+        if (wakes_at := clock.agent_wakes_at) is None:
+            await asyncio.wait([working], timeout=0.005)
+        else:
+            await clock.pass_time(wakes_at - clock.monotonic())
+    await working

@@ -8,19 +8,21 @@ import inspect
 from collections.abc import Awaitable, Callable
 from doctest import DocTestParser
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from a2a.helpers import get_data_parts
 from a2a.types import Part, SendMessageConfiguration, SendMessageRequest, Task
 
+from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import InvalidArgumentError, StateTooLargeError
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Operation
-from a2a_serverless.worker import TaskContext, Worker
-from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker import Remote, TaskContext, Worker
+from a2a_serverless.worker.context import WorkerExecutor, active_turn
 from a2a_serverless.worker.outbox import FLUSH_BYTES
 from a2a_serverless_tools.contract import Storage
+from a2a_serverless_tools.testing import StandIn
 from tests.support.workers import (
     Agent,
     Bench,
@@ -91,6 +93,8 @@ async def test_the_example_of_a_method_runs(name: str) -> None:
     """The examples in the docstrings of TaskContext's methods run as they stand."""
 
     async def handle(ctx: TaskContext) -> None:
+        books = StandIn("books", lambda _: "a book", SystemClock())
+        active_turn(ctx).agents = {"books": cast("Remote", books)}
         made = ran(getattr(TaskContext, name), {"ctx": ctx})
         if inspect.isawaitable(made):
             await made

@@ -58,7 +58,6 @@ MAX_DEPTH: Final = 8
 _LOOKS: Final = 5
 _EVERY_S: Final = 2.0
 """So many looks are made, so many seconds apart, before the turn may leave its process."""
-_GROWS: Final = 1.5
 _LONGEST_S: Final = 600.0
 """The longest wait from one look to the next."""
 _MOST_INTERNAL: Final = 3
@@ -197,7 +196,7 @@ class _Looks(Retry):
             return None
         wait_s = _EVERY_S
         if tried > _LOOKS:
-            grown = PARK_S * _GROWS ** min(tried - _LOOKS - 1, 32)
+            grown = PARK_S * 2.0 ** min(tried - _LOOKS - 1, 32)
             wait_s = _LONGEST_S if self.is_pushed else min(_LONGEST_S, grown)
         return min(wait_s, max(_EVERY_S, self.left_s()))
 
