@@ -61,8 +61,6 @@ class StandIn:
     ...     assert [each.text for each in bench.agents["books"].said] == ["a book on tea"]
     """
 
-    pushes = streams = False
-
     def __init__(self, name: str, function: Called, clock: Clock) -> None:
         self.name = name
         self.said: list[HistoryMessage] = []
@@ -86,7 +84,6 @@ class StandIn:
         self,
         request: SendMessageRequest,
         *,
-        push_url: str = "",  # noqa: ARG002 - it pushes nothing
         may_be_there: bool = False,  # noqa: ARG002 - it knows each message by its id
     ) -> Task:
         """Take a message; return its task.

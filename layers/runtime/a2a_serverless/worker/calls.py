@@ -104,14 +104,12 @@ class Remote:
         agent: its URL, below which its card is, or the card itself.
         auth: as for httpx: an `httpx.Auth`, or a user and a password.
         headers: for each request.
-        push: whether it is asked to tell what its tasks come to, if it offers that.
         transport: as for httpx, such as one with a client's certificate.
     """
 
     agent: str | AgentCard
     auth: httpx.Auth | tuple[str, str] | None = field(default=None, kw_only=True, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, kw_only=True, repr=False)
-    push: bool = field(default=True, kw_only=True)
     transport: httpx.AsyncBaseTransport | None = field(default=None, kw_only=True, repr=False)
 
     @property
@@ -188,17 +186,13 @@ class _Looks(Retry):
     """The waits from one look to the next: the first ones in the process, the others asleep."""
 
     tries: int = 1_000_000
-    is_pushed: bool = False
-    left_s: Callable[[], float]
 
     def wait_s(self, tried: int, error: BaseException) -> float | None:
+        """Return the seconds until the next look; None after what is no want of an answer."""
         if not isinstance(error, NoAnswerError):
             return None
-        wait_s = _EVERY_S
-        if tried > _LOOKS:
-            grown = PARK_S * 2.0 ** min(tried - _LOOKS - 1, 32)
-            wait_s = _LONGEST_S if self.is_pushed else min(_LONGEST_S, grown)
-        return min(wait_s, max(_EVERY_S, self.left_s()))
+        longer_s = PARK_S * 2.0 ** min(tried - _LOOKS - 1, 32)
+        return _EVERY_S if tried <= _LOOKS else min(_LONGEST_S, longer_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,12 +282,13 @@ class AgentCall:
         message_id = key_of(*turn.key, wait_id)
         planned = partial(self._planned, said, message_id, timeout_s)
         plan = await turn.step(plan_id, planned, _JSON, ONCE)
-        waits = _Looks(left_s=lambda: self._left_s(plan))
-        sent = await turn.step(sent_id, partial(self._send, plan), _JSON, waits)
+        until = plan["until"]
+        send = partial(self._send, plan)
+        sent = await turn.step(sent_id, send, _JSON, _Looks(), deadline=until)
         if _IS_OPEN not in sent:
             return dict(sent)
         look = partial(self._look, plan, sent[_IS_OPEN])
-        return dict(await turn.step(wait_id, look, _JSON, waits))
+        return dict(await turn.step(wait_id, look, _JSON, _Looks(), deadline=until))
 
     async def _within(self, step: ActiveStep, said: Said, timeout_s: float) -> Outcome:
         """Return what a call in a step comes to: the step is its record, and it waits here.
@@ -306,7 +301,7 @@ class AgentCall:
         message_id = digest("call", own, self.name, self._key, number)
         plan = await self._planned(said, message_id, timeout_s)
         self._may_be_there = True
-        waits, task_id, tried = _Looks(left_s=lambda: self._left_s(plan)), "", 0
+        waits, task_id, tried = _Looks(), "", 0
         while True:
             tried += 1
             try:
@@ -317,8 +312,8 @@ class AgentCall:
                 task_id, tried = found[_IS_OPEN], 0
                 self._turn.journal.calls.add((self.name, task_id))
             except NoAnswerError as error:
-                wait_s = waits.wait_s(tried, error) or _EVERY_S
-                await self._turn.wait_here(min(wait_s, _IN_STEP_S))
+                wait_s = min(waits.wait_s(tried, error) or 0, _IN_STEP_S, self._left_s(plan))
+                await self._turn.wait_here(wait_s)
 
     async def _planned(self, said: Said, message_id: str, timeout_s: float) -> Outcome:
         request = await said.request(self._turn, message_id)

@@ -1183,7 +1183,8 @@ class WorkerExecutor(AgentExecutor):
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         ctx = TaskContext(context, event_queue)
-        self._name_agents(active_turn(ctx))
+        if self._worker.agents:
+            self._name_agents(active_turn(ctx))
         await called(self._worker.handle, ctx)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:

@@ -21,14 +21,10 @@ from a2a.types import (
     ListTasksRequest,
     Message,
     SendMessageRequest,
-    StreamResponse,
-    SubscribeToTaskRequest,
     Task,
-    TaskPushNotificationConfig,
 )
 from a2a.utils.errors import (
     A2AError,
-    PushNotificationNotSupportedError,
     TaskNotCancelableError,
     TaskNotFoundError,
 )
@@ -48,8 +44,6 @@ _AT_ONCE_S: Final = 10.0
 _TIMEOUT: Final = httpx.Timeout(10.0, read=60.0)
 """Reading may take as long as an agent works that answers in one piece."""
 _BINDINGS: Final = ["JSONRPC", "HTTP+JSON"]
-_CONFIG: Final = "a2a-serverless"
-"""The id of our push configuration of a task: the next message to the task replaces it."""
 _MOST_REASON: Final = 200
 
 
@@ -61,41 +55,26 @@ class RemoteClient:
         CallRefusedError: a later call would be refused as well; the text says why.
     """
 
-    def __init__(self, name: str, client: Client, card: AgentCard, *, pushes: bool) -> None:
+    def __init__(self, name: str, client: Client) -> None:
         self._name = name
         self._client = client
-        self.pushes = pushes and card.capabilities.push_notifications
-        """True: the agent offers to push what its tasks come to."""
-        self.streams = card.capabilities.streaming
 
-    async def send(
-        self, request: SendMessageRequest, *, push_url: str = "", may_be_there: bool
-    ) -> Task | Message:
+    async def send(self, request: SendMessageRequest, *, may_be_there: bool) -> Task | Message:
         """Send a message that opens a task or goes on with one; return the task, or the answer.
 
-        `may_be_there`: it may have been sent before, so it is looked for. `push_url` is where the
-        agent is to post what the task comes to.
+        `may_be_there`: it may have been sent before, so it is looked for.
         """
         with self._failures("has refused the message"):
             found = await self._sent_before(request) if may_be_there else None
-            return found or await self._send(request, push_url)
+            return found or await self._send(request)
 
-    async def _send(self, request: SendMessageRequest, push_url: str) -> Task | Message:
+    async def _send(self, request: SendMessageRequest) -> Task | Message:
         sent = copied(request)
         sent.configuration.return_immediately = True
-        if push_url and self.pushes:
-            config = TaskPushNotificationConfig(id=_CONFIG, url=push_url)
-            sent.configuration.task_push_notification_config.CopyFrom(config)
         headers = {"Idempotency-Key": request.message.message_id}
         context = ClientCallContext(service_parameters=headers)
-        try:
-            events = self._client.send_message(sent, context=context)
-            answers = [event async for event in events]
-        except PushNotificationNotSupportedError:
-            if not self.pushes:
-                raise
-            self.pushes = False
-            return await self._send(request, push_url)
+        events = self._client.send_message(sent, context=context)
+        answers = [event async for event in events]
         answer = answers[0]
         return answer.task if answer.HasField("task") else answer.message
 
@@ -131,12 +110,6 @@ class RemoteClient:
             except (TaskNotCancelableError, TaskNotFoundError):
                 return
 
-    async def events(self, task_id: str) -> AsyncIterator[StreamResponse]:
-        """Yield a task's events from now on; the first one is the task."""
-        with self._failures(f"does not stream its task {task_id}"):
-            async for event in self._client.subscribe(SubscribeToTaskRequest(id=task_id)):
-                yield event
-
     @contextmanager
     def _failures(self, what: str) -> Iterator[None]:
         with _failures(f"The agent {self._name} {what}"):
@@ -170,7 +143,7 @@ async def connected(
             # What was sent may be there, which `send` looks for before it sends again.
             retries = Retries(give_up_after_s=_AT_ONCE_S, longest_wait_s=2, repeat_sends=False)
             client = resuming(ClientFactory(config).create(card), http, retries)
-        yield RemoteClient(name, client, card, pushes=remote.push)
+        yield RemoteClient(name, client)
 
 
 async def _card(remote: Remote, name: str, http: httpx.AsyncClient) -> AgentCard:
