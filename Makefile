@@ -125,6 +125,14 @@ faults: $(VENV)/.stamp emulators ## the long form of the fault tests, of polls o
 		tests/unit/worker/test_shares.py tests/unit/worker/test_short_sleeps.py \
 		tests/unit/frameworks/test_langgraph_interrupts.py --timeout 3600
 
+.PHONY: newest
+newest: $(VENV)/.stamp ## what breaks on today's newest packages: prints it, and never fails
+	-$(BIN)/python -m tests.newest
+
+.PHONY: emulators-table
+emulators-table: $(VENV)/.stamp emulators build/cloud/venv/requirements.txt ## docs/maintain/emulators.md: what each emulator does, and AWS (Python 3.13)
+	@$(BIN)/python -m tests.emulators.table
+
 .PHONY: record-logs
 record-logs: $(VENV)/.stamp emulators ## tests/faults/logs/: what each kill point leaves in the table, from real runs
 	A2A_RECORD_LOGS=1 A2A_REQUIRE_EMULATORS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -k "a_kill_loses" \

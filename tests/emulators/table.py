@@ -1,0 +1,748 @@
+"""`python -m tests.emulators.table`: what each emulator does, beside what AWS documents.
+
+Runs each row on moto, DynamoDB Local, MiniStack and fauxqs, and prints the table of
+docs/maintain/emulators.md. An emulator that is not installed has cells without an answer. Exit
+code 0, whatever the emulators do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+from uuid import uuid4
+
+import boto3
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.parsers import ResponseParserError
+from moto import mock_aws
+
+from a2a_serverless.errors import ConfigurationError
+from tests.cloud import emulator as ministack
+from tests.support import emulators
+
+GUIDE: Final = "https://docs.aws.amazon.com/amazondynamodb/latest/developerguide"
+API: Final = "https://docs.aws.amazon.com/amazondynamodb/latest/APIReference"
+SQS: Final = "https://docs.aws.amazon.com/AWSSimpleQueueService/latest"
+EXPIRY_WAIT_S: Final = 90
+LONGEST_ITEM: Final = 400 * 1024
+LONGEST_MESSAGE: Final = 1024 * 1024
+
+Client = Callable[[str], Any]
+"""Returns a boto3 client of a service."""
+Check = Callable[[Client], str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case, how AWS documents it and where, and what of the proof rests on it."""
+
+    case: str
+    check: Check
+    documented: str
+    page: str
+    proof: str
+
+
+def refused(call: Callable[..., Any], **request: Any) -> str:
+    """Make a request; return "taken", or the code of its error."""
+    try:
+        call(**request)
+    except ClientError as error:
+        reasons: Any = error.response.get("CancellationReasons")
+        if reasons:
+            return ", ".join(reason["Code"] for reason in reasons)
+        return str(error.response["Error"]["Code"]).rpartition(".")[2]
+    return "taken"
+
+
+# -- DynamoDB --------------------------------------------------------------------------------
+
+
+def table(client: Client, *, streams: bool = False) -> dict[str, str]:
+    """Make a table whose key is the text `k`; return the argument that names it."""
+    name = {"TableName": f"t{uuid4().hex}"}
+    seen = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+    client("dynamodb").create_table(
+        **name,
+        BillingMode="PAY_PER_REQUEST",
+        KeySchema=[{"AttributeName": "k", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "k", "AttributeType": "S"}],
+        **({"StreamSpecification": seen} if streams else {}),
+    )
+    client("dynamodb").get_waiter("table_exists").wait(**name)
+    return name
+
+
+def item(key: str, **values: Any) -> dict[str, Any]:
+    return {"k": {"S": key}, **values}
+
+
+def put(name: Mapping[str, str], key: str, *, new: bool = True, **values: Any) -> dict[str, Any]:
+    """Return a put of a transaction."""
+    condition = {"ConditionExpression": "attribute_not_exists(k)"} if new else {}
+    return {"Put": {**name, "Item": item(key, **values), **condition}}
+
+
+def same_token(client: Client) -> str:
+    name, write, token = table(client), client("dynamodb").transact_write_items, uuid4().hex
+    first = [put(name, "a")]
+    write(TransactItems=first, ClientRequestToken=token)
+    again = refused(write, TransactItems=first, ClientRequestToken=token)
+    other = refused(write, TransactItems=[put(name, "b")], ClientRequestToken=token)
+    return f"again: {again}; another: {other}"
+
+
+def failed_items(client: Client) -> str:
+    name, dynamodb = table(client), client("dynamodb")
+    dynamodb.put_item(**name, Item=item("a"))
+    condition = "attribute_not_exists(k)"
+    wanted = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", "ConditionExpression": condition}
+    one = {**name, "Item": item("a"), **wanted}
+    found = []
+    for call, request in (
+        (dynamodb.put_item, one),
+        (dynamodb.transact_write_items, {"TransactItems": [{"Put": one}]}),
+    ):
+        try:
+            call(**request)
+        except ClientError as error:
+            answer: Any = error.response
+            (reason,) = answer.get("CancellationReasons") or [answer]
+            found.append("item" if reason.get("Item") else "none")
+    return f"single: {found[0]}; transaction: {found[1]}"
+
+
+def twice_in_one(client: Client) -> str:
+    name = table(client)
+    writes = [put(name, "a", new=False), put(name, "a", new=False)]
+    return refused(client("dynamodb").transact_write_items, TransactItems=writes)
+
+
+def many_writes(client: Client) -> str:
+    name, write = table(client), client("dynamodb").transact_write_items
+    sizes = (100, 101)
+    told = [refused(write, TransactItems=[put(name, f"{n}") for n in range(s)]) for s in sizes]
+    return f"100: {told[0]}; 101: {told[1]}"
+
+
+def large_transaction(client: Client) -> str:
+    name, large = table(client), {"S": "x" * 390_000}
+    writes = [put(name, f"{n}", v=large) for n in range(11)]
+    return refused(client("dynamodb").transact_write_items, TransactItems=writes)
+
+
+def large_item(client: Client) -> str:
+    name, write = table(client), client("dynamodb").put_item
+    own = len("kav")  # names and key count
+    told = [
+        refused(write, **name, Item=item("a", v={"S": "x" * (LONGEST_ITEM - own + more)}))
+        for more in (0, 1)
+    ]
+    return f"400 KB: {told[0]}; a byte more: {told[1]}"
+
+
+def page_size(client: Client) -> str:
+    name, dynamodb = table(client), client("dynamodb")
+    for n in range(4):
+        dynamodb.put_item(**name, Item=item(f"{n}", v={"S": "x" * 390_000}))
+    answer = dynamodb.scan(**name)
+    return f"{len(answer['Items'])} items" + (", more" if "LastEvaluatedKey" in answer else "")
+
+
+def batch_size(client: Client) -> str:
+    name, dynamodb = table(client), client("dynamodb")
+    keys = [{"k": {"S": f"{n}"}} for n in range(44)]
+    for key in keys:
+        dynamodb.put_item(**name, Item=key | {"v": {"S": "x" * 390_000}})
+    (of,) = name.values()
+    answer = dynamodb.batch_get_item(RequestItems={of: {"Keys": keys}})
+    left = answer.get("UnprocessedKeys", {}).get(of, {}).get("Keys", [])
+    return f"{len(answer['Responses'][of])} items, {len(left)} unprocessed"
+
+
+def same_key_twice(client: Client) -> str:
+    (of,) = table(client).values()
+    wanted = {of: {"Keys": [{"k": {"S": "a"}}] * 2}}
+    return refused(client("dynamodb").batch_get_item, RequestItems=wanted)
+
+
+def consistent_index(client: Client) -> str:
+    name = indexed(client)
+    return refused(
+        client("dynamodb").query,
+        **name,
+        IndexName="by-g",
+        ConsistentRead=True,
+        KeyConditionExpression="g = :g",
+        ExpressionAttributeValues={":g": {"S": "x"}},
+    )
+
+
+def indexed(client: Client) -> dict[str, str]:
+    """Make a table with a stream, write an item, and add an index; return the table's name."""
+    name, dynamodb = table(client, streams=True), client("dynamodb")
+    dynamodb.put_item(**name, Item=item("a", g={"S": "x"}))
+    index = {
+        "IndexName": "by-g",
+        "KeySchema": [{"AttributeName": "g", "KeyType": "HASH"}],
+        "Projection": {"ProjectionType": "KEYS_ONLY"},
+    }
+    kinds = [{"AttributeName": each, "AttributeType": "S"} for each in "kg"]
+    changed = [{"Create": index}]
+    dynamodb.update_table(**name, AttributeDefinitions=kinds, GlobalSecondaryIndexUpdates=changed)
+    until(lambda: is_active(dynamodb.describe_table(**name)["Table"]), 30)
+    return name
+
+
+def is_active(described: Any) -> bool:
+    return all(i["IndexStatus"] == "ACTIVE" for i in described.get("GlobalSecondaryIndexes", ()))
+
+
+def added_index(client: Client) -> str:
+    name, dynamodb = indexed(client), client("dynamodb")
+    answer = dynamodb.query(
+        **name,
+        IndexName="by-g",
+        KeyConditionExpression="g = :g",
+        ExpressionAttributeValues={":g": {"S": "x"}},
+    )
+    stream = dynamodb.describe_table(**name)["Table"].get("LatestStreamArn")
+    return f"{answer['Count']} item; stream {'kept' if stream else 'gone'}"
+
+
+def records(client: Client, name: Mapping[str, str]) -> list[Any]:
+    """Return all records of a table's stream."""
+    arn = client("dynamodb").describe_table(**name)["Table"]["LatestStreamArn"]
+    streams, found = client("dynamodbstreams"), []
+    for shard in streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]:
+        at = streams.get_shard_iterator(
+            StreamArn=arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        found += streams.get_records(ShardIterator=at)["Records"]
+    return found
+
+
+def same_value(client: Client) -> str:
+    name, dynamodb = table(client, streams=True), client("dynamodb")
+    dynamodb.put_item(**name, Item=item("a"))
+    dynamodb.put_item(**name, Item=item("a"))
+    return ", ".join(record["eventName"] for record in records(client, name))
+
+
+def expired_item(client: Client) -> str:
+    name, dynamodb = table(client, streams=True), client("dynamodb")
+    spec = {"Enabled": True, "AttributeName": "ttl"}
+    dynamodb.update_time_to_live(**name, TimeToLiveSpecification=spec)
+    old, older = int(time.time()) - 60, int(time.time()) - 6 * 366 * 86_400
+    dynamodb.put_item(**name, Item=item("a", ttl={"N": f"{old}"}))
+    dynamodb.put_item(**name, Item=item("six years", ttl={"N": f"{older}"}))
+    began = time.monotonic()
+    gone = until(lambda: "Item" not in dynamodb.get_item(**name, Key=item("a")), EXPIRY_WAIT_S)
+    if not gone:
+        return f"kept for {EXPIRY_WAIT_S} s"
+    within = next(s for s in (30, EXPIRY_WAIT_S) if time.monotonic() - began <= s + 5)
+    until(lambda: len(records(client, name)) > 2, 5)
+    removed = [r for r in records(client, name) if r["eventName"] == "REMOVE"]
+    by = {r.get("userIdentity", {}).get("principalId", "no identity") for r in removed}
+    is_kept = "Item" in dynamodb.get_item(**name, Key=item("six years"))
+    told = f"a record with {', '.join(by)}" if by else "no record"
+    return f"gone within {within} s, {told}; six years past: {'kept' if is_kept else 'gone'}"
+
+
+def until(holds: Callable[[], bool], seconds: float) -> bool:
+    """Wait until something holds, or so long; return whether it does."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+# -- SQS -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A FIFO queue, and its dead-letter queue."""
+
+    sqs: Any
+    url: dict[str, str]
+    dead: dict[str, str]
+
+    def send(self, body: str, group: str, **more: Any) -> Any:
+        more = {"MessageDeduplicationId": uuid4().hex} | more
+        return self.sqs.send_message(**self.url, MessageBody=body, MessageGroupId=group, **more)
+
+    def receive(self, *, dead: bool = False, **more: Any) -> list[Any]:
+        more = {"MaxNumberOfMessages": 10, "MessageSystemAttributeNames": ["All"]} | more
+        answer = self.sqs.receive_message(**(self.dead if dead else self.url), **more)
+        return list(answer.get("Messages", []))
+
+    def show(self, receipt: str) -> None:
+        self.sqs.change_message_visibility(**self.url, ReceiptHandle=receipt, VisibilityTimeout=0)
+
+
+def queue(client: Client, receives: int = 0) -> Queue:
+    """Make a queue whose messages are dead letters after so many receives; 0: never."""
+    sqs, name = client("sqs"), f"q{uuid4().hex[:20]}"
+    dead = sqs.create_queue(QueueName=f"{name}-dead.fifo", Attributes={"FifoQueue": "true"})
+    found = sqs.get_queue_attributes(QueueUrl=dead["QueueUrl"], AttributeNames=["QueueArn"])
+    arn = found["Attributes"]["QueueArn"]
+    policy = f'{{"deadLetterTargetArn": "{arn}", "maxReceiveCount": {receives}}}'
+    attributes = {"FifoQueue": "true"} | ({"RedrivePolicy": policy} if receives else {})
+    made = sqs.create_queue(QueueName=f"{name}.fifo", Attributes=attributes)
+    return Queue(sqs, {"QueueUrl": made["QueueUrl"]}, {"QueueUrl": dead["QueueUrl"]})
+
+
+def bodies(messages: Sequence[Any]) -> str:
+    return " ".join(message["Body"] for message in messages) or "none"
+
+
+def groups(client: Client) -> str:
+    own = queue(client)
+    for body in ("a1", "a2", "a3", "b1"):
+        own.send(body, body[0])
+    return f"{bodies(own.receive())}; then {bodies(own.receive())}"
+
+
+def old_receipt(client: Client) -> str:
+    own = queue(client)
+    own.send("m", "g")
+    old = own.receive()[0]["ReceiptHandle"]
+    own.show(old)
+    new = own.receive()[0]["ReceiptHandle"]
+    told = refused(own.sqs.delete_message, **own.url, ReceiptHandle=old)
+    with_it = refused(own.show, receipt=new)
+    left = bodies(own.receive()) if with_it == "taken" else "none"
+    return f"{told}, message {'deleted' if left == 'none' else 'kept'}"
+
+
+def deleted_receipt(client: Client) -> str:
+    own = queue(client)
+    own.send("m", "g")
+    old = own.receive()[0]["ReceiptHandle"]
+    request = {**own.url, "ReceiptHandle": old}
+    own.sqs.delete_message(**request)
+    again = refused(own.sqs.delete_message, **request)
+    hidden = refused(own.sqs.change_message_visibility, **request, VisibilityTimeout=5)
+    return f"delete: {again}; visibility: {hidden}"
+
+
+def dead_letter(client: Client) -> str:
+    own = queue(client, receives=2)
+    sent = own.send("m", "g")
+    received = 0
+    while found := own.receive():
+        own.show(found[0]["ReceiptHandle"])
+        received += 1
+    moved = own.receive(dead=True)
+    if not moved:
+        return f"{received} receives, then in neither queue"
+    of = moved[0]["Attributes"]
+    number = of.get("SequenceNumber", "none")
+    told = number if number == "none" else "old" if number == sent["SequenceNumber"] else "new"
+    counted = of["ApproximateReceiveCount"]
+    return f"{received} receives; group {of['MessageGroupId']}, count {counted}, number {told}"
+
+
+def sent_twice(client: Client) -> str:
+    own = queue(client)
+    first = own.send("m", "g", MessageDeduplicationId="d")
+    own.sqs.delete_message(**own.url, ReceiptHandle=own.receive()[0]["ReceiptHandle"])
+    again = own.send("m", "g", MessageDeduplicationId="d")
+    same = again["MessageId"] == first["MessageId"]
+    return f"received: {bodies(own.receive())}; {'same' if same else 'another'} id"
+
+
+def same_attempt(client: Client) -> str:
+    own = queue(client)
+    own.send("m", "g")
+    first = own.receive(ReceiveRequestAttemptId="a")
+    again = own.receive(ReceiveRequestAttemptId="a")
+    same = again and again[0]["ReceiptHandle"] == first[0]["ReceiptHandle"]
+    told = f", {'same' if same else 'another'} receipt" if again else ""
+    return f"again: {bodies(again)}{told}"
+
+
+def order_after_return(client: Client) -> str:
+    own = queue(client)
+    for body in ("a1", "a2"):
+        own.send(body, "a")
+    received = own.receive()
+    if bodies(received) != "a1 a2":
+        return f"received together: {bodies(received)}"
+    first, second = received
+    own.show(second["ReceiptHandle"])
+    early = bodies(own.receive())
+    own.show(first["ReceiptHandle"])
+    return f"a2 shown: {early}; then a1 shown: {bodies(own.receive(MaxNumberOfMessages=1))}"
+
+
+def own_delay(client: Client) -> str:
+    own = queue(client)
+    return refused(own.send, body="m", group="g", DelaySeconds=5)
+
+
+def large_message(client: Client) -> str:
+    own = queue(client)
+    told = [refused(own.send, body="x" * (LONGEST_MESSAGE + more), group="g") for more in (0, 1)]
+    return f"1 MB: {told[0]}; a byte more: {told[1]}"
+
+
+def long_visibility(client: Client) -> str:
+    own = queue(client)
+    own.send("m", "g")
+    request = {**own.url, "ReceiptHandle": own.receive()[0]["ReceiptHandle"]}
+    return refused(own.sqs.change_message_visibility, **request, VisibilityTimeout=43_201)
+
+
+LIMITS: Final = f"{GUIDE}/Constraints.html"
+TEMPLATE: Final = """
+Resources:
+  Tasks:
+    Type: AWS::DynamoDB::Table
+    DeletionPolicy: Retain
+    UpdateReplacePolicy: Retain
+    Properties:
+      BillingMode: PAY_PER_REQUEST
+      KeySchema: [{AttributeName: KEY, KeyType: HASH}]
+      AttributeDefinitions: [{AttributeName: KEY, AttributeType: S}]
+"""
+
+
+def retained(client: Client) -> str:
+    stacks, dynamodb, name = client("cloudformation"), client("dynamodb"), f"s{uuid4().hex}"
+    stack = {"StackName": name}
+    stacks.create_stack(**stack, TemplateBody=TEMPLATE.replace("KEY", "k"))
+    stacks.get_waiter("stack_create_complete").wait(**stack, WaiterConfig={"Delay": 1})
+    old = {"TableName": physical(stacks, stack)}
+    dynamodb.put_item(**old, Item=item("a"))
+    stacks.update_stack(**stack, TemplateBody=TEMPLATE.replace("KEY", "other"))
+    stacks.get_waiter("stack_update_complete").wait(**stack, WaiterConfig={"Delay": 1})
+    if old["TableName"] == physical(stacks, stack):
+        left = dynamodb.scan(**old)["Count"]
+        return f"replaced under the same name, {left} items"
+    told = refused(dynamodb.get_item, **old, Key=item("a"))
+    return "kept beside the new one" if told == "taken" else f"the old one: {told}"
+
+
+def physical(stacks: Any, stack: Mapping[str, str]) -> str:
+    (resource,) = stacks.describe_stack_resources(**stack)["StackResources"]
+    return str(resource["PhysicalResourceId"])
+
+
+DYNAMODB_ROWS: Final = (
+    Row(
+        "A stack's update replaces a table without a name, which is to be retained",
+        retained,
+        "The old table is kept beside the new one",
+        "https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/aws-attribute-updatereplacepolicy.html",
+        "`make cloud` cannot show that a replaced table is kept. `preflight` names what would be"
+        " replaced before an update, and a test reads both policies in the template",
+    ),
+    Row(
+        "A transaction is sent again with its token; another one has the same token",
+        same_token,
+        "The first is applied once; the other: IdempotentParameterMismatchException",
+        f"{API}/API_TransactWriteItems.html",
+        "That botocore's own repetition is harmless is shown on DynamoDB Local. On moto the"
+        " repetition is refused, and `DurableStorage._settle` finds the commit in the log",
+    ),
+    Row(
+        "A failed condition returns the item, where ALL_OLD asks for it",
+        failed_items,
+        "In both",
+        f"{API}/API_TransactWriteItems.html",
+        "The loser of a race goes on from the HEAD in the error: shown on each",
+    ),
+    Row(
+        "Two writes of a transaction are on one item",
+        twice_in_one,
+        "ValidationException",
+        f"{API}/API_TransactWriteItems.html",
+        "The contract of tables asks each table for it",
+    ),
+    Row(
+        "A transaction of 100 and of 101 writes",
+        many_writes,
+        "100 at most",
+        LIMITS,
+        "The contract of tables asks each table for it",
+    ),
+    Row(
+        "A transaction of more than 4 MB",
+        large_transaction,
+        "ValidationException",
+        LIMITS,
+        "`MAX_COMMIT_BYTES` is tested without a table; on moto nothing else would refuse more",
+    ),
+    Row(
+        "An item of 400 KB",
+        large_item,
+        "400 KB at most, names included",
+        LIMITS,
+        "Content above 32 KB is stored apart, so items are small",
+    ),
+    Row(
+        "A page of large items",
+        page_size,
+        "1 MB, then LastEvaluatedKey",
+        f"{GUIDE}/Query.Pagination.html",
+        "Reads in pages are shown where the cell says more",
+    ),
+    Row(
+        "A batch of 44 reads with 17 MB",
+        batch_size,
+        "16 MB, the rest in UnprocessedKeys",
+        f"{API}/API_BatchGetItem.html",
+        "What is left is read again: tests say so with answers of their own",
+    ),
+    Row(
+        "A batch of reads names an item twice",
+        same_key_twice,
+        "ValidationException",
+        f"{API}/API_BatchGetItem.html",
+        "The contract of tables asks each table for it",
+    ),
+    Row(
+        "A consistent read of an index",
+        consistent_index,
+        "ValidationException",
+        f"{GUIDE}/HowItWorks.ReadConsistency.html",
+        "No request asks for one",
+    ),
+    Row(
+        "An index is added to a table with a stream",
+        added_index,
+        "It is filled, and the stream goes on",
+        f"{GUIDE}/GSI.OnlineOps.html",
+        "The template has all indexes from the first deployment on",
+    ),
+    Row(
+        "An item is written a second time, unchanged",
+        same_value,
+        "INSERT alone: a write that changes nothing has no record",
+        f"{GUIDE}/Streams.html",
+        "A record only says that there is something to read: one more does no harm",
+    ),
+    Row(
+        "An item has expired a minute, and six years, ago",
+        expired_item,
+        "Gone within days, with a record by dynamodb.amazonaws.com; older than five years: kept",
+        f"{GUIDE}/ttl-expired-items.html",
+        "No event source takes a REMOVE record, so no promise needs one",
+    ),
+)
+SQS_ROWS: Final = (
+    Row(
+        "One receive, of a1 a2 a3 of a group and b1; then another",
+        groups,
+        "As many of a group as possible, then others; none of a group with a message in flight",
+        f"{SQS}/SQSDeveloperGuide/FIFO-queues-understanding-logic.html",
+        "Several turns of a group in one receive are shown on moto and MiniStack alone",
+    ),
+    Row(
+        "A message is deleted by the receipt of an earlier receive",
+        old_receipt,
+        "The request succeeds, and the message is kept",
+        f"{SQS}/APIReference/API_DeleteMessage.html",
+        "The fence in HEAD, and no receipt, decides who may write",
+    ),
+    Row(
+        "A deleted message's receipt is used again",
+        deleted_receipt,
+        "A delete succeeds; the visibility of a deleted message cannot be changed",
+        f"{SQS}/APIReference/API_ChangeMessageVisibility.html",
+        "Both answers mean that the delivery has ended",
+    ),
+    Row(
+        "A message is received and shown again, at most 2 receives",
+        dead_letter,
+        "The third receive moves it. Group kept; count and number are not documented",
+        f"{SQS}/SQSDeveloperGuide/sqs-dead-letter-queues.html",
+        "The handler of dead letters reads the ids alone, and neither count nor number",
+    ),
+    Row(
+        "A message is sent again with its deduplication id, after it was deleted",
+        sent_twice,
+        "Dropped for five minutes, with the first one's id",
+        f"{SQS}/SQSDeveloperGuide/FIFO-queues-exactly-once-processing.html",
+        "A repeated send is harmless twice: the second delivery finds a finished turn",
+    ),
+    Row(
+        "A receive is repeated with its attempt id",
+        same_attempt,
+        "The same messages under the same receipts",
+        f"{SQS}/APIReference/API_ReceiveMessage.html",
+        "That the id is sent is tested; that SQS heeds it can be shown on AWS alone",
+    ),
+    Row(
+        "Of two received messages of a group the second is shown, and then the first",
+        order_after_return,
+        "No message overtakes one of its group that is in flight",
+        f"{SQS}/SQSDeveloperGuide/FIFO-queues-understanding-logic.html",
+        "Turns of a task run in order by HEAD, whatever the queue does",
+    ),
+    Row(
+        "A message of a FIFO queue has a delay of its own",
+        own_delay,
+        "InvalidParameterValue: only the queue has one",
+        f"{SQS}/APIReference/API_SendMessage.html",
+        "No send asks for one",
+    ),
+    Row(
+        "A message of 1 MB",
+        large_message,
+        "1 MB at most",
+        f"{SQS}/SQSDeveloperGuide/quotas-messages.html",
+        "Messages have ids only",
+    ),
+    Row(
+        "A visibility of more than 12 hours",
+        long_visibility,
+        "InvalidParameterValue",
+        f"{SQS}/APIReference/API_ChangeMessageVisibility.html",
+        "The bound is ours (`_LONGEST_LEASE_S`), and tested by the request that is sent",
+    ),
+)
+
+
+# -- emulators -------------------------------------------------------------------------------
+
+
+@contextmanager
+def of_moto() -> Iterator[Client]:
+    """Play AWS by moto for the block."""
+    with mock.patch.dict(os.environ, emulators.CREDENTIALS), mock_aws():
+        # The streams of botocore 1.44 have a host that moto does not know.
+        host = f"https://streams.dynamodb.{emulators.REGION}.amazonaws.com"
+
+        def client(service: str) -> Any:
+            own: Any = {"endpoint_url": host} if service == "dynamodbstreams" else {}
+            return boto3.client(service, region_name=emulators.REGION, **own)
+
+        yield client
+
+
+def at(url: str) -> Client:
+    """Return what makes clients of an emulator at a URL."""
+    options: dict[str, Any] = {
+        "endpoint_url": url,
+        "region_name": emulators.REGION,
+        "aws_access_key_id": "test",
+        "aws_secret_access_key": "test",
+    }
+    return lambda service: boto3.client(service, **options)
+
+
+@contextmanager
+def of_dynamodb_local() -> Iterator[Client]:
+    """Run DynamoDB Local for the block."""
+    with emulators.dynamodb_local() as emulator:
+        yield at(emulator.endpoint_url)
+
+
+@contextmanager
+def of_fauxqs() -> Iterator[Client]:
+    """Run fauxqs for the block."""
+    with emulators.fauxqs() as emulator:
+        yield at(emulator.endpoint_url)
+
+
+@asynccontextmanager
+async def _of_ministack() -> Any:
+    await ministack.check_version()
+    with tempfile.TemporaryDirectory() as folder:
+        async with ministack.started(Path(folder), ministack.free_port()) as emulator:
+            yield at(emulator.url)
+
+
+@contextmanager
+def of_ministack() -> Iterator[Client]:
+    """Run MiniStack as `make cloud` does for the block."""
+    with asyncio.Runner() as runner:
+        running = _of_ministack()
+        client = runner.run(running.__aenter__())
+        try:
+            yield client
+        finally:
+            runner.run(running.__aexit__(None, None, None))
+
+
+STARTS: Final = {
+    "moto": of_moto,
+    "DynamoDB Local": of_dynamodb_local,
+    "MiniStack": of_ministack,
+    "fauxqs": of_fauxqs,
+}
+MISSING: Final = (emulators.EmulatorMissingError, ConfigurationError)
+
+
+def cell(check: Check, client: Client) -> str:
+    """Return what an emulator does; its error, if it cannot do the case at all."""
+    try:
+        return check(client)
+    except (ImportError, ResponseParserError):
+        return (
+            "not there"  # the service: moto imports what it plays, DynamoDB Local answers in JSON
+        )
+    except (ClientError, BotoCoreError, LookupError, ValueError) as error:
+        return f"fails: {type(error).__name__}"
+
+
+def columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Return the cells of each emulator; of one that is not installed dashes."""
+    found = {}
+    for name in names:
+        with ExitStack() as running:
+            try:
+                client = running.enter_context(STARTS[name]())
+            except MISSING as why:
+                sys.stderr.write(f"{name}: {why}\n")
+                found[name] = ["-"] * len(rows)
+            else:
+                found[name] = [cell(row.check, client) for row in rows]
+    return found
+
+
+def lines(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown."""
+    found = columns(names, rows)
+    heads = ["case", "AWS documents", *names, "the proof"]
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
+    for number, row in enumerate(rows):
+        documented = f"[{row.documented}]({row.page})"
+        cells = [row.case, documented, *(found[name][number] for name in names), row.proof]
+        yield f"| {' | '.join(cells)} |"
+
+
+TABLES: Final = {
+    "DynamoDB": (("moto", "DynamoDB Local", "MiniStack"), DYNAMODB_ROWS),
+    "SQS": (("moto", "MiniStack", "fauxqs"), SQS_ROWS),
+}
+
+
+def main() -> int:
+    """Print both tables."""
+    for service, (names, rows) in TABLES.items():
+        sys.stdout.write(f"## {service}\n\n")
+        for line in lines(names, rows):
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+        sys.stdout.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
