@@ -405,5 +405,10 @@ def _named(request: SendMessageRequest) -> str:
 def _message(said: Said) -> Message:
     if isinstance(said, Message):
         return copied(said)
-    parts = [said] if isinstance(said, str | Part) else said
+    parts: Any = [said] if isinstance(said, str | Part) else said
+    if not (isinstance(parts, Sequence) and all(isinstance(one, str | Part) for one in parts)):
+        raise TypeError(
+            f"A message is a text, a part, or several of them, and this is {said!r}: for a JSON"
+            " value write `a2a.helpers.new_data_part(…)`."
+        )
     return Message(parts=[Part(text=one) if isinstance(one, str) else one for one in parts])

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from a2a.helpers import new_data_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Message, Part, Role, TaskArtifactUpdateEvent, TaskState
@@ -591,6 +592,16 @@ def test_questions_are_answered_by_their_ids() -> None:
         run = bench.answer(bench.answer(bench.send("a table"), "any"), "yes")
         assert run.artifacts["final-answer"].text == "sure"
         assert ran == ["plan", "any any"]
+
+
+def test_a_value_that_is_no_message_is_refused() -> None:
+    """The sentence says how a JSON value is sent."""
+    with AgentBench(lambda: Host([])) as bench:
+        run = bench.send("a table")
+        said: Any = {"day": 3}
+        with pytest.raises(TypeError, match=r"this is 3: for a JSON value write .*new_data_part"):
+            bench.answer(run, said)
+        assert bench.answer(run, {"day": new_data_part(3)}).questions == {"hour": "Hour?"}
 
 
 def test_a_question_without_a_time_has_no_end() -> None:

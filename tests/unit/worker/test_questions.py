@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from a2a.helpers import new_data_part
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Part, SendMessageRequest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, StrictBool, StrictInt
 
 from a2a_serverless import steps
 from a2a_serverless.errors import TaskNotAcceptingMessagesError
@@ -189,14 +189,24 @@ class Table(BaseModel):
 async def test_an_answer_is_read_as_its_schema() -> None:
     """The client gets the JSON Schema; data, JSON as text and plain text are read."""
     got: list[Any] = []
+    quoted: list[Any] = []
 
     async def handle(ctx: TaskContext) -> None:
-        for schema in (Table, Table, int, Literal["red", "blue"], str):
+        quoted.clear()
+        colour: Any = Literal["red", "blue"]
+        schema: Any
+        for schema in (StrictInt, StrictBool, colour, int | None):
+            answer = await ctx.ask("Which?", schema=schema)
+            quoted.append(answer.data)
+        for schema in (Table, Table, int, colour, str):
             answer = await ctx.ask("Which?", schema=schema)
             got.append(answer.data)
         await ctx.complete()
 
     stand, _ = await run(handle)
+    for text in ("7", "true", '"red"', "null"):
+        await answered(stand, text)
+    assert quoted == [7, True, "red", None]
     ((_, about),) = await question(stand)
     assert about["schema"]["properties"]["people"]["type"] == "integer"
     await answered(stand, new_data_part({"people": 4}))
@@ -485,6 +495,7 @@ async def test_a_question_in_a_step_or_in_a_thread_is_refused(
         ({"timeout_s": 10**9}, "the task expires before the end of `timeout_s`"),
         ({"schema": {"type": "object"}}, "got a dict: write a BaseModel"),
         ({"schema": 3}, "a type that pydantic reads"),
+        ({"schema": Annotated[int, Field(le=10**400)]}, "int too large"),
     ],
 )
 async def test_a_wrong_question_is_refused(options: dict[str, Any], says: str) -> None:

@@ -1228,6 +1228,6 @@ def _struct(fields: dict[str, Any]) -> Struct:
     struct = Struct()
     try:
         sendable(struct.update, fields)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise refused_data(fields, error, "a JSON value as metadata") from error
     return struct

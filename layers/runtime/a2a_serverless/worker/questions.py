@@ -124,9 +124,12 @@ def _typed(kind: TypeAdapter[Any], text: str, data: list[Any]) -> Any:
     try:
         return kind.validate_python(text)
     except ValidationError:
-        if not text.lstrip().startswith(("{", "[")):
-            raise
-        return kind.validate_json(text)
+        try:
+            return kind.validate_json(text)
+        except ValidationError:
+            if text.lstrip().startswith(("{", "[")):
+                raise
+        raise  # a text that is no JSON does not fit as a text
 
 
 def _reason(error: ValidationError) -> str:
