@@ -15,6 +15,9 @@ CARD_PATHS = (AGENT_CARD_WELL_KNOWN_PATH, "/.well-known/agent.json", "/agentCard
 PUBLIC_PATHS = frozenset({*CARD_PATHS, HEALTH_PATH, JWKS_PATH})
 """Paths that ask for no credentials."""
 
+CALLBACKS_PATH = "/callbacks/"
+"""Begins the paths that end a wait of an agent's code; what follows admits its bearer."""
+
 SUBMIT_PATH = "/api/a2a/tasks"
 """A second path of the JSON-RPC endpoint, where clients of `tasks/submit` expect it."""
 JSONRPC_PATHS = frozenset({"", "/", SUBMIT_PATH})

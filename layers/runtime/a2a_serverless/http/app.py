@@ -22,7 +22,7 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.types import Message, Receive, Scope, Send
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http import CARD_PATHS, HEALTH_PATH, JWKS_PATH
+from a2a_serverless.http import CALLBACKS_PATH, CARD_PATHS, HEALTH_PATH, JWKS_PATH
 from a2a_serverless.http.auth import authenticator_of
 from a2a_serverless.http.bindings import Endpoint, protocol_routes, route_of
 from a2a_serverless.http.card import deployed_card
@@ -112,7 +112,7 @@ def create_app(
     _add_card_routes(app, partial(deployed, as_written))
     app.router.routes.extend(protocol_routes(handler, card, settings, Uploads(backends, settings)))
     app.openapi = cache(partial(_openapi, app))  # type: ignore[method-assign]  # as FastAPI documents
-    add_middleware(app, card, settings, authenticator, clock, backends.storage.table.blobs)
+    add_middleware(app, card, settings, authenticator, backends.storage)
     app.exception_handler(HTTPException)(_http_exception)
     return app
 
@@ -133,9 +133,11 @@ class _Application(FastAPI):
             return
         is_strict = scope.get(BASE_URL, "").startswith("https:")
         is_known = scope["method"] in _METHODS
+        is_callback = scope["path"].startswith(CALLBACKS_PATH)
         about = {
             "http.request.method": scope["method"] if is_known else "_OTHER",
-            "url.path": scope["path"],
+            # What follows in the path of a callback ends a wait: no trace shows it.
+            "url.path": CALLBACKS_PATH if is_callback else scope["path"],
             "url.scheme": scope.get("scheme"),
         }
         name = scope["method"] if is_known else "HTTP"

@@ -22,8 +22,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http import JSONRPC_PATHS, PUBLIC_PATHS, V0_3_PREFIX
+from a2a_serverless.http import CALLBACKS_PATH, JSONRPC_PATHS, PUBLIC_PATHS, V0_3_PREFIX
 from a2a_serverless.http.auth import Authenticator
+from a2a_serverless.http.callbacks import Callbacks
 from a2a_serverless.http.context import (
     EXTENSION_HEADERS,
     names_1_0,
@@ -37,7 +38,8 @@ from a2a_serverless.http.errors import (
 )
 from a2a_serverless.http.files import ServedFiles
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.blobs import PATH, Blobs, ServedBlobs
+from a2a_serverless.storage.blobs import PATH, ServedBlobs
+from a2a_serverless.storage.durable import DurableStorage
 
 _JSON: Final = "application/json"
 _PLAIN: Final = (_JSON, "application/*", "*/*")
@@ -52,20 +54,21 @@ def add_middleware(
     card: AgentCard,
     settings: Settings,
     authenticator: Authenticator | None,
-    clock: Clock,
-    blobs: Blobs | None = None,
+    storage: DurableStorage,
 ) -> None:
     """Put the middleware around an application: the last one that is added comes first.
 
-    Without an authenticator every request is let through, without a principal. A store of `blobs`
-    that has no links of its own is served here.
+    Without an authenticator every request is let through, without a principal. Callbacks are taken
+    for `storage` here, and a store of blobs that has no links of its own is served.
     """
+    blobs = storage.table.blobs
     app.add_middleware(
         _Admission,
         card=card,
         settings=settings,
         authenticator=authenticator,
-        clock=clock,
+        clock=storage.clock,
+        callbacks=Callbacks(storage),
         served=ServedFiles(blobs) if isinstance(blobs, ServedBlobs) else None,
     )
     if settings.cors_origins:
@@ -76,7 +79,8 @@ def add_middleware(
 class _Admission:
     """Checks the headers of a request, its caller, the caller's rate, and the body's length.
 
-    What is asked below the path of `served` goes there, which admits it by the link's signature.
+    What is asked below the paths of `served` and `callbacks` goes there: the link, or the token in
+    its path, admits its bearer.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class _Admission:
         settings: Settings,
         authenticator: Authenticator | None,
         clock: Clock,
+        callbacks: ASGIApp,
         served: ASGIApp | None,
     ) -> None:
         self._app = app
@@ -95,6 +100,7 @@ class _Admission:
         self._longest_body = settings.max_body_bytes
         self._authenticator = authenticator
         self._rate = _Rate(settings.requests_per_s, clock) if settings.requests_per_s else None
+        self._callbacks = callbacks
         self._served = served
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,6 +119,12 @@ class _Admission:
             if self._served is not None and scope["path"].startswith(PATH):
                 answer.is_file = True
                 await self._served(scope, receive, answer.send)
+                return
+            if scope["path"].startswith(CALLBACKS_PATH):
+                answer.is_file = True
+                if self._rate is not None:  # strangers have a rate of their own
+                    self._rate.take(CALLBACKS_PATH)
+                await self._callbacks(scope, receive, answer.send)
                 return
             scope = await self._admitted(scope, answer)
             # The body comes last. Its length is only what the client says, and may be missing or no

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import secrets
+
 from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError, TurnFinishedError
 from a2a_serverless.storage.changes import pause_after
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import REBASES
+from a2a_serverless.storage.table import NEW, Key, Put, Table
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.waits import Signal, SignalDecision, on_signal
+
+
+async def wait_secret(table: Table) -> bytes:
+    """Return the secret with which the addresses of waits are made; the first caller makes it.
+
+    Raises:
+        UnavailableError: no answer within the retry budget.
+    """
+    key = Key("WAITS", "SECRET")
+    item = await table.get(key)
+    if item is None:
+        made = {**key._asdict(), "secret": secrets.token_bytes(32)}
+        item = made if await table.did(Put(item=made, when=[NEW])) else await table.get(key)
+    return bytes(item["secret"]) if item else b""
 
 
 async def signal(

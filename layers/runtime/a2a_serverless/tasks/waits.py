@@ -6,7 +6,9 @@ lasts. What ends it is that time, or a signal: a record of the same id that came
 
 from __future__ import annotations
 
+import hmac
 import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -18,6 +20,7 @@ SLEEP: Final = "ctx.sleep"
 """The name of the records of sleeps."""
 MAX_SIGNAL_BYTES: Final = 256 * 1024
 """The longest body of a signal."""
+_MAC_BYTES: Final = 16
 
 
 class Until(NamedTuple):
@@ -64,6 +67,36 @@ class Signal(NamedTuple):
         end = 4 + int.from_bytes(entry.value[:4], "big")
         media_type, by = json.loads(entry.value[4:end])[:2]
         return cls(entry.value[end:], media_type, by)
+
+
+class Waited(NamedTuple):
+    """The wait that an address names: of a step, of the code of one incarnation of a task."""
+
+    scope: str
+    task_id: str
+    incarnation: str
+    turn: int
+    """That with whose message the code began."""
+    step_id: StepId
+
+    def token(self, secret: bytes) -> str:
+        """Return the text by which whoever has it may end the wait, once."""
+        named = json.dumps([*self[:4], *self.step_id], separators=(",", ":")).encode()
+        mac = hmac.digest(secret, named, "sha256")[:_MAC_BYTES]
+        return urlsafe_b64encode(mac + named).rstrip(b"=").decode()
+
+    @classmethod
+    def of(cls, token: str, secret: bytes) -> Waited | None:
+        """Return the wait that a token names; None: it was not made with this secret."""
+        try:
+            raw = urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        except ValueError:
+            return None
+        mac, named = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, hmac.digest(secret, named, "sha256")[:_MAC_BYTES]):
+            return None
+        scope, task_id, incarnation, turn, *step = json.loads(named)
+        return cls(scope, task_id, incarnation, turn, StepId(*step))
 
 
 @dataclass(slots=True)

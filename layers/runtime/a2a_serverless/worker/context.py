@@ -41,7 +41,7 @@ from a2a_serverless.tasks.identity import without_half
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.questions import ASK, ID_FIELD, id_on_parts
 from a2a_serverless.tasks.usage import Usage
-from a2a_serverless.tasks.waits import SLEEP
+from a2a_serverless.tasks.waits import SLEEP, Signal
 from a2a_serverless.worker.calls import (
     DAY_S,
     DEPTH,
@@ -82,8 +82,8 @@ from a2a_serverless.worker.steps import (
     seconds_of,
     seconds_until,
 )
-from a2a_serverless.worker.turn import ActiveTurn
-from a2a_serverless.worker.waits import POLL, Looks, refuse_in_step, seconds_in
+from a2a_serverless.worker.turn import ActiveTurn, timed_out
+from a2a_serverless.worker.waits import CALLBACK, POLL, Looks, Posted, refuse_in_step, seconds_in
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -780,6 +780,29 @@ class TaskContext(UserTurn):
         work, looks = partial(self._stepped, look, *args), Looks(base_s=every_s, cap_s=cap_s)
         return await self._turn.poll(step_id, work, Codec.of(type), looks, timeout_s)
 
+    async def callback(self, name: str, *, key: str = "") -> Callback:
+        """Return an address of this service; the first POST to it ends the wait for it.
+
+        Send the address where something is to be confirmed. It cannot be guessed, and is the same
+        however often the code runs. A GET shows a page with a button that posts, as mail scanners
+        follow links. Name and `key` are as those of a step.
+
+        >>> callback = await ctx.callback("paid")
+        >>> await ctx.send_status(f"Confirm at {callback.url}")
+        >>> posted = await callback.wait(timeout_s=3600)
+
+        Raises:
+            WrongCallError: it is called in a step or a thread, or the service's address is not
+                known.
+        """
+        refuse_in_step("ctx.callback")
+        if not self._turn.is_home:
+            raise WrongCallError(
+                "ctx.callback is called in a thread: await it in the agent itself."
+            )
+        step_id = self._turn.journal.id_of(f"{CALLBACK}{name}", key)
+        return Callback(self._turn, step_id, await self._turn.callback_url(step_id))
+
     def _refuse_ask(self, timeout_s: float | None, question_id: str) -> None:
         """Raise WrongCallError if a question cannot be asked here, or so."""
         if current_step() is not None:
@@ -1131,6 +1154,41 @@ class TaskContext(UserTurn):
                 last_chunk=last_chunk,
             )
         )
+
+
+class Callback:
+    """An address whose first POST ends a wait of the agent's code.
+
+    >>> callback = await ctx.callback("paid")
+    >>> posted = await callback.wait(timeout_s=3600)
+    """
+
+    def __init__(self, turn: ActiveTurn, step_id: StepId, url: str) -> None:
+        self._turn = turn
+        self._step_id = step_id
+        self.url = url
+        """It ends the wait for anyone who has it, once."""
+
+    async def wait(self, *, timeout_s: float = DAY_S, schema: Any = None) -> Posted:
+        """Return what was posted; no process waits meanwhile, and the call raises TurnParked.
+
+        `schema`: the type of `data`, as of `ctx.ask`.
+
+        >>> posted = await callback.wait(timeout_s=3600)
+
+        Raises:
+            TurnParked: the turn goes on with the POST.
+            WaitTimeoutError: nothing was posted within `timeout_s`. If the agent does not catch it,
+                the task fails with a sentence.
+            WrongAnswerError: what was posted does not fit `schema`.
+            WrongCallError: it is called in a step, or the task expires before.
+        """
+        refuse_in_step("callback.wait")
+        seconds_in("callback.wait", timeout_s=timeout_s)
+        found = await self._turn.signal(self._step_id, timeout_s)
+        if found is None:
+            raise timed_out(self._step_id)
+        return Posted.of(Signal.of(found), schema)
 
 
 def active_turn(ctx: TaskContext) -> ActiveTurn:

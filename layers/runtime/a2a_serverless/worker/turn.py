@@ -45,6 +45,7 @@ from a2a_serverless.observability.spans import Span
 from a2a_serverless.storage.blobs import InlineLimits
 from a2a_serverless.storage.contexts import State, fits_item, value_in
 from a2a_serverless.storage.layout import CONTEXT
+from a2a_serverless.storage.signals import wait_secret
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import ReturnDecision, on_return
 from a2a_serverless.tasks.entries import (
@@ -63,7 +64,7 @@ from a2a_serverless.tasks.fold import Event, Record
 from a2a_serverless.tasks.head import ASKED, ASLEEP, HANDOVER, AttemptEnd, is_terminal
 from a2a_serverless.tasks.questions import Asked, Questions
 from a2a_serverless.tasks.rules import Commit, ContextWrite
-from a2a_serverless.tasks.waits import Until
+from a2a_serverless.tasks.waits import Until, Waited
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     FinalError,
@@ -847,7 +848,7 @@ class ActiveTurn(EventQueue):
         """
         found = self.journal.found(step_id)
         if found is not None and found.form == TIMEOUT:
-            raise _timed_out(step_id)
+            raise timed_out(step_id)
         deadline = Until.of(found).deadline or self._deadline("ctx.poll", timeout_s)
         try:
             looked = partial(self._looked, step_id, look, deadline)
@@ -875,7 +876,7 @@ class ActiveTurn(EventQueue):
                 " found behind the poll."
             )
         if result is None and self._clock.now_ms() >= deadline:
-            raise _timed_out(step_id)
+            raise timed_out(step_id)
         if result is None:
             raise not_yet
         return result
@@ -907,6 +908,22 @@ class ActiveTurn(EventQueue):
                 await self._wait(self._time_out(step_id))
             if self.state is not TurnState.OPEN:
                 raise RuntimeError("The turn has ended already: wait before its end.")
+
+    async def callback_url(self, step_id: StepId) -> str:
+        """Return the address that ends a wait.
+
+        Raises:
+            WrongCallError: the address of the service is not known.
+        """
+        base_url, head = self._inline.base_url.rstrip("/"), self.lease.head
+        if not base_url:
+            raise WrongCallError(
+                "ctx.callback needs the address of the service: set A2A_PUBLIC_URL."
+            )
+        *_, turn = self.key
+        waited = Waited(head.scope, head.task_id, head.incarnation, turn, step_id)
+        secret = await wait_secret(self.lease.storage.table)
+        return f"{base_url}/callbacks/{waited.token(secret)}"
 
     async def _hear(self) -> None:
         """Read the signals that have come since the log was read, if HEAD has any."""
@@ -1297,7 +1314,8 @@ class ActiveTurn(EventQueue):
         return await self.lease.storage.contexts.write_of(value, stored)
 
 
-def _timed_out(step_id: StepId) -> WaitTimeoutError:
+def timed_out(step_id: StepId) -> WaitTimeoutError:
+    """Return the error of a wait that nothing has ended in time."""
     name = step_id.name.partition(" ")[2] or step_id.name
     late = f"{name!r}, for which the agent has waited, has not come in time."
     return WaitTimeoutError(late, client_text=f"{late} Send the message again in a new task.")

@@ -5,14 +5,70 @@ A wait is a step whose result is not there yet. One of a minute or more holds no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
+from pydantic import ValidationError
+
+from a2a_serverless.tasks.waits import Signal
 from a2a_serverless.worker.failures import WrongCallError, is_seconds
+from a2a_serverless.worker.questions import WrongAnswerError, type_of
 from a2a_serverless.worker.steps import Retry, current_step, outside
 
 POLL: Final = "ctx.poll "
 """Begins the names of the records of polls."""
+
+
+CALLBACK: Final = "ctx.callback "
+"""Begins the names of the records of callbacks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """What was posted to the address of a callback.
+
+    >>> callback = await ctx.callback("paid")
+    >>> posted = await callback.wait()
+    >>> await ctx.complete(f"Paid: {posted.text}")
+    """
+
+    data: Any
+    """What is of `schema`; without one the value of JSON, or the fields of a form as a dict of
+    texts. None: it is neither."""
+    text: str
+    """The body as text."""
+    body: bytes = field(repr=False)
+    media_type: str
+    by: str
+    """The operator who has sent it; empty: who knows the address."""
+
+    @classmethod
+    def of(cls, signal: Signal, schema: Any) -> Posted:
+        """Return what a signal brings.
+
+        Raises:
+            WrongAnswerError: it does not fit `schema`.
+        """
+        text, kind = signal.body.decode(errors="replace"), signal.media_type.partition(";")[0]
+        data: Any = None
+        with suppress(ValueError):
+            if kind.strip().lower() == "application/x-www-form-urlencoded":
+                data = dict(parse_qsl(text, keep_blank_values=True))
+            else:
+                data = json.loads(text)
+        if schema is not None:
+            adapter, _ = type_of(schema)
+            try:
+                data = adapter.validate_python(data)
+            except ValidationError as error:
+                reason = error.errors(include_url=False)[0]["msg"]
+                raise WrongAnswerError(f"What was posted does not fit: {reason}.") from error
+        return cls(
+            data=data, text=text, body=signal.body, media_type=signal.media_type, by=signal.by
+        )
 
 
 class NotYetError(Exception):

@@ -1,0 +1,89 @@
+"""Callbacks: the addresses that end a wait of an agent's code."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from a2a_serverless.http import CALLBACKS_PATH
+from a2a_serverless.http.errors import http_error
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.signals import signal, wait_secret
+from a2a_serverless.tasks.identity import Scope as Owner
+from a2a_serverless.tasks.waits import MAX_SIGNAL_BYTES, Signal, SignalDecision, Waited
+
+_UNKNOWN: Final = "Nothing waits at this address: use it as the agent has sent it."
+_VERBS: Final = "A callback takes POST; GET shows a page with a button that posts."
+_TOO_LONG: Final = f"The body is longer than {MAX_SIGNAL_BYTES} bytes."
+_DONE: Final = "This was answered already, and the first answer counts."
+_OVER: Final = "This is not waited for any more: its time is over, or its task has ended."
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Robots-Tag": "noindex",
+}
+_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8">
+<meta name="viewport" content="width=device-width"><title>Confirm</title>
+<style>body{font:1rem system-ui;margin:20vh auto;max-width:20rem;text-align:center}</style>
+<form method="post"><p>An agent waits for this confirmation.</p><button>Confirm</button></form>"""
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
+
+
+class Callbacks:
+    """Answers whatever is asked below `CALLBACKS_PATH`; the token in the path admits its bearer.
+
+    It stands before everything that asks for credentials, and no route is below its path.
+    """
+
+    def __init__(self, storage: DurableStorage) -> None:
+        self._storage = storage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await self._answer(Request(scope, receive))
+        answer.headers.update(_HEADERS)
+        await answer(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        if request.method not in {"GET", "HEAD", "POST"}:
+            return http_error(HTTPStatus.METHOD_NOT_ALLOWED, "UNIMPLEMENTED", _VERBS)
+        token = request.scope["path"].removeprefix(CALLBACKS_PATH)
+        waited = Waited.of(token, await wait_secret(self._storage.table))
+        if waited is None:
+            return http_error(HTTPStatus.NOT_FOUND, "NOT_FOUND", _UNKNOWN)
+        if request.method != "POST":
+            return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY})
+        body = await _body_of(request)
+        if body is None:
+            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            return http_error(status, "INVALID_ARGUMENT", _TOO_LONG)
+        taken = await signal(
+            self._storage.for_scope(Owner(waited.scope)),
+            waited.task_id,
+            waited.incarnation,
+            turn=waited.turn,
+            step_id=waited.step_id,
+            given=Signal(body, request.headers.get("content-type", "")[:200]),
+        )
+        if taken is SignalDecision.DONE:
+            return http_error(HTTPStatus.CONFLICT, "ABORTED", _DONE)
+        if taken is SignalDecision.OVER:
+            return http_error(HTTPStatus.GONE, "FAILED_PRECONDITION", _OVER)
+        return JSONResponse({"status": "taken"})
+
+
+async def _body_of(request: Request) -> bytes | None:
+    """Return the body; None: it is longer than it may be, or has not come to its end."""
+    body = b""
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_SIGNAL_BYTES:
+                return None
+    except ClientDisconnect:
+        return None
+    return body

@@ -1,0 +1,199 @@
+"""Callbacks: one POST to an address ends a wait of an agent's code."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from a2a.types import AgentCard
+from pydantic import BaseModel
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.worker import Posted, TaskContext, WaitTimeoutError, WrongAnswerError
+from a2a_serverless.worker.failures import WrongCallError
+from tests.support.workers import S
+from tests.unit.worker.test_steps import Handle, Stand
+
+URL = "https://agent.example"
+
+
+class Payment(BaseModel):
+    amount: int
+
+
+class Desk:
+    """An agent that waits for a payment, its worker, and the service that takes the POST."""
+
+    def __init__(self, card: AgentCard, handle: Handle | None = None, **settings: Any) -> None:
+        self.urls: list[str] = []
+        self.posted: list[Posted] = []
+        self.steps = 0
+        self.stand = Stand(handle or self._handle, public_url=URL, auth="none", **settings)
+        app = create_app(self.stand.bench.settings, self.stand.bench.backends, card)
+        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=URL)
+
+    async def _handle(self, ctx: TaskContext) -> None:
+        await ctx.step("plan", self._plan)
+        callback = await ctx.callback("paid")
+        self.urls.append(callback.url)
+        self.posted.append(await callback.wait(timeout_s=600))
+        await ctx.complete(self.posted[-1].text)
+
+    def _plan(self) -> None:
+        self.steps += 1
+
+    async def begin(self) -> str:
+        await self.stand.send()
+        await self.stand.work()
+        return self.urls[0]
+
+    async def post(self, url: str = "", **content: Any) -> int:
+        answer = await self.client.post(url or self.urls[0], **content)
+        return answer.status_code
+
+
+async def test_one_post_ends_the_wait(card: AgentCard) -> None:
+    """The code goes on behind its steps, by the same address; a second POST is refused."""
+    desk = Desk(card)
+    url = await desk.begin()
+    assert (url.startswith(f"{URL}/callbacks/"), len(urlsplit(url).path) < 400) == (True, True)
+    assert await desk.post(json={"amount": 7}) == 200
+    assert await desk.post(json={"amount": 8}) == 409
+    head = await desk.stand.work()
+    assert (head.state, desk.steps, len(set(desk.urls))) == (S.TASK_STATE_COMPLETED, 1, 1)
+    assert [(each.data, each.media_type) for each in desk.posted] == [
+        ({"amount": 7}, "application/json")
+    ]
+    assert await desk.post() == 410
+
+
+@pytest.mark.parametrize(
+    ("content", "data", "text"),
+    [
+        ({"data": {"a": "1", "b": ""}}, {"a": "1", "b": ""}, "a=1&b="),
+        ({"content": b"\xff\x00"}, None, "\ufffd\x00"),
+        ({"content": b"x" * 200_000}, None, "x" * 200_000),
+        ({}, None, ""),
+    ],
+    ids=["form", "bytes", "long", "empty"],
+)
+async def test_the_code_gets_what_was_posted(
+    card: AgentCard, content: dict[str, Any], data: object, text: str
+) -> None:
+    """A form as a dict, anything as text and bytes."""
+    desk = Desk(card)
+    await desk.begin()
+    assert await desk.post(**content) == 200
+    await desk.stand.work()
+    (posted,) = desk.posted
+    assert (posted.data, posted.text) == (data, text)
+
+
+async def test_a_get_confirms_nothing(card: AgentCard) -> None:
+    """Scanners of mails follow links: a GET shows a page whose button posts."""
+    desk = Desk(card)
+    url = await desk.begin()
+    page = await desk.client.get(url)
+    assert (page.status_code, '<form method="post">' in page.text) == (200, True)
+    assert page.headers["cache-control"] == "no-store"
+    assert (await desk.stand.head()).turn.signaled == 0
+    assert (await desk.client.put(url)).status_code == 405
+
+
+async def test_an_address_is_of_one_wait(card: AgentCard) -> None:
+    """A token that was changed, or made with another secret, names nothing."""
+    desk, other = Desk(card), Desk(card)
+    url = await desk.begin()
+    assert await desk.post(url[:-2] + "AA") == 404
+    assert await desk.post(f"{URL}/callbacks/") == 404
+    assert await other.post(url) == 404
+    assert await desk.post(content=b"x" * 262_145) == 413
+    assert (await desk.stand.head()).turn.signaled == 0
+
+
+async def test_a_post_behind_the_end_of_the_time_is_gone(card: AgentCard) -> None:
+    """The code was told that nothing has come."""
+    told: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        callback = await ctx.callback("paid")
+        desk.urls.append(callback.url)
+        with pytest.raises(WaitTimeoutError, match="'paid'"):
+            await callback.wait(timeout_s=60)
+        told.append(str(await desk.post()))
+        await ctx.complete()
+
+    desk = Desk(card, handle)
+    await desk.begin()
+    await desk.stand.pass_time(61)
+    head = await desk.stand.work()
+    assert (head.state, told) == (S.TASK_STATE_COMPLETED, ["410"])
+
+
+async def test_a_schema_gives_the_data_its_type(card: AgentCard) -> None:
+    """What does not fit is an error with the reason, each time that the code runs."""
+
+    async def handle(ctx: TaskContext) -> None:
+        callback = await ctx.callback("paid")
+        desk.urls.append(callback.url)
+        try:
+            posted = await callback.wait(schema=Payment)
+        except WrongAnswerError as error:
+            await ctx.complete(str(error))
+        else:
+            await ctx.complete(f"{posted.data!r}")
+
+    texts = []
+    for amount in (7, "much"):
+        desk = Desk(card, handle)
+        await desk.begin()
+        await desk.post(json={"amount": amount})
+        await desk.stand.work()
+        task = await desk.stand.bench.task(desk.stand.task)
+        texts.append(task.artifacts[0].parts[0].text)
+    assert texts[0] == "Payment(amount=7)"
+    assert texts[1].startswith("What was posted does not fit: Input should be a valid integer")
+
+
+async def test_strangers_have_a_rate_of_their_own(card: AgentCard) -> None:
+    """Beyond it they are told when to come again."""
+    desk = Desk(card, requests_per_s=1)
+    await desk.begin()
+    statuses = [await desk.post(f"{URL}/callbacks/x") for _ in range(3)]
+    assert statuses == [404, 404, 429]
+
+
+async def test_a_callback_needs_an_address_and_the_agents_own_code(card: AgentCard) -> None:
+    """The sentences say the right call."""
+
+    async def inner(ctx: TaskContext) -> None:
+        await ctx.callback("paid")
+
+    async def handle(ctx: TaskContext) -> None:
+        with pytest.raises(WrongCallError, match=r"ctx\.callback is called within a step"):
+            await ctx.step("outer", inner, ctx)
+        with pytest.raises(WrongCallError, match="A2A_PUBLIC_URL"):
+            await ctx.callback("paid")
+        await ctx.complete()
+
+    desk = Desk(card, handle)
+    desk.stand = Stand(handle)
+    await desk.stand.send()
+    head = await desk.stand.work()
+    assert head.state == S.TASK_STATE_COMPLETED
+
+
+async def test_no_trace_shows_the_token(
+    card: AgentCard, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does a line of the log."""
+    caplog.set_level("DEBUG")
+    desk = Desk(card)
+    url = await desk.begin()
+    await desk.post()
+    await desk.post()
+    token = urlsplit(url).path.rpartition("/")[2]
+    own = [record.getMessage() for record in caplog.records if not record.name.startswith("http")]
+    assert token not in "".join([*own, *capsys.readouterr()])
