@@ -9,7 +9,7 @@ SEARCHES: Final = {
     "approve": "waiting",
     "webhook": "push",
     "cron": "calling",
-    "call another agent": "calling",
+    "call another agent": "calling-agents",
     "retry": "agents",
     "cost": "cost",
     "GDPR": "deletion",
