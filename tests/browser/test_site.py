@@ -33,7 +33,7 @@ TERMS = {
     "guarantees": "docs/understand/guarantees.md",
     "request_input": "docs/reference/task-context.md",
     "A2A_RETRY_MINUTES": "docs/reference/settings-list.md",
-    "A2A_OIDC_TENANT_CLAIM": "docs/reference/parameters.md",
+    "OidcAudience": "docs/reference/parameters.md",
     "FailedTasksAlarm": "docs/reference/alarm-list.md",
     "TimeToEnd": "docs/reference/metrics.md",
     "dead_letter_failed": "docs/reference/log-actions.md",
