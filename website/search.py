@@ -27,12 +27,13 @@ def add_words(site: Path = FOLDER / "site") -> None:
 
 
 def _entry(word: str, place: Place) -> dict[str, Any]:
-    title = f"{word[0].upper()}{word[1:]}: {place.title}"
+    # The search ranks by how close the matches within a field are: other words would spread them.
+    name = f"{word[0].upper()}{word[1:]}"
     return {
         "location": place.staged.removesuffix(".md") + ".html",
         "level": 1,
-        "title": escape(title),
-        "text": f"<p>{escape(title)}</p>",
-        "path": [title, *place.part.split(" / ")],
+        "title": escape(name),
+        "text": f"<p>{escape(name)}: {escape(place.title)}</p>",
+        "path": [name, place.title],
         "tags": [],
     }
