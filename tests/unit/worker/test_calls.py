@@ -121,6 +121,29 @@ def test_a_message_whose_answer_was_lost_is_found(peer: Peer, number: int) -> No
     assert [text for _, text in peer.clerk.said] == ["ask", "soft"]
 
 
+@pytest.mark.parametrize("said", [b'"ask"', b'"soft"'], ids=["message", "answer"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_caller_that_is_killed_while_it_sends_opens_one_task(
+    peer: Peer, said: bytes, moment: str
+) -> None:
+    """It dies before the other agent has the message, or before it has the other's answer."""
+    killed: list[bool] = []
+
+    def fails(request: httpx.Request, now: str) -> httpx.Response | None:
+        if not killed and now == moment and said in request.content:
+            killed.append(True)
+            process = tested._process
+            process._loop.call_soon_threadsafe(process._kill)
+            return httpx.Response(503)
+        return None
+
+    peer.fails = fails
+    with bench(peer, orders) as tested:
+        run = tested.send("ask")
+        assert (run.artifacts["final-answer"].text, run.attempts) == ("did soft", 2)
+    assert [text for _, text in peer.clerk.said] == ["ask", "soft"]
+
+
 def test_a_long_call_holds_no_process(peer: Peer) -> None:
     """After ten seconds the turn leaves its process; it goes on when the other task has ended."""
 
