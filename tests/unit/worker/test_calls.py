@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
+from a2a.server.agent_execution import AgentExecutor
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_jsonrpc_routes
 from a2a.types import AgentCard
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.stores import DynamoDBTaskEventStream, DynamoDBTaskStore
+from a2a_serverless.stores.layout import memory_table
 from a2a_serverless.worker import Remote, TaskContext, WaitTimeoutError, Worker
 from a2a_serverless.worker.calls import DEPTH
 from a2a_serverless.worker.failures import WrongCallError
@@ -19,12 +27,25 @@ from a2a_serverless_tools.testing import AgentBench, Run, file_part, step
 from tests.conformance.sides import CARD, durable, stock
 from tests.support.peers import Clerk, Fails, Peer
 
-SIDES = {"stock": stock, "ours": durable}
+
+@asynccontextmanager
+async def stored(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
+    """The SDK's own handler with a versioned store, as several of its processes share one."""
+    table = memory_table()
+    tasks, stream = DynamoDBTaskStore(table), DynamoDBTaskEventStream(table)
+    handler = DefaultRequestHandler(executor, tasks, CARD, event_stream=stream)
+    try:
+        yield Starlette(routes=create_jsonrpc_routes(handler, "/"))
+    finally:
+        await handler.aclose()
+
+
+SIDES = {"stock": stock, "stored": stored, "ours": durable}
 
 
 @pytest.fixture(params=SIDES)
 def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
-    """A clerk behind the SDK's server, and behind ours."""
+    """A clerk behind the SDK's server, behind that with a store, and behind ours."""
     with Peer(SIDES[request.param], CARD) as peer:
         yield peer
 
@@ -297,6 +318,20 @@ def test_a_card_that_lies_ends_with_a_sentence(claimed: AgentCard, why: str) -> 
         state, text, _ = outcome(tested.send("write"))
         assert state == "failed"
         assert why in text
+
+
+def test_an_agent_of_0_3_is_called(peer_0_3: Peer) -> None:
+    """The SDK's client speaks the version that the card names; a question is answered, too."""
+    with bench(peer_0_3, orders) as tested:
+        assert tested.send("ask").artifacts["final-answer"].text == "did soft"
+    assert len(peer_0_3.clerk.tasks) == 1
+
+
+@pytest.fixture
+def peer_0_3() -> Iterator[Peer]:
+    """A clerk behind our server, whose card names 0.3 alone."""
+    with Peer(durable, card(version="0.3")) as peer:
+        yield peer
 
 
 def test_credentials_go_to_the_agents_own_host_alone(caplog: pytest.LogCaptureFixture) -> None:
