@@ -67,7 +67,7 @@ def test_what_does_not_exist_is_named_with_its_line(text: str, what: str) -> Non
     "text",
     [
         "`A2A_RETRY_MINUTES`, `A2A_*`",
-        "`WorkerConcurrency=4` and `FailedTasksAlarm`, `TasksEnded`, `ReservedConcurrentExecutions`",
+        "`WorkerConcurrency=4` and `FailedTasksAlarm`, `ReservedConcurrentExecutions`",
         "`a2a-serverless tasks --state failed --since 1h | head`, `a2a-serverless tasks cancel ID`",
         '`aws s3 ls "$(output Blobs)"`, `https://example.com/http/some.py`, `ctx.emit_file`',
         '`filter action in ["gave_up", "turn_ended"]`, `action = dead_letter_…`',
