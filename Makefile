@@ -86,6 +86,7 @@ patterns: $(VENV)/.stamp $(PATTERNS) ## the agents of docs/build/patterns.md, ea
 .PHONY: clients
 clients: $(VENV)/.stamp $(CLIENTS) ## every client does all that it can: docs/understand/clients.md; their requests for the suite
 	$(BIN)/python -m tests.foreign.matrix
+	$(BIN)/python -m tests.foreign.answers
 
 .PHONY: busy
 busy: $(VENV)/.stamp ## the suite in two orders at random, beside four processes that keep the cores busy
