@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -15,18 +16,22 @@ from a2a.helpers import get_text_parts
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import Message, Part, Role, SendMessageConfiguration, SendMessageRequest
 
+from a2a_serverless.queues.fifo import send_copy
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.signals import signal
 from a2a_serverless.storage.tail import Tail
-from a2a_serverless.tasks.entries import Caller, copied
+from a2a_serverless.tasks.entries import UNTIL, Caller, copied
 from a2a_serverless.tasks.fold import LAST, Cursor, incarnation_tag
 from a2a_serverless.tasks.head import ASLEEP, Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_id
 from a2a_serverless.tasks.questions import ID_FIELD
 from a2a_serverless.tasks.turns import turns_of
+from a2a_serverless.tasks.waits import Signal, kept_of
 from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import executor_of, load_agent, what_is
 from a2a_serverless.worker.context import Worker
 from a2a_serverless.worker.sweeper import Sweeper
+from a2a_serverless.worker.waits import CALLBACK
 from a2a_serverless_tools.operate.wording import iso
 from a2a_serverless_tools.testing.agents import Called, StandIn
 from a2a_serverless_tools.testing.clock import PacedClock
@@ -37,6 +42,8 @@ from a2a_serverless_tools.testing.run import Run, Said, When
 AgentSource = str | Worker | AgentExecutor | Callable[[], Worker | AgentExecutor]
 """`FILE.py:NAME`, a class, a function that makes an agent, or an agent."""
 
+ADDRESS: Final = "https://agent.example"
+"""The address of the agent, unless its settings have another one."""
 TIMEOUT_S: Final = 30.0
 MOST_NAME: Final = 60
 """The most characters of a message that an error shows."""
@@ -77,7 +84,7 @@ class AgentBench:
         self._folder = folder
         self._timeout_s = timeout_s
         self._given = settings
-        self._settings = Settings.model_validate(settings)
+        self._settings = Settings.model_validate({"public_url": ADDRESS, **settings})
         self.clock = PacedClock()
         """The clock of storage, queue and worker."""
         self.agents = {name: StandIn(name, each, self.clock) for name, each in agents.items()}
@@ -94,6 +101,8 @@ class AgentBench:
         self._backends = replace(backends, operations=self._queue)
         self._processes = [self._new_process()]
         self._running: tuple[Head, Points] | None = None
+        self._signals: dict[tuple[str, str], Signal] = {}
+        """What is posted to callbacks, by the names and keys of their records."""
         self._play = Play()
 
     def send(  # noqa: PLR0913 - the fields of a message
@@ -178,6 +187,32 @@ class AgentBench:
         head, points = self._now(run.head), self._points("no answer", kill_after=kill_after)
         self._work(head, points, self._made(), cancels_first=False)
         return self._process.run(self._seen(head, points, Caller(run.user, run.tenant)))
+
+    def signal(self, name: str, value: Any, *, key: str = "") -> None:
+        """Post a JSON value to the callback of a name, once the next turn waits for it.
+
+        >>> bench.signal("paid", {"amount": 7})
+        >>> run = bench.send("An invoice")
+        """
+        self._signals[f"{CALLBACK}{name}", key] = Signal(
+            json.dumps(value).encode(), "application/json"
+        )
+
+    async def _is_signaled(self, head: Head) -> bool:
+        """Post what a turn that sleeps waits for; return False if that is nothing."""
+        storage = self._process.engine.storage_of(head)
+        log = _found(await storage.read(head.task_id))
+        for step_id, entry in kept_of(log).records.items():
+            given = self._signals.get((step_id.name, step_id.key))
+            if entry.form == UNTIL and given is not None:
+                del self._signals[step_id.name, step_id.key]
+                turn = head.turn.begun or head.turn.number
+                await signal(
+                    storage, head.task_id, head.incarnation, turn=turn, step_id=step_id, given=given
+                )
+                await send_copy(self._queue, _found(await storage.head(head.task_id)))
+                return True
+        return False
 
     def cancel(self, run: Run) -> Run:
         """Cancel a task that waits for a message; return it as it is then.
@@ -330,6 +365,8 @@ class AgentBench:
                 if points.is_late or now.turn.parked != ASLEEP or now.due_at is None:
                     return
                 points.check_time(f"sleeps until {iso(now.due_at)}")
+                if bool(self._signals) and self._process.run(self._is_signaled(now)):
+                    continue
                 self._process.run(self._wake(now.due_at))
         finally:
             self._running = None
