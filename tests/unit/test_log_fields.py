@@ -285,7 +285,7 @@ ABOUT_NO_TASK = {
     *("presence_failed", "pull_failed", "pump_failed", "push_undecodable", "receive_failed"),
     *("refresh_failed", "refused", "set_aside_failed", "shares_failed"),
     *("signing_key_refused", "spans_dropped", "state_left", "store_failed"),
-    "stream_read",
+    *("event_sources_unknown", "stream_read"),
     *("sweep_failed", "thread_ended", "undecodable", "unreadable_key", "wake_failed"),
     "watch_failed",
     *("[a-z_]+_not_counted", "[a-z_]+_not_given_back"),
