@@ -39,6 +39,7 @@ from a2a_serverless.storage.dynamodb import typed
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import HEAD, HOUR_MS, event_sort, task_partition
 from a2a_serverless.storage.listing import _FIRST_COMMITS, ListTasksQuery, list_tasks
+from a2a_serverless.storage.signals import signal
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
@@ -51,6 +52,7 @@ from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.identity import first_task_id, new_id, new_token
 from a2a_serverless.tasks.pace import PART_BYTES, commit_units
 from a2a_serverless.tasks.rules import Commit, releasing
+from a2a_serverless.tasks.waits import Signal, SignalDecision, Until
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import Remote, current_context
 from a2a_serverless.worker.adapter import Presence
@@ -288,6 +290,26 @@ async def test_a_turn_in_line_costs_its_leaving_and_its_waking(bench: Bench) -> 
             await bench.storage.commit(head, ends)
         costs.append(cost(usage))
     assert costs == [(1, 10, 0), (1, 9, 0), (1, 5, 0), (1, 6, 0), (1, 12, 0), (1, 10, 0)]
+
+
+async def test_a_signal_costs_one_commit(bench: Bench) -> None:
+    """4 write units of the table and 3 of the indexes, which the wake moves; it reads the log."""
+    head = (await bench.storage.open_task("context", request())).head
+    head = await bench.storage.commit(head, Commit(token="one", claims=True))
+    step_id, until = StepId("paid", "", 1), bench.storage.clock.now_ms() + 3_600_000
+    end = AttemptEnd(token="one", reason="asleep", at=0, until=until)
+    waits = Commit(token="one", entries=(Until(until).record(step_id),), parks=end)
+    head = await bench.storage.commit(head, waits)
+    with bench.meter.measure() as usage:
+        taken = await signal(
+            bench.storage,
+            head.task_id,
+            head.incarnation,
+            turn=1,
+            step_id=step_id,
+            given=Signal(b"{}", "application/json"),
+        )
+    assert (taken, cost(usage)) == (SignalDecision.TAKE, (2, 7, 1))
 
 
 async def test_a_step_costs_one_commit(bench: Bench) -> None:
