@@ -209,10 +209,14 @@ def test_a_worker_loads_no_web_framework() -> None:
 
 
 def test_the_api_loads_what_it_needs() -> None:
-    """The API's handler loads nothing of the worker, and nothing that is slow and does nothing."""
-    modules = loaded("api")
-    assert not modules & NOBODY_NEEDS
-    assert not [name for name in modules if name.startswith("a2a_serverless.worker.")]
+    """The API loads nothing of the worker and nothing that is slow and does nothing.
+
+    StreamFunction has no use for FastAPI either, nor for Mangum.
+    """
+    for name, unused in (("api", set[str]()), ("stream", {"fastapi", "mangum"})):
+        modules = loaded(name)
+        assert not modules & (NOBODY_NEEDS | unused)
+        assert not [name for name in modules if name.startswith("a2a_serverless.worker.")]
 
 
 @pytest.fixture

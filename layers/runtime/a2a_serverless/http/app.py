@@ -1,4 +1,4 @@
-"""The FastAPI application: both bindings over the handler, the card, and what admits a request."""
+"""The application: both bindings over the handler, the card, and what admits a request."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from functools import cache, partial
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from a2a.types import AgentCard
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -37,6 +37,11 @@ from a2a_serverless.observability.logs import begun
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import whole
 from a2a_serverless.wiring import Backends
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+A = TypeVar("A", bound=Starlette)
 
 _CARD_MAX_AGE_S = 300
 _STRICT = ("Strict-Transport-Security", "max-age=31536000")  # a year
@@ -86,6 +91,23 @@ def create_app(
             A2A_PUSH_ALLOWED_HOSTS or A2A_CORS_ORIGINS has an entry that is no context variable,
             host or origin.
     """
+    app = add_protocol(_described_by(card), settings, backends, card, entrypoint, extended_card)
+    app.openapi = cache(partial(_openapi, app))  # type: ignore[method-assign]  # as FastAPI documents
+    return app
+
+
+def add_protocol(
+    app: A,
+    settings: Settings,
+    backends: Backends,
+    card: AgentCard,
+    entrypoint: Entrypoint,
+    extended_card: AgentCard | None = None,
+) -> A:
+    """Add what `create_app` does to an application without routes, and return it.
+
+    `Application()` answers as FastAPI's does, but has no OpenAPI description.
+    """
     clock = backends.storage.clock
     authenticator = authenticator_of(settings, clock)
     if extended_card is not None and authenticator is None:
@@ -105,19 +127,18 @@ def create_app(
         entrypoint=entrypoint,
         extended_card=None if extended_card is None else partial(deployed, extended_card),
     )
-    app = _described_by(card)
+    app.router.redirect_slashes = False
     app.state.entrypoint = entrypoint
     _add_own_routes(app, backends)
     # From the author's card, because its signatures hold only if it is served unchanged.
     _add_card_routes(app, partial(deployed, as_written))
     app.router.routes.extend(protocol_routes(handler, card, settings, Uploads(backends, settings)))
-    app.openapi = cache(partial(_openapi, app))  # type: ignore[method-assign]  # as FastAPI documents
     add_middleware(app, card, settings, authenticator, backends.storage)
-    app.exception_handler(HTTPException)(_http_exception)
+    app.add_exception_handler(HTTPException, _http_exception)  # type: ignore[arg-type]  # as Starlette documents
     return app
 
 
-class _Application(FastAPI):
+class Application(Starlette):
     """Answers each request as a piece of work of its own, with its refusals and its failures.
 
     The request is a span, of the trace that its client names, or of a new one. What comes over
@@ -157,15 +178,28 @@ class _Application(FastAPI):
             await super().__call__(scope, receive, send_told)
 
 
+@cache
+def _described() -> type[FastAPI]:
+    """Return the class of the applications that describe themselves.
+
+    Its import is a fifth of the application's, and StreamFunction describes nothing.
+    """
+    from fastapi import FastAPI  # noqa: PLC0415
+
+    class Described(Application, FastAPI):
+        pass
+
+    return Described
+
+
 def _described_by(card: AgentCard) -> FastAPI:
     """Return an application without routes, whose OpenAPI description has the card's texts."""
-    return _Application(
+    return _described()(
         title=card.name,
         description=card.description,
         version=card.version,
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,
         # Its spans would let the client decide what is recorded, and its logs have texts of errors.
         telemetry={"tracing": False, "metrics": False, "logs": False},
         # Relative to the document's own URL, whose stage the application does not know.
@@ -188,11 +222,11 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     }
 
 
-def _add_own_routes(app: FastAPI, backends: Backends) -> None:
+def _add_own_routes(app: Starlette, backends: Backends) -> None:
     """Add the paths besides the protocol's.
 
-    They are not FastAPI's own kind of routes, which make a model of the answer: the first of these
-    loads all of pydantic.v1, a tenth of a cold start.
+    They are Starlette's, also where FastAPI is there: its own kind makes a model of the answer, and
+    the first of these loads all of pydantic.v1, a tenth of a cold start.
     """
     app.add_route(HEALTH_PATH, _health, methods=["GET"], include_in_schema=False)
     if backends.push is not None:
@@ -200,7 +234,7 @@ def _add_own_routes(app: FastAPI, backends: Backends) -> None:
         app.add_route(JWKS_PATH, keys.answer, ["GET"], include_in_schema=False)
 
 
-def _add_card_routes(app: FastAPI, card_of: Callable[[Request], AgentCard]) -> None:
+def _add_card_routes(app: Starlette, card_of: Callable[[Request], AgentCard]) -> None:
     began = int(time.time())
     last_modified = formatdate(began, usegmt=True)
 

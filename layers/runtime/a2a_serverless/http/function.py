@@ -11,16 +11,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from fastapi import FastAPI
-from mangum import Mangum
-from mangum.types import ASGI
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from a2a_serverless.http.app import create_app
+from a2a_serverless.http.app import Application, add_protocol, create_app
 from a2a_serverless.http.card import load_card, load_extended_card
 from a2a_serverless.http.context import BASE_URL, INVOCATION_HEADER, from_header
 from a2a_serverless.http.errors import RequestRefusedError, response_of
@@ -31,6 +29,9 @@ from a2a_serverless.observability.logs import begun, log_context
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.identity import is_unicode
 from a2a_serverless.wiring import aws_backends
+
+if TYPE_CHECKING:
+    from mangum.types import ASGI
 
 _EVERY_TYPE = [""]
 """Mangum passes an answer on as text if its media type contains one of these: here, always.
@@ -47,11 +48,12 @@ _REQUEST_ID = re.compile(r"[0-9a-fA-F-]{1,64}")
 _LambdaHandler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
 
-def app_from_environment(entrypoint: Entrypoint, *, folder: Path) -> FastAPI:
+def app_from_environment(entrypoint: Entrypoint, *, folder: Path) -> Starlette:
     """Return the application of a function that is configured by `A2A_*` variables.
 
     Args:
-        entrypoint: see `create_app`.
+        entrypoint: see `create_app`. No request for the description reaches `stream`, which does
+            without FastAPI.
         folder: where a relative A2A_CARD and A2A_EXTENDED_CARD are looked for.
 
     Raises:
@@ -59,10 +61,11 @@ def app_from_environment(entrypoint: Entrypoint, *, folder: Path) -> FastAPI:
     """
     settings = load_settings()
     card = load_card(settings.card, folder=folder)
-    extended_card = load_extended_card(settings, folder=folder)
-    return create_app(
-        settings, aws_backends(settings), card, entrypoint=entrypoint, extended_card=extended_card
-    )
+    extended = load_extended_card(settings, folder=folder)
+    backends = aws_backends(settings)
+    if entrypoint == "stream":
+        return add_protocol(Application(), settings, backends, card, entrypoint, extended)
+    return create_app(settings, backends, card, entrypoint=entrypoint, extended_card=extended)
 
 
 def lambda_handler(app: ASGIApp) -> _LambdaHandler:
@@ -70,6 +73,8 @@ def lambda_handler(app: ASGIApp) -> _LambdaHandler:
 
     The application sees paths without the stage; the address that its card names has the stage.
     """
+    from mangum import Mangum  # noqa: PLC0415 - StreamFunction has no use for it
+
     adapter = Mangum(_as_served(app), lifespan="off", text_mime_types=_EVERY_TYPE)
 
     def handler(event: dict[str, Any], context: Any) -> dict[str, Any]:
