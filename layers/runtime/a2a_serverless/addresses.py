@@ -14,10 +14,10 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final, Self
 
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError, UnavailableError
+from a2a_serverless.values import dataclass
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -9,12 +9,13 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias, cast
 from urllib.parse import unquote_to_bytes
 
 from a2a.types import Part
+
+from a2a_serverless.values import dataclass
 
 Source: TypeAlias = str | os.PathLike[str] | BinaryIO
 """A file's path, or an open binary file or stream."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import perf_counter
 from typing import Literal, TypeAlias
+
+from a2a_serverless.values import dataclass
 
 Kind: TypeAlias = Literal["read", "write"]
 

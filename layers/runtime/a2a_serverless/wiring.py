@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -25,6 +25,7 @@ from a2a_serverless.storage.layout import BY_LINE, INDEXES
 from a2a_serverless.storage.leases import PLACES, Leases, Slots
 from a2a_serverless.storage.table import Range, Table
 from a2a_serverless.tasks.head import Operation
+from a2a_serverless.values import dataclass
 
 if TYPE_CHECKING:
     from a2a_serverless.queues.table import TableQueue

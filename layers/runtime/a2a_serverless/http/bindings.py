@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -62,6 +61,7 @@ from a2a_serverless.http.streams import StreamEvent, event_source
 from a2a_serverless.http.uploads import Uploads
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import Dialect, is_unicode
+from a2a_serverless.values import dataclass
 
 if TYPE_CHECKING:
     from a2a_serverless.http.legacy.dialects import LegacyDialects

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from email.utils import unquote
 from typing import Any, Final
 
@@ -45,6 +45,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.fold import Cursor
 from a2a_serverless.tasks.identity import Dialect, Scope, digest
+from a2a_serverless.values import dataclass
 
 EXTENSION_HEADERS = (HTTP_EXTENSION_HEADER, "X-A2A-Extensions")
 """The header's name, and that until 0.3."""

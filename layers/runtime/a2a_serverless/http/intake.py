@@ -7,7 +7,6 @@ import logging
 import secrets
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from a2a.types import SendMessageRequest, TaskPushNotificationConfig
@@ -47,6 +46,7 @@ from a2a_serverless.tasks.identity import (
     new_id,
 )
 from a2a_serverless.tasks.rules import AS_NEW, Commit, content_digest, key_digest, message_digest
+from a2a_serverless.values import dataclass
 from a2a_serverless.wiring import Backends
 
 REBASES = 8

@@ -7,7 +7,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
@@ -40,6 +39,7 @@ from a2a_serverless.http.files import ServedFiles
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import PATH, ServedBlobs
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.values import dataclass
 
 _JSON: Final = "application/json"
 _PLAIN: Final = (_JSON, "application/*", "*/*")

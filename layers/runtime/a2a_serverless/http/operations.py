@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from inspect import isasyncgenfunction
 from operator import attrgetter
@@ -62,6 +62,7 @@ from a2a_serverless.tasks.fold import bound
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import check_context_id
 from a2a_serverless.tasks.rules import key_digest, terminal_error
+from a2a_serverless.values import dataclass
 from a2a_serverless.wiring import Backends
 
 M = TypeVar("M", bound=AnyMessage)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a.utils import json_utils
@@ -21,6 +20,7 @@ from a2a_serverless.http.intake import Wait
 from a2a_serverless.storage.tail import Tail, TailEvent
 from a2a_serverless.tasks.fold import Cursor, Event
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.values import dataclass
 
 Json = dict[str, Any]
 

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -28,6 +27,7 @@ from a2a_serverless.tasks.identity import caller_number
 from a2a_serverless.tasks.rules import Commit, Step, Timing
 from a2a_serverless.tasks.turns import ended_turn
 from a2a_serverless.tasks.usage import MILLION, Used, total
+from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ from asyncio import CancelledError
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -38,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from a2a_serverless import __version__
 from a2a_serverless.errors import A2AServerlessError, UnavailableError
+from a2a_serverless.values import dataclass
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

@@ -11,7 +11,6 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 
 import certifi
@@ -20,6 +19,7 @@ import httpcore
 from a2a_serverless.addresses import AllowedHosts, Receiver, Resolve
 from a2a_serverless.clock import Clock, SystemClock, retry_after_s
 from a2a_serverless.errors import InvalidArgumentError, UnavailableError
+from a2a_serverless.values import dataclass
 
 _CONNECT_S: Final = 5.0
 """Seconds that one address has to accept the connection, and as many again to agree on TLS."""

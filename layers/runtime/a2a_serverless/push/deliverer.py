@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from a2a_serverless import faults
@@ -40,6 +40,7 @@ from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, caller_number
 from a2a_serverless.tasks.push import HOST_FAILS, LONG_WAIT_MS, MAX_REFUSALS, NO_CONSENT, Push
+from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ it changes: a consent, a failure, a success after failures.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a_serverless.addresses import Receiver
@@ -18,6 +17,7 @@ from a2a_serverless.storage.codec import gone
 from a2a_serverless.storage.layout import destination_key
 from a2a_serverless.storage.table import Check, Item, Key, Table, Update
 from a2a_serverless.tasks.destinations import BreakerState, CircuitBreaker, Kind
+from a2a_serverless.values import dataclass
 
 _KNOWN_S: Final = 60.0
 """Seconds for which a process goes by a closed breaker that it has read."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from itertools import takewhile
 from typing import Any, Final
@@ -36,6 +36,7 @@ from a2a_serverless.storage.layout import event_position, owner_of, push_names, 
 from a2a_serverless.tasks.head import RESTING, TERMINAL, plain_state, state_name
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import PushEvents
+from a2a_serverless.values import dataclass
 
 _MARGIN_S: Final = 5.0
 _MAX_MARGIN_SHARE: Final = 0.1

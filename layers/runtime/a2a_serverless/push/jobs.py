@@ -7,7 +7,6 @@ configuration's own cursor on; so a job may come late, twice, or after its work 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,6 +14,7 @@ from a2a_serverless.queues.fifo import FifoQueue
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.leases import Slots
 from a2a_serverless.tasks.identity import digest
+from a2a_serverless.values import dataclass
 
 
 class PushJob(BaseModel):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from a2a.types import (
@@ -29,6 +29,7 @@ from a2a_serverless.tasks.fold import LAST, Log, extend, task_of_head
 from a2a_serverless.tasks.head import TERMINAL, Head
 from a2a_serverless.tasks.identity import Dialect, digest
 from a2a_serverless.tasks.push import Push, Pushed, PushEvents, owed_events, pushed
+from a2a_serverless.values import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

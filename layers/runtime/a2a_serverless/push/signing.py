@@ -16,7 +16,7 @@ import logging
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, TypeAlias
 
 import jwt
@@ -31,6 +31,7 @@ from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock, SystemClock, now_s
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KeyStore, PublishedKey
+from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
@@ -23,6 +22,7 @@ from a2a_serverless.errors import (
 )
 from a2a_serverless.observability import spans
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
+from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
 

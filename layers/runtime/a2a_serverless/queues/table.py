@@ -12,7 +12,7 @@ import json
 import logging
 import random
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import count
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec
 
@@ -34,6 +34,7 @@ from a2a_serverless.queues.fifo import (
 from a2a_serverless.storage.layout import BY_DUE, GROUP, queue_partition
 from a2a_serverless.storage.table import Check, Item, Key, Put, Range, Table, Watch, are
 from a2a_serverless.tasks.identity import digest
+from a2a_serverless.values import dataclass
 
 _DEDUPLICATION_S: Final = 300
 """Seconds for which a deduplication id counts, even if the message was deleted; as on SQS FIFO."""

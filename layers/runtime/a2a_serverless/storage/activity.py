@@ -13,7 +13,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from a2a_serverless import __version__
@@ -21,6 +21,7 @@ from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live, seconds
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.table import Added, Key, Range, Table, Update
+from a2a_serverless.values import dataclass
 
 PARTITION: Final = "ACTIVITY"
 TELL_MS: Final = 60_000

@@ -9,7 +9,6 @@ import logging
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import BinaryIO, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -31,6 +30,7 @@ from a2a_serverless.tasks.blobs import (
     linked_blob,
 )
 from a2a_serverless.tasks.entries import contents_of, parts_of
+from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
 

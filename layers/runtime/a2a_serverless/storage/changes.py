@@ -9,7 +9,7 @@ So a decision is a pure function, and may be asked again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Generic, TypeVar
 
 from a2a_serverless.clock import Clock, pause_s
@@ -18,6 +18,7 @@ from a2a_serverless.storage.table import Item, Table, Write
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.push import Push
+from a2a_serverless.values import dataclass
 
 T = TypeVar("T")
 V = TypeVar("V", Head, Push)

@@ -12,7 +12,7 @@ import logging
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -43,6 +43,7 @@ from a2a_serverless.tasks.blobs import Blob, BlobOwner, blob_at
 from a2a_serverless.tasks.entries import OFFLOAD_BYTES
 from a2a_serverless.tasks.identity import Scope, check_context_id
 from a2a_serverless.tasks.rules import ContextWrite, Timing, expiry
+from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +30,7 @@ from a2a_serverless.storage.codec import seconds
 from a2a_serverless.storage.table import STORED, Check, Delete, Item, Key, Put, Range, Write, are
 from a2a_serverless.tasks.conversation import MOST_WAITING, FirstDecision, Position, on_first
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.values import dataclass
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.durable import DurableStorage

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from a2a_serverless import faults
@@ -52,6 +52,7 @@ from a2a_serverless.tasks.identity import (
     new_token,
 )
 from a2a_serverless.tasks.rules import is_last_look
+from a2a_serverless.values import dataclass
 
 ITEMS_A_STEP: Final = 1000
 """Items that one step deletes, by default: a few seconds on DynamoDB."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from a2a_serverless.storage import layout
@@ -17,6 +16,7 @@ from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.table import Item, Key, Range
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.values import dataclass
 
 Place: TypeAlias = tuple[int, str, str]
 """Due time, id and the scope's digest of a task that is due."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.storage.codec import seconds
 from a2a_serverless.storage.table import Item, Key, Table, Update, beginning
+from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
 

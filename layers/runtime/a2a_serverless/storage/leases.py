@@ -12,7 +12,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from a2a_serverless.clock import Clock, SystemClock
@@ -20,6 +19,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.codec import seconds
 from a2a_serverless.storage.table import NEW, Check, Key, Range, Table, Update, are
 from a2a_serverless.tasks.identity import digest, new_token
+from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from a2a_serverless.tasks.fold import Log, belonging_to, task_of_head
 from a2a_serverless.tasks.head import KNOWN, Head, state_name
 from a2a_serverless.tasks.identity import Scope, check_context_id, digest, first_task_id
 from a2a_serverless.tasks.pace import PART_BYTES
+from a2a_serverless.values import dataclass
 
 _FIRST_COMMITS: Final = 8
 """Commits of a listed task that are read together with those of others.

@@ -29,7 +29,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote
@@ -54,6 +53,7 @@ from a2a_serverless.storage.table import (
     holds,
     outcome,
 )
+from a2a_serverless.values import dataclass
 
 FORMAT: Final = 1
 """The `user_version` of the files that this release reads and writes."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.errors import ConditionFailedError, ConfigurationError
+from a2a_serverless.values import dataclass
 
 if TYPE_CHECKING:
     from a2a_serverless.storage.blobs import Blobs

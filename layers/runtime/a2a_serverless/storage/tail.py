@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
 
 from a2a.types import Task, TaskArtifactUpdateEvent
 
@@ -14,6 +13,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten, Restarted, StatusChanged
 from a2a_serverless.tasks.fold import Cursor, Event, Fold, Log, events_of, incarnation_tag
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.values import dataclass
 
 _FASTEST_POLL_S = 0.025
 """Seconds between polls while events come: a busy writer collects chunks for four times as long."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 from a2a.types import TaskPushNotificationConfig
@@ -53,6 +53,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Dialect, Scope, is_task_id, new_token
 from a2a_serverless.tasks.push import Push, check_room, checked, tallied
 from a2a_serverless.tasks.rules import check_writable
+from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final
 
@@ -13,6 +13,7 @@ from a2a.types import TaskState
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, Operation, OperationParams, Turn, Uncounted, is_terminal
 from a2a_serverless.tasks.rules import Timing, runs_alone, slept_ms
+from a2a_serverless.values import dataclass
 
 NEWER_DELAY_S: Final = 30.0
 """Seconds until a delivery comes again that only a newer release may work on."""

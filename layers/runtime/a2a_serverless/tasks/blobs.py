@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple, Self, TypeVar, cast
 from urllib.parse import unquote
@@ -28,6 +28,7 @@ from a2a_serverless.tasks.entries import (
     is_plain,
     parts_of,
 )
+from a2a_serverless.values import dataclass
 
 M = TypeVar("M", bound=AnyMessage)
 Content = TypeVar("Content", Message, Artifact)

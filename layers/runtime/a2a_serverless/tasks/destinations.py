@@ -8,10 +8,11 @@ a time asks by a small call; the waits between these calls double.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from a2a_serverless.tasks.push import MAX_REFUSALS
+from a2a_serverless.values import dataclass
 
 MOST_FAILURES: Final = 5
 """Requests to a host that may fail in a row before it is asked first."""

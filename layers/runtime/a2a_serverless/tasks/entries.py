@@ -11,7 +11,7 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from a2a.types import (
@@ -32,6 +32,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.usage import Used, decoded, encoded
+from a2a_serverless.values import dataclass
 
 M = TypeVar("M", bound=AnyMessage)
 

@@ -8,7 +8,7 @@ A2A 1.0.1, section 4.1.3, says what the states mean for a task and its turn.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, Final, Literal, Self, TypeAlias
 
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from a2a_serverless.tasks.identity import Scope, digest, first_task_id
 from a2a_serverless.tasks.usage import Used
+from a2a_serverless.values import dataclass
 
 TERMINAL = frozenset(
     {

@@ -11,11 +11,11 @@ import hashlib
 import re
 import secrets
 import uuid
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from a2a_serverless.errors import InvalidArgumentError
+from a2a_serverless.values import dataclass
 
 MAX_CONTEXT_ID_BYTES = 512
 MAX_KEY_BYTES = 512

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.tasks.entries import whole
+from a2a_serverless.values import dataclass
 
 KEY: Final = "progress"
 """The key of a status's metadata: `{"progress": {"done": 3, "total": 10}}`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import (
@@ -19,6 +19,7 @@ from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.fold import LAST, Fold, Record, events_of
 from a2a_serverless.tasks.head import RESTING, Attention, Head
 from a2a_serverless.tasks.identity import Dialect, digest, is_task_id
+from a2a_serverless.values import dataclass
 
 PushEvents = Literal["ends", "statuses", "all"]
 """The events to push: interrupted and terminal states, all states, or artifacts too."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from a2a.types import Part
@@ -22,6 +22,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
 )
 from a2a_serverless.tasks.fold import Log, Record
+from a2a_serverless.values import dataclass
 
 ASK: Final = "ctx.ask"
 """The name of the records of questions."""

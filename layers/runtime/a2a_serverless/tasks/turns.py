@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Final, Literal, TypeAlias
 
@@ -28,6 +28,7 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.rules import left_by
 from a2a_serverless.tasks.usage import Used, summed
+from a2a_serverless.values import dataclass
 
 Outcome: TypeAlias = Literal[
     "running",  # it has the claim; whether its process lives is not known

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from fnmatch import fnmatchcase
 from typing import Final, Self, TypeAlias
+
+from a2a_serverless.values import dataclass
 
 MODELS: Final = 16
 """The models of a task that are counted by name; all others are counted as `OTHER`."""

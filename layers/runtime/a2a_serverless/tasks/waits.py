@@ -9,12 +9,13 @@ from __future__ import annotations
 import hmac
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from typing import Final, NamedTuple
 
 from a2a_serverless.tasks.entries import SIGNAL, TIMEOUT, UNTIL, Recorded, StepId
 from a2a_serverless.tasks.fold import Log
+from a2a_serverless.values import dataclass
 
 SLEEP: Final = "ctx.sleep"
 """The name of the records of sleeps."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from a2a.types import (
@@ -44,6 +43,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import digest, is_unicode
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1
 from a2a_serverless.tasks.v0_1 import Json, Shapes, push_config, submitted
+from a2a_serverless.values import dataclass
 
 _Params = Mapping[str, Any]
 
