@@ -533,6 +533,8 @@ class Log:
                     kept = [each for each in kept if _stays(each, entry.base)]
             if record.token is not None or _has_records(record):
                 kept.append(record)
+        if not kept:
+            return kept
         goes_on = turn.is_open or not turn.begun
         newest = turn.restart_base if goes_on else self.head.version
         return [record for record in kept if _stays(record, newest)]
