@@ -111,12 +111,15 @@ async def _see(response: httpx.Response) -> None:
         await read_whole(response)
 
 
-async def read_whole(response: httpx.Response, most: int = _LONGEST_EVENT) -> None:
-    """Read an answer that is no stream, before the SDK does: at most so many bytes.
+async def read_whole(response: httpx.Response, most: int = 0) -> None:
+    """Read an answer that is no stream, before the SDK does.
+
+    It may have so many bytes; 0: as many as an event of a stream.
 
     Raises:
         A2AClientError: it is longer than a client can take, after it was decompressed.
     """
+    most = most or _LONGEST_EVENT
     pieces, size = [], 0
     async for piece in response.aiter_bytes():
         pieces.append(piece)
