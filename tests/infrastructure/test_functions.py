@@ -67,7 +67,7 @@ def test_a_credential_of_the_exporter_is_in_a_secret(transformed: Json) -> None:
         nothing = {"Ref": "AWS::NoValue"}
         assert own["A2A_OTEL_SECRET"]["Fn::If"] == [
             "HasOtelEndpoint",
-            {"Ref": "TraceHeaders"},
+            {"Fn::GetAtt": ["TraceHeaders", "Id"]},
             nothing,
         ]
         assert "OTEL_EXPORTER_OTLP_HEADERS" not in own
@@ -114,7 +114,7 @@ def longest(value: Any, parameters: Json) -> int:
             return 128 + len("-TaskTable-0123456789AB")
         case {"Ref": name} if name.endswith("Queue"):  # a queue's name has at most 80 characters
             return len("https://sqs.ap-southeast-2.amazonaws.com.cn/123456789012/") + 80
-        case {"Fn::GetAtt": [_, "Id"]} | {"Ref": "TraceHeaders"}:  # the ARN of a secret
+        case {"Fn::GetAtt": [_, "Id"]}:  # the ARN of a secret
             return len("arn:aws-us-gov:secretsmanager:us-gov-west-1:123456789012:secret:") + 180
         case {"Fn::FindInMap": _}:
             return len("1000000")
