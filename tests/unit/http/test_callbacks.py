@@ -75,9 +75,10 @@ async def test_one_post_ends_the_wait(card: AgentCard) -> None:
         ({"data": {"a": "1", "b": ""}}, {"a": "1", "b": ""}, "a=1&b="),
         ({"content": b"\xff\x00"}, None, "\ufffd\x00"),
         ({"content": b"x" * 200_000}, None, "x" * 200_000),
+        ({"content": b"[" * 100_000}, None, "[" * 100_000),
         ({}, None, ""),
     ],
-    ids=["form", "bytes", "long", "empty"],
+    ids=["form", "bytes", "long", "nested", "empty"],
 )
 async def test_the_code_gets_what_was_posted(
     card: AgentCard, content: dict[str, Any], data: object, text: str

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from typing import Final
+from weakref import WeakKeyDictionary
 
-from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError, TurnFinishedError
+from a2a_serverless.errors import (
+    ConcurrencyError,
+    TaskNotFoundError,
+    TurnFinishedError,
+    UnavailableError,
+)
 from a2a_serverless.storage.changes import pause_after
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import REBASES
@@ -13,6 +20,9 @@ from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.waits import Signal, SignalDecision, on_signal
 
+_SECRETS: Final[WeakKeyDictionary[Table, bytes]] = WeakKeyDictionary()
+"""What this process has read: the secret of a table stays, and strangers ask for it, too."""
+
 
 async def wait_secret(table: Table) -> bytes:
     """Return the secret with which the addresses of waits are made; the first caller makes it.
@@ -20,12 +30,16 @@ async def wait_secret(table: Table) -> bytes:
     Raises:
         UnavailableError: no answer within the retry budget.
     """
-    key = Key("WAITS", "SECRET")
-    item = await table.get(key)
-    if item is None:
-        made = {**key._asdict(), "secret": secrets.token_bytes(32)}
-        item = made if await table.did(Put(item=made, when=[NEW])) else await table.get(key)
-    return bytes(item["secret"]) if item else b""
+    if table not in _SECRETS:
+        key = Key("WAITS", "SECRET")
+        item = await table.get(key)
+        if item is None:
+            made = {**key._asdict(), "secret": secrets.token_bytes(32)}
+            item = made if await table.did(Put(item=made, when=[NEW])) else await table.get(key)
+        if item is None:
+            raise UnavailableError("The secret of callbacks was deleted while it was made.")
+        _SECRETS[table] = bytes(item["secret"])
+    return _SECRETS[table]
 
 
 async def signal(

@@ -5,13 +5,13 @@ A wait is a step whose result is not there yet. One of a minute or more holds no
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from a2a_serverless.tasks.waits import Signal
 from a2a_serverless.worker.failures import WrongCallError, is_seconds
@@ -58,7 +58,7 @@ class Posted:
             if kind.strip().lower() == "application/x-www-form-urlencoded":
                 data = dict(parse_qsl(text, keep_blank_values=True))
             else:
-                data = json.loads(text)
+                data = from_json(signal.body)
         if schema is not None:
             adapter, _ = type_of(schema)
             try:
