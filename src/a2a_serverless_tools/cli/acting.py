@@ -12,6 +12,8 @@ from a2a_serverless_tools.cli.task import fault_of, not_found
 from a2a_serverless_tools.cli.text import agreed, counting, draw, printable, refuse, say
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from a2a_serverless_tools.operate.acts import Act, Acts
     from a2a_serverless_tools.operate.filters import TaskFilter
     from a2a_serverless_tools.operate.inspector import Inspector
@@ -117,13 +119,14 @@ def add_acts(verbs: Commands) -> None:
         verb.add_argument("--dry-run", action="store_true", help="say what would be done, and end")
         verb.add_argument("--yes", action="store_true", help="do not ask first")
         verb.add_place(is_verb=True)
+    _add_signal(verbs)
 
 
 async def _act(options: Namespace, act: Act) -> int:
     """Do something with one task, or with those of a filter; return 2 if it cannot be done."""
     from a2a_serverless.errors import InvalidArgumentError
     from a2a_serverless_tools.cli.places import inspector_of
-    from a2a_serverless_tools.operate.acts import NEED_QUEUE, Acts
+    from a2a_serverless_tools.operate.acts import ACTS, NEED_QUEUE, Acts
 
     try:
         which = filter_of(options)
@@ -138,16 +141,72 @@ async def _act(options: Namespace, act: Act) -> int:
         return refuse(f"{act} needs a task's id, or options that choose tasks, such as --state.")
     inspector = await inspector_of(options, needs_queue=act in NEED_QUEUE, is_change=True)
     acts = Acts(inspector)
-    if is_one:
-        return await _on_one(acts, inspector, options, act)
-    return await _on_many(acts, options, act, which, inspector.storage.clock.now_ms())
+    if not is_one:
+        return await _on_many(acts, options, act, which, inspector.storage.clock.now_ms())
+    hook = getattr(options, "webhook", None) or ""
+    doing = partial(acts.on_one, act, options.id, config_id=hook, is_dry=options.dry_run)
+    return await _on_one(inspector, options, ACTS[act], doing, may_be_gone=act == "delete")
 
 
-async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act) -> int:
+def _add_signal(verbs: Commands) -> None:
+    verb = verbs.add_parser("signal", help="ends a task's wait for a callback")
+    verb.does(
+        _signal,
+        "Ends the open wait of a task for a callback of its agent, as the first POST to the "
+        "callback's address does, and notes who has done it. The agent's code goes on with the "
+        "value.",
+    )
+    verb.add_task_id()
+    verb.add_argument("name", metavar="NAME", help="the callback's name")
+    verb.add_argument("value", metavar="JSON", help="""the value, such as '{"paid": true}'""")
+    verb.add_argument("--key", default="", metavar="KEY", help="its key, if it has one")
+    verb.add_argument("--dry-run", action="store_true", help="say what would be done, and end")
+    verb.add_argument("--yes", action="store_true", help="do not ask first")
+    verb.add_place(is_verb=True)
+
+
+async def _signal(options: Namespace) -> int:
+    """End a wait for a callback; return 2 if it cannot be done."""
+    from pydantic_core import from_json
+
+    from a2a_serverless_tools.cli.places import inspector_of
+    from a2a_serverless_tools.operate.acts import Acts
+
+    if (fault := fault_of(options.id, options.scope)) is not None:
+        return refuse(fault)
+    try:
+        body = options.value.encode()
+        from_json(body)  # as the agent reads it
+    except ValueError as error:
+        return refuse(f"JSON: {error}: write a text with its quotes, such as '\"yes\"'.")
+    inspector = await inspector_of(options, may_lack_queue=True, is_change=True)
+    acts = Acts(inspector)
+    act = partial(
+        acts.signal,
+        options.id,
+        name=options.name,
+        body=body,
+        key=options.key,
+        is_dry=options.dry_run,
+    )
+    return await _on_one(inspector, options, "end a wait of", act)
+
+
+async def _on_one(
+    inspector: Inspector,
+    options: Namespace,
+    does: str,
+    act: Callable[[str], Awaitable[str]],
+    *,
+    may_be_gone: bool = False,
+) -> int:
+    """Ask, and act on the task of the arguments in its scope; return 2 if it cannot be done.
+
+    `may_be_gone`: the act fits also what is left of a task without HEAD in a scope that is named.
+    """
     from a2a_serverless import errors
     from a2a_serverless.tasks.head import plain_state
     from a2a_serverless.tasks.identity import Scope
-    from a2a_serverless_tools.operate.acts import ACTS
     from a2a_serverless_tools.operate.finding import find_tasks
 
     missing, storage = not_found(options.id, options.scope, inspector), inspector.storage
@@ -158,16 +217,15 @@ async def _on_one(acts: Acts, inspector: Inspector, options: Namespace, act: Act
             f"{len(scopes)} owners have a task {options.id}: --scope {', '.join(scopes)}."
         )
     head = await storage.for_scope(Scope(scopes[0])).head(options.id) if scopes else None
-    has_rest = act == "delete" and options.scope is not None  # also where HEAD is gone
+    has_rest = may_be_gone and options.scope is not None
     if head is None and not has_rest:
         return refuse(missing)
     state = plain_state(head.state) if head else "not found, with all that is left of it"
-    question = f"{ACTS[act].capitalize()} {options.id}, which is {state}?"
+    question = f"{does.capitalize()} {options.id}, which is {state}?"
     if not options.dry_run and not agreed(question, options):
         return refuse(_NOTHING_DONE)
-    hook = getattr(options, "webhook", None) or ""
     try:
-        said = await acts.on_one(act, options.id, scopes[0], config_id=hook, is_dry=options.dry_run)
+        said = await act(scopes[0])
     except errors.TaskNotFoundError:
         return refuse(missing)
     except (

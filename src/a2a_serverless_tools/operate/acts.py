@@ -29,11 +29,19 @@ from a2a_serverless.errors import (
 from a2a_serverless.http.intake import Intake, Wait, cancel
 from a2a_serverless.storage.deletion import delete_remains, delete_task, has_remains
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import TurnOpened, copied
-from a2a_serverless.tasks.fold import Record
+from a2a_serverless.storage.signals import signal
+from a2a_serverless.tasks.entries import StepId, TurnOpened, copied
+from a2a_serverless.tasks.fold import Log, Record
 from a2a_serverless.tasks.head import ASLEEP, FORMAT, Head, plain_state
 from a2a_serverless.tasks.identity import Scope, TaskKey, digest, keyed_task_id
 from a2a_serverless.tasks.push import Push, pushed
+from a2a_serverless.tasks.waits import (
+    CALLBACK,
+    MAX_SIGNAL_BYTES,
+    Signal,
+    SignalDecision,
+    open_waits,
+)
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector, in_line_of
@@ -42,6 +50,7 @@ from a2a_serverless_tools.operate.lists import PAGE, TaskRow, listed
 from a2a_serverless_tools.operate.tables import Table
 from a2a_serverless_tools.operate.timeline import InLine
 from a2a_serverless_tools.operate.wording import in_line, iso, left_at_record
+from a2a_serverless_tools.operate.words import step_text
 
 Act: TypeAlias = Literal["cancel", "resend", "retry", "redeliver", "delete"]
 
@@ -174,17 +183,62 @@ class Acts:
                 raise TaskNotFoundError
             return "It can be done." if head else "What is left of it can be deleted."
         chosen = f"webhook {config_id}" if config_id else ""
+        doing: Callable[[], Awaitable[str]]
+        if head is None:
+            doing = partial(_finish, storage, task_id)
+        elif act == "redeliver":
+            doing = partial(self._redeliver, storage, head, config_id)
+        else:
+            doing = partial(self._doing[act], storage, head)
+        about = which.sentence() if which else chosen
+        return await self._noted(act, scope, task_id, about, doing)
+
+    async def signal(
+        self,
+        task_id: str,
+        scope: str,
+        name: str,
+        body: bytes,
+        *,
+        key: str = "",
+        is_dry: bool = False,
+    ) -> str:
+        """End the open wait of a task for a callback with a JSON value; return what was done.
+
+        Of several waits of that name and key the first one ends. With `is_dry` nothing is changed,
+        and what cannot be done is raised all the same.
+
+        Raises:
+            TaskNotFoundError: there is no such task.
+            InvalidArgumentError: the value is too long.
+            UnsupportedOperationError: no such wait is open; says which are.
+            ConcurrencyError: others have changed the task all the time.
+        """
+        if len(body) > MAX_SIGNAL_BYTES:
+            raise InvalidArgumentError(f"The value is longer than {MAX_SIGNAL_BYTES:,} bytes.")
+        seen = self._inspector.backends  # with the queue, if there is one: the turn goes on at once
+        storage = (seen.storage if seen else self._storage).for_scope(Scope(scope))
+        head = await storage.head(task_id)
+        if head and (why := _newer(head)):
+            raise UnsupportedOperationError(why)
+        log = await storage.read(task_id, is_whole=False)
+        if log is None:
+            raise TaskNotFoundError
+        step_id = _callback(log, name, key)
+        if is_dry:
+            return "It can be done."
+        given = Signal(body, "application/json", (await self.journal()).by)
+        doing = partial(self._signal, storage, log.head, step_id, given)
+        return await self._noted("signal", scope, task_id, _callback_text(step_id), doing)
+
+    async def _noted(
+        self, act: str, scope: str, task_id: str, about: str, doing: Callable[[], Awaitable[str]]
+    ) -> str:
+        """Act on a task, between two notes in the journal; return what was done."""
         journal = await self.journal()
-        entry = await journal.begin(
-            act, scope=scope, task_id=task_id, which=which.sentence() if which else chosen
-        )
+        entry = await journal.begin(act, scope=scope, task_id=task_id, which=about)
         try:
-            if head is None:
-                outcome = await _finish(storage, task_id)
-            elif act == "redeliver":
-                outcome = await self._redeliver(storage, head, config_id)
-            else:
-                outcome = await self._doing[act](storage, head)
+            outcome = await doing()
         except TaskNotFoundError:
             await journal.forget(entry)
             raise
@@ -312,6 +366,24 @@ class Acts:
 
         return await hooks.change(now, again) is not None
 
+    async def _signal(
+        self, storage: DurableStorage, head: Head, step_id: StepId, given: Signal
+    ) -> str:
+        taken = await signal(
+            storage,
+            head.task_id,
+            head.incarnation,
+            turn=head.turn.began_with,
+            step_id=step_id,
+            given=given,
+        )
+        if taken is not SignalDecision.TAKE:  # others were faster
+            raise UnsupportedOperationError(
+                f"Its wait for the {_callback_text(step_id)} has ended meanwhile, by an earlier"
+                " answer or by its time."
+            )
+        return f"Its wait for the {_callback_text(step_id)} is over."
+
     async def _delete(self, storage: DurableStorage, head: Head) -> str:
         if not await delete_task(storage, head.task_id, incarnation=head.incarnation):
             raise TaskNotFoundError
@@ -420,16 +492,44 @@ def _refused(act: Act, head: Head, *, now_ms: int, waits: InLine | None = None) 
 
     `waits` is the place of the open turn in a line; None: it stands in none.
     """
-    if head.needs_newer:
-        return (
-            f"A newer release wrote it, and it needs more than format {FORMAT}, which this release"
-            " knows: act with the newest release that has run here."
-        )
+    if why := _newer(head):
+        return why
     if act == "cancel" and head.is_terminal:
         return "It has ended: nothing is left to cancel."
     if act == "retry" and head.state != TaskState.TASK_STATE_FAILED:
         return f"It is {plain_state(head.state)}: only what has failed is tried again."
     return _not_sent(head, now_ms, waits) if act == "resend" else ""
+
+
+def _newer(head: Head) -> str:
+    """Return that a newer release alone may act on a task; empty: this one may, too."""
+    if not head.needs_newer:
+        return ""
+    return (
+        f"A newer release wrote it, and it needs more than format {FORMAT}, which this release"
+        " knows: act with the newest release that has run here."
+    )
+
+
+def _callback(log: Log, name: str, key: str) -> StepId:
+    """Return the first open wait for a callback.
+
+    Raises:
+        UnsupportedOperationError: there is none; says which waits for callbacks are open.
+    """
+    waits = {of: until for of, until in open_waits(log).items() if of.name.startswith(CALLBACK)}
+    for each in waits:
+        if (each.name, each.key) == (f"{CALLBACK}{name}", key):
+            return each
+    if not waits:
+        raise UnsupportedOperationError("It waits for no callback.")
+    wanted = _callback_text(StepId(f"{CALLBACK}{name}", key, 1))
+    found = ", ".join(f"{_callback_text(of)} until {iso(u.at)}" for of, u in waits.items())
+    raise UnsupportedOperationError(f"It does not wait for the {wanted}, but for {found}.")
+
+
+def _callback_text(step_id: StepId) -> str:
+    return f"callback {step_text(step_id).removeprefix(CALLBACK)}"
 
 
 def _not_sent(head: Head, now_ms: int, waits: InLine | None) -> str:

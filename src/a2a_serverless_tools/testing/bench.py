@@ -20,18 +20,17 @@ from a2a_serverless.queues.fifo import send_copy
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.signals import signal
 from a2a_serverless.storage.tail import Tail
-from a2a_serverless.tasks.entries import UNTIL, Caller, copied
+from a2a_serverless.tasks.entries import Caller, copied
 from a2a_serverless.tasks.fold import LAST, Cursor, incarnation_tag
 from a2a_serverless.tasks.head import ASLEEP, Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_id
 from a2a_serverless.tasks.questions import ID_FIELD
 from a2a_serverless.tasks.turns import turns_of
-from a2a_serverless.tasks.waits import Signal, kept_of
+from a2a_serverless.tasks.waits import CALLBACK, Signal, open_waits
 from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import executor_of, load_agent, what_is
 from a2a_serverless.worker.context import Worker
 from a2a_serverless.worker.sweeper import Sweeper
-from a2a_serverless.worker.waits import CALLBACK
 from a2a_serverless_tools.operate.wording import iso
 from a2a_serverless_tools.testing.agents import Called, StandIn
 from a2a_serverless_tools.testing.clock import PacedClock
@@ -202,14 +201,11 @@ class AgentBench:
         """Post what a turn that sleeps waits for; return False if that is nothing."""
         storage = self._process.engine.storage_of(head)
         log = _found(await storage.read(head.task_id))
-        for step_id, entry in kept_of(log).records.items():
-            given = self._signals.get((step_id.name, step_id.key))
-            if entry.form == UNTIL and given is not None:
-                del self._signals[step_id.name, step_id.key]
-                turn = head.turn.begun or head.turn.number
-                await signal(
-                    storage, head.task_id, head.incarnation, turn=turn, step_id=step_id, given=given
-                )
+        for step_id in open_waits(log):
+            given = self._signals.pop((step_id.name, step_id.key), None)
+            if given is not None:
+                where, turn = (head.task_id, head.incarnation), head.turn.began_with
+                await signal(storage, *where, turn=turn, step_id=step_id, given=given)
                 await send_copy(self._queue, _found(await storage.head(head.task_id)))
                 return True
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -14,9 +15,10 @@ from a2a_serverless import aws
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import JOURNAL, head_key, task_partition
 from a2a_serverless.storage.table import Range
-from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.entries import StatusChanged, StepId
+from a2a_serverless.tasks.head import ASLEEP, AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.waits import CALLBACK, Signal, Until, kept_of
 from a2a_serverless_tools.operate.acts import ACTS, AT_ONCE
 from tests.support import pages
 from tests.support.clocks import ManualClock
@@ -24,6 +26,8 @@ from tests.support.recorded_calls import needed
 from tests.unit.cli.conftest import ANN, Run, opened, wait
 
 WHO = "arn:aws:sts::123456789012:user/moto"
+
+Calls = set[str]
 
 
 @pytest.fixture
@@ -138,6 +142,50 @@ def test_one_webhook_of_a_task_is_told_again(run: Run, storage: DurableStorage) 
     assert "given up" not in run("task", "t").out
 
 
+def waiting(storage: DurableStorage, name: str) -> Head:
+    """A task `t` whose turn sleeps until a callback is answered, a minute at most."""
+    opening = opened(storage, "t")
+    until = opening.created_at + 60_000
+    record = Until(until).record(StepId(f"{CALLBACK}{name}", "", 1))
+    slept = AttemptEnd(token="w", reason=ASLEEP, until=until)
+    parking = Commit(entries=(record,), token="w", claims=True, parks=slept)
+    head: Head = wait(storage.commit(opening, parking))
+    return head
+
+
+def test_a_wait_for_a_callback_is_ended_and_noted(
+    run: Run, storage: DurableStorage, operations: None, calls: Calls
+) -> None:
+    """Once, with the rights of the page; the turn is on the queue, and the agent gets the value."""
+    waiting(storage, "Paid")
+    calls.clear()
+    assert run("tasks", "signal", "t", "Paid", "[7]", "--dry-run").out == "t: It can be done.\n"
+    code, out, _ = run("tasks", "signal", "t", "Paid", "[7]", "--yes")
+    assert (code, out) == (0, "t: Its wait for the callback Paid is over.\n")
+    assert calls == documented("tasks signal")
+    head = wait(storage.head("t"))
+    (entry,) = kept_of(wait(storage.read("t"))).records.values()
+    assert (head.turn.parked, Signal.of(entry)) == ("", Signal(b"[7]", "application/json", WHO))
+    queue = aws.client("sqs").receive_message(QueueUrl=os.environ["A2A_QUEUE"])
+    assert len(queue["Messages"]) == 1
+    again = run("tasks", "signal", "t", "Paid", "8", "--yes")
+    assert (again.code, "t: It waits for no callback." in again.err) == (2, True)
+    line = rf"2026-\S+  signal     t  {ANN.digest}  callback Paid  by {WHO}: Its wait .*\n"
+    assert re.fullmatch(line, run("journal").out)
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [("yes", "JSON: expected value"), ("[" * 9_999, "JSON: recursion limit"), ("\udcff", "JSON: ")],
+    ids=["a word", "too deep", "no text"],
+)
+def test_what_is_signaled_is_json(run: Run, value: str, named: str) -> None:
+    """One sentence says what is wrong, before a table is looked for."""
+    code, out, err = run("tasks", "signal", "t", "paid", value)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert named in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -194,8 +242,6 @@ def test_a_table_that_may_only_be_read(
 
 
 # -- rights ----------------------------------------------------------------------------------
-
-Calls = set[str]
 
 
 @pytest.fixture

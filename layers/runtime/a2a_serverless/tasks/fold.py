@@ -495,7 +495,7 @@ class Log:
 
         None: this release cannot read it. The log was read from its beginning.
         """
-        number = self.head.turn.begun or self.head.turn.number
+        number = self.head.turn.began_with
         for record in self.between(number - 1, number):
             for entry in record.entries:
                 if isinstance(entry, TurnOpened):

@@ -248,6 +248,11 @@ class Turn:
         return self.begun > 0 and not self.is_open
 
     @property
+    def began_with(self) -> int:
+        """Return the number of the turn with whose message the agent's code began."""
+        return self.begun or self.number
+
+    @property
     def starts(self) -> int:
         """Return how often the agent has started since the last record, counted or not."""
         return self.attempts + self.uncounted.faults + self.uncounted.interruptions

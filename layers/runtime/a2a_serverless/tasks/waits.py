@@ -19,6 +19,10 @@ from a2a_serverless.values import dataclass
 
 SLEEP: Final = "ctx.sleep"
 """The name of the records of sleeps."""
+CALLBACK: Final = "ctx.callback "
+"""Begins the names of the records of callbacks."""
+POLL: Final = "ctx.poll "
+"""Begins the names of the records of polls."""
 MAX_SIGNAL_BYTES: Final = 256 * 1024
 """The longest body of a signal."""
 _MAC_BYTES: Final = 16
@@ -147,12 +151,24 @@ class SignalDecision(Enum):
     """Nothing waits for it any more: the step has a result or its time is over, or the code is."""
 
 
+def open_waits(log: Log) -> dict[StepId, Until]:
+    """Return the waits that stand of the agent's code, the first one first.
+
+    The log was read from its beginning. One whose time is over stands until the code has said so.
+    """
+    turn = log.head.turn
+    if log.head.is_terminal or not (turn.is_open or turn.asks):
+        return {}
+    found = kept_of(log).records
+    return {of: Until.of(entry) for of, entry in found.items() if entry.form == UNTIL}
+
+
 def on_signal(log: Log | None, turn: int, step_id: StepId) -> SignalDecision:
     """Return what becomes of a signal for a step of the code that began with turn `turn`."""
     if log is None or log.head.is_terminal:
         return SignalDecision.OVER
     current = log.head.turn
-    if not (current.is_open or current.asks) or turn != (current.begun or current.number):
+    if not (current.is_open or current.asks) or turn != current.began_with:
         return SignalDecision.OVER
     found = kept_of(log).records.get(step_id)
     if found is None or found.form == UNTIL:

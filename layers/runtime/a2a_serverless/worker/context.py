@@ -41,7 +41,7 @@ from a2a_serverless.tasks.identity import without_half
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.questions import ASK, ID_FIELD, id_on_parts
 from a2a_serverless.tasks.usage import Usage
-from a2a_serverless.tasks.waits import SLEEP, Signal
+from a2a_serverless.tasks.waits import CALLBACK, POLL, SLEEP, Signal
 from a2a_serverless.worker.calls import (
     DAY_S,
     DEPTH,
@@ -83,7 +83,7 @@ from a2a_serverless.worker.steps import (
     seconds_until,
 )
 from a2a_serverless.worker.turn import ActiveTurn, timed_out
-from a2a_serverless.worker.waits import CALLBACK, POLL, Looks, Posted, refuse_in_step, seconds_in
+from a2a_serverless.worker.waits import Looks, Posted, refuse_in_step, seconds_in
 
 P = ParamSpec("P")
 T = TypeVar("T")

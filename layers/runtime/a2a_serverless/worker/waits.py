@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
@@ -17,13 +17,6 @@ from a2a_serverless.tasks.waits import Signal
 from a2a_serverless.worker.failures import WrongCallError, is_seconds
 from a2a_serverless.worker.questions import WrongAnswerError, type_of
 from a2a_serverless.worker.steps import Retry, current_step, outside
-
-POLL: Final = "ctx.poll "
-"""Begins the names of the records of polls."""
-
-
-CALLBACK: Final = "ctx.callback "
-"""Begins the names of the records of callbacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
