@@ -82,7 +82,7 @@ class AgentBench:
         """The agent behind the next kill; None: the same."""
         self._folder = folder
         self._timeout_s = timeout_s
-        self._given = settings
+        self._given: dict[str, Any] = {"agents": agents, **settings}
         self._settings = Settings.model_validate({"public_url": ADDRESS, **settings})
         self.clock = PacedClock()
         """The clock of storage, queue and worker."""

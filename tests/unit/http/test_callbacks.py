@@ -99,6 +99,8 @@ async def test_a_get_confirms_nothing(card: AgentCard) -> None:
     page = await desk.client.get(url)
     assert (page.status_code, '<form method="post">' in page.text) == (200, True)
     assert page.headers["cache-control"] == "no-store"
+    # "no-referrer" would make the button's Origin "null", which a server on one machine refuses.
+    assert page.headers["referrer-policy"] == "strict-origin"
     assert (await desk.stand.head()).turn.signaled == 0
     assert (await desk.client.put(url)).status_code == 405
 

@@ -61,6 +61,18 @@ def test_a_conversation_that_bears_kills(agent_bench: MakeBench) -> None:
     assert Counter(ran) == dict.fromkeys(["read", "pay b", "file"], plays)
 
 
+def test_each_play_has_the_other_agents(agent_bench: MakeBench) -> None:
+    """What the bench was given in the place of a called agent stands in for it in each play."""
+
+    class Shop(Worker):
+        async def handle(self, ctx: TaskContext) -> None:
+            reply = await ctx.call_agent("books", ctx.user_text)
+            await ctx.complete(reply.text)
+
+    bench = agent_bench(Shop, agents={"books": lambda said: f"a book on {said.text}"})
+    assert bench.kill_everywhere(["tea"]).artifacts["final-answer"].text == "a book on tea"
+
+
 def differs(
     play: Callable[[AgentBench], object], handle: Callable[[], str], bench: MakeBench
 ) -> str:

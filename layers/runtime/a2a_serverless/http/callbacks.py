@@ -23,7 +23,9 @@ _DONE: Final = "This was answered already, and the first answer counts."
 _OVER: Final = "This is not waited for any more: its time is over, or its task has ended."
 _HEADERS: Final = {
     "Cache-Control": "no-store",
-    "Referrer-Policy": "no-referrer",
+    # The address stays here, and the page's button names its origin, which `dev` checks: with
+    # no-referrer a browser says "null" there.
+    "Referrer-Policy": "strict-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Robots-Tag": "noindex",
 }
