@@ -34,7 +34,7 @@ _TIMES: Final = re.compile(r"(.+_)?(at|since|until)")
 _OF_HEAD: Final = ("expires_at", "size", "cancel", "usage")
 _SHOWN: Final = (
     *("looked_at", "changed_at", "question", "progress", "holder", "given_back", "in_line"),
-    *("asleep_until", "steps", "files", "webhooks", "commits", "unreadable"),
+    *("asleep_until", "awaited", "steps", "files", "webhooks", "commits", "unreadable"),
 )
 _LEFT_OUT: Final = frozenset({"token", "behind"})
 """Fields that say nothing to others."""

@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 from a2a_serverless.tasks.entries import ModelsUsed, Recorded, StepId
-from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.fold import Log, Record
 from a2a_serverless.tasks.questions import Asked
 from a2a_serverless.tasks.turns import Turn
 from a2a_serverless.tasks.usage import total
+from a2a_serverless.tasks.waits import (
+    CALL,
+    CALL_OPEN,
+    CALL_SENT,
+    CALLBACK,
+    POLL,
+    kept_of,
+    open_waits,
+)
 from a2a_serverless_tools.operate.wording import iso
-from a2a_serverless_tools.operate.words import MOST_OF_A_LINE
+from a2a_serverless_tools.operate.words import MOST_OF_A_LINE, step_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +45,57 @@ class Step:
     """Its result in short, as JSON; or what the record says instead."""
     is_discarded: bool
     """A restart has taken it back: it runs again."""
+
+
+_Kind: TypeAlias = Literal["callback", "poll", "agent", "step"]
+_KINDS: Final[Mapping[str, _Kind]] = {
+    CALLBACK: "callback",
+    POLL: "poll",
+    f"{CALL_SENT} ": "agent",
+    f"{CALL} ": "agent",
+    "": "step",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """What an agent's code waits for beside its client and sleeps. Times are milliseconds."""
+
+    kind: _Kind
+    """A `step` has failed, and is tried again."""
+    name: str
+    """Of the callback, poll, agent or step, with its key."""
+    until: int
+    """The end of the time of a callback; else when it is looked for again."""
+    gives_up_at: int | None
+    """The end of its time, if `until` is not; None: it has none."""
+    task_id: str
+    """The task of the agent; empty: it is not known, or of another kind."""
+
+
+def awaited_of(log: Log) -> tuple[Awaited, ...]:
+    """Return what the agent's code waits for; the log was read from its beginning."""
+    found = []
+    for of, wait in open_waits(log).items():
+        begins, kind = next(each for each in _KINDS.items() if of.name.startswith(each[0]))
+        found.append(
+            Awaited(
+                kind=kind,
+                name=step_text(of).removeprefix(begins),
+                until=wait.at,
+                gives_up_at=wait.deadline or None,
+                task_id=_called_task(log, of) if kind == "agent" else "",
+            )
+        )
+    return tuple(found)
+
+
+def _called_task(log: Log, wait_id: StepId) -> str:
+    sent_id = wait_id._replace(name=wait_id.name.replace(CALL, CALL_SENT, 1))
+    sent = kept_of(log).records.get(sent_id)
+    if sent is None or sent.form != "json":
+        return ""
+    return str(json.loads(sent.value).get(CALL_OPEN, ""))
 
 
 def steps_of(

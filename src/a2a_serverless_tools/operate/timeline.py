@@ -32,7 +32,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
     parts_of,
 )
-from a2a_serverless.tasks.fold import Fold, Record, incarnation_tag
+from a2a_serverless.tasks.fold import Fold, Log, Record, incarnation_tag
 from a2a_serverless.tasks.head import (
     ASLEEP,
     INTERRUPTED,
@@ -49,7 +49,7 @@ from a2a_serverless.tasks.turns import Attempt, Turn, Wait, turns_of
 from a2a_serverless_tools.operate.details import TaskDetails
 from a2a_serverless_tools.operate.lines import LogLine, by_attempt
 from a2a_serverless_tools.operate.lists import TaskRow
-from a2a_serverless_tools.operate.steps import Step, steps_of
+from a2a_serverless_tools.operate.steps import Awaited, Step, awaited_of, steps_of
 from a2a_serverless_tools.operate.webhooks import Webhook, webhooks_of, with_deliveries
 from a2a_serverless_tools.operate.words import (
     MOST_OF_A_LINE,
@@ -202,6 +202,8 @@ class Timeline:
     """What the open turn stands in line for; None: it does not."""
     asleep_until: int | None
     """The time until which the open turn sleeps; None: it does not."""
+    awaited: tuple[Awaited, ...]
+    """What its code waits for beside its client and sleeps."""
     turns: tuple[Turn, ...]
     steps: tuple[Step, ...]
     webhooks: tuple[Webhook, ...]
@@ -296,6 +298,7 @@ def timeline(
         given_back=released,
         in_line=(in_line or InLine(reason=left)) if left and left != ASLEEP else None,
         asleep_until=(released.until if released else head.due_at) if left == ASLEEP else None,
+        awaited=awaited_of(Log(head=head, records=records)),
         turns=turns,
         steps=steps_of(turns, records, discards),
         webhooks=webhooks_of(seen.pushes, head, records, push_events),

@@ -29,6 +29,7 @@ from a2a_serverless_tools.operate.cost import Cost, dollars
 from a2a_serverless_tools.operate.lines import LogLine
 from a2a_serverless_tools.operate.lists import LATE_MS
 from a2a_serverless_tools.operate.log_fields import WHY, named
+from a2a_serverless_tools.operate.steps import Awaited
 from a2a_serverless_tools.operate.tables import NUMBER, Cell, Table
 from a2a_serverless_tools.operate.timeline import Change, Committed, Timeline
 from a2a_serverless_tools.operate.webhooks import DeliveryLine, Webhook
@@ -86,8 +87,7 @@ def facts(shown: Timeline) -> Iterator[_Fact]:
         yield _Fact(name="why", text=reason, is_bad=shown.state in ("failed", "rejected"))
     if shown.question:
         yield _Fact(name="asks", text=shown.question)
-    if head.turn.asks and not head.is_terminal:
-        yield _Fact(name="waits", text=_waits_for_answer(shown))
+    yield from (_Fact(name="waits", text=text) for text in _waits(shown))
     yield _Fact(name="caller", text=_caller(shown))
     if shown.asked.line:
         yield _Fact(name="asked", text=shown.asked.line)
@@ -283,6 +283,14 @@ def _starts(shown: Timeline) -> str:
     return ", ".join(said)
 
 
+def _waits(shown: Timeline) -> Iterator[str]:
+    """Yield what the agent's code waits for, beside sleeps."""
+    if shown.head.turn.asks and not shown.head.is_terminal:
+        yield _waits_for_answer(shown)
+    for each in shown.awaited:
+        yield _awaited(each, shown.looked_at)
+
+
 def _waits_for_answer(shown: Timeline) -> str:
     """Return since when the agent's code waits for its client, until when, and what ends that."""
     head, now = shown.head, shown.looked_at
@@ -292,6 +300,25 @@ def _waits_for_answer(shown: Timeline) -> str:
     if head.due_at is None or head.cancel is not None:
         return text
     return f"{text}, or without one at {_ago(head.due_at, now)}"
+
+
+def _awaited(one: Awaited, now: int) -> str:
+    """Return what an agent's code waits for, until when, and what ends that."""
+    until = _ago(one.until, now)
+    match one.kind:
+        case "callback":
+            by = "a POST to its address ends that, or `a2a-serverless tasks signal`"
+            text = f"for the callback {one.name} until {until}; {by}"
+        case "poll":
+            text = f"for the poll {one.name}, which looks again at {until}"
+        case "agent" if one.task_id:
+            of = f"for the task {one.task_id} of the agent {one.name}"
+            text = f"{of}, which is looked at again at {until}"
+        case "agent":
+            text = f"for the agent {one.name} to answer, which is asked again at {until}"
+        case _:
+            text = f"for the next try of the step {one.name} at {until}"
+    return f"{text}; gives up at {_ago(one.gives_up_at, now)}" if one.gives_up_at else text
 
 
 def _due(shown: Timeline, due_at: int) -> str:

@@ -23,6 +23,11 @@ CALLBACK: Final = "ctx.callback "
 """Begins the names of the records of callbacks."""
 POLL: Final = "ctx.poll "
 """Begins the names of the records of polls."""
+CALL: Final = "ctx.call_agent"
+"""Begins the names of the records of a call of another agent; the agent's name follows."""
+CALL_SENT: Final = f"{CALL}.sent"
+"""Begins the name of that which has the id of the other agent's task, as JSON: `CALL_OPEN`."""
+CALL_OPEN: Final = "open"
 MAX_SIGNAL_BYTES: Final = 256 * 1024
 """The longest body of a signal."""
 _MAC_BYTES: Final = 16
@@ -152,15 +157,17 @@ class SignalDecision(Enum):
 
 
 def open_waits(log: Log) -> dict[StepId, Until]:
-    """Return the waits that stand of the agent's code, the first one first.
+    """Return the waits that stand of the agent's code beside sleeps, the first one first.
 
-    The log was read from its beginning. One whose time is over stands until the code has said so.
+    The log was read from its beginning. One whose time is over stands until the code has said so,
+    which it does not of a sleep.
     """
     turn = log.head.turn
     if log.head.is_terminal or not (turn.is_open or turn.asks):
         return {}
     found = kept_of(log).records
-    return {of: Until.of(entry) for of, entry in found.items() if entry.form == UNTIL}
+    waits = {of: each for of, each in found.items() if each.form == UNTIL and of.name != SLEEP}
+    return {of: Until.of(each) for of, each in waits.items()}
 
 
 def on_signal(log: Log | None, turn: int, step_id: StepId) -> SignalDecision:

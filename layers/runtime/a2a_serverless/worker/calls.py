@@ -27,6 +27,7 @@ from a2a_serverless.tasks.blobs import linked_blob
 from a2a_serverless.tasks.entries import StepId, copied, data_of, json_of
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, is_terminal, plain_state, state_name
 from a2a_serverless.tasks.identity import digest
+from a2a_serverless.tasks.waits import CALL, CALL_OPEN, CALL_SENT
 from a2a_serverless.worker.failures import FinalError, WrongCallError, data_part, text_part
 from a2a_serverless.worker.files import FileInfo, PreviousArtifact, artifacts_of, files_of
 from a2a_serverless.worker.questions import WaitTimeoutError
@@ -47,10 +48,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CALL: Final = "ctx.call_agent"
-"""Begins the names of the records of a call; the agent's name follows."""
 _MESSAGE: Final = f"{CALL}.message"
-_SENT: Final = f"{CALL}.sent"
 DAY_S: Final = 86_400.0
 DEPTH: Final = "a2a-serverless/call-depth"
 """In the metadata of a message: how many agents have called one another up to it."""
@@ -69,8 +67,6 @@ MOST_FILES: Final = 8_000_000
 _IN_STEP_S: Final = 10.0
 """The longest wait from one look to the next in a step, which holds its process."""
 _MOST_NAME: Final = 100
-_IS_OPEN: Final = "open"
-"""The field of an outcome that has the id of a task that is worked on."""
 _ENDED: Final = frozenset(map(state_name, TERMINAL))
 _JSON: Final = Codec("json")
 
@@ -285,9 +281,9 @@ class AgentCall:
         until = plan["until"]
         send = partial(self._send, plan)
         sent = await turn.step(sent_id, send, _JSON, _Looks(), deadline=until)
-        if _IS_OPEN not in sent:
+        if CALL_OPEN not in sent:
             return dict(sent)
-        look = partial(self._look, plan, sent[_IS_OPEN])
+        look = partial(self._look, plan, sent[CALL_OPEN])
         return dict(await turn.step(wait_id, look, _JSON, _Looks(), deadline=until))
 
     async def _within(self, step: ActiveStep, said: Said, timeout_s: float) -> Outcome:
@@ -306,10 +302,10 @@ class AgentCall:
             tried += 1
             try:
                 found = await (self._look(plan, task_id) if task_id else self._send(plan))
-                if _IS_OPEN not in found:
+                if CALL_OPEN not in found:
                     self._turn.journal.calls.discard((self.name, task_id))
                     return found
-                task_id, tried = found[_IS_OPEN], 0
+                task_id, tried = found[CALL_OPEN], 0
                 self._turn.journal.calls.add((self.name, task_id))
             except NoAnswerError as error:
                 wait_s = min(waits.wait_s(tried, error) or 0, _IN_STEP_S, self._left_s(plan))
@@ -343,7 +339,7 @@ class AgentCall:
             return self._unanswered(error, plan, request.message.task_id)
         if outcome := self._outcome(found, plan):
             return outcome
-        return {_IS_OPEN: found.id if isinstance(found, Task) else ""}
+        return {CALL_OPEN: found.id if isinstance(found, Task) else ""}
 
     async def _look(self, plan: Outcome, task_id: str) -> Outcome:
         """Return what a task has come to.
@@ -464,7 +460,7 @@ async def cancel_calls(turn: ActiveTurn) -> None:
             continue
         request = ParseDict(plan["request"], SendMessageRequest())
         outcome = found or sent
-        task_id = outcome.get(_IS_OPEN) or outcome.get("task", {}).get("id", "")
+        task_id = outcome.get(CALL_OPEN) or outcome.get("task", {}).get("id", "")
         task_id = task_id or request.message.task_id
         if not outcome and not task_id:
             work.append(_cancel(turn, name, "", request))
@@ -509,7 +505,7 @@ async def _value(turn: ActiveTurn, step_id: StepId) -> Outcome:
 def _ids_beside(wait_id: StepId) -> tuple[StepId, StepId]:
     """Return the ids of the records of a call's message and of its task, by that of its wait."""
     name = wait_id.name.removeprefix(f"{CALL} ")
-    return tuple(wait_id._replace(name=f"{each} {name}") for each in (_MESSAGE, _SENT))  # type: ignore[return-value]
+    return tuple(wait_id._replace(name=f"{each} {name}") for each in (_MESSAGE, CALL_SENT))  # type: ignore[return-value]
 
 
 def _resolved(turn: ActiveTurn, agent: Any) -> tuple[str, Remote]:
