@@ -28,9 +28,9 @@ from a2a.types import Role, SendMessageRequest
 from botocore import xform_name
 
 from a2a_serverless.tasks.usage import Prices
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker import HistoryMessage, TaskContext, Worker
 from a2a_serverless_tools import cli
-from a2a_serverless_tools.testing import AgentBench, file_part, step
+from a2a_serverless_tools.testing import AgentBench, Outcome, file_part, step
 from tests.e2e.commands import environment, run, running
 from tests.e2e.devs import running_dev
 from tests.functions.test_api_function import ELSEWHERE
@@ -171,6 +171,46 @@ def booker(names: dict[str, Any]) -> None:
         asked = bench.send("Book it")
         run = bench.answer(asked, {"day": "Friday", "hour": "noon"})
         assert run.artifacts["final-answer"].text == "Booked on Friday at noon"
+
+
+def _bookshop(said: HistoryMessage) -> Outcome:
+    is_known = said.text == "soft"
+    return Outcome("A book on tea") if is_known else Outcome("Which cover?", "input_required")
+
+
+@plays("waiting", 4)
+@plays("calling-agents")
+def shop(names: dict[str, Any]) -> None:
+    with AgentBench(names["Shop"], agents={"books": _bookshop}) as bench:
+        asked = bench.send("tea")
+        assert (asked.state, asked.text) == ("input_required", "Which cover?")
+        run = bench.answer(asked, "soft")
+        assert run.artifacts["final-answer"].text == "A book on tea"
+
+
+@plays("waiting", 5)
+def approver(names: dict[str, Any]) -> None:
+    with AgentBench(names["Approver"]) as bench:
+        bench.signal("approved", "yes")
+        assert bench.send("Buy it").artifacts["final-answer"].text == 'Approved: "yes"'
+
+
+@plays("waiting", 6)
+def poller(names: dict[str, Any]) -> None:
+    looks: list[str] = []
+
+    class Exports:
+        def start(self, text: str) -> str:
+            return f"job of {text}"
+
+        def url_of(self, job: str) -> str | None:
+            looks.append(job)
+            return "https://export" if len(looks) == 3 else None
+
+    with AgentBench(lambda: names["Exporter"](Exports())) as bench:
+        run = bench.send("all", kill_after=step("start"))
+        assert run.artifacts["final-answer"].text == "Here it is: https://export"
+    assert looks == ["job of all"] * 3
 
 
 @plays("state")

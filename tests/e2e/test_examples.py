@@ -56,6 +56,7 @@ def test_the_examples_are_these() -> None:
         "echo_executor",
         "langgraph_agent",
         "openai_agents_agent",
+        "orchestrator_worker",
         "pydantic_ai_agent",
         "questionnaire_worker",
         "strands_agent",

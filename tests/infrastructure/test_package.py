@@ -30,6 +30,7 @@ BROUGHT_BY = {
     "botocore": "boto3",
     "cryptography": "pyjwt[crypto]",
     "protobuf": "a2a-sdk[http-server]",
+    "pydantic-core": "pydantic",
     "sse-starlette": "a2a-sdk[http-server]",
     "starlette": "a2a-sdk[http-server]",
 }

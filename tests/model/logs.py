@@ -285,7 +285,7 @@ def _artifact(text: str, variant: int) -> Entry:
     metadata = _metadata(text, variant) if variant % 3 == 0 else None
     artifact = Artifact(artifact_id="ab"[variant % 2], parts=[Part(text=text)], metadata=metadata)
     append, told, is_last = variant % 4 > 0, variant % 5 > 1, variant % 7 == 0
-    return ArtifactWritten(artifact, append=append, told=told, last_chunk=is_last)
+    return ArtifactWritten(artifact, append=append, outside_steps=told, last_chunk=is_last)
 
 
 _ENTRIES: dict[str, Callable[[str, int], Entry]] = {

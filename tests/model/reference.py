@@ -89,7 +89,7 @@ def beginnings(records: Sequence[Record], turn_base: int) -> int:
 
 def of_journal(entry: Entry) -> bool:
     """Whether an attempt looks for the entry when its code runs again."""
-    is_said = isinstance(entry, StatusChanged | ArtifactWritten) and entry.told
+    is_said = isinstance(entry, StatusChanged | ArtifactWritten) and entry.outside_steps
     return is_said or isinstance(entry, Recorded)
 
 

@@ -313,11 +313,11 @@ class World:
             artifact_id = f"note{name}" if name[0] == "*" else "answer"
             text, is_told = name[1:].removesuffix(TOLD), name.endswith(TOLD)
             artifact = Artifact(artifact_id=artifact_id, parts=[Part(text=text)])
-            return ArtifactWritten(artifact, append=name[0] == "+", told=is_told)
+            return ArtifactWritten(artifact, append=name[0] == "+", outside_steps=is_told)
         about = name.partition(":")[2]
         question = _message(f"what of {about}?", Role.ROLE_AGENT) if about else None
         status = TaskStatus(state=state_of(name.removesuffix(TOLD)), message=question)
-        return StatusChanged(status, archive=True, told=name.endswith(TOLD))
+        return StatusChanged(status, archive=True, outside_steps=name.endswith(TOLD))
 
     def _kept(self, step: Step, token: str, writer: str) -> tuple[Seen, Stored]:
         body = encode_entries(step.entries)

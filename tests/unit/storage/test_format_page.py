@@ -348,7 +348,7 @@ def test_entries_are_those_of_the_codec() -> None:
 def test_flags_are_those_of_the_codec() -> None:
     """The page has the bits of the codec's flags."""
     listed = {int(flag, 16): cells[0] for flag, cells in rows("Entries", "flag").items()}
-    assert set(listed) == {entries._ARCHIVE, entries._TOLD, entries.CRITICAL}
+    assert set(listed) == {entries._ARCHIVE, entries._OUTSIDE_STEPS, entries.CRITICAL}
 
 
 def test_a_reference_has_the_form_of_the_page() -> None:

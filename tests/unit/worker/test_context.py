@@ -54,7 +54,8 @@ def public_methods(kind: type) -> list[str]:
 
 async def run(handle: Handle, request: SendMessageRequest | None = None) -> tuple[Bench, Task]:
     """The task after one turn."""
-    bench = Bench(WorkerExecutor(Handling(handle)), retry_base_s=0)
+    address = "https://agent.example"
+    bench = Bench(WorkerExecutor(Handling(handle)), retry_base_s=0, public_url=address)
     opened = await bench.storage.open_task(
         "ctx",
         request or user_request(Part(text="hello")),

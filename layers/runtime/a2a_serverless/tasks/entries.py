@@ -74,8 +74,8 @@ class StatusChanged:
     status: TaskStatus
     metadata: Struct | None = None
     archive: bool = False
-    told: bool = False
-    """The agent has said it, and not in a step: it says it again when its code runs again."""
+    outside_steps: bool = False
+    """The agent has emitted it outside of steps, and does so again when its code runs again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ArtifactWritten:
     append: bool = False
     last_chunk: bool = False
     metadata: Struct | None = None
-    told: bool = False
+    outside_steps: bool = False
     """As of `StatusChanged`."""
 
 
@@ -239,7 +239,7 @@ _HEADER = struct.Struct(">cBI")  # kind, flags, length of the payload
 _KINDS: Final = frozenset((b"T", b"M", b"S", b"A", b"D", b"R", b"E", b"P", b"J", b"U"))
 _BASE_BYTES: Final = 8
 _ARCHIVE = 1
-_TOLD = 2
+_OUTSIDE_STEPS = 2
 
 
 def encode_entries(entries: Iterable[Entry]) -> bytes:
@@ -465,12 +465,16 @@ def _pack(entry: Entry) -> tuple[bytes, int, bytes]:
             return _WHOLE[type(entry)], 0, content.SerializeToString()
         case StatusChanged(status, metadata, archive):
             event = TaskStatusUpdateEvent(status=status, metadata=metadata)
-            return b"S", archive * _ARCHIVE | entry.told * _TOLD, event.SerializeToString()
+            return (
+                b"S",
+                archive * _ARCHIVE | entry.outside_steps * _OUTSIDE_STEPS,
+                event.SerializeToString(),
+            )
         case ArtifactWritten(artifact, append, last_chunk, metadata):
             update = TaskArtifactUpdateEvent(
                 artifact=artifact, append=append, last_chunk=last_chunk, metadata=metadata
             )
-            return b"A", entry.told * _TOLD, update.SerializeToString()
+            return b"A", entry.outside_steps * _OUTSIDE_STEPS, update.SerializeToString()
         case Restarted(base):
             return b"R", 0, base.to_bytes(_BASE_BYTES, "big")
         case TurnEnded():
@@ -540,8 +544,10 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
         case b"S":
             event = TaskStatusUpdateEvent.FromString(payload)
             metadata = event.metadata if event.HasField("metadata") else None
-            told = bool(flags & _TOLD)
-            return StatusChanged(event.status, metadata, bool(flags & _ARCHIVE), told=told)
+            outside = bool(flags & _OUTSIDE_STEPS)
+            return StatusChanged(
+                event.status, metadata, bool(flags & _ARCHIVE), outside_steps=outside
+            )
         case b"A":
             update = TaskArtifactUpdateEvent.FromString(payload)
             metadata = update.metadata if update.HasField("metadata") else None
@@ -550,7 +556,7 @@ def _unpack(kind: bytes, flags: int, payload: bytes) -> Entry:
                 update.append,
                 update.last_chunk,
                 metadata,
-                told=bool(flags & _TOLD),
+                outside_steps=bool(flags & _OUTSIDE_STEPS),
             )
         case b"D":
             return MetadataMerged(Struct.FromString(payload))

@@ -381,12 +381,12 @@ class Journal:
     def _keep(self, entry: object, version: int) -> None:
         if isinstance(entry, Recorded):
             self._kept.add(entry, version)
-        elif isinstance(entry, ArtifactWritten) and entry.told:
+        elif isinstance(entry, ArtifactWritten) and entry.outside_steps:
             artifact_id = entry.artifact.artifact_id
             self._emitted[artifact_id].append(_content_of(entry.artifact))
             if RANDOM.fullmatch(artifact_id):
                 self._random[artifact_id] = None
-        elif isinstance(entry, StatusChanged) and entry.told:
+        elif isinstance(entry, StatusChanged) and entry.outside_steps:
             self._emitted[""].append(b"")
 
     def recall(self, kept: Kept) -> None:

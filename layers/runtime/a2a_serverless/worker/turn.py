@@ -1334,7 +1334,7 @@ async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
 def _emitted(entry: Entry) -> Entry:
     """Return an entry with the mark of what the agent says outside of steps."""
     if isinstance(entry, ArtifactWritten | StatusChanged):
-        return replace(entry, told=True)
+        return replace(entry, outside_steps=True)
     return entry
 
 
