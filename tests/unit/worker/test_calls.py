@@ -438,6 +438,21 @@ def test_calls_at_once_need_keys(peer: Peer) -> None:
         assert tested.send("a b").artifacts["final-answer"].text == "did a did b"
 
 
+def test_a_reply_of_a_branch_is_answered_behind_it(peer: Peer) -> None:
+    """Calls at once are answered by the code that has gathered them, one after the other."""
+
+    async def both(ctx: TaskContext) -> None:
+        keys = ("a", "b")
+        replies = await ctx.gather(*(ctx.call_agent("books", "ask", key=key) for key in keys))
+        answered = [await reply.answer("soft") for reply in replies]
+        await ctx.complete(" ".join(reply.text for reply in answered))
+
+    with bench(peer, both) as tested:
+        run = tested.send("go")
+        assert run.artifacts["final-answer"].text == "did soft did soft", run
+    assert len(peer.clerk.messages) == 4
+
+
 def test_a_call_in_a_step_waits_in_its_process(peer: Peer) -> None:
     """The step is the record; killed under way, it finds the task that it has opened."""
 

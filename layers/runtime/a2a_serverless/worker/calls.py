@@ -253,6 +253,8 @@ class AgentCall:
         self._client: RemoteClient | None = None
         self._may_be_there = False
         self._internal = 0
+        self._step_id: StepId | None = None
+        """That of its record; None: it is called in a step."""
 
     async def reply(self, said: Said, timeout_s: float) -> Reply:
         """Say something once, and return what comes of it.
@@ -273,6 +275,7 @@ class AgentCall:
     async def _recorded(self, said: Said, timeout_s: float) -> Outcome:
         """Return what a call comes to; each record is stored before what follows it begins."""
         turn, wait_id = self._turn, self._turn.journal.id_of(f"{CALL} {self.name}", self._key)
+        self._step_id = wait_id
         plan_id, sent_id = _ids_beside(wait_id)
         self._may_be_there = turn.journal.found(plan_id) is not None
         message_id = key_of(*turn.key, wait_id)
@@ -430,6 +433,8 @@ class AgentCall:
     async def _answered(
         self, said: Said, parts: Sequence[Part], files: Sequence[FileInfo], timeout_s: float
     ) -> Reply:
+        if self._step_id is not None:
+            self._turn.journal.follow(self._step_id)
         call = AgentCall(self._turn, self.name, self._key)
         return await call.reply(replace(said, parts=parts, files=files), timeout_s)
 

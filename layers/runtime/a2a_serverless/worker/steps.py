@@ -454,6 +454,17 @@ class Journal:
             self._strands[name, key] = task, frozenset(asyncio.all_tasks()) - {task}
         return True
 
+    def follow(self, step_id: StepId) -> None:
+        """Let the calling task use a step's name and key next, if that step's task has ended.
+
+        It has what the step returned, so the order is the same each time, unless others have used
+        the name and key since.
+        """
+        name, key, number = step_id
+        earlier, _ = self._strands[name, key]
+        if number == self._numbers[name, key] and earlier is not None and earlier.done():
+            self._strands[name, key] = asyncio.current_task(), frozenset()
+
     def found(self, step_id: StepId) -> Recorded | None:
         """Return the record of a step; None if it has none."""
         return self._waiting.get(step_id) or self._replayed.get(step_id)
