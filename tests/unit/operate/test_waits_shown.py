@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from a2a_serverless.storage.signals import signal
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.waits import Signal, open_waits
-from a2a_serverless.worker import Retry, TaskContext
+from a2a_serverless.worker import Remote, Retry, TaskContext
+from a2a_serverless.worker.context import active_turn
 from a2a_serverless_tools.operate.timeline import Timeline
 from a2a_serverless_tools.operate.view import facts
-from tests.conformance.sides import CARD, stock
-from tests.support.peers import Peer
+from a2a_serverless_tools.testing import Outcome, StandIn
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.worker.test_steps import Handle, Stand
 
@@ -61,16 +63,22 @@ async def test_a_callback_and_a_poll_are_shown_until_they_are_over() -> None:
 
 async def test_a_called_agent_is_shown_with_its_task() -> None:
     """Where an operator finds what this task waits for."""
-    with Peer(stock, CARD) as peer:
+    found: list[str] = []
 
-        async def handle(ctx: TaskContext) -> None:
-            await ctx.call_agent(peer.remote(), "wait", timeout_s=3600)
+    async def handle(ctx: TaskContext) -> None:
+        turn = active_turn(ctx)
+        books = StandIn("books", lambda _: Outcome("a book", after_s=7200), turn.lease.clock)
+        turn.agents = {"books": cast("Remote", books)}
+        try:
+            await ctx.call_agent("books", "wait", timeout_s=3600)
+        finally:
+            found.extend(books._tasks)
 
-        (text,) = waits(await Desk(handle).begin())
-        (task_id,) = peer.clerk.tasks
-        assert text.startswith(f"for the task {task_id} of the agent http")
-        assert ", which is looked at again at 20" in text
-        assert "; gives up at 20" in text
+    (text,) = waits(await Desk(handle).begin())
+    (task_id,) = found
+    assert text.startswith(f"for the task {task_id} of the agent books")
+    assert ", which is looked at again at 20" in text
+    assert "; gives up at 20" in text
 
 
 async def test_a_step_that_is_tried_again_is_shown_and_a_sleep_is_not() -> None:
