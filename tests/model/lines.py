@@ -328,8 +328,9 @@ _SAME = (
     ("a2a_serverless.storage.durable.marked", marked),
     ("a2a_serverless.storage.endings.stated", lambda _, state, __: TaskStatus(state=state)),
     ("a2a_serverless.worker.shares.PROOF", 1),  # a poll of the model brings all that there is
+    ("a2a_serverless.worker.sweeper._MOST_CALLERS", 0),  # who sent a message is in the log
 )
-"""What is random otherwise."""
+"""What is random otherwise, and what is read of the log, which this world does not keep."""
 
 _SHOWN = ("PK", "SK", "line_key", "line_at", "due_key", "due_at", "expires_at")
 """What the indexes by line and by due time have of HEAD."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.errors import ConcurrencyError, UnavailableError
+from a2a_serverless.errors import ConcurrencyError, UnavailableError, UnreadableTaskError
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
@@ -429,7 +429,7 @@ async def test_a_turn_of_unknown_age_is_sent_on(
 async def test_the_log_of_a_young_task_is_not_read(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No turn is older than its task: of many overdue turns a few are read, for their callers."""
+    """No turn is older than its task: without the reads for callers no log is read."""
     reads: list[str] = []
     known = DurableStorage.read
 
@@ -446,6 +446,24 @@ async def test_the_log_of_a_young_task_is_not_read(
     stack.clock.advance(DAY_S - 1)
     assert await stack.sweep() == SweepReport(sent=1)
     assert reads == []
+
+
+async def test_a_turn_is_sent_before_the_metrics_read_its_log(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log that cannot be read costs a metric its caller, and the turn nothing."""
+    sent_before: list[int] = []
+
+    async def unreadable(self: DurableStorage, task_id: str, **_: Any) -> Log | None:
+        sent_before.append(len(stack.queue.sent))
+        raise UnreadableTaskError(task_id)
+
+    await stack.open()
+    monkeypatch.setattr(DurableStorage, "read", unreadable)
+    stack.clock.advance(2 * WAITING_S)
+    assert await stack.sweep() == SweepReport(sent=1)
+    assert sent_before == [1]
+    assert sweeper.NOT_TOLD in caplog.messages
 
 
 async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(

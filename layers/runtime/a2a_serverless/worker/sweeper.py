@@ -85,6 +85,7 @@ MOST_REQUEUED = 4
 NOT_PUSHED: Final = "The webhooks whose wait is over were not all woken"
 NOT_SERVED: Final = "No turn of the line was requeued"
 NOT_REPAIRED: Final = "An overdue task was not repaired"
+NOT_TOLD: Final = "The metrics do not have all of an overdue turn, which is repaired"
 
 STUCK_AFTER = 3
 """Repeated sends after which a turn counts as stuck: no worker has taken it, or none ended it."""
@@ -152,6 +153,8 @@ class _Sweep:
     """Turns without an attempt of which a copy is sent."""
     late: int = 0
     """Turns that have waited too long for a worker."""
+    untold: list[Head] = field(default_factory=list)
+    """Overdue turns that the metrics do not have yet, as they were before their repair."""
     unreadable: set[TaskKey] = field(default_factory=set)
 
     def room(self, limit: int | None) -> int:
@@ -279,6 +282,9 @@ class Sweeper:
             run.counts.update(each for each in swept if not isinstance(each, _Copy))
             # All are postponed: if this process dies now, they are due again after their wait.
             run.counts.update(await self._sent_again(copies))
+            # Behind the repair: what the metrics read may fail, or take long.
+            untold, run.untold = run.untold, []
+            await asyncio.gather(*(self._tell(head, run) for head in untold))
 
     async def _swept(self, due: Due, item: Item | None, run: _Sweep) -> Swept | _Copy:
         """Repair a task; log an error, so that it does not keep the others waiting."""
@@ -316,8 +322,7 @@ class Sweeper:
             # Its creator died before its second look at the barrier.
             await delete_behind_barrier(log, head)
             return "passed"
-        await self._tell_age(log, head)
-        await self._tell_late(log, head, run)
+        run.untold.append(head)
         since: int | None = head.created_at
         if self._is_given_up(head, head.created_at):  # no turn is older than its task
             since = await opened_at(log, head)
@@ -360,6 +365,13 @@ class Sweeper:
     async def _is_behind_barrier(self, head: Head) -> bool:
         until = await self._barriers.until(head.scope, head.context_id)
         return is_behind(head.created_at, until)
+
+    async def _tell(self, head: Head, run: _Sweep) -> None:
+        """Report an overdue turn to the metrics; log an error, as its repair is done."""
+        log, fields = self._storage.for_scope(Scope(head.scope)), {"task_id": head.task_id}
+        with log_exceptions(logger, logging.ERROR, NOT_TOLD, action="sweep_failed", fields=fields):
+            await self._tell_age(log, head)
+            await self._tell_late(log, head, run)
 
     async def _tell_age(self, log: DurableStorage, head: Head) -> None:
         """Report the age of a turn that its worker has lost to the metrics, beyond `retry_s`.
