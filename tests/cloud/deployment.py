@@ -32,7 +32,6 @@ DELETE_S: Final = 300.0
 PARAMETERS: Final = {
     "WorkerTimeout": "60",
     "WorkerConcurrency": "4",  # each is a process, and takes seconds of CPU to start
-    "DeletionProtection": "false",
     "Settings": "A2A_PUSH_ALLOWED_HOSTS=127.0.0.1,example.com",
 }
 KEPT: Final = frozenset({"TaskTable", "BlobBucket", "UndecodableQueue", "ApiKeys", "SigningSecret"})

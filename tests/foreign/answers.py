@@ -63,7 +63,7 @@ def read(framework: str, url: str) -> Told:
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"operation"')]
     if done.returncode:
-        sys.stderr.write(done.stderr[-1500:])
+        sys.exit(f"{framework} has ended with {done.returncode}: {done.stderr[-1500:]}")
     told = [json.loads(line) for line in lines]
     return {one.pop("operation"): one for one in told}
 
@@ -94,7 +94,7 @@ def main() -> int:
     page = (ROOT / "docs" / "understand" / "clients.md").read_text(encoding="utf-8").splitlines()
     heads = ["client", *FORMS]
     sys.stdout.write(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|\n")
-    missing, others = [], []
+    missing, others, shown = [], [], set[str]()
     with answering() as url:
         for framework, name in FRAMEWORKS.items():
             told = read(framework, url)
@@ -102,8 +102,12 @@ def main() -> int:
             for way, cells in rows(told):
                 line = f"| {name}, {way} | {' | '.join(cells)} |"
                 others += [] if line in page else [f"{name}, {way}"]
+                shown.add(line)
                 sys.stdout.write(f"{line}\n")
                 sys.stdout.flush()
+    names = tuple(f"| {name}, " for name in FRAMEWORKS.values())
+    listed = [row for row in page if row.startswith(names) and row.count(" | ") == len(FORMS)]
+    others += [row.split(" | ")[0][2:] for row in listed if row not in shown]
     if missing:
         sys.stderr.write(f"Not installed: {', '.join(missing)}: make clients\n")
         return 2

@@ -46,7 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Name the order, with which a failure can be seen again."""
-    return f"order: {config.option.order}" if config.option.order else None
+    is_ordered = config.option.order and config.option.processes > 1
+    return f"order: {config.option.order}" if is_ordered else None
 
 
 def shared_folder(config: pytest.Config, factory: pytest.TempPathFactory) -> Path:
