@@ -365,8 +365,8 @@ def _check_chosen(values: Mapping[str, str], place: str) -> None:
     for name in values:
         if name not in fields and name not in Observed.model_fields:
             near = difflib.get_close_matches(name, [*fields, *Observed.model_fields], 1)
-            hint = f"; {near[0]} is one" if near else ""
-            raise ConfigurationError(f"{place} has {name}, which is no setting{hint}.")
+            hint = f"{near[0]} is one" if near else "`a2a-serverless docs settings-list` has all"
+            raise ConfigurationError(f"{place} has {name}, which is no setting; {hint}.")
         if name in fields and Settings.model_fields[fields[name]].annotation is SecretStr:
             raise ConfigurationError(f"{place} has {name}, which is a secret: name one instead.")
     own = {fields[name]: value for name, value in values.items() if name in fields}

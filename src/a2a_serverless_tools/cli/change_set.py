@@ -39,8 +39,6 @@ _PATIENCE: Final = {"Delay": 1, "MaxAttempts": 300}
 class ChangeSet:
     """What an update would change."""
 
-    parameters: frozenset[str]
-    """Those that the template has."""
     changes: Sequence[Mapping[str, Any]]
     """CloudFormation's `ResourceChange`, with the values before and after where it tells them."""
 
@@ -171,14 +169,12 @@ def _listed(client: Any, stack: str) -> set[str]:
 
 
 def _described(client: Any, made: set[str]) -> ChangeSet:
-    parameters: set[str] = set()
     changes: list[Mapping[str, Any]] = []
     describe = client.get_paginator("describe_change_set")
     for name in made:
         for page in describe.paginate(ChangeSetName=name, IncludePropertyValues=True):
-            parameters |= {it["ParameterKey"] for it in page.get("Parameters", ())}
             changes += [it["ResourceChange"] for it in page.get("Changes", ())]
-    return ChangeSet(parameters=frozenset(parameters), changes=changes)
+    return ChangeSet(changes=changes)
 
 
 def _delete(client: Any, made: set[str]) -> None:

@@ -58,7 +58,7 @@ def given(overrides: Any) -> dict[str, str]:
     """Return the values by name of SAM's `parameter_overrides`: a text, a list or a table.
 
     Raises:
-        ConfigurationError: one has no name, no value, or more of one than SAM would read.
+        ConfigurationError: one is no NAME=VALUE, has no value, or one that SAM would cut.
     """
     if isinstance(overrides, Mapping):
         return {str(name): str(value) for name, value in overrides.items()}
@@ -70,7 +70,7 @@ def _pairs(entries: Iterable[str]) -> Iterator[tuple[str, str]]:
     for entry in entries:
         short = re.sub(r"^ParameterKey=([^,]+),ParameterValue=", r"\1=", entry)
         name, equals, value = short.partition("=")
-        if not equals:
+        if not (name and equals):
             raise ConfigurationError(f"{entry} is no PARAMETER=VALUE.")
         if not value:
             raise ConfigurationError(

@@ -149,9 +149,7 @@ def _preflight(options: Namespace) -> int:
             named_aws_errors(),
             change_set(folder, stack, passed) as found,
         ):
-            # SAM leaves out what the template does not have.
-            unknown = sorted(given.keys() - found.parameters)
-            faults = [*found.losses(), *(f"There is no parameter {it}" for it in unknown)]
+            faults = [*found.losses()]
     for fault in faults:
         refuse(f"{fault}. Nothing was changed.")
     if faults:

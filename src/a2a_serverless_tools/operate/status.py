@@ -12,6 +12,7 @@ from a2a_serverless.storage.activity import Hours, Process, activity, percentile
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.tasks.head import Trouble, Wait
 from a2a_serverless.tasks.identity import TaskKey
+from a2a_serverless.tasks.turns import is_on_lambda
 from a2a_serverless_tools.operate.finding import Look, Named, tasks_in_trouble, waiting_tasks
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.lists import MOST_NOTED
@@ -213,7 +214,7 @@ async def status_of(inspector: Inspector) -> Status:
     asked = await inspector.lists.asked([*trouble.found[:_TAIL], *one_of.values()])
     seen = [one for one in active.processes if now - one.at < SEEN_MS]
     working = len(seen)
-    are_outside = any(":" not in one.name.partition(" ")[0] for one in seen)
+    are_outside = not all(is_on_lambda(one.name) for one in seen)
     return Status(
         place=inspector.place,
         at=now,
@@ -320,8 +321,8 @@ def _off(queues: Iterable[Queue]) -> Iterator[str]:
         if queue.is_off:
             yield (
                 f"{_count(queue.waiting or 0, 'message waits', 'messages wait')}, and the worker's"
-                " event source is switched off: switch it on"
-                " (aws lambda update-event-source-mapping --enabled), or start other workers."
+                " event source is switched off: switch it on (aws lambda"
+                " update-event-source-mapping --enabled --uuid …), or start other workers."
             )
 
 

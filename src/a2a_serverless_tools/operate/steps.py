@@ -68,7 +68,7 @@ class Awaited:
     until: int
     """The end of the time of a callback; else when it is looked for again."""
     gives_up_at: int | None
-    """The end of its time, if `until` is not; None: it has none."""
+    """When the code stops waiting; None: `until` says it, or never."""
     task_id: str
     """The task of the agent; empty: it is not known, or of another kind."""
 

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, Task, TaskState
+from a2a.types import Artifact, Message, Role, SendMessageRequest, Task, TaskState
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.head import INTERRUPTED
 from a2a_serverless.tasks.identity import new_id
 from a2a_serverless.worker.context import HistoryMessage, history_message
-from a2a_serverless_tools.testing.run import Said
+from a2a_serverless_tools.testing.run import Said, parts_of
 
 State = Literal["completed", "failed", "rejected", "canceled", "input_required", "auth_required"]
 
@@ -108,7 +108,7 @@ class StandIn:
         >>> task = await client.look(task_id)
         """
         work = self._tasks[task_id]
-        task, parts = copied(work.task), _parts(work.outcome.said)
+        task, parts = copied(work.task), parts_of(work.outcome.said)
         if task_id in self.canceled:
             task.status.state = TaskState.TASK_STATE_CANCELED
         elif self._clock.now_ms() < work.due_ms:
@@ -131,10 +131,3 @@ class StandIn:
         state = (await self.look(task_id)).status.state
         if state == TaskState.TASK_STATE_WORKING or state in INTERRUPTED:
             self.canceled.append(task_id)
-
-
-def _parts(said: Said) -> list[Part]:
-    if isinstance(said, Message):
-        return [*said.parts]
-    given = [said] if isinstance(said, str | Part) else said
-    return [Part(text=each) if isinstance(each, str) else each for each in given]

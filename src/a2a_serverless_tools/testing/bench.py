@@ -36,7 +36,7 @@ from a2a_serverless_tools.testing.agents import Called, StandIn
 from a2a_serverless_tools.testing.clock import PacedClock
 from a2a_serverless_tools.testing.everywhere import Conversation, Place, Play, compare, play
 from a2a_serverless_tools.testing.process import KilledError, Points, Process, _found
-from a2a_serverless_tools.testing.run import Run, Said, When
+from a2a_serverless_tools.testing.run import Run, Said, When, parts_of
 
 AgentSource = str | Worker | AgentExecutor | Callable[[], Worker | AgentExecutor]
 """`FILE.py:NAME`, a class, a function that makes an agent, or an agent."""
@@ -197,8 +197,8 @@ class AgentBench:
             json.dumps(value).encode(), "application/json"
         )
 
-    async def _is_signaled(self, head: Head) -> bool:
-        """Post what a turn that sleeps waits for; return False if that is nothing."""
+    async def _posts(self, head: Head) -> bool:
+        """Post what a sleeping turn waits for; return True if there was something."""
         storage = self._process.engine.storage_of(head)
         log = _found(await storage.read(head.task_id))
         for step_id in open_waits(log):
@@ -361,7 +361,7 @@ class AgentBench:
                 if points.is_late or now.turn.parked != ASLEEP or now.due_at is None:
                     return
                 points.check_time(f"sleeps until {iso(now.due_at)}")
-                if bool(self._signals) and self._process.run(self._is_signaled(now)):
+                if bool(self._signals) and self._process.run(self._posts(now)):
                     continue
                 self._process.run(self._wake(now.due_at))
         finally:
@@ -436,12 +436,4 @@ def _named(request: SendMessageRequest) -> str:
 
 
 def _message(said: Said) -> Message:
-    if isinstance(said, Message):
-        return copied(said)
-    parts: Any = [said] if isinstance(said, str | Part) else said
-    if not (isinstance(parts, Sequence) and all(isinstance(one, str | Part) for one in parts)):
-        raise TypeError(
-            f"A message is a text, a part, or several of them, and this is {said!r}: for a JSON"
-            " value write `a2a.helpers.new_data_part(…)`."
-        )
-    return Message(parts=[Part(text=one) if isinstance(one, str) else one for one in parts])
+    return copied(said) if isinstance(said, Message) else Message(parts=parts_of(said))

@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -28,7 +27,7 @@ from a2a.types import SendMessageRequest, Task
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import Caller, Entry, Recorded, StepId, TurnOpened
+from a2a_serverless.tasks.entries import UNTIL, Caller, Entry, Recorded, StepId, TurnOpened
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
@@ -218,8 +217,8 @@ class Points:
 
 
 def _is_result(entry: Recorded) -> bool:
-    """Return True for a record that is not that of the wait for a step's next try."""
-    return entry.form != "until" or entry.id.name == SLEEP
+    """Return True unless a record only says until when the code waits; that of a sleep counts."""
+    return entry.form != UNTIL or entry.id.name == SLEEP
 
 
 def _line_of(work: Any) -> str:
@@ -348,7 +347,7 @@ class Process:
         backends: Backends,
         settings: Settings,
         clock: PacedClock,
-        others: Mapping[str, StandIn] = MappingProxyType({}),
+        others: Mapping[str, StandIn],
     ) -> None:
         self._clock = clock
         self._settings = settings

@@ -29,6 +29,23 @@ When = int | Callable[[Event], bool] | StepId
 record of a step, `step(NAME)`."""
 
 
+def parts_of(said: Said) -> list[Part]:
+    """Return the parts of a message.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if isinstance(said, Message):
+        return [*said.parts]
+    parts: Any = [said] if isinstance(said, str | Part) else said
+    if not (isinstance(parts, Sequence) and all(isinstance(one, str | Part) for one in parts)):
+        raise TypeError(
+            f"A message is a text, a part, or several of them, and this is {said!r}: for a JSON"
+            " value write `a2a.helpers.new_data_part(…)`."
+        )
+    return [Part(text=one) if isinstance(one, str) else one for one in parts]
+
+
 def step(name: str, *, key: str = "", number: int = 1) -> StepId:
     """Return the point of a turn right after the record of a step is stored.
 

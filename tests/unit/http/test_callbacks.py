@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from a2a_serverless.http.app import create_app
 from a2a_serverless.worker import Posted, TaskContext, WaitTimeoutError, WrongAnswerError
 from a2a_serverless.worker.failures import WrongCallError
+from tests.support.observed import recorded
 from tests.support.workers import S
 from tests.unit.worker.test_steps import Handle, Stand
 
@@ -161,11 +162,12 @@ async def test_a_schema_gives_the_data_its_type(card: AgentCard) -> None:
 
 
 async def test_strangers_have_a_rate_of_their_own(card: AgentCard) -> None:
-    """Beyond it they are told when to come again."""
+    """Beyond it they are told when to come again, and an address that counts is answered."""
     desk = Desk(card, requests_per_s=1)
     await desk.begin()
     statuses = [await desk.post(f"{URL}/callbacks/x") for _ in range(3)]
     assert statuses == [404, 404, 429]
+    assert [await desk.post() for _ in range(3)] == [200, 409, 429]
 
 
 async def test_a_callback_needs_an_address_and_the_agents_own_code(card: AgentCard) -> None:
@@ -193,10 +195,13 @@ async def test_no_trace_shows_the_token(
 ) -> None:
     """Nor does a line of the log."""
     caplog.set_level("DEBUG")
-    desk = Desk(card)
-    url = await desk.begin()
-    await desk.post()
-    await desk.post()
+    with recorded() as spans:
+        desk = Desk(card)
+        url = await desk.begin()
+        await desk.post()
+        await desk.post()
     token = urlsplit(url).path.rpartition("/")[2]
-    own = [record.getMessage() for record in caplog.records if not record.name.startswith("http")]
-    assert token not in "".join([*own, *capsys.readouterr()])
+    own = [str(vars(record)) for record in caplog.records if not record.name.startswith("http")]
+    shown = [span.to_json() for span in spans.take()]
+    assert any("/callbacks/" in text for text in shown)
+    assert token not in "".join([*own, *shown, *capsys.readouterr()])

@@ -211,6 +211,7 @@ async def _ask(takes: Takes, ctx: TaskContext, asked: Any) -> Message:
         try:
             takes.check(parts)
         except PartRefusedError as refused:
+            status = ParseDict(asked, TaskStatus())
             status.message.parts.insert(0, Part(text=str(refused)))
         else:
             return Message(

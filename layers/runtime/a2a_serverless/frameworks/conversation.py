@@ -22,7 +22,7 @@ from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import unicode_of
 from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import active_turn
-from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.failures import RecordTooLargeError
 from a2a_serverless.worker.steps import PAUSE
 
 logger = logging.getLogger(__name__)
@@ -86,16 +86,12 @@ class Conversation:
         while (record := await turn.recorded(StepId(PAUSE, "", pauses + 1))) is not None:
             pauses += 1
             pause = json.loads(record.value)
+            _check_framework(ctx, framework, pause)
             turn.journal.skip(pause["said"])
             answers = [await ask(ctx, question) for question in pause["questions"]]
             waiting = pause["kept"]
         state = await ctx.load_context() or {"framework": framework, "ended": None}
-        if not isinstance(state, dict) or state.get("framework") != framework:
-            raise FinalError(
-                f"The state of context {ctx.context_id} was not stored by an agent of {framework}:"
-                " after a change of the framework, begin new conversations or delete the old ones.",
-                client_text="The agent cannot read this conversation: begin a new one.",
-            )
+        _check_framework(ctx, framework, state)
         ended, refused = state["ended"], state.get("refused", 0)
         if waiting is None:
             _check_room(ctx, state, growth, refused)
@@ -114,8 +110,13 @@ class Conversation:
         """
         turn = active_turn(self.ctx)
         said = turn.journal.said - self._said
-        pause = {"kept": kept, "questions": questions, "said": said}
-        with final_errors({WrongCallError: RECORD_TOO_LARGE}):
+        pause = {
+            "framework": self.framework,
+            "kept": kept,
+            "questions": questions,
+            "said": said,
+        }
+        with final_errors({RecordTooLargeError: RECORD_TOO_LARGE}):
             turn.delay(StepId(PAUSE, "", self.pauses + 1), pause)
         await self._ask(self.ctx, questions[0])
         raise RuntimeError("A question is answered when the code runs again, and not before.")
@@ -136,6 +137,16 @@ class Conversation:
     async def _store(self, ended: Any, refused: int) -> None:
         state = {"framework": self.framework, "ended": ended}
         await self.ctx.update_context(state | {"refused": refused} if refused else state)
+
+
+def _check_framework(ctx: TaskContext, framework: str, stored: Any) -> None:
+    """Raise FinalError unless a state or a pause was stored by a framework's adapter."""
+    if not isinstance(stored, dict) or stored.get("framework") != framework:
+        raise FinalError(
+            f"The state of context {ctx.context_id} was not stored by an agent of {framework}:"
+            " after a change of the framework, begin new conversations or delete the old ones.",
+            client_text="The agent cannot read this conversation: begin a new one.",
+        )
 
 
 def _check_room(ctx: TaskContext, state: Any, growth: float, refused: int) -> None:

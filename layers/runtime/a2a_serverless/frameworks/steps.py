@@ -16,7 +16,7 @@ from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.worker import FinalError, TaskContext
 from a2a_serverless.worker.context import active_turn
-from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.failures import RecordTooLargeError, WrongCallError
 from a2a_serverless.worker.meter import BudgetError
 from a2a_serverless.worker.steps import ENDINGS, MAX_NAME, StepError, current_step
 
@@ -167,7 +167,7 @@ class Steps:
         Raises:
             FinalError: the result is larger than a record may be, as it is in each attempt.
         """
-        with final_errors({WrongCallError: RECORD_TOO_LARGE}):
+        with final_errors({RecordTooLargeError: RECORD_TOO_LARGE}):
             return await self.ctx.step(name, call, *given, key=key)
 
     def refuse(self, what: str) -> NoReturn:

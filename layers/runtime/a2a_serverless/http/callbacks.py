@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -40,10 +41,15 @@ class Callbacks:
     """Answers whatever is asked below `CALLBACKS_PATH`; the token in the path admits its bearer.
 
     It stands before everything that asks for credentials, and no route is below its path.
+
+    Args:
+        storage: has the tasks.
+        take: takes one request out of the rate of an address, or of all who have none; None: there
+            is no rate.
     """
 
-    def __init__(self, storage: DurableStorage) -> None:
-        self._storage = storage
+    def __init__(self, storage: DurableStorage, take: Callable[[str], object] | None) -> None:
+        self._storage, self._take = storage, take
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = await self._answer(Request(scope, receive))
@@ -55,6 +61,8 @@ class Callbacks:
             return http_error(HTTPStatus.METHOD_NOT_ALLOWED, "UNIMPLEMENTED", _VERBS)
         token = request.scope["path"].removeprefix(CALLBACKS_PATH)
         waited = Waited.of(token, await wait_secret(self._storage.table))
+        if self._take is not None:  # strangers do not use up the rate of an address that counts
+            self._take(token if waited else CALLBACKS_PATH)
         if waited is None:
             return http_error(HTTPStatus.NOT_FOUND, "NOT_FOUND", _UNKNOWN)
         if request.method != "POST":

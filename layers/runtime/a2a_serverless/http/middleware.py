@@ -62,13 +62,14 @@ def add_middleware(
     for `storage` here, and a store of blobs that has no links of its own is served.
     """
     blobs = storage.table.blobs
+    rate = _Rate(settings.requests_per_s, storage.clock) if settings.requests_per_s else None
     app.add_middleware(
         _Admission,
         card=card,
         settings=settings,
         authenticator=authenticator,
-        clock=storage.clock,
-        callbacks=Callbacks(storage),
+        rate=rate,
+        callbacks=Callbacks(storage, rate.take if rate else None),
         served=ServedFiles(blobs) if isinstance(blobs, ServedBlobs) else None,
     )
     if settings.cors_origins:
@@ -90,7 +91,7 @@ class _Admission:
         card: AgentCard,
         settings: Settings,
         authenticator: Authenticator | None,
-        clock: Clock,
+        rate: _Rate | None,
         callbacks: ASGIApp,
         served: ASGIApp | None,
     ) -> None:
@@ -99,7 +100,7 @@ class _Admission:
         self._longest_headers = settings.max_header_bytes
         self._longest_body = settings.max_body_bytes
         self._authenticator = authenticator
-        self._rate = _Rate(settings.requests_per_s, clock) if settings.requests_per_s else None
+        self._rate = rate
         self._callbacks = callbacks
         self._served = served
 
@@ -122,8 +123,6 @@ class _Admission:
                 return
             if scope["path"].startswith(CALLBACKS_PATH):
                 answer.is_file = True
-                if self._rate is not None:  # strangers have a rate of their own
-                    self._rate.take(CALLBACKS_PATH)
                 await self._callbacks(scope, receive, answer.send)
                 return
             scope = await self._admitted(scope, answer)

@@ -80,7 +80,9 @@ def headers(environment: Mapping[str, str]) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict) or not all(isinstance(it, str) for it in found.values()):
-        raise ConfigurationError(f'The secret {secret} is not of the form {{"name": "value"}}.')
+        raise ConfigurationError(
+            f'A2A_OTEL_SECRET: the secret {secret} has to be {{"name": "value"}}: write it again.'
+        )
     return {"headers": found} if found else {}
 
 

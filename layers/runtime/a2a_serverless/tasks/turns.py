@@ -91,6 +91,11 @@ class Wait:
         return _length(self.until, now_ms if self.is_open else self.over_at) or 0
 
 
+def is_on_lambda(process: str) -> bool:
+    """Return True if a process is a function: `FUNCTION:VERSION STREAM`, not `HOST PID`."""
+    return ":" in process.partition(" ")[0]
+
+
 @dataclass(slots=True, kw_only=True)
 class Attempt:
     """One start of the agent on a turn. Times are milliseconds since the epoch; None: unknown."""
@@ -135,8 +140,8 @@ class Attempt:
 
     @property
     def is_on_lambda(self) -> bool:
-        """Return True if its process is a function: `FUNCTION:VERSION STREAM`, not `HOST PID`."""
-        return ":" in self.worker.partition(" ")[0]
+        """Return True if its process is a function."""
+        return is_on_lambda(self.worker)
 
     @property
     def first(self) -> int:

@@ -240,6 +240,10 @@ class WrongCallError(InvalidArgumentError, TypeError):
     final = True
 
 
+class RecordTooLargeError(WrongCallError):
+    """What is to be recorded has more bytes than a record may have."""
+
+
 class WrongMethodError(InvalidAgentEventError):
     """A method of the agent takes other arguments, is not `async`, or yields.
 

@@ -38,6 +38,7 @@ from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.tasks.questions import ASK, Questions, id_on_parts
 from a2a_serverless.tasks.waits import SLEEP, Kept, Until
 from a2a_serverless.worker.failures import (
+    RecordTooLargeError,
     RetryLater,
     WrongCallError,
     expect,
@@ -278,7 +279,7 @@ class Codec(NamedTuple):
                     " text, and a record is JSON: give each another text."
                 )
         if len(entry.value) > most:
-            raise WrongCallError(
+            raise RecordTooLargeError(
                 f"The result of step {step_id.name!r} has {len(entry.value):,} bytes, and a record"
                 f" has at most {most:,}: store it elsewhere, for instance as an"
                 " artifact or in S3, and return its place."

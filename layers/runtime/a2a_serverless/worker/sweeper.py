@@ -381,8 +381,11 @@ class Sweeper:
         """
         is_counted = head.turn.token is not None and not head.turn.parked
         began = await committed_at(log, head, head.turn.restart_base) if is_counted else None
-        if began is not None and (age_ms := self._clock.now_ms() - began) >= self._retry_ms:
-            metrics.time("AgeOfLostTurns", age_ms)
+        if began is None:
+            return
+        beyond_ms = self._clock.now_ms() - began - self._retry_ms
+        if beyond_ms >= 0:
+            metrics.time("AgeOfLostTurns", beyond_ms)
 
     async def _tell_late(self, log: DurableStorage, head: Head, run: _Sweep) -> None:
         """Report a turn that waits for a worker, and the callers of some, which are read for it.
