@@ -17,13 +17,17 @@ import httpx
 import pytest
 
 from a2a_serverless.stores import create_table
+from tests.support.databases import LONG
 from tests.support.emulators import Emulator, dynamodb_local, free_port
 from tests.support.required import ROOT, python_of
 
 EXAMPLE: Final = "examples.stock_server"
 HEADERS: Final = {"A2A-Version": "1.0"}
 ENDED: Final = "TASK_STATE_COMPLETED"
-WITHIN_S: Final = 180
+WITHIN_S: Final = 90
+TASKS: Final = 300 if LONG else 30
+AT_ONCE: Final = 5
+"""Requests under way, which are what a kill may cost."""
 
 
 @contextmanager
@@ -84,7 +88,7 @@ async def all_tasks(to: httpx.AsyncClient) -> dict[str, str]:
             return states
 
 
-async def _kill_one(table: str, variables: dict[str, str], tasks: int) -> None:
+async def _kill_one(table: str, variables: dict[str, str]) -> None:
     """Send tasks to two processes behind one port, kill one, and look at what the other has."""
     port = free_port()
     shared = {"TABLE": table, "PORT": str(port), **variables}
@@ -93,7 +97,7 @@ async def _kill_one(table: str, variables: dict[str, str], tasks: int) -> None:
         async with client(port) as to:
             begun = [
                 (await to.post("/message:send", json=message("100000", is_awaited=False))).json()
-                for _ in range(8)
+                for _ in range(3)
             ]
             answered: list[str] = []
             is_time = asyncio.Event()
@@ -104,7 +108,7 @@ async def _kill_one(table: str, variables: dict[str, str], tasks: int) -> None:
                 except httpx.TransportError:
                     return  # the process that had it was killed
                 answered.append(answer.json()["task"]["id"])
-                if len(answered) >= tasks // 3:
+                if len(answered) >= TASKS // 3:
                     is_time.set()
 
             async def kill() -> None:
@@ -112,18 +116,17 @@ async def _kill_one(table: str, variables: dict[str, str], tasks: int) -> None:
                 doomed.send_signal(signal.SIGKILL)
                 doomed.wait()
 
-            turns = asyncio.Semaphore(20)
+            turns = asyncio.Semaphore(AT_ONCE)
 
             async def in_turn() -> None:
                 async with turns:
                     await send()
 
-            async with asyncio.timeout(WITHIN_S):
-                await asyncio.gather(kill(), *(in_turn() for _ in range(tasks)))
+            await asyncio.gather(kill(), *(in_turn() for _ in range(TASKS)))
             # What was answered is there, whichever process had it.
             states = await all_tasks(to)
             assert {states[task_id] for task_id in answered} == {ENDED}
-            assert len(answered) > tasks // 2
+            assert len(answered) >= TASKS - AT_ONCE
             # A task of the dead process is not continued: the SDK has nothing that would do it. It
             # can be read, and canceled by whoever is there.
             for one in begun:
@@ -137,7 +140,7 @@ async def _kill_one(table: str, variables: dict[str, str], tasks: int) -> None:
 @pytest.mark.long
 async def test_a_killed_server_loses_no_task(tmp_path: Path) -> None:
     """Two processes of the SDK's server on a file: what was answered outlives a kill."""
-    await _kill_one(str(tmp_path / "tasks.sqlite"), {}, 30)
+    await _kill_one(str(tmp_path / "tasks.sqlite"), {})
 
 
 @pytest.fixture(scope="module")
@@ -150,8 +153,8 @@ def local(installed_emulators: None) -> Iterator[Emulator]:
 
 @pytest.mark.emulators
 async def test_a_killed_server_loses_no_task_in_dynamodb(local: Emulator) -> None:
-    """So do 300 tasks on DynamoDB Local."""
-    await _kill_one("stores", local.environment(), 300)
+    """So do 30 tasks on DynamoDB Local, and 300 with `make faults`."""
+    await _kill_one("stores", local.environment())
 
 
 @pytest.mark.long
