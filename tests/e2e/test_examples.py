@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 from a2a.helpers import get_data_parts
 from a2a.types import Task, TaskState
 
-from tests.e2e.clients import artifact_text, client_at, send, stream
-from tests.e2e.commands import environment, running
+from tests.e2e.clients import artifact_text, client_at, send, settled, stream
+from tests.e2e.commands import environment, running, until
 from tests.e2e.frameworks import FRAMEWORKS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -53,6 +55,7 @@ def test_the_examples_are_these() -> None:
     """A new example needs a test, and a line in the list of examples."""
     assert NAMES == [
         "adk_agent",
+        "approval_worker",
         "echo_executor",
         "langgraph_agent",
         "openai_agents_agent",
@@ -115,3 +118,21 @@ async def test_questionnaire_worker(start: Start) -> None:
     assert answers(done) == [{"name": "Ann", "city": "Oslo", "language": "Python"}]
     assert len(done.history) == 7
     assert stopped.status.state == TaskState.TASK_STATE_REJECTED
+
+
+@pytest.mark.long
+async def test_approval_worker(start: Start, tmp_path: Path) -> None:
+    """The mail is in the terminal of `dev`; a click and the page's button order."""
+    log = tmp_path / "approval_worker.log"
+    with start("approval_worker") as url:
+        async with client_at(url, streaming=False, polling=True) as client:
+            task = await send(client, "12 chairs")
+            until(lambda: "Decline: " in log.read_text(encoding="utf-8"))
+            (link,) = re.findall(r"Approve: (\S+)", log.read_text(encoding="utf-8"))
+            async with httpx.AsyncClient(trust_env=False, headers={"Origin": url}) as browser:
+                page = await browser.get(link)
+                fields = dict(re.findall(r'name="(.+?)" value="(.+?)"', page.text))
+                assert fields == {"decision": "approve"}
+                assert (await browser.post(link, data=fields)).status_code == 200
+            done = await settled(client, task.id)
+    assert artifact_text(done) == "Ordered as PO-23: 12 chairs for 1,200 EUR."

@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import shorten
 from types import MappingProxyType
 from typing import Any, Final, Self
+from urllib.parse import urlencode
 
 from a2a.helpers import get_text_parts
 from a2a.server.agent_execution import AgentExecutor
@@ -26,7 +27,7 @@ from a2a_serverless.tasks.head import ASLEEP, Head, Operation
 from a2a_serverless.tasks.identity import Scope, new_id
 from a2a_serverless.tasks.questions import ID_FIELD
 from a2a_serverless.tasks.turns import turns_of
-from a2a_serverless.tasks.waits import CALLBACK, Signal, open_waits
+from a2a_serverless.tasks.waits import CALLBACK, FORM, Signal, open_waits
 from a2a_serverless.wiring import memory_backends, queue_on
 from a2a_serverless.worker.agents import executor_of, load_agent, what_is
 from a2a_serverless.worker.context import Worker
@@ -187,15 +188,26 @@ class AgentBench:
         self._work(head, points, self._made(), cancels_first=False)
         return self._process.run(self._seen(head, points, Caller(run.user, run.tenant)))
 
-    def signal(self, name: str, value: Any, *, key: str = "") -> None:
-        """Post a JSON value to the callback of a name, once the next turn waits for it.
+    def signal(self, name: str, value: Any, *, key: str = "", form: bool = False) -> None:
+        """Post to the callback of a name, once the next turn waits for it.
 
         >>> bench.signal("paid", {"amount": 7})
+        >>> bench.signal("approval", {"decision": "approve"}, form=True)
         >>> run = bench.send("An invoice")
+
+        Args:
+            name: that of the callback.
+            value: bytes are posted as they are, another value as JSON.
+            key: that of the callback.
+            form: post the fields in `value` as a browser's form does, such as the page's button.
         """
-        self._signals[f"{CALLBACK}{name}", key] = Signal(
-            json.dumps(value).encode(), "application/json"
-        )
+        if isinstance(value, bytes):
+            given = Signal(value, "application/octet-stream")
+        elif form:
+            given = Signal(urlencode(value, doseq=True).encode(), FORM)
+        else:
+            given = Signal(json.dumps(value).encode(), "application/json")
+        self._signals[f"{CALLBACK}{name}", key] = given
 
     async def _posts(self, head: Head) -> bool:
         """Post what a sleeping turn waits for; return True if there was something."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from a2a_serverless.worker import TaskContext, WaitTimeoutError, Worker
 from a2a_serverless_tools.testing import AgentBench, step
 
@@ -34,3 +38,15 @@ def test_without_a_signal_the_time_of_the_wait_ends() -> None:
     with AgentBench(Approver) as bench:
         bench.signal("another", 1)
         assert bench.send("go").artifacts["final-answer"].text == "late"
+
+
+@pytest.mark.parametrize(
+    ("posted", "shown"),
+    [({"value": {"by": "pat"}, "form": True}, "{'by': 'pat'}"), ({"value": b"%PDF"}, "None")],
+    ids=["form", "bytes"],
+)
+def test_a_form_and_bytes_are_posted(posted: dict[str, Any], shown: str) -> None:
+    """As a browser's form, and as they are."""
+    with AgentBench(Approver) as bench:
+        bench.signal("approved", **posted)
+        assert bench.send("go").artifacts["final-answer"].text == shown

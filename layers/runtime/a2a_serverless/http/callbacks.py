@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 from http import HTTPStatus
 from typing import Final
 
@@ -33,7 +34,8 @@ _HEADERS: Final = {
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><title>Confirm</title>
 <style>body{font:1rem system-ui;margin:20vh auto;max-width:20rem;text-align:center}</style>
-<form method="post"><p>An agent waits for this confirmation.</p><button>Confirm</button></form>"""
+<form method="post"><p>An agent waits for this confirmation.</p>%s<button>Confirm</button></form>"""
+_FIELD: Final = '<p>{0}: <b>{1}</b><input type="hidden" name="{0}" value="{1}"></p>'
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
 
 
@@ -66,7 +68,9 @@ class Callbacks:
         if waited is None:
             return http_error(HTTPStatus.NOT_FOUND, "NOT_FOUND", _UNKNOWN)
         if request.method != "POST":
-            return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY})
+            return HTMLResponse(
+                _PAGE % _fields_of(request), headers={"Content-Security-Policy": _POLICY}
+            )
         body = await _body_of(request)
         if body is None:
             status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
@@ -84,6 +88,12 @@ class Callbacks:
         if taken is SignalDecision.OVER:
             return http_error(HTTPStatus.GONE, "FAILED_PRECONDITION", _OVER)
         return JSONResponse({"status": "taken"})
+
+
+def _fields_of(request: Request) -> str:
+    """Return what the address says behind its question mark as fields of the page's form."""
+    fields = request.query_params.multi_items()
+    return "".join(_FIELD.format(*map(escape, each)) for each in fields)
 
 
 async def _body_of(request: Request) -> bytes | None:

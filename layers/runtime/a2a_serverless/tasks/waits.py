@@ -30,6 +30,8 @@ CALL_SENT: Final = f"{CALL}.sent"
 CALL_OPEN: Final = "open"
 MAX_SIGNAL_BYTES: Final = 256 * 1024
 """The longest body of a signal."""
+FORM: Final = "application/x-www-form-urlencoded"
+"""The media type of a form that a browser posts."""
 _MAC_BYTES: Final = 16
 
 

@@ -102,7 +102,7 @@ class Question:
         try:
             value = _typed(self.type, text, data) if self.type else data[0] if data else None
         except ValidationError as error:
-            return _reason(error)
+            return reason_of(error)
         return Answer(
             text=text,
             data=value,
@@ -132,7 +132,7 @@ def _typed(kind: TypeAdapter[Any], text: str, data: list[Any]) -> Any:
         raise  # a text that is no JSON does not fit as a text
 
 
-def _reason(error: ValidationError) -> str:
+def reason_of(error: ValidationError) -> str:
     """Return the first thing that does not fit, and where it is."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(each) for each in first["loc"])

@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from a2a_serverless.tasks.waits import Signal
+from a2a_serverless.tasks.waits import FORM, Signal
 from a2a_serverless.worker.failures import WrongCallError, is_seconds
-from a2a_serverless.worker.questions import WrongAnswerError, type_of
+from a2a_serverless.worker.questions import WrongAnswerError, reason_of, type_of
 from a2a_serverless.worker.steps import Retry, current_step, outside
 
 
@@ -48,7 +48,7 @@ class Posted:
         text, kind = signal.body.decode(errors="replace"), signal.media_type.partition(";")[0]
         data: Any = None
         with suppress(ValueError):
-            if kind.strip().lower() == "application/x-www-form-urlencoded":
+            if kind.strip().lower() == FORM:
                 data = dict(parse_qsl(text, keep_blank_values=True))
             else:
                 data = from_json(signal.body)
@@ -57,8 +57,8 @@ class Posted:
             try:
                 data = adapter.validate_python(data)
             except ValidationError as error:
-                reason = error.errors(include_url=False)[0]["msg"]
-                raise WrongAnswerError(f"What was posted does not fit: {reason}.") from error
+                why = f"What was posted does not fit: {reason_of(error)}."
+                raise WrongAnswerError(client_text=why) from error
         return cls(
             data=data, text=text, body=signal.body, media_type=signal.media_type, by=signal.by
         )

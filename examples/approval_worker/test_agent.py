@@ -1,0 +1,84 @@
+"""Tests of the buyer: approved, declined, no decision, kills behind each record, a cancel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+
+from a2a_serverless_tools.testing import AgentBench, step
+from a2a_serverless_tools.testing.fixtures import MakeBench
+
+BUYER = run_path(str(Path(__file__).with_name("agent.py")))["Buyer"]
+OFFER = "12 chairs for 1,200 EUR"
+ORDERED = f"Ordered as PO-23: {OFFER}."
+
+
+@pytest.fixture
+def mails() -> list[str]:
+    """Make a list of the texts that were mailed."""
+    return []
+
+
+@pytest.fixture
+def bench(agent_bench: MakeBench, mails: list[str]) -> AgentBench:
+    """Make the bench of a buyer whose mails are kept in the list."""
+    return agent_bench(BUYER(lambda *mail: mails.append(mail[2])))
+
+
+def decide(bench: AgentBench, decision: str) -> None:
+    """Click a link of the mail, and the page's button."""
+    bench.signal("approval", {"decision": decision}, form=True)
+
+
+def test_it_orders_what_is_approved(bench: AgentBench, mails: list[str]) -> None:
+    """The mail has a link for each decision, both of one address."""
+    decide(bench, "approve")
+    run = bench.send("12 chairs")
+    assert (run.state, run.artifacts["final-answer"].text) == ("completed", ORDERED)
+    (text,) = mails
+    approve, decline = (line.partition(": ")[2] for line in text.splitlines()[2:])
+    assert approve.startswith("https://agent.example/callbacks/")
+    assert decline == approve.replace("=approve", "=decline")
+
+
+def test_it_orders_nothing_that_is_declined(bench: AgentBench) -> None:
+    """The client reads that it was declined."""
+    decide(bench, "decline")
+    run = bench.send("12 chairs")
+    assert (run.state, run.text) == ("rejected", f"Declined: {OFFER}. Nothing was ordered.")
+    assert "order" not in run.steps
+
+
+def test_it_gives_up_after_three_days(bench: AgentBench, mails: list[str]) -> None:
+    """No process waits that long, and one mail was sent."""
+    run = bench.send("12 chairs")
+    assert run.state == "failed"
+    assert run.text == "Nobody has decided within 3 days: nothing was ordered."
+    assert bench.clock.monotonic() >= 3 * 86_400
+    assert len(mails) == 1
+
+
+def test_what_is_no_decision_orders_nothing(bench: AgentBench) -> None:
+    """Whoever has the address may post anything."""
+    bench.signal("approval", b"yes, please")
+    run = bench.send("12 chairs")
+    assert (run.state, "order" in run.steps) == ("failed", False)
+    assert run.text.startswith("What was posted does not fit: ")
+
+
+@pytest.mark.parametrize("record", ["offer", "mail", "ctx.callback approval", "order"])
+def test_a_kill_mails_and_orders_once(bench: AgentBench, mails: list[str], record: str) -> None:
+    """Killed behind each record, another process goes on with what there is."""
+    decide(bench, "approve")
+    run = bench.send("12 chairs", kill_after=step(record))
+    assert run.artifacts["final-answer"].text == ORDERED
+    assert len(mails) == 1
+    assert [run.steps.count(name) for name in ("offer", "mail", "order")] == [1, 1, 1]
+
+
+def test_a_cancel_ends_the_wait(bench: AgentBench, mails: list[str]) -> None:
+    """Whoever clicks afterwards orders nothing."""
+    run = bench.send("12 chairs", cancel_after=step("ctx.callback approval"))
+    assert (run.state, len(mails)) == ("canceled", 1)
