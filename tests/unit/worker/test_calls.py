@@ -10,19 +10,24 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.server.agent_execution import AgentExecutor
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_jsonrpc_routes
 from a2a.types import AgentCard
+from google.protobuf.json_format import MessageToJson
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
+from a2a_serverless.steps import call_agent
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.stores import DynamoDBTaskEventStream, DynamoDBTaskStore
 from a2a_serverless.stores.layout import memory_table
-from a2a_serverless.worker import Remote, TaskContext, WaitTimeoutError, Worker
+from a2a_serverless.worker import Remote, TaskContext, WaitTimeoutError, Worker, calls, remotes
 from a2a_serverless.worker.calls import DEPTH
+from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.files import FileInfo
 from a2a_serverless_tools.testing import AgentBench, Run, file_part, step
 from tests.conformance.sides import CARD, durable, stock
 from tests.support.peers import Clerk, Fails, Peer
@@ -240,6 +245,141 @@ def test_a_cancel_finds_a_message_whose_record_is_missing(peer: Peer, died: str)
     assert peer.states == ["CANCELED"]
 
 
+class Plain(AgentExecutor):
+    """Calls another agent by its URL in its own code, and does nothing at a cancel but fail."""
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        reply = await call_agent("http://test", context.get_user_input())
+        await TaskContext(context, event_queue).complete(reply.text)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise RuntimeError("nothing to cancel")
+
+
+def test_a_cancel_of_an_executor_cancels_what_it_has_called(
+    peer: Peer, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The official interface's own agent needs no code for that, and its error changes nothing."""
+    monkeypatch.setattr(
+        Remote, "connected", lambda _, *named: remotes.connected(peer.remote(), *named)
+    )
+    with AgentBench(Plain) as tested:
+        sent = step("ctx.call_agent.sent http://test/")
+        assert tested.send("wait", cancel_after=sent).state == "canceled"
+    assert peer.states == ["CANCELED"]
+    assert "nothing to cancel" in caplog.text
+
+
+def test_what_an_agent_cancels_itself_is_not_cut_off(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other agent hangs: the agent's own cancel runs beside it, and the log says what does."""
+
+    class Cancels(Buyer):
+        async def cancel(self, ctx: TaskContext) -> None:
+            released.append(ctx.task_id)
+
+    class Hangs(httpx.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            if b"CancelTask" in request.content:
+                await asyncio.Event().wait()
+            return await peer.handle_async_request(request)
+
+    released: list[str] = []
+    agent = Cancels(buys, Remote(peer.url, transport=Hangs()))
+    with AgentBench(agent, cancel_timeout_s=0.3) as tested:
+        sent = step("ctx.call_agent.sent books")
+        assert tested.send("wait", cancel_after=sent).state == "canceled"
+    assert len(released) == 1
+    (told,) = [each for each in caplog.records if action(each) == "call_not_canceled"]
+    assert "The agent books was not asked (CancelledError)" in told.getMessage()
+
+
+def test_a_raising_transport_keeps_no_other_task_from_its_cancel(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What the author's own `auth` raises is logged, and the other agent's task is canceled."""
+
+    class Bad(httpx.Auth):
+        is_bad = False
+
+        def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]
+            if self.is_bad:
+                raise RuntimeError("no token")
+            yield request
+
+    async def both(ctx: TaskContext) -> None:
+        await ctx.gather(
+            ctx.call_agent("bad", "wait"), ctx.call_agent("books", "wait"), turns_bad(ctx)
+        )
+
+    async def turns_bad(ctx: TaskContext) -> None:
+        await ctx.sleep(3)
+        auth.is_bad = True
+        tested.cancel_running()
+
+    auth = Bad()
+    with Peer(stock, CARD) as peer, Peer(stock, CARD) as other:
+        agent = Buyer(both, peer.remote())
+        agent.agents = {**agent.agents, "bad": other.remote(auth=auth)}
+        with AgentBench(agent) as tested:
+            assert tested.send("go").state == "canceled"
+        assert peer.states == ["CANCELED"]
+    messages = [each.getMessage() for each in caplog.records]
+    assert any("The agent bad was not asked (RuntimeError)" in each for each in messages)
+
+
+def action(record: logging.LogRecord) -> str:
+    return str(getattr(record, "action", ""))
+
+
+def test_a_cancel_says_that_a_long_url_is_not_in_the_records(
+    peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In another process the address of a Remote is not known, and none that is cut is called."""
+    long = f"http://test/{'x' * 100}"
+
+    async def asks(ctx: TaskContext) -> None:
+        reply = await ctx.call_agent(Remote(long, transport=peer), "ask")
+        await ctx.ask(reply.question)
+
+    def fails(request: httpx.Request, _: str) -> httpx.Response | None:
+        text = MessageToJson(peer.card)
+        return httpx.Response(200, text=text) if request.method == "GET" else None
+
+    peer.fails = fails
+    with bench(peer, asks) as tested:
+        run = tested.send("go")
+        before = len(peer.requests)
+        assert tested.cancel(run).state == "canceled"
+        assert len(peer.requests) == before
+    (told,) = [each for each in caplog.records if action(each) == "call_not_canceled"]
+    assert "has not all of its URL" in told.getMessage()
+
+
+def test_a_caller_that_is_killed_at_its_time_out_is_late_all_the_same(peer: Peer) -> None:
+    """It dies behind the cancel of the other task and before its record: that stays a time-out."""
+
+    def fails(request: httpx.Request, now: str) -> httpx.Response | None:
+        if b"CancelTask" in request.content and now == "after" and not killed:
+            killed.append(True)
+            process = tested._process
+            process._loop.call_soon_threadsafe(process._kill)
+            return httpx.Response(503)
+        return None
+
+    async def waits(ctx: TaskContext) -> None:
+        with pytest.raises(WaitTimeoutError):
+            await ctx.call_agent("books", "wait", timeout_s=300)
+        await ctx.complete("late")
+
+    killed: list[bool] = []
+    peer.fails = fails
+    with bench(peer, waits) as tested:
+        assert tested.send("go").artifacts["final-answer"].text == "late"
+    assert (killed, peer.states) == ([True], ["CANCELED"])
+
+
 def test_a_time_out_raises_and_cancels(peer: Peer) -> None:
     """The other task does not end in time: it is canceled, and that stays so."""
 
@@ -292,6 +432,59 @@ def test_an_agent_that_cannot_be_called_has_failed(fails: Any, why: str) -> None
         assert state == "failed"
         assert why in text
         assert run.attempts == 1
+
+
+def result(content: str, media_type: str = "application/json") -> Fails:
+    """Answers each message with a JSON-RPC result of this content."""
+    body = f'{{"jsonrpc": "2.0", "id": "1", "result": {content}}}'
+    if media_type == "text/event-stream":
+        body = f"data: {body}\n\n"
+    return lambda request, _: (
+        httpx.Response(200, text=body, headers={"content-type": media_type})
+        if request.method == "POST"
+        else None
+    )
+
+
+TOO_LARGE = '{"message": {"parts": [{"data": {"price": 1e400}}]}}'
+DONE = (
+    '{"task": {"id": "t", "status": {"state": "TASK_STATE_COMPLETED"}, "metadata": {"n": 1e400}}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("fails", "why"),
+    [
+        (result("null"), "has refused the message: "),
+        (result("7"), "has refused the message: "),
+        (result("{}"), "has refused the message: Response has neither task nor message"),
+        (result("[]"), "has refused the message: Response has neither task nor message"),
+        (result('{"task": {}}'), "has refused the message: Response has a task without an id"),
+        (result(TOO_LARGE), "what is no JSON"),
+        (result(DONE), "what is no JSON"),
+        (result('{"task": {"id": "t"}, "message": 1}'), "has refused the message: "),
+    ],
+)
+def test_a_damaged_answer_has_failed(fails: Fails, why: str) -> None:
+    """What is neither a task nor a message, or no JSON, is told by a sentence."""
+    with Peer(stock, CARD) as peer, bench(peer, buys) as tested:
+        peer.fails = fails
+        state, text, _ = outcome(tested.send("write"))
+        assert state == "failed"
+        assert why in text
+        assert text.endswith(".")
+
+
+def test_a_task_that_is_answered_with_none_has_failed() -> None:
+    """The other agent has a task, and shows an empty one when it is looked at."""
+
+    def fails(request: httpx.Request, moment: str) -> httpx.Response | None:
+        is_look = moment == "before" and b"GetTask" in request.content
+        return result("{}")(request, moment) if is_look else None
+
+    with Peer(stock, CARD) as peer, bench(peer, buys) as tested:
+        peer.fails = fails
+        assert "another task, or with none" in outcome(tested.send("wait"))[1]
 
 
 def card(**fields: Any) -> AgentCard:
@@ -360,6 +553,14 @@ def test_an_answer_that_is_too_large_has_failed() -> None:
         assert "more than 16,000,000 bytes" in text
 
 
+def test_a_stream_that_nobody_asked_for_is_bounded_too() -> None:
+    """An answer of 17 MB that calls itself a stream is not read to its end."""
+    content = f'"{"x" * 17_000_000}"'
+    with Peer(stock, CARD) as peer, bench(peer, buys) as tested:
+        peer.fails = result(content, "text/event-stream")
+        assert "more than 16,000,000 bytes" in outcome(tested.send("write"))[1]
+
+
 def test_an_agent_that_is_away_is_called_until_it_is_back() -> None:
     """For an hour there is no answer: the message is sent once, and no attempt is used up."""
 
@@ -386,6 +587,24 @@ def test_an_agent_that_always_fails_inside_counts_as_failed() -> None:
             "failed",
             "The agent books has refused the message (HTTP status 500).",
         )
+
+
+def test_a_message_is_not_sent_again_while_nobody_can_look_for_it() -> None:
+    """Its answer is lost, and the list of tasks fails inside: it is looked for later on."""
+
+    def fails(request: httpx.Request, now: str) -> httpx.Response | None:
+        if b"SendMessage" in request.content and now == "after":
+            return httpx.Response(504)
+        if b"ListTasks" in request.content and len(failed) < 2:
+            failed.append(request)
+            return httpx.Response(500)
+        return None
+
+    failed: list[httpx.Request] = []
+    with Peer(stock, CARD) as peer, bench(peer, buys) as tested:
+        peer.fails = fails
+        assert outcome(tested.send("write")) == ["completed", "did write", ""]
+    assert (len(failed), len(peer.clerk.said)) == (2, 1)
 
 
 def test_an_agent_that_calls_itself_comes_to_an_end(peer: Peer) -> None:
@@ -469,6 +688,44 @@ def test_a_call_in_a_step_waits_in_its_process(peer: Peer) -> None:
         assert (run.artifacts["final-answer"].text, run.attempts) == ("did write", 2)
         assert run.steps == ("tool",)
     assert len(peer.clerk.said) == 1
+
+
+def test_a_reply_is_answered_with_its_own_credentials(peer: Peer) -> None:
+    """Of two Remotes of one URL each gets the answer to what it was asked with its own headers."""
+
+    async def both(ctx: TaskContext) -> None:
+        ann, bob = (peer.remote(headers={"X-API-Key": key}) for key in ("ann", "bob"))
+        asked = await ctx.call_agent(ann, "ask", key="1")
+        await ctx.call_agent(bob, "write", key="2")
+        await ctx.complete((await asked.answer("soft")).text)
+
+    with bench(peer, both) as tested:
+        assert tested.send("go").artifacts["final-answer"].text == "did soft"
+    keys = {request.headers["x-api-key"] for request in peer.requests if b"soft" in request.content}
+    assert keys == {"ann"}
+
+
+def test_files_are_counted_while_they_are_read(peer: Peer, monkeypatch: Any) -> None:
+    """The file with which a message is too large is not read on, and those behind it not at all."""
+    monkeypatch.setattr(calls, "MOST_FILES", 6)
+
+    async def sends(ctx: TaskContext) -> None:
+        turn, read = active_turn(ctx), []
+
+        async def chunks(file: FileInfo) -> AsyncIterator[bytes]:
+            for each in (file.content or b"")[:4], (file.content or b"")[4:]:
+                read.append(each)
+                yield each
+
+        monkeypatch.setattr(turn, "file_chunks", chunks)
+        with pytest.raises(WrongCallError, match="at most 6 bytes in a message"):
+            await ctx.call_agent("books", "write", files=ctx.files)
+        await ctx.complete_json([len(each) for each in read])
+
+    with bench(peer, sends) as tested:
+        files = [file_part(name, b"12345678") for name in ("a", "b")]
+        assert tested.send(files).artifacts["final-answer"].data == [[4, 4]]
+    assert not peer.requests
 
 
 @pytest.mark.parametrize(

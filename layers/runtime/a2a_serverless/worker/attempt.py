@@ -37,6 +37,7 @@ from a2a_serverless.tasks.questions import Questions, questions_of
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.waits import kept_of
 from a2a_serverless.worker.agents import handler_of
+from a2a_serverless.worker.calls import cancel_calls
 from a2a_serverless.worker.context import enter_turn
 from a2a_serverless.worker.failures import (
     AgentFailedError,
@@ -474,7 +475,14 @@ class AgentRun:
         await self._asked_to_cancel(self.given.cancel_context())
 
     async def _asked_to_cancel(self, context: RequestContext) -> None:
-        await contained(called(self.agent.cancel, context, self.turn), self._started)
+        """Call `cancel()`, and cancel what was called beside it; raise what either raises."""
+        errors = await asyncio.gather(  # in this order: a Worker names its agents first
+            contained(called(self.agent.cancel, context, self.turn), self._started),
+            contained(cancel_calls(self.turn), self._started),
+            return_exceptions=True,
+        )
+        for error in filter(None, errors):
+            raise error
 
     def _log_raised(self, error: BaseException) -> None:
         text = "Agent's cancel() raised"

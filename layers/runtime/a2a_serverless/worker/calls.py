@@ -13,14 +13,15 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx
 from a2a.helpers import get_text_parts
-from a2a.types import AgentCard, Message, Part, Role, SendMessageRequest, Task
-from google.protobuf.json_format import ParseDict
+from a2a.types import AgentCard, Message, Part, Role, SendMessageRequest, Task, TaskState
+from google.protobuf.json_format import ParseDict, SerializeToJsonError
 
 from a2a_serverless.observability import spans
 from a2a_serverless.tasks.blobs import linked_blob
@@ -59,9 +60,7 @@ _EVERY_S: Final = 2.0
 _LONGEST_S: Final = 600.0
 """The longest wait from one look to the next."""
 _MOST_INTERNAL: Final = 3
-"""Internal errors of another agent after which it counts as failed."""
-_CANCEL_S: Final = 5.0
-"""The seconds that a cancel of all that was called may take."""
+"""Internal errors of another agent, in one process, after which it counts as failed."""
 MOST_FILES: Final = 8_000_000
 """The most bytes of files in a message to another agent."""
 _IN_STEP_S: Final = 10.0
@@ -211,20 +210,24 @@ class Said:
         Raises:
             WrongCallError: a text or a value is none, or the files are too large.
         """
-        parts = [*self.parts]
+        parts, size = [*self.parts], 0
         for file in self.files:
             part = Part(filename=file.filename, media_type=file.media_type)
             if file.content is None and linked_blob(file.url or "") is None:
                 part.url = file.url or ""  # a client's own, which the other agent may fetch
             else:
-                part.raw = b"".join([chunk async for chunk in turn.file_chunks(file)])
+                pieces = []
+                async for piece in turn.file_chunks(file):
+                    size += len(piece)
+                    if size > MOST_FILES:
+                        raise WrongCallError(
+                            f"ctx.call_agent sends files of at most {MOST_FILES:,} bytes in a"
+                            " message, and these have more: give the other agent a URL in the text"
+                            " or in `data`."
+                        )
+                    pieces.append(piece)
+                part.raw = b"".join(pieces)
             parts.append(part)
-        size = sum(len(part.raw) for part in parts)
-        if size > MOST_FILES:
-            raise WrongCallError(
-                f"ctx.call_agent sends files of at most {MOST_FILES:,} bytes in a message, and"
-                f" these have {size:,}: give the other agent a URL in the text or in `data`."
-            )
         message = Message(
             message_id=message_id,
             role=Role.ROLE_USER,
@@ -249,12 +252,6 @@ class AgentCall:
         self._turn = turn
         self._key = key
         self.name, self._remote = _resolved(turn, agent)
-        self._stack = AsyncExitStack()
-        self._client: RemoteClient | None = None
-        self._may_be_there = False
-        self._internal = 0
-        self._step_id: StepId | None = None
-        """That of its record; None: it is called in a step."""
 
     async def reply(self, said: Said, timeout_s: float) -> Reply:
         """Say something once, and return what comes of it.
@@ -264,6 +261,12 @@ class AgentCall:
             WaitTimeoutError: there was no end and no question in time.
             WrongCallError: it cannot be said.
         """
+        self._stack = AsyncExitStack()
+        self._client: RemoteClient | None = None
+        self._may_be_there = False
+        self._internal = 0
+        self._step_id: StepId | None = None
+        """That of its record; None: it is called in a step."""
         step = current_step()
         async with self._stack:
             if step is None:
@@ -356,6 +359,9 @@ class AgentCall:
             return self._failed(str(error), task_id)
         except NoAnswerError as error:
             return self._unanswered(error, plan, task_id)
+        if self._left_s(plan) <= 0 and task.status.state == TaskState.TASK_STATE_CANCELED:
+            # An attempt that was killed before its record has canceled it.
+            return {"late": f"Its task {task_id} is canceled", "id": task_id}
         if outcome := self._outcome(task, plan):
             return outcome
         is_at_work = NoAnswerError(f"Its task {task_id} is {plain_state(task.status.state)}")
@@ -366,14 +372,21 @@ class AgentCall:
     def _outcome(self, found: Task | Message, plan: Outcome) -> Outcome | None:
         """Return what an answer has come to; None: it is worked on."""
         if isinstance(found, Message):
-            return {"message": json_of(found)}
+            return self._as_json("message", found, "")
         state = found.status.state
         is_old = state in INTERRUPTED and _status_of(found) == plan.get("answers")
         if is_old or not (is_terminal(state) or state in INTERRUPTED):
             return None
         shown = copied(found)
         shown.ClearField("history")
-        return {"task": json_of(shown)}
+        return self._as_json("task", shown, found.id)
+
+    def _as_json(self, kind: str, shown: Task | Message, task_id: str) -> Outcome:
+        try:
+            return {kind: json_of(shown)}
+        except SerializeToJsonError as error:
+            why = f"The agent {self.name} has answered with what is no JSON: {error}"
+            return self._failed(why.removesuffix("."), task_id)
 
     def _unanswered(self, error: NoAnswerError, plan: Outcome, task_id: str) -> Outcome:
         """Raise an error, unless it has come too often, or too late."""
@@ -435,8 +448,8 @@ class AgentCall:
     ) -> Reply:
         if self._step_id is not None:
             self._turn.journal.follow(self._step_id)
-        call = AgentCall(self._turn, self.name, self._key)
-        return await call.reply(replace(said, parts=parts, files=files), timeout_s)
+        # Not by its name, which may be that of another Remote by now.
+        return await copy(self).reply(replace(said, parts=parts, files=files), timeout_s)
 
 
 def parts_of(message: str, data: Any) -> list[Part]:
@@ -453,7 +466,7 @@ async def cancel_calls(turn: ActiveTurn) -> None:
     """Cancel what other agents still work on for a turn, whether or not its code runs.
 
     A message that may have been sent is looked for, or sent again under its id, first. What cannot
-    be canceled is logged.
+    be canceled is logged, also what is under way when the caller cancels this.
     """
     work = [_cancel(turn, name, task_id) for name, task_id in turn.journal.calls]
     tasks: dict[tuple[str, str], bool] = {}
@@ -473,27 +486,30 @@ async def cancel_calls(turn: ActiveTurn) -> None:
             state = outcome.get("task", {}).get("status", {}).get("state", "")
             tasks[name, task_id] = state in _ENDED
     work += [_cancel(turn, *each) for each, has_ended in tasks.items() if not has_ended]
-    if work:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CANCEL_S):
-                await asyncio.gather(*work)
+    await asyncio.gather(*work)
 
 
 async def _cancel(
     turn: ActiveTurn, name: str, task_id: str, request: SendMessageRequest | None = None
 ) -> None:
     """Cancel a task of another agent, or the one that a message opens."""
-    remote = turn.agents.get(name) or Remote(name)
     try:
+        if name not in turn.agents and "#" in name:
+            raise CallRefusedError(f"The record of {name} has not all of its URL")
+        remote = turn.agents.get(name) or Remote(name)
         async with remote.connected(name, spans.trace_context()) as client:
             if request is not None:
                 found = await client.send(request, may_be_there=True)
                 task_id = found.id if isinstance(found, Task) else ""
             if task_id:
                 await client.cancel(task_id)
-    except (CallRefusedError, NoAnswerError) as error:
+    except BaseException as error:
+        is_said = isinstance(error, CallRefusedError | NoAnswerError)
+        why = error if is_said else f"The agent {name} was not asked ({type(error).__name__})"
         extra = {"action": "call_not_canceled", "task_id": turn.lease.head.task_id}
-        logger.warning("A task of another agent was not canceled: %s", error, extra=extra)
+        logger.warning("A task of another agent was not canceled: %s", why, extra=extra)
+        if not isinstance(error, Exception):
+            raise
 
 
 async def _give_up(client: RemoteClient, task_id: str) -> None:

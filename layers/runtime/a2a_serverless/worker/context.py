@@ -49,7 +49,6 @@ from a2a_serverless.worker.calls import (
     Remote,
     Reply,
     Said,
-    cancel_calls,
     depth_of,
     parts_of,
 )
@@ -1248,7 +1247,6 @@ class WorkerExecutor(AgentExecutor):
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         ctx = TaskContext(context, event_queue)
         self._name_agents(active_turn(ctx))
-        await cancel_calls(active_turn(ctx))
         await called(self._worker.cancel, ctx)
 
     def _name_agents(self, turn: ActiveTurn) -> None:

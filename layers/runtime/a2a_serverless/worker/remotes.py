@@ -43,6 +43,10 @@ _AT_ONCE_S: Final = 10.0
 """Seconds for which a request that meets a failure that may pass is tried again here."""
 _TIMEOUT: Final = httpx.Timeout(10.0, read=60.0)
 """Reading may take as long as an agent works that answers in one piece."""
+_FAILURES: Final = (
+    *(A2AError, httpx.HTTPError, httpx.InvalidURL, NotImplementedError, ParseError, ValueError),
+    *(AttributeError, LookupError, TypeError),  # of the SDK, from an answer of another form
+)
 _BINDINGS: Final = ["JSONRPC", "HTTP+JSON"]
 _MOST_REASON: Final = 200
 
@@ -76,7 +80,11 @@ class RemoteClient:
         events = self._client.send_message(sent, context=context)
         answers = [event async for event in events]
         answer = answers[0]
-        return answer.task if answer.HasField("task") else answer.message
+        if answer.HasField("message"):
+            return answer.message
+        if not answer.task.id:
+            raise A2AClientError("Response has a task without an id")
+        return answer.task
 
     async def _sent_before(self, request: SendMessageRequest) -> Task | None:
         """Return the task to which a message was sent; None: it was not, or nobody can tell."""
@@ -89,7 +97,8 @@ class RemoteClient:
         try:
             listed = await self._client.list_tasks(asked)
         except (A2AError, NotImplementedError, ParseError) as error:
-            if is_passing(error):
+            # One without ListTasks says so; one that has failed inside may have the task.
+            if is_passing(error) or is_internal(error):
                 raise
             return None
         for task in listed.tasks:
@@ -100,7 +109,10 @@ class RemoteClient:
     async def look(self, task_id: str) -> Task:
         """Return a task as it is now."""
         with self._failures(f"does not show its task {task_id}"):
-            return await self._client.get_task(GetTaskRequest(id=task_id))
+            task = await self._client.get_task(GetTaskRequest(id=task_id))
+            if task.id != task_id:
+                raise A2AClientError("it has answered with another task, or with none")
+            return task
 
     async def cancel(self, task_id: str) -> None:
         """Cancel a task, unless it has ended or is gone."""
@@ -177,7 +189,7 @@ def _origin(url: str) -> tuple[str, bytes, int | None]:
 
 
 async def _bounded(response: httpx.Response) -> None:
-    """Read an answer that is no stream, at most `MOST_BYTES` of it once it is decompressed.
+    """Read an answer, at most `MOST_BYTES` of it once it is decompressed; no stream is asked for.
 
     Raises:
         A2AClientError: it is longer, or a redirect.
@@ -186,8 +198,7 @@ async def _bounded(response: httpx.Response) -> None:
         raise A2AClientError(
             "it answers with a redirect, which is not followed: call the address that it leads to"
         )
-    if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        await read_whole(response, MOST_BYTES)
+    await read_whole(response, MOST_BYTES)
 
 
 @contextmanager
@@ -199,7 +210,7 @@ def _failures(what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (A2AError, httpx.HTTPError, httpx.InvalidURL, NotImplementedError, ValueError) as error:
+    except _FAILURES as error:
         status, root = status_of(error), [*causes(error)][-1]
         if is_passing(error) or is_internal(error):
             why = f"HTTP status {status}" if status else type(root).__name__
