@@ -23,7 +23,7 @@ from a2a_serverless.tasks.head import (
     plain_state,
 )
 from a2a_serverless.tasks.identity import ANONYMOUS
-from a2a_serverless.tasks.push import HOST_FAILS, NO_CONSENT, GivenUp
+from a2a_serverless.tasks.push import NO_CONSENT, RECEIVER_FAILS, GivenUp
 from a2a_serverless.tasks.turns import Attempt, Outcome, Turn, Wait, WaitsFor
 from a2a_serverless_tools.operate.cost import Cost, dollars
 from a2a_serverless_tools.operate.lines import LogLine
@@ -538,7 +538,7 @@ def _webhook(one: Webhook, now: int) -> str:
 
 def _answered(answer: str) -> str:
     """Return what came of the last attempt; an open breaker is no answer of the receiver."""
-    is_held = answer.startswith((NO_CONSENT, HOST_FAILS))
+    is_held = answer.startswith((NO_CONSENT, RECEIVER_FAILS))
     return f"not called ({answer})" if is_held else f"last answer {answer}"
 
 

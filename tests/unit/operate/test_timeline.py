@@ -359,9 +359,9 @@ def test_a_webhook_has_its_last_answer_and_its_next_try() -> None:
         ", last answer status 503 at 1970-01-01T00:00:06.000Z (4 s ago),"
         " next try at 1970-01-01T00:00:09.000Z (1 s ago)"
     )
-    held = failed.answered("the host fails: ConnectError", 7_000, next_at=9_000)
+    held = failed.answered("the receiver fails: ConnectError", 7_000, next_at=9_000)
     (shown,) = timeline_of(opened(), [], pushes=[held]).webhooks
-    assert ", not called (the host fails: ConnectError) at 1970-01-01T00:00:07" in _webhook(
+    assert ", not called (the receiver fails: ConnectError) at 1970-01-01T00:00:07" in _webhook(
         shown, 10_000
     )
     later = replace(failed, failures=0, failing_since=None)  # by a release that keeps no answer

@@ -453,7 +453,7 @@ async def test_a_garbled_pause_counts_for_nothing(receiver: Receiver, garbled: s
     assert attempts == list(range(1, len(attempts) + 1))
     (letter,) = left(world.dead_letters)
     # By chance the host's own pause, or the last attempt, is what ends the time.
-    assert letter.reason.removeprefix("the host fails: ") == "status 503"
+    assert letter.reason.removeprefix("the receiver fails: ") == "status 503"
 
 
 async def test_a_final_answer_is_an_answer(receiver: Receiver) -> None:

@@ -17,7 +17,6 @@ from google.protobuf import json_format
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.push.destinations import _KNOWN_S, Destinations
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.layout import destination_key
 from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.destinations import LONGEST_S, MOST_FAILURES, REFUSED_S, CircuitBreaker
 from a2a_serverless.tasks.entries import StatusChanged
@@ -31,7 +30,6 @@ from tests.unit.push.receivers import OK, Authority, Receiver, Request, status
 from tests.unit.push.world import COMPLETED, TOKEN, World, config
 
 ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
-HOST = destination_key("HOST", "victim.example")
 
 
 def is_question(request: Request) -> bool:
@@ -135,10 +133,10 @@ async def test_a_victim_is_not_flooded(public: World, victim: Receiver, answer: 
 async def test_a_receiver_that_consents_and_then_fails_is_called_rarely(
     public: World, victim: Receiver
 ) -> None:
-    """A few events until its host is closed; then one after each of the doubling waits."""
+    """A few events of a caller until it is asked first; then one after each doubling wait."""
     victim.script = consenting(lambda _: status(503))
-    for number in range(10):
-        await opened(public, victim.url("victim.example"), "x" * 1_000_000, user=f"u{number % 3}")
+    for _ in range(10):
+        await opened(public, victim.url("victim.example"), "x" * 1_000_000)
     await public.run(seconds=70, step=5)
     assert MOST_FAILURES < len(events(victim)) <= MOST_FAILURES + 5
     in_a_minute = size(victim)
@@ -230,13 +228,14 @@ async def test_a_host_that_works_again_is_told_everything(public: World, victim:
     """The next small call that succeeds lets one event pass, and its success all others."""
     victim.script = consenting(lambda _: status(503))
     for number in range(20):
-        await opened(public, victim.url("victim.example", path=f"/{number}"), user=f"u{number}")
+        await opened(public, victim.url("victim.example", path=f"/?{number}"))
     await public.run(seconds=60, step=5)
     assert len({request.event_id for request in events(victim)}) < 20
     victim.script = lambda _: OK
     await public.run(seconds=2 * LONGEST_S, step=10)
     assert len({request.event_id for request in events(victim)}) == 20
-    assert items_of(public.storage)[HOST]["failures"] == 0
+    gates = [item for key, item in items_of(public.storage).items() if key.PK.startswith("HOOK#")]
+    assert {item["failures"] for item in gates} == {0}
 
 
 async def test_another_host_is_not_concerned(public: World, victim: Receiver) -> None:
@@ -249,6 +248,37 @@ async def test_another_host_is_not_concerned(public: World, victim: Receiver) ->
     await opened(public, victim.url("other.example"))
     await public.pump()
     assert [is_question(request) for request in victim.requests[before:]] == [True, False]
+
+
+@pytest.mark.parametrize("answer", [lambda _: status(503), lambda _: b""], ids=["503", "none"])
+async def test_another_callers_webhook_is_told_at_once(
+    public: World, victim: Receiver, answer: Callable[[Request], Any]
+) -> None:
+    """One caller's webhooks that fail at a host hold up no other caller's there."""
+    victim.script = consenting(lambda r: OK if "bob" in r.target else answer(r))
+    for number in range(10):
+        await opened(public, victim.url("victim.example", path=f"/{number}"), user="alice")
+    await public.run(seconds=60, step=5)
+    before = len(victim.requests)
+    await opened(public, victim.url("victim.example", path="/bob"), user="bob")
+    await public.pump()
+    told = [is_question(one) for one in victim.requests[before:] if "bob" in one.target]
+    assert told == [True, False]
+
+
+async def test_a_path_that_answers_503_holds_up_no_other_path(
+    public: World, victim: Receiver
+) -> None:
+    """The host is alive: the same caller's webhook at another path is told at once."""
+    victim.script = consenting(lambda r: OK if "well" in r.target else status(503))
+    for _ in range(10):
+        await opened(public, victim.url("victim.example", path="/ill"))
+    await public.run(seconds=60, step=5)
+    before = len(victim.requests)
+    await opened(public, victim.url("victim.example", path="/well"))
+    await public.pump()
+    told = [is_question(one) for one in victim.requests[before:] if "well" in one.target]
+    assert told == [True, False]
 
 
 async def test_one_process_asks(public: World, victim: Receiver, authority: Authority) -> None:
@@ -315,7 +345,7 @@ async def test_a_healthy_destination_is_read_once_a_minute(
     public.clock.advance(_KNOWN_S)
     await opened(public, victim.url("victim.example"))
     await public.pump()
-    assert len(seen) == 2
+    assert len(seen) == 3
     assert len(events(victim)) == 7
 
 
@@ -369,7 +399,7 @@ async def test_a_table_that_does_not_answer_costs_no_event(
     assert len(events(victim)) == 1
 
 
-@pytest.mark.parametrize("kind", ["consent", "host"])
+@pytest.mark.parametrize("kind", ["consent", "host", "url"])
 def test_waits_double_and_retry_after_counts(kind: Any) -> None:
     """Each wait is twice the one before, up to its bound, or what the receiver asks."""
     breaker, waits = CircuitBreaker(kind=kind), []

@@ -104,7 +104,10 @@ def rows(title: str, header: str) -> Rows:
 
 def kind_of(item: _Typed) -> str:
     """The page's name of an item's kind."""
-    return "SPENT" if item["PK"]["S"].startswith("SPENT#") else str(item["SK"]["S"]).split("#")[0]
+    if item["PK"]["S"].startswith("SPENT#"):
+        return "SPENT"
+    kind = str(item["SK"]["S"]).split("#")[0]
+    return "HOST" if kind == "URL" else kind
 
 
 def name_of(name: str) -> str:

@@ -39,7 +39,7 @@ from a2a_serverless.tasks.entries import copied
 from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, caller_number
-from a2a_serverless.tasks.push import HOST_FAILS, LONG_WAIT_MS, MAX_REFUSALS, NO_CONSENT, Push
+from a2a_serverless.tasks.push import LONG_WAIT_MS, MAX_REFUSALS, NO_CONSENT, RECEIVER_FAILS, Push
 from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
@@ -360,7 +360,7 @@ class _Job:
             state, breaker = self._destination.state(self._clock.now_ms())
         if breaker is None:
             return None
-        subject = NO_CONSENT if breaker.kind == "consent" else HOST_FAILS
+        subject = NO_CONSENT if breaker.kind == "consent" else RECEIVER_FAILS
         reason = f"{subject}: {breaker.answer or 'it is being asked'}"
         if state == "refused":
             return Outcome(meaning="never", reason=reason)

@@ -23,7 +23,7 @@ _KNOWN_S: Final = 60.0
 """Seconds for which a process goes by a closed breaker that it has read."""
 
 _MOST_KNOWN: Final = 1000
-"""Closed breakers that a process keeps."""
+"""Breakers that a process keeps."""
 
 _TRIES: Final = 8
 """Tries to write a breaker that others write at the same time, such as failures of one host."""
@@ -78,7 +78,10 @@ class Destinations:
             return Destination(breakers={}, is_trusted=False)
         is_trusted = await self._client.is_listed(receiver)
         place = f"{receiver.origin}{receiver.target.partition('?')[0]}"
-        kinds: dict[Key, Kind] = {destination_key("HOST", receiver.host): "host"}
+        kinds: dict[Key, Kind] = {
+            destination_key("HOST", principal, receiver.host): "host",
+            destination_key("URL", principal, place): "url",
+        }
         if not is_trusted:
             kinds[destination_key("CONSENT", principal, place)] = "consent"
         return Destination(breakers=await self._read(kinds), is_trusted=is_trusted)
@@ -98,19 +101,26 @@ class Destinations:
     async def note(self, destination: Destination, outcome: Outcome, *, is_consent: bool) -> None:
         """Note the outcome of a request; a success is written only if there were failures.
 
-        `is_consent`: the request was the small call. After it one event is sent to a failing host:
-        only the success of an event closes the host's breaker.
+        `is_consent`: the request was the small call. After it one event is sent to a receiver that
+        fails: only the answer to an event closes its breakers.
         """
+        has_answered = outcome.status is not None
         for key, breaker in destination.breakers.items():
             own = self._known.get(key, (breaker, 0))[0]
-            if outcome.meaning == "delivered":
-                asks_only = breaker.kind == "host" and is_consent
-                if not asks_only and (own.failures or not own.is_closed):
+            match breaker.kind:
+                case "consent":
+                    has_passed = outcome.meaning == "delivered"
+                    has_failed = is_consent or (outcome.meaning == "never" and has_answered)
+                case "host":  # whatever it answers, it lives
+                    has_passed = has_answered and not is_consent
+                    has_failed = outcome.meaning == "again" and not has_answered
+                case "url":
+                    has_passed = outcome.meaning == "delivered" and not is_consent
+                    has_failed = outcome.meaning == "again" and has_answered
+            if has_passed:
+                if own.failures or not own.is_closed:
                     await self._change(key, own, CircuitBreaker.passed)
-            elif breaker.kind == "host" or is_consent:
-                if outcome.meaning == "again" or breaker.kind == "consent":
-                    await self._change(key, own, lambda seen: self._failed(seen, outcome))
-            elif outcome.meaning == "never" and outcome.status is not None:
+            elif has_failed:
                 await self._change(key, own, lambda seen: self._failed(seen, outcome))
 
     def _failed(self, seen: CircuitBreaker, outcome: Outcome) -> CircuitBreaker:

@@ -170,7 +170,7 @@ def context_key(scope: str, context_id: str) -> str:
     return digest("context", scope, context_id)
 
 
-def destination_key(kind: Literal["CONSENT", "HOST"], *names: str) -> Key:
+def destination_key(kind: Literal["CONSENT", "HOST", "URL"], *names: str) -> Key:
     """Return the key of what is known of a destination of notifications: it is found by digest."""
     return Key(f"HOOK#{digest(f'destination {kind}', *names)}", kind)
 

@@ -1,9 +1,10 @@
 """Decisions about the destinations of notifications: who has to be asked first, and when.
 
-Two circuit breakers stand before each notification. That of a URL is closed once its receiver has
-consented to the notifications of a caller. That of a host is closed until requests to it have
-failed `MOST_FAILURES` times in a row, over all tasks and callers. Where one is open, one process at
-a time asks by a small call; the waits between these calls double.
+Three circuit breakers stand before each notification, all of one caller: what one caller's webhooks
+meet holds up no other caller's. That of consent is closed once the receiver at a URL has consented.
+That of a host is closed until `MOST_FAILURES` requests in a row had no answer, that of a URL until
+so many were answered by an error that passes, such as 503. Where one is open, one process at a time
+asks by a small call; the waits between these calls double.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from a2a_serverless.tasks.push import MAX_REFUSALS
 from a2a_serverless.values import dataclass
 
 MOST_FAILURES: Final = 5
-"""Requests to a host that may fail in a row before it is asked first."""
+"""Requests that may fail in a row before a host or a URL is asked first."""
 
 REFUSED_S: Final = 3600.0
 """Seconds for which a URL that has refused `MAX_REFUSALS` times is not asked again."""
@@ -29,7 +30,7 @@ KEPT_S: Final = 86_400
 LONGEST_S: Final = 900.0
 """The longest wait between two calls, unless the receiver asks for a longer one."""
 
-Kind = Literal["consent", "host"]
+Kind = Literal["consent", "host", "url"]
 BreakerState = Literal["closed", "half-open", "open", "refused"]
 """closed: send; half-open: ask by a small call first; open: wait; refused: give up what is owed."""
 

@@ -36,7 +36,7 @@ MAX_ANSWER_CHARS: Final = 200
 """The longest `Push.answer`, which says how an attempt ended; the rest is cut off."""
 
 NO_CONSENT: Final = "no consent"
-HOST_FAILS: Final = "the host fails"
+RECEIVER_FAILS: Final = "the receiver fails"
 """How `Push.answer` begins if the receiver was not called: why not."""
 
 LONG_WAIT_MS: Final = 60_000
