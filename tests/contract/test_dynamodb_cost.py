@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from a2a.server.agent_execution import RequestContext
@@ -80,11 +81,19 @@ from benchmarks.storage import (
 from tests.contract.test_snapshots import after_turn, stored
 from tests.contract.test_snapshots import turn as long_turn
 from tests.support.clocks import ManualClock
-from tests.support.databases import LONG, emulator_client, key, new_clock, new_scope, on_dynamo
+from tests.support.databases import (
+    LONG,
+    create_table,
+    emulator_client,
+    key,
+    new_clock,
+    new_scope,
+    on_dynamo,
+)
 from tests.support.emulators import Emulator
 from tests.support.messages import agent_message, artifact, chunk, message, request
 from tests.support.queues import is_empty
-from tests.support.workers import Agent, complete
+from tests.support.workers import Agent, answered, complete
 from tests.support.workers import Bench as Worker
 from tests.unit.push.receivers import Receiver, status
 from tests.unit.push.world import World as PushWorld
@@ -1023,12 +1032,17 @@ async def test_a_question_costs_what_the_end_of_a_turn_does(bench: Bench) -> Non
     assert costs[0] == costs[1]
 
 
-async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units(bench: Bench) -> None:
+async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units(
+    local_dynamodb: Emulator, observer: Any
+) -> None:
     """It is read for ten seconds, and then the turn sleeps between two reads.
 
-    The units are those of the table alone: a commit of small items is 4, a wake 1.
+    The units are those of the table alone: a commit of small items is 4, a wake 1. The table is its
+    own: a sweeper sees the tasks of all.
     """
-    clock = PacedClock()
+    clock, name = PacedClock(), f"tasks-{uuid4()}"
+    create_table(observer, name)
+    bench = metered(emulator_client(local_dynamodb), observer, name)
     books = StandIn("books", lambda _: Outcome("a book", after_s=3600), clock)
 
     async def calls(context: RequestContext, queue: EventQueue) -> None:
@@ -1042,26 +1056,17 @@ async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units(bench: 
     worker = await worker_of(bench, agent, clock)
     head = await worker.send()
     written = 0
-    while not (head := await worker.head(head)).is_terminal:
-        with bench.meter.measure() as usage:
-            if is_empty(worker.operations):
-                await clock.pass_time(60)
-                await Sweeper(worker.storage, worker.operations, clock=clock).sweep()
-            else:
-                await _paced(worker.work(), clock)
-        commits = usage.kinds["TransactWriteItems EVENT, HEAD"]
-        written += 4 * commits + usage.kinds["PutItem HEAD"]
+    with answered(clock) as during:
+        while not (head := await worker.head(head)).is_terminal:
+            with bench.meter.measure() as usage:
+                if is_empty(worker.operations):
+                    await clock.pass_time(60)
+                    if head.due_at is not None and head.due_at <= clock.now_ms():
+                        await Sweeper(worker.storage, worker.operations, clock=clock).sweep()
+                else:
+                    await during(worker.work())
+            commits = usage.kinds["TransactWriteItems EVENT, HEAD"]
+            written += 4 * commits + usage.kinds["PutItem HEAD"]
     assert 3600 <= clock.monotonic() < 4500
     assert len(agent.started) <= 10
     assert written <= 105
-
-
-async def _paced(work: Coroutine[Any, Any, Any], clock: PacedClock) -> None:
-    """Do some work; time passes while an agent sleeps."""
-    working = asyncio.ensure_future(work)
-    while not working.done():
-        if (wakes_at := clock.agent_wakes_at) is None:
-            await asyncio.wait([working], timeout=0.005)
-        else:
-            await clock.pass_time(wakes_at - clock.monotonic())
-    await working

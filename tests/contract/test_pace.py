@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless import aws
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.wiring import memory_backends
@@ -23,10 +21,10 @@ from tests.support.workers import (
     Execute,
     PacedClock,
     S,
+    answered,
     artifact_texts,
     chunk,
     complete,
-    idle,
 )
 
 
@@ -40,25 +38,14 @@ def table(request: pytest.FixtureRequest) -> Iterator[Database]:
     yield request.getfixturevalue("database")
 
 
-@dataclass
+@dataclass(frozen=True)
 class World:
     """A worker on such a table, whose time passes while nothing is asked of the table."""
 
     table: Database
-    clock: PacedClock = field(default_factory=PacedClock)
-    _asked: set[asyncio.Future[Any]] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.partitions = Partitions(self.table.client, self.clock)
-
-    async def call(self, method: Callable[..., Any], /, **kwargs: Any) -> Any:
-        """Call AWS, as `aws.call`; time waits for the answer."""
-        asked = asyncio.ensure_future(CALL(method, **kwargs))
-        self._asked.add(asked)
-        try:
-            return await asked
-        finally:
-            self._asked.discard(asked)
+    clock: PacedClock
+    partitions: Partitions
+    during: Callable[[Awaitable[Any]], Awaitable[Any]]
 
     async def run(self, execute: Execute) -> list[str]:
         """Run a turn of an agent to its end, in one attempt; return the texts of its artifact."""
@@ -71,27 +58,13 @@ class World:
         assert done.status.state == S.TASK_STATE_COMPLETED
         return artifact_texts(done)["a"]
 
-    async def during(self, work: Awaitable[Any]) -> Any:
-        working = asyncio.ensure_future(work)
-        while not working.done():
-            await idle()
-            if self._asked:
-                await asyncio.wait(self._asked, return_when=asyncio.FIRST_COMPLETED)
-            elif self.clock._sleepers and not working.done():
-                at = min(at for at, _ in self.clock._sleepers)
-                await self.clock.pass_time(max(0.0, at - self.clock.monotonic()))
-        return await working
-
-
-CALL = aws.call
-
 
 @pytest.fixture
-def world(table: Database, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(table: Database) -> Iterator[World]:
     """A worker on the table."""
-    world = World(table)
-    monkeypatch.setattr(aws, "call", world.call)
-    return world
+    clock = PacedClock()
+    with answered(clock) as during:
+        yield World(table, clock, Partitions(table.client, clock), during)
 
 
 def emitting(texts: list[str]) -> Execute:

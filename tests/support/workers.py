@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -20,6 +23,7 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
+from a2a_serverless import aws
 from a2a_serverless.clock import Clock
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
@@ -42,6 +46,7 @@ __all__ = [
     "PacedClock",
     "S",
     "_InlineHeartbeat",
+    "answered",
     "artifact_texts",
     "chunk",
     "complete",
@@ -152,6 +157,38 @@ class Bench(_Engine):
         log = await self.storage_of(task).read(task.task_id)
         assert log is not None
         return log.records
+
+
+@contextmanager
+def answered(clock: PacedClock) -> Iterator[Callable[[Awaitable[Any]], Awaitable[Any]]]:
+    """Yield a function that does some work while time passes, from the end of a sleep to the next.
+
+    Time stands still until AWS has answered, so that it is the same with a slow answer.
+    """
+    asked = set[asyncio.Future[Any]]()
+    ask = aws.call
+
+    async def call(method: Callable[..., Any], /, **kwargs: Any) -> Any:
+        answer = asyncio.ensure_future(ask(method, **kwargs))
+        asked.add(answer)
+        try:
+            return await answer
+        finally:
+            asked.discard(answer)
+
+    async def during(work: Awaitable[Any]) -> Any:
+        working = asyncio.ensure_future(work)
+        while not working.done():
+            await idle()
+            if asked:
+                await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            elif clock._sleepers and not working.done():
+                at = min(at for at, _ in clock._sleepers)
+                await clock.pass_time(max(0.0, at - clock.monotonic()))
+        return await working
+
+    with mock.patch.object(aws, "call", call):
+        yield during
 
 
 def params_of(head: Head, *, turn: int | None = None, copy_number: int = 0) -> OperationParams:
