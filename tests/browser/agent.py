@@ -38,6 +38,9 @@ class Scripted(Worker):
         elif told == "wait":
             await ctx.send_status("Waiting until it is canceled.")
             await asyncio.Event().wait()
+        elif told == "approve":
+            posted = await (await ctx.callback("approved")).wait()
+            await ctx.complete(f"Approved: {posted.data}")
         elif told == OFFERS:
             await self._compare(ctx)
         elif told == INVOICE:

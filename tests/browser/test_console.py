@@ -118,6 +118,30 @@ def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
     expect(visit.page.locator(".now .state")).to_have_text("canceled")
 
 
+def test_a_wait_for_a_callback_is_ended_on_its_row(visit: Visit) -> None:
+    """With a JSON value, which has to be one; what is typed stays while the page is live."""
+    begin(visit, "approve")
+    visit.page.click("text=Open the task")
+    row = visit.page.locator(".fact-waits")
+    expect(row).to_contain_text("for the callback approved until", timeout=20_000)
+    row.locator("summary").click()
+    row.locator("textarea").fill("yes")
+    row.locator("button").click()
+    assert row.locator("textarea:invalid").count() == 1
+    row.locator("textarea").fill('{"by": "pat"}')
+    visit.page.locator("h1").click()
+    with visit.page.expect_response(lambda one: "/live?" in one.url and one.status == 200):
+        pass  # an open turn's ages are sent anew within ten seconds
+    expect(row.locator("textarea")).to_have_value('{"by": "pat"}')
+    row.locator("button").click()
+    over = "Its wait for the callback approved is over."
+    expect(visit.page.locator("[role=status]")).to_have_text(over)
+    expect(visit.page.locator(".journal")).to_contain_text(over)
+    expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator(".talk")).to_contain_text("Approved: {'by': 'pat'}")
+    assert visit.said == []
+
+
 def test_a_crowd_is_canceled_step_by_step(visit: Visit, site: Site) -> None:
     """From a filtered list, by one confirmation; the page goes on, and the journal tells of it."""
     context = f"crowd-{uuid.uuid4()}"

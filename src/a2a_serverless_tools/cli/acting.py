@@ -167,18 +167,16 @@ def _add_signal(verbs: Commands) -> None:
 
 async def _signal(options: Namespace) -> int:
     """End a wait for a callback; return 2 if it cannot be done."""
-    from pydantic_core import from_json
-
+    from a2a_serverless.errors import InvalidArgumentError
     from a2a_serverless_tools.cli.places import inspector_of
-    from a2a_serverless_tools.operate.acts import Acts
+    from a2a_serverless_tools.operate.acts import Acts, json_body
 
     if (fault := fault_of(options.id, options.scope)) is not None:
         return refuse(fault)
     try:
-        body = options.value.encode()
-        from_json(body)  # as the agent reads it
-    except ValueError as error:
-        return refuse(f"JSON: {error}: write a text with its quotes, such as '\"yes\"'.")
+        body = json_body(options.value)
+    except InvalidArgumentError as error:
+        return refuse(str(error))
     inspector = await inspector_of(options, may_lack_queue=True, is_change=True)
     acts = Acts(inspector)
     act = partial(

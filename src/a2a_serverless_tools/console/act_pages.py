@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, cast
 
@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page
-from a2a_serverless_tools.operate.acts import ACTS, Act, Acts, Plan
+from a2a_serverless_tools.operate.acts import ACTS, Act, Acts, Plan, json_body
 from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import newest
@@ -45,22 +45,42 @@ class ActPages:
         """Yield method, path and answer of each page."""
         for act in ACTS:
             yield "POST", f"/task/{{scope}}/{{id}}/{act}", partial(self._on_one, act)
+        yield "POST", "/task/{scope}/{id}/signal", self._signal
         yield "GET", "/act", self._preview
         yield "POST", "/act", self._step
         yield "GET", "/journal", self._journal
 
     async def _on_one(self, act: Act, request: Request) -> Response:
-        path, form = request.path_params, await form_of(request)
-        where = f"{BASE}/task/{path['scope']}/{path['id']}"
+        form = await form_of(request)
+        doing = partial(self._acts.on_one, act, config_id=form.get("webhook", ""))
+        return await self._done(request, form, doing)
+
+    async def _signal(self, request: Request) -> Response:
+        form = await form_of(request)
+
+        async def doing(task_id: str, scope: str) -> str:
+            body = json_body(form.get("value", ""))
+            name, key = form.get("name", ""), form.get("key", "")
+            return await self._acts.signal(task_id, scope, name, body, key=key)
+
+        return await self._done(request, form, doing)
+
+    async def _done(
+        self,
+        request: Request,
+        form: Mapping[str, str],
+        doing: Callable[[str, str], Awaitable[str]],
+    ) -> Response:
+        """Act on the task of a page if that is confirmed, and lead to what the page says of it."""
+        task_id, scope = request.path_params["id"], request.path_params["scope"]
         if form.get("confirmed") != "yes":
             said = "Nothing was done: it was not confirmed."
         else:
             try:
-                said = await self._acts.on_one(
-                    act, path["id"], path["scope"], config_id=form.get("webhook", "")
-                )
+                said = await doing(task_id, scope)
             except A2AServerlessError as error:
                 said = str(error)
+        where = f"{BASE}/task/{scope}/{task_id}"
         return RedirectResponse(f"{where}?said={self._notes.keep(said)}", 303)
 
     async def _preview(self, request: Request) -> Response:

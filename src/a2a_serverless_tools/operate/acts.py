@@ -15,6 +15,7 @@ from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from a2a.types import SendMessageRequest, TaskState
+from pydantic_core import from_json
 
 from a2a_serverless.errors import (
     A2AServerlessError,
@@ -118,6 +119,22 @@ class Plan:
             for what, counted in (("Skipped", self.skipped), ("Failed", self.failed))
             for sentence, count in counted.most_common()
         ]
+
+
+def json_body(text: str) -> bytes:
+    """Return a JSON value that a person has typed, as `Acts.signal` takes it.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    try:
+        body = text.encode()
+        from_json(body)  # as the agent reads it
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"JSON: {error}: write a text with its quotes, such as '\"yes\"'."
+        ) from error
+    return body
 
 
 class Acts:

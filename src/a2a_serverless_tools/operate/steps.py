@@ -63,6 +63,7 @@ class Awaited:
 
     kind: _Kind
     """A `step` has failed, and is tried again."""
+    id: StepId
     name: str
     """Of the callback, poll, agent or step, with its key."""
     until: int
@@ -81,6 +82,7 @@ def awaited_of(log: Log) -> tuple[Awaited, ...]:
         found.append(
             Awaited(
                 kind=kind,
+                id=of,
                 name=step_text(of).removeprefix(begins),
                 until=wait.at,
                 gives_up_at=wait.deadline or None,

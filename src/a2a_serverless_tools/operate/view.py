@@ -25,6 +25,7 @@ from a2a_serverless.tasks.head import (
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.push import NO_CONSENT, RECEIVER_FAILS, GivenUp
 from a2a_serverless.tasks.turns import Attempt, Outcome, Turn, Wait, WaitsFor
+from a2a_serverless.tasks.waits import CALLBACK
 from a2a_serverless_tools.operate.cost import Cost, dollars
 from a2a_serverless_tools.operate.lines import LogLine
 from a2a_serverless_tools.operate.lists import LATE_MS
@@ -61,6 +62,8 @@ class _Fact:
     """Something has gone wrong, and was not made good."""
     lists: Mapping[str, str] = field(default_factory=dict)
     """The fields of the list of tasks to which it leads; empty: it leads to none."""
+    ends: Mapping[str, str] = field(default_factory=dict)
+    """Name and key of the callback whose wait it is about: a signal ends that. Empty: of none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +90,7 @@ def facts(shown: Timeline) -> Iterator[_Fact]:
         yield _Fact(name="why", text=reason, is_bad=shown.state in ("failed", "rejected"))
     if shown.question:
         yield _Fact(name="asks", text=shown.question)
-    yield from (_Fact(name="waits", text=text) for text in _waits(shown))
+    yield from _waits(shown)
     yield _Fact(name="caller", text=_caller(shown))
     if shown.asked.line:
         yield _Fact(name="asked", text=shown.asked.line)
@@ -283,12 +286,14 @@ def _starts(shown: Timeline) -> str:
     return ", ".join(said)
 
 
-def _waits(shown: Timeline) -> Iterator[str]:
+def _waits(shown: Timeline) -> Iterator[_Fact]:
     """Yield what the agent's code waits for, beside sleeps."""
     if shown.head.turn.asks and not shown.head.is_terminal:
-        yield _waits_for_answer(shown)
+        yield _Fact(name="waits", text=_waits_for_answer(shown))
     for each in shown.awaited:
-        yield _awaited(each, shown.looked_at)
+        name = each.id.name.removeprefix(CALLBACK)
+        ends = {"name": name, "key": each.id.key} if each.kind == "callback" else {}
+        yield _Fact(name="waits", text=_awaited(each, shown.looked_at), ends=ends)
 
 
 def _waits_for_answer(shown: Timeline) -> str:

@@ -25,6 +25,7 @@ from a2a_serverless_tools.operate.journal import Journal
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.unit.console.conftest import ANN, OWN, Person, visited
+from tests.unit.operate.test_signal_acts import Desk
 
 
 @pytest.fixture
@@ -219,3 +220,35 @@ async def test_an_act_from_another_clock_has_no_age_below_zero(
         answer = await person.get(f"/_console/{path}")
         assert (answer.status_code, "<b>retry</b>" in answer.text) == (200, True)
         assert not re.search(r"[>\s]-\d+ (s|min|h)\b", answer.text)
+
+
+async def test_a_wait_for_a_callback_is_ended_from_its_row() -> None:
+    """With JSON alone, and once confirmed; the agent and the journal have who did it."""
+    desk = Desk()
+    await desk.begin()
+    task = desk.stand.task
+    path = f"/_console/task/{task.scope}/{task.task_id}"
+
+    async with visited(desk.acts._inspector) as person:
+
+        async def signal(**data: str) -> str:
+            done = await person.post(f"{path}/signal", headers=OWN, data=data)
+            text = (await person.get(done.headers["location"])).text
+            return str(re.findall(r'role="status">([^<]*)<', text)[0])
+
+        (form,) = re.findall(r'action="[^"]*/signal".*?</form>', (await person.get(path)).text)
+        named = {"name": field(form, "name"), "key": field(form, "key")}
+        assert named == {"name": "asked", "key": ""}
+        assert await signal(**named, value="1") == "Nothing was done: it was not confirmed."
+        named |= {"confirmed": "yes"}
+        assert (await signal(**named, value="{")).startswith("JSON: EOF while parsing an object")
+        assert await signal(**named, value=" 1") == "Its wait for the callback asked is over."
+        await desk.stand.work()
+        text = (await person.get(path)).text
+        assert re.findall(r'name="name" value="(.*?)".*?name="key" value="(.*?)"', text) == [
+            ("paid", "a"),
+            ("paid", "b"),
+        ]
+        assert re.search(r"<b>signal</b> .*callback asked.* by \S+ on \S+<br>Its wait for", text)
+        again = await signal(**named, value="2")
+        assert again.startswith("It does not wait for the callback asked, but for callback paid")

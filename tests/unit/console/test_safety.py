@@ -182,7 +182,7 @@ def test_who_may_look_acts_by_no_route(running: Dev) -> None:
             assert 'method="post"' not in answer.text or path.startswith("/try"), path
             looking += 1
         assert 'href="/_console/try"' not in reader.get("/_console/tasks").text
-    assert (acting, looking) == (9, 14)
+    assert (acting, looking) == (10, 14)
     now = asyncio.run(storage.head("looked-at"))
     assert now == head
 

@@ -46,6 +46,18 @@ document.addEventListener("htmx:afterRequest", (event) => {
   if (event.detail.successful) ok();
 });
 
+// What is no JSON is said beside its field, and not sent: so it can be put right.
+document.addEventListener("input", ({ target }) => {
+  if (!target.matches("[data-json]")) return;
+  let wrong = "";
+  try {
+    JSON.parse(target.value);
+  } catch (error) {
+    wrong = `${error.message}: write a text with its quotes, such as "yes".`;
+  }
+  target.setCustomValidity(wrong);
+});
+
 // A list that is out of sight, and has no title to keep, asks for nothing.
 document.addEventListener("htmx:beforeRequest", (event) => {
   if (document.hidden && event.target.id === "rows") event.preventDefault();
