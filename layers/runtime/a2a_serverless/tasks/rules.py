@@ -275,7 +275,8 @@ def advance(
         NewerReleaseError: only a newer release may write the task.
     """
     kinds = {type(entry) for entry in commit.entries}
-    _check(head, commit, kinds)
+    signals = Recorded in kinds and commit.token is None and not commit.goes_on
+    _check(head, commit, kinds, signals=signals)
     if head.turn.token == commit.token:  # a second claim would count another attempt
         commit = replace(commit, claims=False)
     entries = _expand(head, commit, kinds)
@@ -287,7 +288,7 @@ def advance(
     after = _recorded(head, after, commit, {type(entry) for entry in entries})
     if commit.backoff is not None:
         after = _waiting(after, commit.backoff, timing)
-    if Recorded in kinds and commit.token is None and not commit.goes_on:
+    if signals:
         after = _signaled(after, now_ms, timing)
     if commit.parks is not None:
         after = _parked(after, commit.parks, commit.seen, now_ms, timing)
@@ -514,15 +515,17 @@ def _opened_by(head: Head, message: Message) -> Head:
     )
 
 
-def _check(head: Head, commit: Commit, kinds: set[type[Entry]]) -> None:
-    """Raise what `advance` does; `kinds` are the types of the commit's entries."""
+def _check(head: Head, commit: Commit, kinds: set[type[Entry]], *, signals: bool) -> None:
+    """Raise what `advance` does.
+
+    `kinds` are the types of the commit's entries; `signals`: one of them came from outside.
+    """
     check_writable(head)
     opens = TurnOpened in kinds
     if head.is_terminal and (opens or StatusChanged in kinds):
         raise terminal_error(head, f"Send the message {AS_NEW}: it starts a new task.")
     if commit.claims and not head.turn.is_open:
         raise TurnFinishedError
-    signals = Recorded in kinds and commit.token is None and not commit.goes_on
     if signals and (head.is_terminal or not (head.turn.is_open or head.turn.asks)):
         raise TurnFinishedError
     written_by_another = commit.token is not None and head.turn.token != commit.token

@@ -403,8 +403,7 @@ class _Walk:
 
     def _recorded(self, record: Record, step: StepId) -> None:
         # What came from outside may have come while the client was asked.
-        is_outside = record.token is None and self.current is not None
-        turn = self.current if is_outside and self.current else self._open_turn()
+        turn = self.current if record.token is None and self.current else self._open_turn()
         turn.records[step] = record.version
         if turn.attempts and record.token == self.token:
             turn.attempts[-1].recorded[step] = record.version
