@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -187,6 +188,20 @@ async def test_a_callback_needs_an_address_and_the_agents_own_code(card: AgentCa
     await desk.stand.send()
     head = await desk.stand.work()
     assert head.state == S.TASK_STATE_COMPLETED
+
+
+async def test_a_callback_is_not_waited_for_in_a_thread(card: AgentCard) -> None:
+    """The sentence says where it is."""
+
+    async def handle(ctx: TaskContext) -> None:
+        callback = await ctx.callback("paid")
+        with pytest.raises(WrongCallError, match=r"callback\.wait is called within a thread"):
+            await ctx.run_sync(asyncio.run, callback.wait())
+        await ctx.complete()
+
+    desk = Desk(card, handle)
+    await desk.stand.send()
+    assert (await desk.stand.work()).state == S.TASK_STATE_COMPLETED
 
 
 async def test_no_trace_shows_the_token(

@@ -23,7 +23,15 @@ from a2a_serverless.steps import call_agent
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.stores import DynamoDBTaskEventStream, DynamoDBTaskStore
 from a2a_serverless.stores.layout import memory_table
-from a2a_serverless.worker import Remote, TaskContext, WaitTimeoutError, Worker, calls, remotes
+from a2a_serverless.worker import (
+    Remote,
+    Retry,
+    TaskContext,
+    WaitTimeoutError,
+    Worker,
+    calls,
+    remotes,
+)
 from a2a_serverless.worker.calls import DEPTH
 from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError
@@ -728,6 +736,26 @@ def test_files_are_counted_while_they_are_read(peer: Peer, monkeypatch: Any) -> 
     assert not peer.requests
 
 
+def test_a_step_that_is_tried_again_calls_no_second_time(peer: Peer) -> None:
+    """Each try in one process makes its calls under the same numbers."""
+    tries: list[str] = []
+
+    async def within(ctx: TaskContext) -> None:
+        async def tool() -> str:
+            reply = await ctx.call_agent("books", ctx.user_text)
+            tries.append(reply.text)
+            if len(tries) == 1:
+                raise ConnectionError("away")
+            return reply.text
+
+        await ctx.complete(await ctx.step("tool", tool, retry=Retry(tries=2, base_s=0)))
+
+    with bench(peer, within) as tested:
+        run = tested.send("write")
+        assert (run.artifacts["final-answer"].text, run.attempts) == ("did write", 1)
+    assert (tries, len(peer.clerk.said)) == (["did write"] * 2, 1)
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -735,7 +763,12 @@ def test_files_are_counted_while_they_are_read(peer: Peer, monkeypatch: Any) -> 
         (lambda ctx: ctx.call_agent(7, "x"), "a URL, a card or a Remote, and got '7'"),
         (lambda ctx: ctx.call_agent("books", "x", timeout_s=-1), "takes as `timeout_s` seconds"),
         (lambda ctx: ctx.call_agent("books", "x", data={1, 2}), "JSON value"),
-        (lambda ctx: ctx.run_sync(asyncio.run, ctx.call_agent("books", "x")), "in a thread"),
+        (lambda ctx: ctx.run_sync(asyncio.run, ctx.call_agent("books", "x")), "within a thread"),
+        (lambda ctx: ctx.poll("look", ctx.call_agent, "books", "x"), r"within a look of ctx\.poll"),
+        (
+            lambda ctx: ctx.call_agent("books", "x", key="k" * 300),
+            r"ctx\.call_agent takes a text as its key",
+        ),
     ],
 )
 def test_a_wrong_call_says_the_right_one(peer: Peer, call: Any, sentence: str) -> None:

@@ -75,6 +75,38 @@ def test_a_time_out_comes_at_its_time_and_stays(every_s: int) -> None:
     assert len(job.looks) == 1 + -(-150 // every_s)
 
 
+def test_a_poll_that_has_its_result_needs_no_time() -> None:
+    """It is found again when the rest of the task's life is shorter than the poll's time was."""
+    day_s = 86_400
+
+    async def handle(ctx: TaskContext, played: Played) -> None:
+        del played
+        said = await ctx.poll("export", lambda: "done", timeout_s=20 * day_s)
+        await ctx.sleep(20 * day_s)
+        await ctx.complete(said)
+
+    assert final(Played(handle)) == "done"
+
+
+def test_a_time_out_that_a_look_raises_is_its_own() -> None:
+    """The poll's time is not over with it: code that runs again looks again."""
+    told: list[str] = []
+
+    async def look() -> None:
+        raise WaitTimeoutError("the look's own")
+
+    async def handle(ctx: TaskContext, played: Played) -> None:
+        try:
+            await ctx.poll("export", look)
+        except WaitTimeoutError as error:
+            told.append(str(error))
+        await ctx.step("behind", played.does, "behind")
+        await ctx.complete("told")
+
+    assert final(Played(handle, kill_after=step("behind"))) == "told"
+    assert told == ["the look's own"] * 2
+
+
 def test_a_fault_that_passes_is_a_look_that_found_nothing() -> None:
     """It is not told to the agent; any other exception is, as a step's."""
     raised: list[Exception] = [RetryLater(5, "busy"), ConnectionError("away"), ValueError("no")]
@@ -103,6 +135,10 @@ async def test_a_wait_in_a_step_is_refused_with_the_right_call() -> None:
     async def handle(ctx: TaskContext) -> None:
         with pytest.raises(WrongCallError, match=r"ctx\.poll is called within a step"):
             await ctx.step("outer", inner, ctx)
+        with pytest.raises(WrongCallError, match=r"ctx\.poll takes a text as its name, of 1 to"):
+            await ctx.poll("", lambda: 1)
+        with pytest.raises(WrongCallError, match=r"ctx\.callback takes a text as its key, of 0 to"):
+            await ctx.callback("paid", key="k" * 300)
         with pytest.raises(WrongCallError, match="`every_s` seconds"):
             await ctx.poll("export", lambda: 1, every_s=-1)
         with pytest.raises(WrongCallError, match="has emitted something and found nothing"):

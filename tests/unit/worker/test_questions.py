@@ -479,11 +479,11 @@ async def test_a_question_in_a_step_or_in_a_thread_is_refused(
     caplog.set_level(logging.CRITICAL)
     await refused(in_step)
     await refused(in_thread)
-    assert [each.partition(",")[0] for each in told] == [
+    assert [each.partition(":")[0] for each in told] == [
         "ctx.ask is called within a step",
-        "ctx.ask is called in a thread",
+        "ctx.ask is called within a thread",
     ]
-    assert all("`answer = await ctx.ask(…)`" in each for each in told)
+    assert all("`await ctx.ask(…)`" in each for each in told)
 
 
 @pytest.mark.parametrize(

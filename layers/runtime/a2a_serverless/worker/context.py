@@ -41,7 +41,7 @@ from a2a_serverless.tasks.identity import without_half
 from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.questions import ASK, ID_FIELD, id_on_parts
 from a2a_serverless.tasks.usage import Usage
-from a2a_serverless.tasks.waits import CALLBACK, POLL, SLEEP, Signal
+from a2a_serverless.tasks.waits import CALL, CALLBACK, POLL, SLEEP, Signal
 from a2a_serverless.worker.calls import (
     DAY_S,
     DEPTH,
@@ -53,7 +53,6 @@ from a2a_serverless.worker.calls import (
     parts_of,
 )
 from a2a_serverless.worker.failures import (
-    WrongCallError,
     data_part,
     expect,
     expect_text,
@@ -77,12 +76,11 @@ from a2a_serverless.worker.steps import (
     Retry,
     current_step,
     key_of,
-    outside,
     seconds_of,
     seconds_until,
 )
 from a2a_serverless.worker.turn import ActiveTurn, timed_out
-from a2a_serverless.worker.waits import Looks, Posted, refuse_in_step, seconds_in
+from a2a_serverless.worker.waits import Looks, Posted, refuse_place, seconds_in
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -604,7 +602,7 @@ class TaskContext(UserTurn):
         seconds, step_id = seconds_of(seconds), None
         if current_step() is None and not self.is_cancelled:
             if seconds >= PARK_S:
-                refuse_in_step("ctx.sleep")
+                refuse_place("ctx.sleep")
             journal, in_main = self._turn.journal, self._turn.is_main_task
             step_id = journal.sleep_id(key, in_main=in_main, seconds=seconds)
         await self._sleep(step_id, seconds)
@@ -622,7 +620,7 @@ class TaskContext(UserTurn):
         seconds = seconds_until(when, self._turn.lease.clock.now_ms())
         is_plain = current_step() is not None or self.is_cancelled
         if seconds >= PARK_S and not is_plain:
-            refuse_in_step("ctx.sleep_until")
+            refuse_place("ctx.sleep_until")
         # The time is all that tells it from other sleeps: two until the same time are one.
         await self._sleep(None if is_plain else StepId(SLEEP, when.isoformat(), 1), seconds)
 
@@ -766,8 +764,9 @@ class TaskContext(UserTurn):
             WrongCallError: it is called in a step, its result cannot be recorded, or the task
                 expires before the end of `timeout_s`.
         """
-        refuse_in_step("ctx.poll")
+        refuse_place("ctx.poll")
         way = "`await ctx.poll('export', exports.url_of, job, every_s=60)`"
+        expect(name, str, "ctx.poll takes a text as its name", way)
         expect(look, callable, "ctx.poll takes a name, a function and its arguments", way)
         cap_s = every_s if cap_s is None else cap_s
         seconds_in("ctx.poll", every_s=every_s, cap_s=cap_s, timeout_s=timeout_s)
@@ -794,31 +793,14 @@ class TaskContext(UserTurn):
             WrongCallError: it is called in a step or a thread, or the service's address is not
                 known.
         """
-        refuse_in_step("ctx.callback")
-        if not self._turn.is_home:
-            raise WrongCallError(
-                "ctx.callback is called in a thread: await it in the agent itself."
-            )
+        refuse_place("ctx.callback", is_home=self._turn.is_home)
+        expect(name, str, "ctx.callback takes a text as its name", "`await ctx.callback('paid')`")
         step_id = self._turn.journal.id_of(f"{CALLBACK}{name}", key)
         return Callback(self._turn, step_id, await self._turn.callback_url(step_id))
 
     def _refuse_ask(self, timeout_s: float | None, question_id: str) -> None:
         """Raise WrongCallError if a question cannot be asked here, or so."""
-        if current_step() is not None:
-            raise WrongCallError(
-                "ctx.ask is called within a step, which would run again with the answer: let the"
-                " step return what it has found, and ask behind it, `answer = await ctx.ask(…)`."
-            )
-        if outside.get() is not None:
-            raise WrongCallError(
-                "ctx.ask is called in a node of a graph, which is a step of its adapter: ask by"
-                " LangGraph's own `interrupt(…)`."
-            )
-        if not self._turn.is_home:
-            raise WrongCallError(
-                "ctx.ask is called in a thread, which cannot wait so long: return from the"
-                " function of ctx.run_sync, and ask behind it, `answer = await ctx.ask(…)`."
-            )
+        refuse_place("ctx.ask", is_home=self._turn.is_home)
         way = "`await ctx.ask('Which account?', id='account', timeout_s=3600)`"
         takes = f"ctx.ask takes as `id` a text without '#', of at most {MAX_NAME} characters"
         expect(
@@ -869,8 +851,8 @@ class TaskContext(UserTurn):
         Raises:
             TurnParked: the turn goes on in another process.
             WaitTimeoutError: there was neither an end nor a question in time.
-            WrongCallError: an argument is wrong, or the call is in a thread; the message says how
-                it is right.
+            WrongCallError: an argument is wrong, or the call is in a thread or a poll's function;
+                the message says how it is right.
             FinalError: too many agents have called one another.
         """
         self._refuse_call(timeout_s)
@@ -887,16 +869,7 @@ class TaskContext(UserTurn):
         """Raise WrongCallError if another agent cannot be called here, or so."""
         if self.turn_ended:
             raise RuntimeError("The turn has ended already: call the agent before its end.")
-        if outside.get() is not None:
-            raise WrongCallError(
-                "ctx.call_agent is called in a node of a graph, which is a step of its adapter:"
-                " call it in a task of LangGraph's, `@task`, or before the graph."
-            )
-        if not self._turn.is_home:
-            raise WrongCallError(
-                "ctx.call_agent is called in a thread, which cannot wait so long: return from the"
-                " function of ctx.run_sync, and call it behind that."
-            )
+        refuse_place(CALL, is_home=self._turn.is_home)
         takes = "ctx.call_agent takes as `timeout_s` seconds, a number from 0 on"
         way = "`await ctx.call_agent('books', 'a book on tea', timeout_s=3600)`"
         expect(timeout_s, is_seconds, takes, way)
@@ -1180,9 +1153,9 @@ class Callback:
             WaitTimeoutError: nothing was posted within `timeout_s`. If the agent does not catch it,
                 the task fails with a sentence.
             WrongAnswerError: what was posted does not fit `schema`.
-            WrongCallError: it is called in a step, or the task expires before.
+            WrongCallError: it is called in a step or a thread, or the task expires before.
         """
-        refuse_in_step("callback.wait")
+        refuse_place("callback.wait", is_home=self._turn.is_home)
         seconds_in("callback.wait", timeout_s=timeout_s)
         found = await self._turn.signal(self._step_id, timeout_s)
         if found is None:

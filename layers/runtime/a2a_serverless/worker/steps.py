@@ -401,9 +401,13 @@ class Journal:
             WrongCallError: a name or key is none, or two asyncio tasks use the same ones, so that
                 their order may be another one in the next attempt.
         """
-        way = "`await ctx.step('search', func, …, key='page 3')`"
-        for what, given, least in (("name", name, 1), ("key", key, 0)):
-            takes = f"ctx.step takes a text as its {what}, of {least} to {MAX_NAME} characters"
+        call, space, own = "ctx.step", " ", name
+        if str(name).startswith("ctx."):  # of the runtime's own calls, some of which have no name
+            call, space, own = name.partition(" ")
+        named = "'search', " if space else ""
+        way = f"`await {call}({named}…, key='page 3')`"
+        for what, given, least in (("name", own, len(space)), ("key", key, 0)):
+            takes = f"{call} takes a text as its {what}, of {least} to {MAX_NAME} characters"
             expect(given, str, takes, way)
             if not least <= len(given) <= MAX_NAME:
                 raise WrongCallError(f"{takes}, and got {len(given):,}: {way}.")
@@ -482,7 +486,7 @@ class Journal:
 
     def record(self, entry: Recorded, caught: frozenset[StepId]) -> tuple[Recorded, ...]:
         """Take the record of a step; return it behind those that have waited for it (`waiting`)."""
-        self._replayed[entry.id] = entry
+        self._kept.add(entry, 0)
         return (*self.waiting(caught), entry)
 
     @property
@@ -525,7 +529,8 @@ class Journal:
         """
         taken = self._waiting.keys() - (self.failures() - caught)
         waiting = tuple(self._waiting.pop(each) for each in [*self._waiting] if each in taken)
-        self._replayed.update({entry.id: entry for entry in waiting})
+        for entry in waiting:  # not in the place of a signal that was heard meanwhile
+            self._kept.add(entry, 0)
         return waiting
 
     def replayed_id(self, artifact: Artifact, *, is_new: bool) -> str:

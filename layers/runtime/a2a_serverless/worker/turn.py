@@ -236,7 +236,8 @@ class ActiveTurn(EventQueue):
         """Of the steps that this attempt has run: the next one may take as long."""
         self._unrecorded_s = 0.0
         """What sleeps have taken that are not recorded yet."""
-        self._sleeping: dict[StepId, int] = {}
+        self._sleeping: dict[StepId, Until] = {}
+        """The waits that stand, each with what it knew of the signals when it last looked."""
         self._asking: dict[StepId, tuple[Question, Asked]] = {}
         """The questions that wait for their commit."""
         self._kept_state: ContextWrite | None = None
@@ -623,13 +624,12 @@ class ActiveTurn(EventQueue):
     async def _park(
         self,
         step_id: StepId,
-        until: int,
+        wait: Until,
         caught: frozenset[StepId],
         *,
         own: ActiveStep | None = None,
-        wait: Until = Until(),  # noqa: B008 - a tuple
     ) -> None:
-        """Park the turn until a time, once nothing but `own` is under way.
+        """Park the turn until `wait.at`, once nothing but `own` is under way.
 
         It returns only if that time comes first, as in a function of `ctx.run_sync`. `caught` are
         the steps that had failed before.
@@ -637,16 +637,16 @@ class ActiveTurn(EventQueue):
         Raises:
             WrongCallError: the task expires before.
         """
-        if until >= self.lease.head.expires_at:
+        if wait.at >= self.lease.head.expires_at:
             raise WrongCallError(
                 f"{step_id.name}: the task expires before the end of its wait. Wait for less, or"
                 " keep the tasks of this deployment for longer (TtlDays)."
             )
         if own is not None or self.journal.found(step_id) is None:
-            self.journal.delay(wait._replace(at=until, seen=self._seen).record(step_id))
-        self._sleeping[step_id] = until
+            self.journal.delay(wait.record(step_id))
+        self._sleeping[step_id] = wait
         try:
-            if not await self._nothing_beside(own, until):
+            if not await self._nothing_beside(own, wait.at):
                 return
             async with self._in_turn(ROOM_FOR_RECORDS):
                 await self._offload_delayed()
@@ -655,7 +655,7 @@ class ActiveTurn(EventQueue):
                 if self.state is TurnState.OPEN and self._asking:
                     await self._put_questions()  # the sleep goes on beside them
                 elif self.state is TurnState.OPEN:
-                    end = self._end(ASLEEP, until=min(self._sleeping.values()))
+                    end = self._end(ASLEEP, until=min(each.at for each in self._sleeping.values()))
                     self._put_records(self.journal.waiting(caught), end)
             await self._stored()
         finally:  # also if the agent has cancelled the sleep: no later record may contain it
@@ -687,7 +687,9 @@ class ActiveTurn(EventQueue):
     def _put_records(self, records: tuple[Recorded, ...], parks: AttemptEnd | None) -> None:
         """Put records into the log's next commit; `parks`: the turn leaves this process with it."""
         self._unrecorded_s = 0.0
-        self.outbox.put(*records, wanted=Commit(parks=parks, seen=self._seen))
+        # One wait may have heard what has come for another one, which does not look any more.
+        seen = min((each.seen for each in self._sleeping.values()), default=self._seen)
+        self.outbox.put(*records, wanted=Commit(parks=parks, seen=seen))
         if parks is not None:  # in this commit, so that nothing comes behind it
             self.parking, self.state = parks, TurnState.PARKING
 
@@ -716,12 +718,14 @@ class ActiveTurn(EventQueue):
             await self._cancelled_again(found)
         if found is not None and found.form != UNTIL and not found.is_signal:
             return codec.decoded(found)
-        until, tried, *_ = Until.of(found)
-        if until > self._clock.now_ms():
-            await self._wait(self._park(step_id, until, self.journal.failures()))
+        wait = Until.of(found)._replace(seen=self._seen)
+        tried = wait.before
+        if wait.at > self._clock.now_ms():
+            await self._wait(self._park(step_id, wait, self.journal.failures()))
         with active_step(self.journal, step_id, at_home=self.call_at_home) as running:
             while True:
                 await self._unless_stopped()
+                running.calls.clear()  # each try makes them under the same numbers
                 began = self._clock.monotonic()
                 try:
                     with _step_span(step_id, tried):
@@ -803,7 +807,7 @@ class ActiveTurn(EventQueue):
             return
         has_to_leave = len(self.journal) > 0 and self._hands_over(left_s + self._longest_s)
         if left_s >= PARK_S or has_to_leave:
-            await self._wait(self._park(step_id, until, caught))
+            await self._wait(self._park(step_id, Until(until, seen=self._seen), caught))
         else:
             await self.wait_here(left_s)
         if found is None:
@@ -849,13 +853,12 @@ class ActiveTurn(EventQueue):
         found = self.journal.found(step_id)
         if found is not None and found.form == TIMEOUT:
             raise timed_out(step_id)
-        deadline = Until.of(found).deadline or self._deadline("ctx.poll", timeout_s)
-        try:
-            looked = partial(self._looked, step_id, look, deadline)
-            return await self.step(step_id, looked, codec, looks, deadline=deadline)
-        except WaitTimeoutError:
-            self.journal.delay(Recorded(step_id, TIMEOUT, b""))
-            raise
+        if found is None:
+            deadline = self._deadline("ctx.poll", timeout_s)
+        else:  # one that has its result has none
+            deadline = Until.of(found).deadline
+        looked = partial(self._looked, step_id, look, deadline)
+        return await self.step(step_id, looked, codec, looks, deadline=deadline)
 
     async def _looked(
         self, step_id: StepId, look: Callable[[], Awaitable[Any]], deadline: int
@@ -876,6 +879,7 @@ class ActiveTurn(EventQueue):
                 " found behind the poll."
             )
         if result is None and self._clock.now_ms() >= deadline:
+            self.journal.delay(Recorded(step_id, TIMEOUT, b""))
             raise timed_out(step_id)
         if result is None:
             raise not_yet
@@ -900,10 +904,11 @@ class ActiveTurn(EventQueue):
             found = await self.recorded(step_id)
             if found is not None and found.form != UNTIL:
                 return None if found.form == TIMEOUT else found
-            now_ms = self._clock.now_ms()
-            until = Until.of(found).at or until or self._deadline("cb.wait", timeout_s)
-            if until > now_ms:
-                await self._wait(self._park(step_id, until, self.journal.failures()))
+            seen = self._seen  # with `found`: what another wait hears from here on is not known
+            until = Until.of(found).at or until or self._deadline("callback.wait", timeout_s)
+            if until > self._clock.now_ms():
+                wait = Until(until, seen=seen)
+                await self._wait(self._park(step_id, wait, self.journal.failures()))
             else:
                 await self._wait(self._time_out(step_id))
             if self.state is not TurnState.OPEN:
@@ -1095,9 +1100,9 @@ class ActiveTurn(EventQueue):
         if seconds < PARK_S and not self._hands_over(seconds):
             await self._clock.sleep(seconds)
             return
-        until = now_ms + int(seconds * 1000)
+        wait = wait._replace(at=now_ms + int(seconds * 1000), seen=self._seen)
         running.pause(self.journal)  # else two that wait beside one another would wait for ever
-        await self._park(running.id, until, running.caught, own=running, wait=wait)
+        await self._park(running.id, wait, running.caught, own=running)
         running.go_on(self.journal)
 
     async def _record(self, running: ActiveStep, entry: Recorded) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from pydantic import ValidationError
 from pydantic_core import from_json
 
-from a2a_serverless.tasks.waits import FORM, Signal
+from a2a_serverless.tasks.waits import CALL, FORM, POLL, Signal
 from a2a_serverless.worker.failures import WrongCallError, is_seconds
 from a2a_serverless.worker.questions import WrongAnswerError, reason_of, type_of
 from a2a_serverless.worker.steps import Retry, current_step, outside
@@ -83,14 +83,34 @@ class Looks(Retry):
         return max(error.after_s, min(self.cap_s, self.base_s * 1.5 ** min(tried - 1, 32)))
 
 
-def refuse_in_step(call: str) -> None:
-    """Raise WrongCallError if a wait that may be long is called in a step, or in a graph's node."""
-    if current_step() is not None or outside.get() is not None:
-        where = "a step" if current_step() is not None else "a node of a graph, which is a step"
-        raise WrongCallError(
-            f"{call} is called within {where}: that would run again with the result. Let it return"
-            f" what it has found, and wait behind it, `await {call}(…)` in the agent's own code."
-        )
+_IN_NODE: Final = {
+    "ctx.ask": "ask by LangGraph's own `interrupt(…)`.",
+    CALL: "call it in a task of LangGraph's, `@task`, or before the graph.",
+}
+"""The ways out of a graph's node."""
+
+
+def refuse_place(call: str, *, is_home: bool = True) -> None:
+    """Raise WrongCallError if a wait that may be long is called where none can be.
+
+    That is a step, a node of a graph and, unless `is_home`, a thread. Another agent may be called
+    in a step, but not in a look of a poll.
+    """
+    step, way = current_step(), f"wait behind it, `await {call}(…)` in the agent's own code."
+    again = f"that would run again with the result. Let it return what it has found, and {way}"
+    if step is not None and call != CALL:
+        where, way = "a step", again
+    elif step is not None and step.id.name.startswith(POLL):
+        where = "a look of ctx.poll"
+        way = "each look would get the first one's answer. Call it in a loop with `ctx.sleep`."
+    elif outside.get() is not None:
+        where, way = "a node of a graph, which is a step", _IN_NODE.get(call, again)
+    elif not is_home:
+        where = "a thread"
+        way = f"that cannot wait so long. Return from the function of ctx.run_sync, and {way}"
+    else:
+        return
+    raise WrongCallError(f"{call} is called within {where}: {way}")
 
 
 def seconds_in(call: str, **seconds: Any) -> None:
