@@ -26,6 +26,8 @@ OLDER_CLIENT := python_0_3
 # What the SDK's own SQL stores need, which the contract of ours runs over, too.
 SQL := sdk_sql
 FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(ADAPTED) $(OLDER_CLIENT) $(SQL) $(SERVING))
+# Servers that an agent calls, beside those of FRAMEWORKS and ADAPTED; their SDK is that of 0.3.
+CALLED := build/foreign/strands_client/requirements.txt build/peers/a2akit/requirements.txt
 # Frameworks that are clients here; their SDK is that of 0.3.
 DELEGATING := crewai strands_client
 CLIENTS := $(FOREIGN) $(patsubst %,build/foreign/%/requirements.txt,$(DELEGATING))
@@ -73,10 +75,10 @@ long: $(VENV)/.stamp ## what takes seconds each, and what `make test` does in sh
 	@cat build/newcomers.md
 
 .PHONY: foreign
-foreign: $(VENV)/.stamp $(FOREIGN) ## agents of other frameworks and clients of other versions, unmodified
+foreign: $(VENV)/.stamp $(FOREIGN) $(CALLED) ## agents of other frameworks and clients of other versions, unmodified
 	$(BIN)/python -m pytest tests/conformance/test_stock_comparison.py -k framework
 	$(BIN)/python -m pytest $(ALL) tests/e2e/test_frameworks.py tests/unit/frameworks
-	$(BIN)/python -m pytest tests/e2e/test_foreign_clients.py
+	$(BIN)/python -m pytest tests/e2e/test_foreign_clients.py tests/e2e/test_called_servers.py
 	$(BIN)/python -m pytest tests/contract/test_stores.py -k sql
 
 .PHONY: patterns

@@ -22,7 +22,17 @@ def report_not_run(reason: str) -> NoReturn:
 def python_of(environment: str) -> Path:
     """The interpreter of an environment of tests/foreign, which is as its lock has it."""
     lock = ROOT / "tests/foreign" / environment / "requirements.txt"
-    installed = ROOT / "build/foreign" / environment / "requirements.txt"
+    return _python(ROOT / "build/foreign" / environment, lock)
+
+
+def peer_python_of(environment: str) -> Path:
+    """The interpreter of an environment of benchmarks/peers, which is as its lock has it."""
+    lock = ROOT / "benchmarks/peers/requirements" / f"{environment}.txt"
+    return _python(ROOT / "build/peers" / environment, lock)
+
+
+def _python(folder: Path, lock: Path) -> Path:
+    installed = folder / "requirements.txt"
     if not installed.exists() or installed.read_bytes() != lock.read_bytes():
-        report_not_run(f"The environment {environment} is not as its lock has it: `make foreign`.")
-    return installed.parent / "bin/python"
+        report_not_run(f"The environment {folder.name} is not as its lock has it: `make foreign`.")
+    return folder / "bin/python"
