@@ -1,7 +1,7 @@
 """The stores for the SDK's own server behave as the SDK's SQL stores do.
 
 Each behaviour is run over dictionaries, a file, moto and DynamoDB Local, and over the SDK's stores
-on SQLite. Where the two differ, the test has both answers, and docs/build/stores.md has the reason.
+on SQLite. Where the two differ, the test has both answers, and docs/build/stores.md lists it.
 """
 
 from __future__ import annotations
