@@ -11,6 +11,8 @@ from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
 from a2a.types import Message, Part, Role, TaskState
 
+from a2a_serverless.tasks.questions import ID_FIELD, id_of_part
+
 PICTURE = bytes(range(256)) * 4
 
 
@@ -37,7 +39,7 @@ class Said(AgentExecutor):
                 await updater.requires_input(question)
                 return
             case ["ask", "both"]:
-                both = [Part(text="Which day?"), Part(text="Which city?")]
+                both = [_question("day"), _question("city")]
                 await updater.requires_input(updater.new_agent_message(both))
                 return
             case ["fail"]:
@@ -55,6 +57,7 @@ class Said(AgentExecutor):
                 while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 - a file
                     await asyncio.sleep(0.02)
         told = [f"{part.filename} {len(part.raw)}" for part in files]
+        told += [f"to {id_of_part(part)}" for part in said.parts if id_of_part(part)]
         text = f"you said: {' '.join([*words, *told])}"
         for chunk in (text[:5], text[5:]):
             parts = [Part(text=chunk)]
@@ -63,6 +66,12 @@ class Said(AgentExecutor):
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         await TaskUpdater(event_queue, str(context.task_id), str(context.context_id)).cancel()
+
+
+def _question(name: str) -> Part:
+    part = Part(text=f"Which {name}?")
+    part.metadata.update({ID_FIELD: name})
+    return part
 
 
 agent = Said()

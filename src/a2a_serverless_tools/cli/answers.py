@@ -25,6 +25,7 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.sources import inlined
 from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, plain_state
+from a2a_serverless.tasks.questions import question_texts
 from a2a_serverless_tools.cli.text import as_line, printable, readable, say
 
 EXIT_FAILED: Final = 1
@@ -56,6 +57,8 @@ class Answer:
     context_id: str = ""
     state: TaskState = TaskState.TASK_STATE_UNSPECIFIED
     """That of the task; UNSPECIFIED: the agent has answered by a message, without a task."""
+    questions: tuple[str, ...] = ()
+    """The ids of what the task asks at once, if the agent gives them ids."""
     files: list[Part] = field(default_factory=list)
     """Those that have come since `begin`."""
     _texts: dict[str, str] = field(default_factory=dict)
@@ -147,7 +150,7 @@ class Answer:
     def _take_status(self, status: TaskStatus) -> None:
         parts, message_id = status.message.parts, status.message.message_id
         said = self._text_of(parts, message_id, between="\n")  # each may be a question
-        self.state = status.state
+        self.state, self.questions = status.state, (*question_texts(parts),)
         if status.state not in TERMINAL | INTERRUPTED and said and said != self._said:
             self._tell(f"{_word(status.state)}: {said}")
         self._said = said

@@ -61,6 +61,9 @@ def _add_send(send: Parser) -> None:
     )
     send.add_argument("--out", type=Path, metavar="FOLDER", help="gets the files that come back")
     send.add_argument("--task", metavar="ID", default="", help="answers, or goes on with, a task")
+    send.add_argument(
+        "--question", metavar="ID", default="", help="answers one of the task's alone"
+    )
     send.add_argument("--context", metavar="ID", default="", help="goes on with a conversation")
     send.add_argument("--json", action="store_true", help="print each event as a line of JSON")
     send.add_argument(
@@ -84,6 +87,8 @@ def _send(options: Namespace) -> int:
     for path in options.file:
         if not path.is_file():
             raise ConfigurationError(f"There is no file {path}: name another one with --file.")
+    if options.question and not options.task:
+        raise ConfigurationError("--question names one of a task's questions: give --task, too.")
     is_conversation = not text and sys.stdin.isatty()
     if not (text or is_conversation):
         with _explained(url):
@@ -253,6 +258,8 @@ class _Talk:
         self.url, self.card = url, card
         self.task: str = options.task
         """The task that the caller has named, until a message was sent to it."""
+        self._question: str = options.question
+        """The one of its questions that the message is to answer; empty: all."""
         self.answer = Answer(as_json=options.json, context_id=options.context)
         self._agent, self._http, self._client = agent, http, client
         self._out: Path | None = options.out
@@ -276,13 +283,19 @@ class _Talk:
 
         Returns:
             The exit code.
+
+        Raises:
+            ConfigurationError: the task does not ask what the message is to answer.
         """
         from a2a.types import Message, Part, Role, SendMessageRequest
 
-        parts = [Part(text=text)] if text else []
-        parts += [part async for part in self._parts()]
         if self.task:
             await self._catch_up(is_silent=True)
+        named = self._named_question()
+        parts = [Part(text=text)] if text else []
+        parts += [part async for part in self._parts()]
+        for part in parts:
+            part.metadata.update(named)
         message = Message(
             message_id=str(uuid.uuid4()),
             role=Role.ROLE_USER,
@@ -290,10 +303,22 @@ class _Talk:
             task_id=self.answer.task_id if self.task or self.answer.is_question else "",
             context_id=self.answer.context_id,
         )
-        self.task, self._files = "", []
+        self.task, self._question, self._files = "", "", []
         self.answer.begin()
         await self._show(self._client.send_message(SendMessageRequest(message=message)))
         return await self._end()
+
+    def _named_question(self) -> dict[str, str]:
+        """Return what names the question of the caller in the metadata of a part."""
+        from a2a_serverless.tasks.questions import ID_FIELD
+
+        asked = self.answer.questions if self.answer.is_question else ()
+        if self._question and self._question not in asked:
+            which = f"asks {', '.join(asked)}" if asked else "asks nothing that has an id"
+            raise ConfigurationError(
+                f"The task {self.task} does not ask {self._question!r}: it {which}."
+            )
+        return {ID_FIELD: self._question} if self._question else {}
 
     async def follow(self) -> int:
         """Show the named task, and what comes of its turn until that ends; return the exit code."""
@@ -354,7 +379,10 @@ class _Talk:
     def say_ids(self, what: str = "it may go on; see it") -> None:
         """Say how to name the task."""
         if self.answer.task_id and not self._as_json:
-            say(f"{what}: {_again(self.url, self.answer.task_id)}")
+            again = _again(self.url, self.answer.task_id)
+            say(f"{what}: {again}")
+            for each in self.answer.questions if len(self.answer.questions) > 1 else ():
+                say(printable(f"answer one: {again} --question {shlex.quote(each)}"))
 
     async def _parts(self) -> AsyncIterator[Part]:
         """Yield the files to send; upload those for which the message has no room."""

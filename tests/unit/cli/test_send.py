@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -196,8 +197,16 @@ def test_a_question_names_its_answer_s_task(agent: str, run: Run) -> None:
 
 
 def test_each_of_several_questions_is_a_line(agent: str, run: Run) -> None:
-    """They are the parts of one status."""
-    assert run("send", agent, "ask both")[:2] == (3, "Which day?\nWhich city?\n")
+    """They are the parts of one status, and stderr says how to answer one alone."""
+    asked = run("send", agent, "ask both")
+    assert asked[:2] == (3, "Which day?\nWhich city?\n")
+    assert re.findall(r"answer one: .* --question (\w+)\n", asked.err) == ["day", "city"]
+
+    named = ("send", agent, "--task", task_of(asked.err), "Oslo", "--question")
+    wrong = run(*named, "hour")
+    assert wrong[:2] == (2, "")
+    assert "does not ask 'hour': it asks day, city." in wrong.err
+    assert run(*named, "city")[:2] == (0, "you said: Oslo to city\n")
 
 
 def test_events_as_json_are_the_protocol_s_own(agent: str, run: Run) -> None:
@@ -578,6 +587,7 @@ def test_no_agent_is_one_sentence(route: Route, named: str, run: Run) -> None:
         (("http://127.0.0.1:1", "hello", "--file", "gone.txt"), "gone.txt"),
         (("http://127.0.0.1:1", "hello", "--header", "Nothing"), "NAME: VALUE"),
         (("http://127.0.0.1:1", "hello", "--key", "clé"), "--key"),
+        (("http://127.0.0.1:1", "hello", "--question", "day"), "give --task"),
     ],
 )
 def test_wrong_use_is_one_sentence(arguments: tuple[str, ...], named: str, run: Run) -> None:
