@@ -180,7 +180,8 @@ class Settings(BaseModel):
     upload_bytes: int = Field(default=100_000_000, ge=0, le=5_000_000_000)
     """The most bytes of a file that a client uploads for a message; 0: it cannot."""
     uploads_per_hour: int = Field(default=100, ge=0)
-    """The uploads that one caller may ask for within an hour; 0: any number."""
+    """The uploads that one caller may ask for within an hour, and as many copies of files that its
+    messages name; 0: any number."""
 
     older_dialects: bool = False
     """True to serve the methods of A2A 0.1, and `tasks/submit` and `tasks/status`, too."""

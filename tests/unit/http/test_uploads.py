@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
@@ -24,6 +25,7 @@ from a2a_serverless.aws import client as aws_client
 from a2a_serverless.aws import forget_clients
 from a2a_serverless.client import Retries, upload
 from a2a_serverless.clock import Clock
+from a2a_serverless.http import operations
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.sources import UPLOADS_EXTENSION, Source, SourceError
@@ -40,7 +42,7 @@ from a2a_serverless.storage.deletion import (
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.s3 import S3Blobs
 from a2a_serverless.tasks.blobs import linked_blob
-from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.identity import Scope, new_id
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker import TaskContext
 from tests.support.a2a_calls import Agent
@@ -352,6 +354,63 @@ async def test_a_caller_has_so_many_uploads_an_hour(
     assert refused.headers["Retry-After"]
     client.headers["X-API-Key"] = BOB
     await asked(client)
+
+
+def message_with(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """The body of a send that is not waited for."""
+    named = {"messageId": new_id(), "role": "ROLE_USER", "parts": [*parts], **fields}
+    return {"message": named, "configuration": {"returnImmediately": True}}
+
+
+async def test_a_caller_has_so_many_copies_an_hour(
+    app: FastAPI, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """Each message that names an upload stores it once more; one that asks for too many, none."""
+    client.headers["A2A-Version"] = "1.0"
+    found = [await asked(client) for _ in range(2)]
+    for each in found:
+        assert await put(client, each) in {200, 204}
+    one, other = (each["part"] for each in found)
+    statuses = [
+        (await client.post("/message:send", json=message_with(*parts))).status_code
+        for parts in [(one, one), (one,), (one, other), (one, other), (one,), (other,)]
+    ]
+    assert statuses == [200, 200, 200, 429, 200, 429]
+    refused = await client.post("/message:send", json=message_with(one))
+    assert "named in messages 5 uploads within an hour" in refused.json()["error"]["message"]
+    client.headers["X-API-Key"] = BOB
+    stranger = await client.post("/message:send", json=message_with(one))
+    assert stranger.status_code == 200  # to whom the link is a URL as any other
+
+
+async def test_a_list_reads_few_objects(
+    app: FastAPI,
+    backends: Backends,
+    client: httpx.AsyncClient,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Equal files of a task are read once, and a page ends at its most objects."""
+    client.headers["A2A-Version"] = "1.0"
+    part = {"raw": base64.b64encode(b"x" * 40_000).decode()}
+    for _ in range(4):
+        sent = await client.post("/message:send", json=message_with(*[part] * 5))
+        assert sent.status_code == 200, sent.text
+    read: list[str] = []
+    store: Any = type(backends.storage.table.blobs)
+    get = store.get
+
+    async def reading(blobs: Any, blob: Any) -> Any:
+        read.append(blob.key)
+        return await get(blobs, blob)
+
+    monkeypatch.setattr(store, "get", reading)
+    page = (await client.get("/tasks", params={"historyLength": 1})).json()
+    assert (len(page["tasks"]), len(read)) == (4, 4)
+    monkeypatch.setattr(operations, "_MOST_READS", 3)
+    page = (await client.get("/tasks", params={"historyLength": 1})).json()
+    assert (len(page["tasks"]), len(read)) == (3, 7)
+    assert page["nextPageToken"]
 
 
 @pytest.mark.parametrize("reason", ["no store", "switched off"])

@@ -31,7 +31,6 @@ from a2a_serverless.http.errors import http_error, log_refusal
 from a2a_serverless.http.middleware import add_middleware
 from a2a_serverless.http.operations import DurableRequestHandler, Entrypoint
 from a2a_serverless.http.receivers import KeySet
-from a2a_serverless.http.uploads import Uploads
 from a2a_serverless.observability import spans
 from a2a_serverless.observability.logs import begun
 from a2a_serverless.settings import Settings
@@ -132,7 +131,7 @@ def add_protocol(
     _add_own_routes(app, backends)
     # From the author's card, because its signatures hold only if it is served unchanged.
     _add_card_routes(app, partial(deployed, as_written))
-    app.router.routes.extend(protocol_routes(handler, card, settings, Uploads(backends, settings)))
+    app.router.routes.extend(protocol_routes(handler, card, settings, handler.uploads))
     add_middleware(app, card, settings, authenticator, backends.storage)
     app.add_exception_handler(HTTPException, _http_exception)  # type: ignore[arg-type]  # as Starlette documents
     return app

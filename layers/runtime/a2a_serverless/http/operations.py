@@ -49,9 +49,10 @@ from a2a_serverless.http.errors import quoted
 from a2a_serverless.http.intake import Intake, SendResult, Wait, cancel
 from a2a_serverless.http.receivers import Receivers
 from a2a_serverless.http.streams import StreamEvent, StreamItems, followed
+from a2a_serverless.http.uploads import Uploads
 from a2a_serverless.propagated import propagated_variables
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.blobs import InlineLimits, inlined_bytes
+from a2a_serverless.storage.blobs import InlineLimits, inlined
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
@@ -105,6 +106,7 @@ class DurableRequestHandler:
         self._extended_card = extended_card
         self._intake = Intake(backends, propagated_variables(settings.context_variables))
         self._receivers = Receivers(backends, card, settings)
+        self.uploads = Uploads(backends, settings)
 
     # -- messages ------------------------------------------------------------------------------
 
@@ -131,6 +133,8 @@ class DurableRequestHandler:
 
     async def _accept(self, params: SendMessageRequest, context: CallContext) -> SendResult:
         _check_send(params, self._card, self._settings)
+        if {part.url for part in params.message.parts} - {""}:
+            await self.uploads.count_copies(params.message, context)
         if params.configuration.HasField("task_push_notification_config"):
             await self._receivers.check_inline(params, context)
         return await self._intake.accept(params, context)
@@ -618,6 +622,9 @@ OPERATIONS: Final = (
 _MAX_ANSWER_BYTES: Final = 5_000_000
 """The most bytes of one answer as Lambda sends it; the rest of 6 MB is for envelope and headers."""
 
+_MOST_READS: Final = 500
+"""The objects that a page reads, unless its first task alone has more."""
+
 GET_STREAMED: Final = (
     "get it by its id with a smaller historyLength, or over JSON-RPC, whose answers are streamed"
 )
@@ -630,9 +637,12 @@ _MOST_GROWTH: Final = 20
 
 async def _fitting(tasks: Sequence[Task], storage: DurableStorage, inline: InlineLimits) -> int:
     """Return how many of the first tasks fit into one answer, and make them what is sent."""
-    size = counted = stored = 0
+    size = counted = stored = reads = 0
     for number, task in enumerate(tasks):
-        if number and size + inlined_bytes(task, inline) > _MAX_ANSWER_BYTES:
+        blobs = inlined(task, inline)
+        reads += len({blob.key for blob in blobs})
+        adds = sum(blob.size for blob in blobs)  # before JSON makes them more
+        if number and (size + adds > _MAX_ANSWER_BYTES or reads > _MOST_READS):
             return number
         await storage.show(task, inline)
         stored += task.ByteSize()

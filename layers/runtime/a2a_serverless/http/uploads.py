@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from a2a.types import Part
+from a2a.types import Message, Part
 from a2a.utils.errors import UnsupportedOperationError
 
 from a2a_serverless.clock import now_s
@@ -15,9 +15,9 @@ from a2a_serverless.http.context import CallContext, base_url
 from a2a_serverless.http.errors import RequestRefusedError, invalid_params
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Link, header_type
+from a2a_serverless.storage.leases import COPIES, Leases, Slots
 from a2a_serverless.storage.leases import UPLOADS as SLOTS
-from a2a_serverless.storage.leases import Leases, Slots
-from a2a_serverless.tasks.blobs import UPLOADS, Blob, BlobOwner
+from a2a_serverless.tasks.blobs import UPLOADS, Blob, BlobOwner, linked_blob
 from a2a_serverless.tasks.entries import json_of
 from a2a_serverless.tasks.identity import is_unicode, new_incarnation
 from a2a_serverless.wiring import Backends
@@ -38,9 +38,16 @@ class Uploads:
     def __init__(self, backends: Backends, settings: Settings) -> None:
         self._storage = backends.storage
         self._settings = settings
-        slots = Slots(backends.storage.table, kind=SLOTS, clock=backends.storage.clock)
-        # Never given back: each upload counts for an hour.
-        self._quota = Leases(slots, per_caller=settings.uploads_per_hour, in_all=0)
+        table, clock = backends.storage.table, backends.storage.clock
+        # Given back only if what they were taken for is refused: each counts for an hour.
+        self._uploads, self._copies = (
+            Leases(
+                Slots(table, kind=kind, clock=clock),
+                per_caller=settings.uploads_per_hour,
+                in_all=0,
+            )
+            for kind in (SLOTS, COPIES)
+        )
 
     async def answer(self, asked: Mapping[str, Any], context: CallContext) -> dict[str, Any]:
         """Return a link for one file, once its caller may have another one.
@@ -57,7 +64,7 @@ class Uploads:
             )
         self._check(asked)
         context.check_may_open()
-        await self._count(context)
+        await self._count(1, self._uploads, context)
         owner = BlobOwner(context.scope.digest, UPLOADS, new_incarnation())
         blob = Blob(owner, asked["sha256"], asked["size"])
         link = Link(
@@ -98,16 +105,40 @@ class Uploads:
             sentences = " ".join(f"{name}: {problem}" for name, problem in problems)
             raise invalid_params(f"The file cannot be uploaded. {sentences}", *problems)
 
-    async def _count(self, context: CallContext) -> None:
-        """Take one of the caller's uploads of an hour, in whichever tenant it acts."""
-        if await self._quota.take(context.user_name or _ANYONE, for_s=_HOUR_S) is None:
-            raise RequestRefusedError(
-                "TooManyUploads",
-                429,
-                f"You have asked for {self._settings.uploads_per_hour} uploads within an hour;"
-                " each counts for an hour.",
-                {"Retry-After": "60"},
-            )
+    async def count_copies(self, message: Message, context: CallContext) -> None:
+        """Count the files of its caller that the commit of a message copies to its task.
+
+        Raises:
+            RequestRefusedError: the caller had its copies of an hour.
+        """
+        named = {blob.key: blob for part in message.parts if (blob := linked_blob(part.url))}
+        scope, own = context.scope.digest, message.task_id
+        copied = [
+            blob.key
+            for blob in named.values()
+            if blob.owner.scope == scope and blob.owner.task_id != own
+        ]
+        await self._count(len(copied), self._copies, context)
+
+    async def _count(self, number: int, quota: Leases, context: CallContext) -> None:
+        """Take some of the caller's files of an hour, all or none, in whichever tenant it acts."""
+        caller, taken, most = context.user_name or _ANYONE, [], self._settings.uploads_per_hour
+        for _ in range(number):
+            lease = await quota.take(caller, for_s=_HOUR_S)
+            if lease is None:
+                break
+            taken.append(lease)
+        if len(taken) == number:
+            return
+        for lease in taken:
+            await quota.give_back(lease)
+        does = "asked for" if quota is self._uploads else "named in messages"
+        raise RequestRefusedError(
+            "TooManyUploads",
+            429,
+            f"You have {does} {most} uploads within an hour; each counts for an hour.",
+            {"Retry-After": "60"},
+        )
 
 
 def _is_short(text: object) -> bool:

@@ -187,10 +187,9 @@ async def _all(calls: Iterable[Callable[[], Awaitable[None]]]) -> None:
         raise failed.exceptions[0] from None
 
 
-def inlined_bytes(message: AnyMessage, inline: InlineLimits) -> int:
-    """Return the bytes that `show` puts into a message, before JSON makes them more."""
-    found = map(blob_of, parts_of(message))
-    return sum(blob.size for blob in found if blob is not None and inline.has_room(blob))
+def inlined(message: AnyMessage, inline: InlineLimits) -> list[Blob]:
+    """Return the blob of each part into which `show` puts a content; equal ones are read once."""
+    return [blob for blob in map(blob_of, parts_of(message)) if blob and inline.has_room(blob)]
 
 
 async def show(blobs: Blobs | None, message: AnyMessage | None, inline: InlineLimits) -> None:
@@ -205,6 +204,7 @@ async def show(blobs: Blobs | None, message: AnyMessage | None, inline: InlineLi
     if not found:
         return
     texts = [(content, joins(content.parts)) for content in contents_of(message)]
+    contents: dict[str, asyncio.Future[bytes | None]] = {}
 
     async def one(part: Part, blob: Blob) -> None:
         if blobs is None:
@@ -212,7 +212,9 @@ async def show(blobs: Blobs | None, message: AnyMessage | None, inline: InlineLi
             return
         try:
             if inline.has_room(blob):
-                await _fill(blobs, part, blob)
+                if blob.key not in contents:  # equal files are one object, which is read once
+                    contents[blob.key] = asyncio.ensure_future(whole(blobs, blob))
+                _fill(part, blob, await contents[blob.key])
             else:
                 part.url = await blobs.link(blob, link_of(part.media_type, part.filename, inline))
         except ConfigurationError as error:
@@ -272,8 +274,7 @@ async def whole(blobs: Blobs | None, blob: Blob) -> bytes | None:
     return content
 
 
-async def _fill(blobs: Blobs, part: Part, blob: Blob) -> None:
-    content = await whole(blobs, blob)
+def _fill(part: Part, blob: Blob, content: bytes | None) -> None:
     try:
         if content is not None:
             filled(part, blob, content)

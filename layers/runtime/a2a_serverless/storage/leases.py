@@ -29,8 +29,14 @@ _SLOTS_A_ROOM: Final = 100
 STREAMS: Final = "STREAMS"
 PLACES: Final = "PLACES"
 UPLOADS: Final = "UPLOADS"
-"""Kinds of slots: of open streams, of slow requests to webhooks, and of an hour's uploads."""
-_NOUNS: Final[Mapping[str, str]] = {STREAMS: "stream", PLACES: "webhook", UPLOADS: "file"}
+COPIES: Final = "COPIES"
+"""Kinds of slots: of streams, slow requests to webhooks, an hour's uploads, and their copies."""
+_NOUNS: Final[Mapping[str, str]] = {
+    STREAMS: "stream",
+    PLACES: "webhook",
+    UPLOADS: "file",
+    COPIES: "file",
+}
 """What holds a slot of each kind, in lines of the log."""
 
 _SLOT: Final = "SLOT#"
@@ -61,7 +67,7 @@ class Slots:
 
     Args:
         table: where they are.
-        kind: `STREAMS`, `PLACES` or `UPLOADS`.
+        kind: `STREAMS`, `PLACES`, `UPLOADS` or `COPIES`.
         clock: by default the system's.
     """
 
