@@ -143,27 +143,24 @@ CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
 }
 
 REASONS = {
-    "durable": "The task exists before the agent runs: that is what makes it durable.",
-    "lenient": "It is clear what is meant, and refusing it would fail a task for nothing.",
-    "history": "A client may repeat a messageId; no message of the user is ever dropped.",
+    "durable": "A durable task exists before its agent runs.",
+    "lenient": "It is clear what is meant.",
+    "history": "A client may repeat a messageId.",
     "context": "The context is inferred from the task (A2A 1.0.1, section 3.4.3).",
-    "snapshot": "A Task is a snapshot: what it has more than the stored one is taken over.",
-    "retry": "An exception may be a passing fault: the turn is tried again, three times in all.",
-    "task": "The error is the task's, not the call's: the client gets the failed Task.",
-    "secret": "Texts of exceptions may hold secrets: the log has them, under the correlation id.",
+    "snapshot": "A Task is a snapshot.",
+    "retry": "An exception may be a passing fault.",
+    "task": "The error is the task's, not the call's.",
+    "secret": "Texts of exceptions may hold secrets; the log has them.",
     "fault": "The status message names the agent's fault.",
-    "bound": "A message names its task and context where it stands alone, as in a stream.",
-    "wordless": "A message has at least one part: `parts` is required (A2A 1.0.1).",
-    "order": "As the SDK's documentation has it: CancelledError first, then cancel().",
-    "canceled": "A cancel that was asked for takes place, whatever the agent's cancel() does.",
-    "unended": "Only the agent can end the turn: without it the task would stay open for ever.",
-    "process": "The agent runs in another process: what is listed goes there with the message.",
-    "json": "It is stored with the turn, as JSON: a value that would arrive changed is refused.",
-    "chunks": (
-        "Readers put a line break between parts: the SDK's `get_artifact_text` makes of `an` and"
-        " ` answer` two lines."
-    ),
-    "asked": "It cleans up after the turn, in that turn's context; a cancel brings ids alone.",
+    "bound": "In a stream a message stands alone.",
+    "wordless": "`parts` is required (A2A 1.0.1).",
+    "order": "The SDK's documentation has this order.",
+    "canceled": "A cancel that was asked for takes place.",
+    "unended": "The task would stay open for ever.",
+    "process": "The agent runs in another process.",
+    "json": "It is stored with the turn, as JSON.",
+    "chunks": "Readers put a line break between parts.",
+    "asked": "It cleans up after that turn.",
 }
 """Each is the last column of a row of the table in the page `sdk-executors`."""
 
