@@ -1,4 +1,8 @@
-"""Random kills of a worker, and of what answers, in code that asks its client between its steps.
+"""Random conversations of code that waits, with random kills of its worker and of what wakes it.
+
+A seed names a script: steps, sleeps, questions, callbacks, polls and calls of another agent, some
+of them beside one another, and what comes of each. The process dies before and after requests to
+the table and to the other agent, in steps and between what the code says.
 
 `python -m tests.unit.worker.question_kills SEEDS [file|dynamodb]` prints what many runs have met.
 """
@@ -7,16 +11,19 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, cast
 
-from a2a.types import Part
+from a2a.types import Part, SendMessageRequest, Task
 
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.signals import signal
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.entries import (
     QUESTION,
@@ -30,24 +37,86 @@ from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.questions import question_texts
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.wiring import table_backends
+from a2a_serverless.tasks.waits import CALLBACK, Signal, SignalDecision
+from a2a_serverless.wiring import Backends, table_backends
 from a2a_serverless.worker import TaskContext, WaitTimeoutError, Worker
-from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.context import HistoryMessage, WorkerExecutor
+from a2a_serverless_tools.testing import StandIn
+from a2a_serverless_tools.testing import agents as stand_ins
 from a2a_serverless_tools.testing.clock import PacedClock
-from tests.support.workers import Bench, S, artifact_texts, user_request
-from tests.unit.worker.step_kills import Fate, _alive, _mortal, _passed, make_mortal, tables
+from tests.support.workers import Bench, S, answered, artifact_texts, user_request
+from tests.unit.worker.step_kills import (
+    Fate,
+    _alive,
+    _mortal,
+    _passed,
+    make_mortal,
+    shown,
+    tables,
+)
 
-ANSWERS = {"account": "b", "day": "Friday", "hour": "noon", "people": "4"}
+LATE = "late"
+LATE_S = 300
+"""The time of what is never answered."""
+WEEK_S = 7 * 86_400
+MOST_ROUNDS = 1500
+"""Looks at a task, of a minute at most."""
 
 
-class _Client(Fate):
-    """Decides what the client does, too.
+class Act(NamedTuple):
+    """What the code does at one place of a script: `how` says what comes of it."""
 
-    With `at` the process dies once, at that point; without it, at each with the fate's share.
-    """
+    kind: str
+    how: str
+    number: int
 
-    has_misled = False
-    """It has given a wrong answer."""
+    @property
+    def said(self) -> str:
+        """What the code says of it behind it."""
+        return LATE if self.how == LATE else f"{_SAYS[self.kind, self.how]} {self.number}"
+
+
+_SAYS = {
+    ("step", "runs"): "noted",
+    ("sleep", "short"): "slept",
+    ("sleep", "long"): "slept",
+    ("ask", "text"): "answer",
+    ("ask", "whole number"): "number",
+    ("ask", LATE): "",
+    ("callback", "posted"): "paid",
+    ("callback", LATE): "",
+    ("poll", "soon"): "found",
+    ("poll", "after minutes"): "found",
+    ("poll", LATE): "",
+    ("call", "at once"): "did write",
+    ("call", "after minutes"): "did wait",
+    ("call", "asks"): "did soft",
+    ("call", "fails"): "failed: no paper",
+    ("call", "in a step"): "did write",
+    ("call", LATE): "",
+}
+"""All kinds of acts, and what the code says of them."""
+
+Script = tuple[tuple[Act, ...], ...]
+"""Acts behind one another; those of one tuple are beside one another."""
+
+EVERYTHING: Script = tuple((Act(*each, number),) for number, each in enumerate(_SAYS))
+
+
+def script_of(seed: int) -> Script:
+    """The conversation of a seed: three to six places, a third of them with acts at once."""
+    chance = random.Random(f"script {seed}")  # noqa: S311 - a seeded script
+    numbers = iter(range(100))
+
+    def acts() -> tuple[Act, ...]:
+        at_once = chance.choice((1, 1, 1, 1, 2, 3))
+        return tuple(Act(*chance.choice([*_SAYS]), next(numbers)) for _ in range(at_once))
+
+    return tuple(acts() for _ in range(chance.randint(3, 6)))
+
+
+class _Point(Fate):
+    """With `at` the process dies once, at that point; without it, at each with its share."""
 
     def __init__(self, seed: int, share: float, at: int = 0) -> None:
         super().__init__(seed, share)
@@ -63,130 +132,315 @@ class _Client(Fate):
             await super().may_end()
 
 
+def _does(said: HistoryMessage) -> stand_ins.Outcome:
+    """What the other agent makes of a message, by its first word."""
+    word, _, number = said.text.partition(" ")
+    match word:
+        case "ask":
+            return stand_ins.Outcome("hard or soft?", "input_required", after_s=5)
+        case "fail":
+            return stand_ins.Outcome(f"no paper {number}", "failed")
+        case "wait":
+            return stand_ins.Outcome(f"did {said.text}", after_s=150)
+        case "hang":
+            return stand_ins.Outcome("never", after_s=10**9)
+    return stand_ins.Outcome(f"did {said.text}")
+
+
+class _Other(StandIn):
+    """The other agent: the process that calls it may die before and after each request."""
+
+    def __init__(self, clock: PacedClock, fate: Fate) -> None:
+        super().__init__("books", _does, clock)
+        self._fate = fate
+
+    async def _asked(self, request: Coroutine[Any, Any, Any]) -> Any:
+        await self._fate.may_end()
+        answer = await request
+        await self._fate.may_end()
+        return answer
+
+    async def send(self, request: SendMessageRequest, *, may_be_there: bool = False) -> Task:
+        sent: Task = await self._asked(super().send(request, may_be_there=may_be_there))
+        return sent
+
+    async def look(self, task_id: str) -> Task:
+        found: Task = await self._asked(super().look(task_id))
+        return found
+
+    async def cancel(self, task_id: str) -> None:
+        await self._asked(super().cancel(task_id))
+
+
 @dataclass
 class Host(Worker):
-    """Steps between questions: one, two at once, one of a schema, and one without an answer."""
+    """Runs a script, says what comes of each act, and notes what is done outside of the log."""
 
+    script: Script
     fate: Fate
+    clock: PacedClock
     calls: Counter[StepId] = field(default_factory=Counter)
     recorded: set[StepId] = field(default_factory=set)
     """The records that stood when the attempt was begun."""
+    jobs: dict[int, float] = field(default_factory=dict)
+    """When the job of each poll is done."""
+    beside: Any = None
+    """What happens outside while the code runs."""
+    _WORDS: ClassVar = {"at once": "write", "in a step": "write", "after minutes": "wait"}
+
+    def __post_init__(self) -> None:
+        self.other = _Other(self.clock, self.fate)
+        self.agents = cast("Any", {"books": self.other})
 
     async def handle(self, ctx: TaskContext) -> None:
         assert (ctx.user_text, ctx.history) == ("hello", [])
         await ctx.emit_text_artifact("begun;", "log")
-        await ctx.step("plan", self._note, "plan")
-        account = await ctx.ask("account", id="account")
-        await self._say(ctx, f"account {account.text};")
-        await ctx.sleep(90)
-        day, hour = await ctx.gather(ctx.ask("day", id="day"), ctx.ask("hour", id="hour"))
-        await ctx.step("book", self._note, "book")
-        await self._say(ctx, f"on {day.text} at {hour.text};")
-        people = await ctx.ask("people", id="people", schema=int)
-        await self._say(ctx, f"for {people.data};")
-        try:
-            await ctx.ask("sure", id="sure", timeout_s=600)
-        except WaitTimeoutError:
-            await self._say(ctx, "late;")
-        await ctx.step("pay", self._note, "pay")
+        for acts in self.script:
+            for said in await ctx.gather(*(self._act(ctx, act) for act in acts)):
+                await ctx.emit_text_artifact(f"{said};", "log", append=True)
+                await self.fate.may_end()
+                await self.beside()
         await ctx.complete("done")
 
-    async def _say(self, ctx: TaskContext, text: str) -> None:
-        await ctx.emit_text_artifact(text, "log", append=True)
-        await self.fate.may_end()
+    async def _act(self, ctx: TaskContext, act: Act) -> str:
+        does = {
+            "step": self._step,
+            "sleep": self._sleep,
+            "ask": self._ask,
+            "callback": self._wait,
+            "poll": self._poll,
+            "call": self._call,
+        }
+        try:
+            return await does[act.kind](ctx, act)
+        except WaitTimeoutError:
+            assert act.how == LATE
+            return LATE
 
-    async def _note(self, name: str) -> str:
-        step_id = StepId(name, "", 1)
+    async def _step(self, ctx: TaskContext, act: Act) -> str:
+        return str(await ctx.step(f"step {act.number}", self._note, act))
+
+    async def _note(self, act: Act) -> str:
+        step_id = StepId(f"step {act.number}", "", 1)
         self.calls[step_id] += 1
         assert step_id not in self.recorded, f"{step_id} has run again though it was recorded"
         await self.fate.may_end()
-        return name
+        await self.beside()
+        return act.said
+
+    async def _sleep(self, ctx: TaskContext, act: Act) -> str:
+        await ctx.sleep(5 if act.how == "short" else 90, key=f"sleep {act.number}")
+        return act.said
+
+    async def _ask(self, ctx: TaskContext, act: Act) -> str:
+        name, timeout_s = f"q{act.number}", LATE_S if act.how == LATE else None
+        if act.how == "whole number":
+            return f"number {(await ctx.ask(name, id=name, schema=int)).data}"
+        return (await ctx.ask(name, id=name, timeout_s=timeout_s)).text
+
+    async def _wait(self, ctx: TaskContext, act: Act) -> str:
+        callback = await ctx.callback(f"paid {act.number}")
+        await self.beside()
+        timeout_s = LATE_S if act.how == LATE else WEEK_S  # a wake that is lost ends no run
+        return (await callback.wait(timeout_s=timeout_s)).text
+
+    async def _poll(self, ctx: TaskContext, act: Act) -> str:
+        every_s = 5 if act.how == "soon" else 90
+        return str(
+            await ctx.poll(f"job {act.number}", self._look, act, every_s=every_s, timeout_s=LATE_S)
+        )
+
+    async def _look(self, act: Act) -> str | None:
+        takes_s = {"soon": 9.0, "after minutes": 100.0}.get(act.how, 10.0**9)
+        done_at = self.jobs.setdefault(act.number, self.clock.monotonic() + takes_s)
+        await self.fate.may_end()
+        return act.said if self.clock.monotonic() >= done_at else None
+
+    async def _call(self, ctx: TaskContext, act: Act) -> str:
+        key, number = str(act.number), act.number
+        match act.how:
+            case "in a step":
+                return str(await ctx.step(f"step {number}", self._tool, ctx, act))
+            case "asks":
+                reply = await ctx.call_agent("books", f"ask {number}", key=key)
+                assert reply.question == "hard or soft?"
+                return (await reply.answer(f"soft {number}")).text
+            case "fails":
+                reply = await ctx.call_agent("books", f"fail {number}", key=key)
+                return f"{reply.state}: {reply.text}"
+            case "late":
+                await ctx.call_agent("books", f"hang {number}", key=key, timeout_s=LATE_S)
+        said = f"{self._WORDS[act.how]} {number}"
+        return (await ctx.call_agent("books", said, key=key)).text
+
+    async def _tool(self, ctx: TaskContext, act: Act) -> str:
+        assert await self._note(act)
+        return (await ctx.call_agent("books", f"write {act.number}")).text
 
 
-EXPECTED = {
-    "log": "begun;account b;on Friday at noon;for 4;late;",
-    "final-answer": "done",
-}
+class _Outside:
+    """Who answers questions and posts to callbacks, each at random times, and may die at that.
+
+    Args:
+        host: its script says what is answered.
+        backends: where the task is.
+    """
+
+    def __init__(self, host: Host, backends: Backends) -> None:
+        self._host, self._backends, self._chance = host, backends, host.fate.chance
+        self.acts = {act.number: act for acts in host.script for act in acts}
+        self.posts = [n for n, act in self.acts.items() if act[:2] == ("callback", "posted")]
+        """Those whose first POST has not come, or died."""
+        self.misled: set[int] = set()
+        """Questions that had a wrong answer."""
+
+    async def posts_beside(self) -> None:
+        """Post while the code runs, sometimes."""
+        if self._chance.random() < 0.3:
+            await self.post()
+
+    async def post(self) -> None:
+        """Post to a callback, be it waited for or not; in a third of all cases wake nobody."""
+        for number in self._chance.sample(self.posts, min(1, len(self.posts))):
+            decision = await self._posted(number, is_silent=self._chance.random() < 1 / 3)
+            assert decision is not SignalDecision.OVER
+            self.posts.remove(number)
+
+    async def _posted(self, number: int, *, is_silent: bool = False) -> SignalDecision:
+        storage = self._backends.storage.for_scope(self._backends.storage.scope)
+        if is_silent:
+            storage = replace(storage, observer=replace(storage.observer, send=None))
+        return await signal(
+            storage,
+            self.task.task_id,
+            self.task.incarnation,
+            turn=1,
+            step_id=StepId(f"{CALLBACK}paid {number}", "", 1),
+            given=Signal(self.acts[number].said.encode()),
+        )
+
+    def begin(self, task: Head) -> None:
+        self.task = task
+        self._host.beside = self.posts_beside
+
+    async def refused(self) -> None:
+        """Post to each callback once more."""
+        for number, act in self.acts.items():
+            if act.kind == "callback":
+                assert await self._posted(number) is not SignalDecision.TAKE
+
+    def answers(self, log: Log) -> dict[str, str]:
+        """What the client may say to what is asked: the answers by the questions' ids."""
+        asked = question_texts(log.fold().status.message.parts)
+        acts = {name: self.acts[int(name[1:].partition("#")[0])] for name in asked}
+        words = {"text": "answer {}", "whole number": "{}"}
+        known = {name: act for name, act in acts.items() if act.how in words}
+        return {name: words[act.how].format(act.number) for name, act in known.items()}
+
+    async def answer(self, worker: Bench, task: Head, answers: dict[str, str]) -> None:
+        """Answer all that is asked, or a part of it, sometimes wrongly; or die after the commit."""
+        chance = self._chance
+        names = [*answers] if chance.random() < 0.5 else [chance.choice([*answers])]
+        parts = [Part(text=answers[name]) for name in names]
+        for part, name in zip(parts, names, strict=True):
+            number = int(name[1:].partition("#")[0])
+            is_number = self.acts[number].how == "whole number"
+            if is_number and number not in self.misled and chance.random() < 0.3:
+                self.misled.add(number)
+                part.text = "many"
+            part.metadata.update({"questionId": name})
+        message, storage = user_request(*parts), worker.storage_of(task)
+        if chance.random() < 1 / 3:
+            await storage.commit(task, Commit(entries=(TurnOpened(message, Caller()),)))
+        else:
+            await worker.go_on(task, message, caller=Caller(), scope=worker.storage.scope)
 
 
 def run(
-    seed: int, table: Table, clock: PacedClock, *, share: float = 0.06, at: int = 0
+    seed: int,
+    table: Table,
+    clock: PacedClock,
+    *,
+    script: Script = (),
+    share: float = 0.03,
+    at: int = 0,
 ) -> Counter[str]:
-    """Run one task to its end; return what it has come across.
+    """Run one conversation to its end; return what it has come across.
 
     The process dies at each point with a probability of `share`; with `at` once, at that one. One
     that answers dies before it has sent the turn in a third of all cases.
     """
-    fate = _Client(seed, share, at)
-    settings = Settings(max_attempts=100, retry_base_s=0.001, visibility_s=60)
+    fate = _Point(seed, share, at)
+    settings = Settings(
+        max_attempts=100, retry_base_s=0.001, visibility_s=60, public_url="http://agent.example"
+    )
     make_mortal(table, fate)
-    backends, host = table_backends(settings, table, clock), Host(fate)
+    host = Host(script or script_of(seed), fate, clock)
+    backends = table_backends(settings, table, clock)
+    outside = _Outside(host, backends)
     total: Counter[str] = Counter()
+    names = ("max_attempts", "retry_base_s", "public_url")
+    options = {name: getattr(settings, name) for name in names}
 
     def bench() -> Bench:
-        options = {name: getattr(settings, name) for name in ("max_attempts", "retry_base_s")}
         return Bench(WorkerExecutor(host), clock=clock, backends=backends, **options)
 
     task = _alive(bench().send())
-    for _ in range(2000):
+    outside.begin(task)
+    for _ in range(MOST_ROUNDS):
         worker = bench()
         log = _alive(worker.storage_of(task).read(task.task_id))
         assert log is not None
         if log.head.is_terminal:
-            return total + _outcome(log, host, fate)
+            _alive(outside.refused())
+            return total + _outcome(log, host)
+        if fate.chance.random() < 0.2:
+            _alive(outside.post())
+            continue
         host.recorded = {e.id for r in log.replayed() for e in r.entries if _is_result(e)}
         handles = _alive(worker.operations.pull(1, 0))
         if handles:
             total["starts"] += 1
             fate.is_armed = True
-            _mortal(worker.adapter.process(handles[0]))
+            with answered(clock) as during:
+                _mortal(during(worker.adapter.process(handles[0])))
             fate.is_armed = False
-            continue
-        if log.head.turn.asks:
-            asked = question_texts(log.fold().status.message.parts)
-            answers = {name: ANSWERS[name] for name in asked if name in ANSWERS}
-            if answers:
-                total["answers"] += 1
-                _alive(_answer(worker, log.head, answers, fate))
-                continue
-        _alive(_passed(backends, clock))
-    raise AssertionError("the task does not come to an end")
-
-
-async def _answer(worker: Bench, task: Head, answers: dict[str, str], fate: _Client) -> None:
-    """Answer all that is asked, or a part of it, sometimes wrongly; or die after the commit."""
-    chance = fate.chance
-    names = [*answers] if chance.random() < 0.5 else [chance.choice([*answers])]
-    if names == ["people"] and chance.random() < 0.5 and not fate.has_misled:
-        fate.has_misled, answers = True, {"people": "many"}
-    parts = [Part(text=answers[name]) for name in names]
-    for part, name in zip(parts, names, strict=True):
-        part.metadata.update({"questionId": name})
-    message, storage = user_request(*parts), worker.storage_of(task)
-    if chance.random() < 1 / 3:
-        await storage.commit(task, Commit(entries=(TurnOpened(message, Caller()),)))
-    else:
-        await worker.go_on(task, message, caller=Caller(), scope=worker.storage.scope)
+            clock.forget_sleepers()
+        elif log.head.turn.asks and (answers := outside.answers(log)):
+            total["answers"] += 1
+            _alive(outside.answer(worker, log.head, answers))
+        else:
+            _alive(_passed(backends, clock))
+    raise AssertionError(f"the task of seed {seed} does not come to an end: {host.script}")
 
 
 def _is_result(entry: object) -> bool:
     return isinstance(entry, Recorded) and entry.form == "json"
 
 
-def _outcome(log: Log, host: Host, fate: _Client) -> Counter[str]:
+def _outcome(log: Log, host: Host) -> Counter[str]:
     task, entries = log.fold().task(), [e for record in log.records for e in record.entries]
+    acts = [act for acts in host.script for act in acts]
+    said = "".join(f"{act.said};" for act in acts)
+    expected = {"log": f"begun;{said}", "final-answer": "done"}
     texts = {name: "".join(parts) for name, parts in artifact_texts(task).items()}
-    assert (log.head.state, texts) == (S.TASK_STATE_COMPLETED, EXPECTED), texts
+    assert (log.head.state, texts) == (S.TASK_STATE_COMPLETED, expected), (host.script, texts)
+    assert shown(log) == expected, (host.script, shown(log))
     questions = [e for e in entries if isinstance(e, Recorded) and e.form == QUESTION]
     asked = [e for e in entries if isinstance(e, StatusChanged) and e.status.message.parts]
     assert len(task.history) == len(asked) + sum(isinstance(e, TurnOpened) for e in entries)
+    ways = Counter(act.how for act in acts if act.kind == "call")
+    assert len(host.other.said) == ways.total() + ways["asks"], host.other.said
+    assert len(set(host.other.canceled)) == ways[LATE]
     return Counter(
-        kills=fate.kills,
-        points=fate.points,
+        kills=host.fate.kills,
+        points=cast("_Point", host.fate).points,
         questions=len(questions),
         steps=len(host.calls),
         calls=host.calls.total(),
+        messages=len(host.other.said),
         resends=log.head.turn.resends,
+        **Counter(act.kind for act in acts),
     )
 
 
@@ -197,8 +451,7 @@ def main(seeds: int, kind: str = "memory") -> None:
     with tempfile.TemporaryDirectory() as folder, tables(kind, Path(folder)) as made:
         for seed in range(seeds):
             clock = PacedClock()
-            found: Any = run(seed, made(clock), clock)
-            total += found
+            total += run(seed, made(clock), clock)
     sys.stdout.write(f"{dict(total)}\n")
     sys.stdout.flush()
     os._exit(0)  # what is left of the dead processes is not ended

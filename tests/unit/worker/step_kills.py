@@ -198,7 +198,7 @@ def _alive(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
 
-def _mortal(work: Coroutine[Any, Any, Any]) -> None:
+def _mortal(work: Awaitable[Any]) -> None:
     """Run `work` in a process of its own, which may die."""
     loop = asyncio.new_event_loop()
     try:
@@ -209,7 +209,8 @@ def _mortal(work: Coroutine[Any, Any, Any]) -> None:
     _dead.append((loop, asyncio.all_tasks(loop)))
 
 
-def _outcome(log: Log, trip: Trip, starts: int, fate: Fate) -> Outcome:
+def shown(log: Log) -> dict[str, str]:
+    """The texts of the artifacts as a client has them that applies each event."""
     fold, seen = Fold(log.head.task_id, log.head.context_id), dict[str, str]()
     for record in log.records:
         fold.add(record)
@@ -218,15 +219,19 @@ def _outcome(log: Log, trip: Trip, starts: int, fate: Fate) -> Outcome:
                 text = "".join(part.text for part in event.artifact.parts)
                 before = seen.get(event.artifact.artifact_id, "") if event.append else ""
                 seen[event.artifact.artifact_id] = before + text
+    return seen
+
+
+def _outcome(log: Log, trip: Trip, starts: int, fate: Fate) -> Outcome:
     entries = [type(entry).__name__ for record in log.records for entry in record.entries]
-    texts = artifact_texts(fold.task())
+    texts = artifact_texts(log.fold().task())
     return Outcome(
         starts=starts,
         kills=fate.kills,
         restarts=entries.count("Restarted"),
         calls=trip.calls,
         artifacts={name: "".join(parts) for name, parts in texts.items()},
-        seen=seen,
+        seen=shown(log),
         resends=log.head.turn.resends,
     )
 

@@ -1,4 +1,4 @@
-"""Kills at each request and step of code that asks its client."""
+"""Kills at each request and step of code that waits: for its client, the time and others."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LONG = os.environ.get("A2A_FAULTS") == "long"
 @pytest.mark.parametrize(
     ("kind", "seeds"),
     [
-        ("memory", 300 if LONG else 6),
-        ("file", 300 if LONG else 3),
-        pytest.param("dynamodb", 60 if LONG else 2, marks=pytest.mark.emulators),
+        ("memory", 200 if LONG else 5),
+        ("file", 60 if LONG else 2),
+        pytest.param("dynamodb", 40 if LONG else 1, marks=pytest.mark.emulators),
     ],
 )
 def test_random_kills_repeat_no_step_and_no_question(kind: str, seeds: int, tmp_path: Path) -> None:
-    """Each answer comes to its question, the text is exact, and nothing is stuck."""
+    """Each answer comes to its question, what is said is exact, and nothing is stuck."""
     total: Counter[str] = Counter()
     with tables(kind, tmp_path) as made:
         for seed in range(seeds):
@@ -35,14 +35,16 @@ def test_random_kills_repeat_no_step_and_no_question(kind: str, seeds: int, tmp_
     assert total["kills"] > 0
 
 
+@pytest.mark.long
 def test_a_kill_at_each_point_changes_nothing() -> None:
-    """Before and after each request to the table, and in each step: one kill in a run."""
+    """Before and after each request, and in each step, of a script with all kinds of waits."""
 
     def killed(at: int) -> Counter[str]:
-        clock = PacedClock()
-        return question_kills.run(0, MemoryTable(INDEXES), clock, share=0, at=at)
+        clock, table = PacedClock(), MemoryTable(INDEXES)
+        script = question_kills.EVERYTHING
+        return question_kills.run(0, table, clock, script=script, share=0, at=at)
 
     points = killed(10**6)["points"]
-    assert points > 50
-    for at in range(1, points, 1 if LONG else 17):
+    assert points > 400
+    for at in range(1, points, 1 if LONG else 73):
         assert killed(at)["kills"] == 1
