@@ -1,7 +1,8 @@
 """Callers who share the places of a deployment: its workers under a clock that jumps.
 
-`python -m tests.unit.worker.shares RUNS` prints the tables of the page `shares`, and with `sweeps`
-in the place of the number how 60,000 lost turns are found.
+`python -m tests.unit.worker.shares RUNS` prints the tables of the page `shares`; with `sweeps` in
+the place of the number how 60,000 lost turns are found, and with `wakes` how 1,000 of 11,000 that
+sleep go on.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from a2a_serverless.worker.sweeper import BUDGET_S, Sweeper, SweepReport
 from a2a_serverless_tools.testing.process import _InlineHeartbeat
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, left
+from tests.support.sleepers import asleep
 from tests.support.workers import Agent, complete
 from tests.unit.worker.quarantine import JumpingLoop, LoopClock
 
@@ -66,12 +68,14 @@ class LaggingTable(MemoryTable):
 
     def __init__(self, lag: Callable[[], float]) -> None:
         super().__init__(INDEXES)
+        self.requests = 0
         self._lag = lag
         self._shown = MemoryTable(INDEXES)
         self._writes = 0
         self._latest: dict[Key, int] = {}
 
     async def _request(self) -> None:
+        self.requests += 1
         await asyncio.sleep(REQUEST_S)
 
     async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
@@ -110,6 +114,7 @@ class TableOfOne(LaggingTable):
         self._cpu = asyncio.Lock()
 
     async def _request(self) -> None:
+        self.requests += 1
         async with self._threads:
             async with self._cpu:
                 await asyncio.sleep(CPU_S)
@@ -252,6 +257,12 @@ class House:
         await self.queue.send(Operation.to_run(OperationParams.of(head, 1)))
         return task_id
 
+    async def asleep(self, caller: str, until: float) -> str:
+        """A turn of a caller that sleeps until a second of the clock."""
+        head = await asleep(self.storage, caller, int(until * 1000))
+        self.whose[head.task_id] = caller
+        return head.task_id
+
     async def burst(self, caller: str, count: int) -> list[str]:
         """Messages of a caller at once."""
         return await asyncio.gather(*(self.send(caller) for _ in range(count)))
@@ -355,6 +366,58 @@ def sweeps(
     house = House(places=0, seed=1, table=TableOfOne).run(play)
     sent = [message.task_id for message in left(house.queue)]
     return done, [task for task in sent if task in {*waiting}]
+
+
+def wakes(parked: int, due: int, *, budget_s: float = BUDGET_S) -> list[tuple[float, int, int]]:
+    """Sweeps while `parked` turns sleep on, and until `due` that sleep no longer are sent.
+
+    The seconds of each, its requests to the table, and how many turns it has sent.
+    """
+
+    async def play(house: House) -> None:
+        at = await _fallen_asleep(house, parked, due)
+        table = house.storage.table
+        assert isinstance(table, TableOfOne)
+        while sum(sent for *_, sent in done) <= due:
+            begun, before = house.clock.monotonic(), table.requests
+            sweeper = Sweeper(house.storage, house.queue, clock=house.clock, budget_s=budget_s)
+            report = await sweeper.sweep()
+            seconds = house.clock.monotonic() - begun
+            done.append((seconds, table.requests - before, report.requeued))
+            await house.clock.sleep(max(at + 0.01 - house.clock.monotonic(), SWEEP_S - seconds))
+        house.ended = house.sent
+
+    done = list[tuple[float, int, int]]()
+    House(places=0, seed=1, table=TableOfOne).run(play)
+    return done
+
+
+def woken(
+    parked: int, due: int, *, places: int, turn_s: float, seed: int
+) -> tuple[list[float], float]:
+    """How long after their time turns start that all wake at once: `due` of A, the last one of B.
+
+    The waits of A's, and that of B.
+    """
+
+    async def play(house: House) -> None:
+        await _fallen_asleep(house, parked, due)
+        while len(house.ended) < len(house.sent):
+            await house.clock.sleep(1)
+
+    house = House(places=places, seed=seed, turn_s={"A": turn_s, "B": turn_s}).run(play)
+    *waits, of_b = house.waits(house.sent)
+    return waits, of_b
+
+
+async def _fallen_asleep(house: House, parked: int, due: int) -> float:
+    """Let turns sleep, `parked` of fifty callers for a day; return when the others wake."""
+    at = house.clock.monotonic() + 600
+    await asyncio.gather(*(house.asleep(f"C{n % 50}", at + 86_400) for n in range(parked)))
+    tasks = await asyncio.gather(*(house.asleep("A", at) for _ in range(due)))
+    tasks.append(await house.asleep("B", at + 0.001))
+    house.sent = dict.fromkeys(tasks, at)
+    return at
 
 
 def beside_talks(talks: int, count: int, after_s: float, *, places: int, seed: int) -> float:
@@ -468,6 +531,13 @@ def main() -> None:
         for report, seconds in done:
             _print(f"{report.sent} sent, {report.parked} parked, {seconds:.1f} s")
         _print(f"{len(copies)} copies of those that wait")
+        return
+    if sys.argv[1] == "wakes":
+        for seconds, requests, sent in wakes(10_000, 1000):
+            _print(f"{sent} sent, {requests} requests, {seconds:.1f} s")
+        for turn_s in (0.5, 2.0):
+            waits, of_b = woken(0, 1000, places=10, turn_s=turn_s, seed=0)
+            _print(f"turns of {turn_s} s: A {_figures(waits)} s, B {of_b:.1f} s")
         return
     seeds = range(int(sys.argv[1]))
     cases: list[tuple[str, int, int, float, dict[str, float]]] = [

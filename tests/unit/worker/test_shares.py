@@ -38,6 +38,8 @@ from tests.unit.worker.shares import (
     steady,
     sweeps,
     together,
+    wakes,
+    woken,
 )
 
 RUNS = 2 if LONG else 1
@@ -76,6 +78,20 @@ def test_turns_that_come_back_together_hold_up_no_other_caller() -> None:
     """A fault that passes lets 200 turns of A come back at once: B's start within 5 s (p95)."""
     waits = [wait for seed in range(RUNS) for wait in after_a_fault(200, places=4, seed=seed)]
     assert p95(waits) <= 5
+
+
+def test_turns_that_wake_together_hold_up_no_other_caller() -> None:
+    """150 turns of A wake right before one of B: that starts within 5 s of A's first one."""
+    waits, of_b = woken(0, 150, places=4, turn_s=1.0, seed=0)
+    assert of_b <= min(waits) + 5
+    assert max(waits) >= min(waits) + 30
+
+
+def test_a_sweep_costs_what_it_wakes() -> None:
+    """However many turns sleep on, one sweep sends all whose time is over."""
+    (_, idle, _), (_, requests, sent) = wakes(200, 100)
+    assert (sent, idle <= 14, requests <= idle + 1.3 * sent) == (101, True, True)
+    assert wakes(0, 100)[1][1:] == (requests, sent)
 
 
 @pytest.mark.long
