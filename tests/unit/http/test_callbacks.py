@@ -75,12 +75,14 @@ async def test_one_post_ends_the_wait(card: AgentCard) -> None:
     ("content", "data", "text"),
     [
         ({"data": {"a": "1", "b": ""}}, {"a": "1", "b": ""}, "a=1&b="),
+        ({"data": {"a": ["1", "2"], "b": "3"}}, {"a": ["1", "2"], "b": "3"}, "a=1&a=2&b=3"),
+        ({"content": b'\xef\xbb\xbf{"a": 1}'}, {"a": 1}, '{"a": 1}'),
         ({"content": b"\xff\x00"}, None, "\ufffd\x00"),
         ({"content": b"x" * 200_000}, None, "x" * 200_000),
         ({"content": b"[" * 100_000}, None, "[" * 100_000),
         ({}, None, ""),
     ],
-    ids=["form", "bytes", "long", "nested", "empty"],
+    ids=["form", "repeated", "byte-order mark", "bytes", "long", "nested", "empty"],
 )
 async def test_the_code_gets_what_was_posted(
     card: AgentCard, content: dict[str, Any], data: object, text: str
@@ -107,7 +109,62 @@ async def test_a_get_confirms_nothing(card: AgentCard) -> None:
     # "no-referrer" would make the button's Origin "null", which a server on one machine refuses.
     assert page.headers["referrer-policy"] == "strict-origin"
     assert (await desk.stand.head()).turn.signaled == 0
-    assert (await desk.client.put(url)).status_code == 405
+    refused = await desk.client.put(url)
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, HEAD, POST")
+
+
+async def test_a_post_beside_an_open_question_is_kept(card: AgentCard) -> None:
+    """The code has not waited for it yet, and finds it behind its client's answer."""
+
+    async def handle(ctx: TaskContext) -> None:
+        callback = await ctx.callback("paid")
+        desk.urls.append(callback.url)
+        answer = await ctx.ask("By whom?")
+        posted = await callback.wait(timeout_s=600)
+        await ctx.fail(f"{answer.text}: {posted.text}")
+
+    desk = Desk(card, handle)
+    await desk.begin()
+    assert (await desk.post(content=b"7"), await desk.post(content=b"8")) == (200, 409)
+    await desk.stand.bench.follow_up(await desk.stand.head(), "pat")
+    await desk.stand.work()
+    assert await desk.stand.text() == "pat: 7"
+
+
+async def test_a_browser_gets_pages(card: AgentCard) -> None:
+    """What has become of its form, and of an address that names nothing."""
+    desk = Desk(card)
+    url = await desk.begin()
+    desk.client.headers["Accept"] = "text/html,*/*;q=0.8"
+    for path, status, text in (
+        (url, 200, "Done: the agent goes on with this."),
+        (url, 409, "This was answered already: the first answer counts."),
+        (f"{URL}/callbacks/x", 404, "Nothing waits at this address"),
+    ):
+        page = await desk.client.post(path, data={"a": "1"})
+        assert (page.status_code, f"<p>{text}" in page.text) == (status, True)
+        assert page.headers["content-type"].startswith("text/html")
+        assert page.headers["content-security-policy"].startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        ({"Content-Type": "multipart/form-data; boundary=b"}, "multipart/form-data is"),
+        ({"Content-Type": "text/plain; charset=ISO-8859-1"}, "The charset iso-8859-1 is"),
+        ({"Content-Encoding": "gzip"}, "Content-Encoding gzip is"),
+    ],
+)
+async def test_what_no_agent_could_read_is_refused(
+    card: AgentCard, headers: dict[str, str], named: str
+) -> None:
+    """A sentence says what it is, and the address is not used up."""
+    desk = Desk(card)
+    url = await desk.begin()
+    answer = await desk.client.post(url, content=b"x", headers=headers)
+    assert answer.status_code == 415
+    assert answer.json()["error"]["message"].startswith(f"{named} not read: send JSON")
+    assert await desk.post(content=b"{}", headers={"Content-Type": 'a/b; charset="UTF-8"'}) == 200
 
 
 async def test_an_address_is_of_one_wait(card: AgentCard) -> None:

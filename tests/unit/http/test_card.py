@@ -102,6 +102,7 @@ async def test_a_card_may_offer_less(backends: Backends, card: AgentCard) -> Non
     [
         ("HTTP+JSON", "1.0", "v1"),
         ("HTTP+JSON", "1.0", "tasks"),
+        ("HTTP+JSON", "1.0", "callbacks"),
         ("HTTP+JSON", "1.0", "message:send"),
         ("HTTP+JSON", "1.0", "a/b"),
         ("JSONRPC", "1.0", "x" * 257),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from email.message import Message as EmailMessage
 from html import escape
-from http import HTTPStatus
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -21,10 +23,18 @@ from a2a_serverless.tasks.waits import MAX_SIGNAL_BYTES, Signal, SignalDecision,
 _UNKNOWN: Final = "Nothing waits at this address: use it as the agent has sent it."
 _VERBS: Final = "A callback takes POST; GET shows a page with a button that posts."
 _TOO_LONG: Final = f"The body is longer than {MAX_SIGNAL_BYTES} bytes."
-_DONE: Final = "This was answered already, and the first answer counts."
+_UNREAD: Final = "{} is not read: send JSON, a URL-encoded form or bytes, in UTF-8, uncompressed."
 _OVER: Final = "This is not waited for any more: its time is over, or its task has ended."
+_ANSWERS: Final = {
+    SignalDecision.TAKE: (200, "OK", "Done: the agent goes on with this."),
+    SignalDecision.DONE: (409, "ABORTED", "This was answered already: the first answer counts."),
+    SignalDecision.OVER: (410, "FAILED_PRECONDITION", _OVER),
+}
+_UTF_8: Final = frozenset({"utf-8", "utf8", "us-ascii"})
 _HEADERS: Final = {
+    "Allow": "GET, HEAD, POST",
     "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
     # The address stays here, and the page's button names its origin, which `dev` checks: with
     # no-referrer a browser says "null" there.
     "Referrer-Policy": "strict-origin",
@@ -32,11 +42,11 @@ _HEADERS: Final = {
     "X-Robots-Tag": "noindex",
 }
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8">
-<meta name="viewport" content="width=device-width"><title>Confirm</title>
-<style>body{font:1rem system-ui;margin:20vh auto;max-width:20rem;text-align:center}</style>
-<form method="post"><p>An agent waits for this confirmation.</p>%s<button>Confirm</button></form>"""
+<meta name="viewport" content="width=device-width"><title>Confirmation</title>
+<style>body{font:1rem system-ui;margin:20vh auto;max-width:20rem;text-align:center}</style>%s"""
+_FORM: Final = """<form method="post"><p>An agent waits for this confirmation.</p>%s
+<button>Confirm</button></form>"""
 _FIELD: Final = '<p>{0}: <b>{1}</b><input type="hidden" name="{0}" value="{1}"></p>'
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
 
 
 class Callbacks:
@@ -60,21 +70,20 @@ class Callbacks:
 
     async def _answer(self, request: Request) -> Response:
         if request.method not in {"GET", "HEAD", "POST"}:
-            return http_error(HTTPStatus.METHOD_NOT_ALLOWED, "UNIMPLEMENTED", _VERBS)
+            return _said(request, 405, "UNIMPLEMENTED", _VERBS)
         token = request.scope["path"].removeprefix(CALLBACKS_PATH)
         waited = Waited.of(token, await wait_secret(self._storage.table))
         if self._take is not None:  # strangers do not use up the rate of an address that counts
             self._take(token if waited else CALLBACKS_PATH)
         if waited is None:
-            return http_error(HTTPStatus.NOT_FOUND, "NOT_FOUND", _UNKNOWN)
+            return _said(request, 404, "NOT_FOUND", _UNKNOWN)
         if request.method != "POST":
-            return HTMLResponse(
-                _PAGE % _fields_of(request), headers={"Content-Security-Policy": _POLICY}
-            )
+            return HTMLResponse(_PAGE % _FORM % _fields_of(request))
+        if unread := _unread_of(request.headers):
+            return _said(request, 415, "INVALID_ARGUMENT", _UNREAD.format(unread))
         body = await _body_of(request)
         if body is None:
-            status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-            return http_error(status, "INVALID_ARGUMENT", _TOO_LONG)
+            return _said(request, 413, "INVALID_ARGUMENT", _TOO_LONG)
         taken = await signal(
             self._storage.for_scope(Owner(waited.scope)),
             waited.task_id,
@@ -83,11 +92,26 @@ class Callbacks:
             step_id=waited.step_id,
             given=Signal(body, request.headers.get("content-type", "")[:200]),
         )
-        if taken is SignalDecision.DONE:
-            return http_error(HTTPStatus.CONFLICT, "ABORTED", _DONE)
-        if taken is SignalDecision.OVER:
-            return http_error(HTTPStatus.GONE, "FAILED_PRECONDITION", _OVER)
-        return JSONResponse({"status": "taken"})
+        return _said(request, *_ANSWERS[taken])
+
+
+def _said(request: Request, status: int, name: str, text: str) -> Response:
+    """Return an answer: a page for a browser, JSON for all others."""
+    if "text/html" in request.headers.get("accept", ""):
+        return HTMLResponse(_PAGE % f"<p>{escape(text)}</p>", status)
+    return JSONResponse({"status": "taken"}) if name == "OK" else http_error(status, name, text)
+
+
+def _unread_of(headers: Headers) -> str:
+    """Return what of a body's form no agent could read; empty: there is nothing."""
+    about = EmailMessage()
+    about["Content-Type"] = headers.get("content-type", "")[:200]
+    charset = about.get_content_charset("utf-8")
+    if (encoding := headers.get("content-encoding", "identity").lower()) != "identity":
+        return f"Content-Encoding {encoding}"
+    if about.get_content_maintype() == "multipart":
+        return about.get_content_type()
+    return "" if charset in _UTF_8 else f"The charset {charset}"
 
 
 def _fields_of(request: Request) -> str:
@@ -99,11 +123,10 @@ def _fields_of(request: Request) -> str:
 async def _body_of(request: Request) -> bytes | None:
     """Return the body; None: it is longer than it may be, or has not come to its end."""
     body = b""
-    try:
+    with suppress(ClientDisconnect):
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_SIGNAL_BYTES:
                 return None
-    except ClientDisconnect:
-        return None
-    return body
+        return body
+    return None

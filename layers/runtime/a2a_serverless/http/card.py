@@ -35,7 +35,7 @@ _MAX_BYTES = 1_000_000
 _NO_SKILL = ': write at least one, {"id": …, "name": …, "description": …, "tags": […]}'
 _SOMEWHERE = "https://localhost"
 _FIRST_SEGMENTS = frozenset(
-    {".well-known", "api", "extendedAgentCard", "healthz", "message", "tasks", "v1"}
+    {".well-known", "api", "callbacks", "extendedAgentCard", "healthz", "message", "tasks", "v1"}
 )
 """First segments of paths that name no tenant."""
 

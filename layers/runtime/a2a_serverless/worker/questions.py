@@ -147,7 +147,8 @@ def type_of(schema: Any) -> tuple[TypeAdapter[Any], Mapping[str, Any]]:
     """
     takes = "ctx.ask takes as `schema` a type that pydantic reads, such as a BaseModel or `int`"
     if isinstance(schema, Mapping):
-        raise WrongCallError(f"{takes}, and got a dict: write a BaseModel with its fields.")
+        way = "write a BaseModel, or take WithJsonSchema of pydantic"
+        raise WrongCallError(f"{takes}, and got a dict: {way}.")
     try:
         kind: TypeAdapter[Any] = TypeAdapter(schema)
         return kind, kind.json_schema()

@@ -5,10 +5,11 @@ A wait is a step whose result is not there yet. One of a minute or more holds no
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs
 
 from pydantic import ValidationError
 from pydantic_core import from_json
@@ -30,9 +31,9 @@ class Posted:
 
     data: Any
     """What is of `schema`; without one the value of JSON, or the fields of a form as a dict of
-    texts. None: it is neither."""
+    texts, of lists for those that come more than once. None: it is neither."""
     text: str
-    """The body as text."""
+    """The body as text, without a byte-order mark."""
     body: bytes = field(repr=False)
     media_type: str
     by: str
@@ -45,13 +46,15 @@ class Posted:
         Raises:
             WrongAnswerError: it does not fit `schema`.
         """
-        text, kind = signal.body.decode(errors="replace"), signal.media_type.partition(";")[0]
+        body, kind = signal.body.removeprefix(BOM_UTF8), signal.media_type.partition(";")[0]
+        text = body.decode(errors="replace")
         data: Any = None
         with suppress(ValueError):
             if kind.strip().lower() == FORM:
-                data = dict(parse_qsl(text, keep_blank_values=True))
+                fields = parse_qs(text, keep_blank_values=True)
+                data = {name: each if each[1:] else each[0] for name, each in fields.items()}
             else:
-                data = from_json(signal.body)
+                data = from_json(body)
         if schema is not None:
             adapter, _ = type_of(schema)
             try:
