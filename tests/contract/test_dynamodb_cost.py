@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, cast
 from uuid import uuid4
 
+import httpx
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
@@ -29,7 +30,9 @@ from a2a.types import (
 from a2a_serverless import steps
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import BeingDeletedError
+from a2a_serverless.http.callbacks import Callbacks
 from a2a_serverless.push.jobs import PushJob
+from a2a_serverless.queues.fifo import send_copy
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import Ended, count_ended
 from a2a_serverless.storage.blobs import MemoryBlobs
@@ -167,11 +170,11 @@ async def test_fences_cost_a_process_one_unit_in_two_seconds(bench: Bench) -> No
     assert cost(usage) == (2, 0, 2)
 
 
-async def worker_of(bench: Bench, agent: Agent, clock: Clock) -> Worker:
+async def worker_of(bench: Bench, agent: Agent, clock: Clock, **settings: Any) -> Worker:
     """A worker whose process has told of itself in this minute."""
     set_clock(bench.storage, clock)
     backends = memory_backends(Settings(), clock)
-    worker = Worker(agent, backends=replace(backends, storage=bench.storage))
+    worker = Worker(agent, backends=replace(backends, storage=bench.storage), **settings)
     await worker.adapter.presence.tell()
     return worker
 
@@ -1032,10 +1035,27 @@ async def test_a_question_costs_what_the_end_of_a_turn_does(bench: Bench) -> Non
     assert costs[0] == costs[1]
 
 
-async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units(
-    local_dynamodb: Emulator, observer: Any
+WORKS_S = 3_550
+"""Less than an hour by what was looked before the turn sleeps: so the notification wakes it."""
+
+
+class Notifying(StandIn):
+    """Takes the address that is to be notified."""
+
+    url = ""
+
+    async def register(self, task_id: str, url: str) -> bool:
+        self.url = url
+        return True
+
+
+@pytest.mark.parametrize(
+    ("kind", "starts", "units"), [(StandIn, 10, 105), (Notifying, 2, 26)], ids=["looks", "notified"]
+)
+async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units_or_26(
+    local_dynamodb: Emulator, observer: Any, kind: type[StandIn], starts: int, units: int
 ) -> None:
-    """It is read for ten seconds, and then the turn sleeps between two reads.
+    """It is read for ten seconds, and then the turn sleeps between two reads, or to a notification.
 
     The units are those of the table alone: a commit of small items is 4, a wake 1. The table is its
     own: a sweeper sees the tasks of all.
@@ -1043,7 +1063,7 @@ async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units(
     clock, name = PacedClock(), f"tasks-{uuid4()}"
     create_table(observer, name)
     bench = metered(emulator_client(local_dynamodb), observer, name)
-    books = StandIn("books", lambda _: Outcome("a book", after_s=3600), clock)
+    books = kind("books", lambda _: Outcome("a book", after_s=WORKS_S), clock)
 
     async def calls(context: RequestContext, queue: EventQueue) -> None:
         assert isinstance(queue, ActiveTurn)
@@ -1053,13 +1073,23 @@ async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units(
         await complete(context, queue)
 
     agent = Agent(calls)
-    worker = await worker_of(bench, agent, clock)
+    worker = await worker_of(bench, agent, clock, public_url="https://agent.example")
+    storage = worker.storage
+    storage.observer = replace(storage.observer, send=partial(send_copy, worker.operations))
+    app = httpx.ASGITransport(Callbacks(storage, None))
     head = await worker.send()
     written = 0
     with answered(clock) as during:
         while not (head := await worker.head(head)).is_terminal:
             with bench.meter.measure() as usage:
-                if is_empty(worker.operations):
+                is_idle = is_empty(worker.operations)
+                if is_idle and isinstance(books, Notifying) and clock.monotonic() >= WORKS_S:
+                    async with httpx.AsyncClient(transport=app) as client:
+                        ended = {"task": {"status": {"state": "TASK_STATE_COMPLETED"}}}
+                        answer = await during(client.post(books.url, json=ended))
+                        assert answer.json() == {"status": "taken"}
+                        assert not is_empty(worker.operations)
+                elif is_idle:
                     await clock.pass_time(60)
                     if head.due_at is not None and head.due_at <= clock.now_ms():
                         await Sweeper(worker.storage, worker.operations, clock=clock).sweep()
@@ -1067,6 +1097,6 @@ async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units(
                     await during(worker.work())
             commits = usage.kinds["TransactWriteItems EVENT, HEAD"]
             written += 4 * commits + usage.kinds["PutItem HEAD"]
-    assert 3600 <= clock.monotonic() < 4500
-    assert len(agent.started) <= 10
-    assert written <= 105
+    assert WORKS_S <= clock.monotonic() < WORKS_S + (60 if kind is Notifying else 900)
+    assert len(agent.started) <= starts
+    assert written <= units

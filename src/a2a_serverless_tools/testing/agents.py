@@ -123,6 +123,13 @@ class StandIn:
             task.status.message.CopyFrom(message)
         return task
 
+    async def register(self, task_id: str, url: str) -> bool:  # noqa: ARG002 - no network
+        """Return False: it sends no notifications.
+
+        >>> await client.register(task_id, callback.url)
+        """
+        return False
+
     async def cancel(self, task_id: str) -> None:
         """Cancel a task, unless it has ended.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from email.message import Message as EmailMessage
@@ -18,7 +19,7 @@ from a2a_serverless.http.errors import http_error
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.signals import signal, wait_secret
 from a2a_serverless.tasks.identity import Scope as Owner
-from a2a_serverless.tasks.waits import MAX_SIGNAL_BYTES, Signal, SignalDecision, Waited
+from a2a_serverless.tasks.waits import CALL, MAX_SIGNAL_BYTES, Signal, SignalDecision, Waited
 
 _UNKNOWN: Final = "Nothing waits at this address: use it as the agent has sent it."
 _VERBS: Final = "A callback takes POST; GET shows a page with a button that posts."
@@ -47,6 +48,11 @@ _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8">
 _FORM: Final = """<form method="post"><p>An agent waits for this confirmation.</p>%s
 <button>Confirm</button></form>"""
 _FIELD: Final = '<p>{0}: <b>{1}</b><input type="hidden" name="{0}" value="{1}"></p>'
+_HAS_ENDED: Final = re.compile(
+    rb'"state"\s*:\s*"(TASK_STATE_)?(completed|failed|canceled|rejected|(input|auth)[-_]required)"',
+    re.IGNORECASE,
+)
+"""In a notification of any version: the task of a called agent has ended, or asks."""
 
 
 class Callbacks:
@@ -84,14 +90,20 @@ class Callbacks:
         body = await _body_of(request)
         if body is None:
             return _said(request, 413, "INVALID_ARGUMENT", _TOO_LONG)
+        is_call = waited.step_id.name.startswith(f"{CALL} ")
+        if is_call and not _HAS_ENDED.search(body):
+            return JSONResponse({"status": "noted"})
         taken = await signal(
             self._storage.for_scope(Owner(waited.scope)),
             waited.task_id,
             waited.incarnation,
             turn=waited.turn,
             step_id=waited.step_id,
-            given=Signal(body, request.headers.get("content-type", "")[:200]),
+            # A turn looks itself at what another agent's notification says.
+            given=Signal(b"" if is_call else body, request.headers.get("content-type", "")[:200]),
         )
+        if is_call and taken is SignalDecision.DONE:
+            taken = SignalDecision.TAKE  # an earlier notification wakes the turn for this one, too
         return _said(request, *_ANSWERS[taken])
 
 

@@ -23,6 +23,7 @@ from a2a.helpers import get_text_parts
 from a2a.types import AgentCard, Message, Part, Role, SendMessageRequest, Task, TaskState
 from google.protobuf.json_format import ParseDict, SerializeToJsonError
 
+from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.observability import spans
 from a2a_serverless.tasks.blobs import linked_blob
 from a2a_serverless.tasks.entries import StepId, copied, data_of, json_of
@@ -59,6 +60,8 @@ _EVERY_S: Final = 2.0
 """So many looks are made, so many seconds apart, before the turn may leave its process."""
 _LONGEST_S: Final = 600.0
 """The longest wait from one look to the next."""
+_TOLD_S: Final = 3600.0
+"""That wait where the other agent notifies this one."""
 _MOST_INTERNAL: Final = 3
 """Internal errors of another agent, in one process, after which it counts as failed."""
 MOST_FILES: Final = 8_000_000
@@ -76,9 +79,11 @@ Outcome: TypeAlias = dict[str, Any]
 class NoAnswerError(Exception):
     """Another agent has not answered, and may do so later."""
 
-    def __init__(self, text: str, *, is_internal: bool = False) -> None:
+    def __init__(self, text: str, *, is_internal: bool = False, after_s: float = 0) -> None:
         super().__init__(text)
         self.is_internal = is_internal
+        self.after_s = after_s
+        """The seconds until the next look; 0: those of `_Looks`."""
 
 
 class CallRefusedError(Exception):
@@ -186,6 +191,8 @@ class _Looks(Retry):
         """Return the seconds until the next look; None after what is no want of an answer."""
         if not isinstance(error, NoAnswerError):
             return None
+        if error.after_s:
+            return error.after_s
         longer_s = PARK_S * 2.0 ** min(tried - _LOOKS - 1, 32)
         return _EVERY_S if tried <= _LOOKS else min(_LONGEST_S, longer_s)
 
@@ -216,17 +223,14 @@ class Said:
             if file.content is None and linked_blob(file.url or "") is None:
                 part.url = file.url or ""  # a client's own, which the other agent may fetch
             else:
-                pieces = []
                 async for piece in turn.file_chunks(file):
-                    size += len(piece)
-                    if size > MOST_FILES:
+                    part.raw += piece
+                    if (size := size + len(piece)) > MOST_FILES:
                         raise WrongCallError(
                             f"ctx.call_agent sends files of at most {MOST_FILES:,} bytes in a"
                             " message, and these have more: give the other agent a URL in the text"
                             " or in `data`."
                         )
-                    pieces.append(piece)
-                part.raw = b"".join(pieces)
             parts.append(part)
         message = Message(
             message_id=message_id,
@@ -264,7 +268,7 @@ class AgentCall:
         self._stack = AsyncExitStack()
         self._client: RemoteClient | None = None
         self._may_be_there = False
-        self._internal = 0
+        self._internal = self._looks = 0
         self._step_id: StepId | None = None
         """That of its record; None: it is called in a step."""
         step = current_step()
@@ -290,7 +294,8 @@ class AgentCall:
         if CALL_OPEN not in sent:
             return dict(sent)
         look = partial(self._look, plan, sent[CALL_OPEN])
-        return dict(await turn.step(wait_id, look, _JSON, _Looks(), deadline=until))
+        looked = turn.step(wait_id, look, _JSON, _Looks(), deadline=until, delays=True)
+        return dict(await looked)
 
     async def _within(self, step: ActiveStep, said: Said, timeout_s: float) -> Outcome:
         """Return what a call in a step comes to: the step is its record, and it waits here.
@@ -353,8 +358,15 @@ class AgentCall:
         Raises:
             NoAnswerError: it is worked on, or cannot be seen now.
         """
+        after_s = 0.0
         try:
-            task = await (await self._connected()).look(task_id)
+            client = await self._connected()
+            task = await client.look(task_id)
+            outcome = self._outcome(task, plan)
+            if outcome is None and await self._is_told(client, task_id):
+                # Once more: it may have ended before it had the address.
+                task = await client.look(task_id)
+                outcome, after_s = self._outcome(task, plan), min(_TOLD_S, self._left_s(plan))
         except CallRefusedError as error:
             return self._failed(str(error), task_id)
         except NoAnswerError as error:
@@ -362,28 +374,39 @@ class AgentCall:
         if self._left_s(plan) <= 0 and task.status.state == TaskState.TASK_STATE_CANCELED:
             # An attempt that was killed before its record has canceled it.
             return {"late": f"Its task {task_id} is canceled", "id": task_id}
-        if outcome := self._outcome(task, plan):
-            return outcome
-        is_at_work = NoAnswerError(f"Its task {task_id} is {plain_state(task.status.state)}")
-        outcome = self._unanswered(is_at_work, plan, task_id)
-        await _give_up(await self._connected(), task_id)
+        if outcome is None:
+            state = plain_state(task.status.state)
+            is_at_work = NoAnswerError(f"Its task {task_id} is {state}", after_s=after_s)
+            outcome = self._unanswered(is_at_work, plan, task_id)
+            with suppress(CallRefusedError, NoAnswerError):
+                await client.cancel(task_id)
         return outcome
+
+    async def _is_told(self, client: RemoteClient, task_id: str) -> bool:
+        """Return True if the other agent notifies this wait of its task.
+
+        It is asked for that when the turn is about to leave its process, and has left it before.
+        """
+        self._looks += 1
+        step_id, found = self._step_id, self._turn.journal.found
+        if step_id is None or (self._looks <= _LOOKS and found(step_id) is None):
+            return False
+        try:
+            return await client.register(task_id, await self._turn.callback_url(step_id))
+        except A2AServerlessError:  # the address of this service is not known
+            return False
 
     def _outcome(self, found: Task | Message, plan: Outcome) -> Outcome | None:
         """Return what an answer has come to; None: it is worked on."""
-        if isinstance(found, Message):
-            return self._as_json("message", found, "")
-        state = found.status.state
-        is_old = state in INTERRUPTED and _status_of(found) == plan.get("answers")
-        if is_old or not (is_terminal(state) or state in INTERRUPTED):
-            return None
-        shown = copied(found)
-        shown.ClearField("history")
-        return self._as_json("task", shown, found.id)
-
-    def _as_json(self, kind: str, shown: Task | Message, task_id: str) -> Outcome:
+        shown, task_id = copied(found), ""
+        if isinstance(shown, Task):
+            state, task_id = shown.status.state, shown.id
+            is_old = state in INTERRUPTED and _status_of(shown) == plan.get("answers")
+            if is_old or not (is_terminal(state) or state in INTERRUPTED):
+                return None
+            shown.ClearField("history")
         try:
-            return {kind: json_of(shown)}
+            return {"task" if task_id else "message": json_of(shown)}
         except SerializeToJsonError as error:
             why = f"The agent {self.name} has answered with what is no JSON: {error}"
             return self._failed(why.removesuffix("."), task_id)
@@ -510,11 +533,6 @@ async def _cancel(
         logger.warning("A task of another agent was not canceled: %s", why, extra=extra)
         if not isinstance(error, Exception):
             raise
-
-
-async def _give_up(client: RemoteClient, task_id: str) -> None:
-    with suppress(CallRefusedError, NoAnswerError):
-        await client.cancel(task_id)
 
 
 async def _value(turn: ActiveTurn, step_id: StepId) -> Outcome:

@@ -6,7 +6,7 @@ It is loaded with the first call, as it takes a fifth of a second.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final
 
 import httpx
@@ -22,6 +22,7 @@ from a2a.types import (
     Message,
     SendMessageRequest,
     Task,
+    TaskPushNotificationConfig,
 )
 from a2a.utils.errors import (
     A2AError,
@@ -49,6 +50,8 @@ _FAILURES: Final = (
 )
 _BINDINGS: Final = ["JSONRPC", "HTTP+JSON"]
 _MOST_REASON: Final = 200
+_CONFIG_ID: Final = "a2a-serverless"
+"""Of the one configuration of a task, which is stored again with each long wait."""
 
 
 class RemoteClient:
@@ -59,16 +62,17 @@ class RemoteClient:
         CallRefusedError: a later call would be refused as well; the text says why.
     """
 
-    def __init__(self, name: str, client: Client) -> None:
+    def __init__(self, name: str, client: Client, card: AgentCard) -> None:
         self._name = name
         self._client = client
+        self._notifies = card.capabilities.push_notifications
 
     async def send(self, request: SendMessageRequest, *, may_be_there: bool) -> Task | Message:
         """Send a message that opens a task or goes on with one; return the task, or the answer.
 
         `may_be_there`: it may have been sent before, so it is looked for.
         """
-        with self._failures("has refused the message"):
+        with _failures(self._name, "has refused the message"):
             found = await self._sent_before(request) if may_be_there else None
             return found or await self._send(request)
 
@@ -78,8 +82,7 @@ class RemoteClient:
         headers = {"Idempotency-Key": request.message.message_id}
         context = ClientCallContext(service_parameters=headers)
         events = self._client.send_message(sent, context=context)
-        answers = [event async for event in events]
-        answer = answers[0]
+        (answer,) = [event async for event in events]
         if answer.HasField("message"):
             return answer.message
         if not answer.task.id:
@@ -91,8 +94,7 @@ class RemoteClient:
         message = request.message
         if message.task_id:
             task = await self._client.get_task(GetTaskRequest(id=message.task_id))
-            is_there = any(each.message_id == message.message_id for each in task.history)
-            return task if is_there else None
+            return task if _has(task, message) else None
         asked = ListTasksRequest(context_id=message.context_id)
         try:
             listed = await self._client.list_tasks(asked)
@@ -102,30 +104,38 @@ class RemoteClient:
                 raise
             return None
         for task in listed.tasks:
-            if any(each.message_id == message.message_id for each in task.history):
+            if _has(task, message):
                 return await self._client.get_task(GetTaskRequest(id=task.id))
         return None
 
     async def look(self, task_id: str) -> Task:
         """Return a task as it is now."""
-        with self._failures(f"does not show its task {task_id}"):
+        with _failures(self._name, f"does not show its task {task_id}"):
             task = await self._client.get_task(GetTaskRequest(id=task_id))
             if task.id != task_id:
                 raise A2AClientError("it has answered with another task, or with none")
             return task
 
+    async def register(self, task_id: str, url: str) -> bool:
+        """Let the agent notify a URL of a task; return False if it does not."""
+        if self._notifies:
+            config = TaskPushNotificationConfig(task_id=task_id, id=_CONFIG_ID, url=url)
+            with suppress(*_FAILURES):
+                await self._client.create_task_push_notification_config(config)
+                return True
+        return False
+
     async def cancel(self, task_id: str) -> None:
         """Cancel a task, unless it has ended or is gone."""
-        with self._failures(f"does not cancel its task {task_id}"):
+        with _failures(self._name, f"does not cancel its task {task_id}"):
             try:
                 await self._client.cancel_task(CancelTaskRequest(id=task_id))
             except (TaskNotCancelableError, TaskNotFoundError):
                 return
 
-    @contextmanager
-    def _failures(self, what: str) -> Iterator[None]:
-        with _failures(f"The agent {self._name} {what}"):
-            yield
+
+def _has(task: Task, message: Message) -> bool:
+    return any(each.message_id == message.message_id for each in task.history)
 
 
 @asynccontextmanager
@@ -147,7 +157,7 @@ async def connected(
         timeout=_TIMEOUT,
         event_hooks={"response": [_bounded]},
     ) as http:
-        with _failures(f"The agent {name} cannot be called by its card"):
+        with _failures(name, "cannot be called by its card"):
             card = await _card(remote, name, http)
             config = ClientConfig(
                 httpx_client=http, streaming=False, supported_protocol_bindings=_BINDINGS
@@ -155,7 +165,7 @@ async def connected(
             # What was sent may be there, which `send` looks for before it sends again.
             retries = Retries(give_up_after_s=_AT_ONCE_S, longest_wait_s=2, repeat_sends=False)
             client = resuming(ClientFactory(config).create(card), http, retries)
-        yield RemoteClient(name, client)
+        yield RemoteClient(name, client, card)
 
 
 async def _card(remote: Remote, name: str, http: httpx.AsyncClient) -> AgentCard:
@@ -202,8 +212,8 @@ async def _bounded(response: httpx.Response) -> None:
 
 
 @contextmanager
-def _failures(what: str) -> Iterator[None]:
-    """Raise what the SDK's client raises as one of the two errors of a call.
+def _failures(name: str, what: str) -> Iterator[None]:
+    """Raise what the SDK's client raises as one of the two errors of a call of an agent.
 
     Raises:
         NoAnswerError, CallRefusedError: as `RemoteClient`.
@@ -211,7 +221,7 @@ def _failures(what: str) -> Iterator[None]:
     try:
         yield
     except _FAILURES as error:
-        status, root = status_of(error), [*causes(error)][-1]
+        status, root, what = status_of(error), [*causes(error)][-1], f"The agent {name} {what}"
         if is_passing(error) or is_internal(error):
             why = f"HTTP status {status}" if status else type(root).__name__
             raise NoAnswerError(f"{what} ({why})", is_internal=is_internal(error)) from error

@@ -703,10 +703,12 @@ class ActiveTurn(EventQueue):
         retry: Retry,
         *,
         deadline: int = 0,
+        delays: bool = False,
     ) -> Any:
         """Return the recorded result of a step; or run it, and return when its record is stored.
 
         `deadline`: the time of its last try at the latest, in milliseconds; 0: there is none.
+        `delays`: it may run again with the same result, so its record is stored with the next one.
 
         Raises:
             StepError: it has failed, and is not tried again.
@@ -751,7 +753,10 @@ class ActiveTurn(EventQueue):
                     wait = Until(before=tried, deadline=deadline)
                     await self._wait(self._wait_for_try(running, wait, wait_s))
             entry = codec.encoded(step_id, result, self._most_recorded)
-            await self.at_home(self._record(running, entry))
+            if delays:
+                self.journal.delay(entry)
+            else:
+                await self.at_home(self._record(running, entry))
         return codec.decoded(entry)
 
     @property

@@ -1,0 +1,204 @@
+"""Notifications of called agents: what wakes the turn, and what happens without one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from a2a.server.agent_execution import AgentExecutor
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_jsonrpc_routes
+from a2a.server.tasks import (
+    BasePushNotificationSender,
+    InMemoryPushNotificationConfigStore,
+    InMemoryTaskStore,
+)
+from a2a.types import AgentCard
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from a2a_serverless.http.app import create_app
+from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless_tools.testing import AgentBench
+from tests.conformance.sides import CARD, stock
+from tests.support.peers import Peer
+
+PUSHING = AgentCard()
+PUSHING.CopyFrom(CARD)
+PUSHING.capabilities.push_notifications = True
+
+
+class Mailbox(httpx.AsyncBaseTransport):
+    """Keeps what a server posts, until a test delivers it."""
+
+    def __init__(self) -> None:
+        self.posted: list[httpx.Request] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        self.posted.append(request)
+        return httpx.Response(200)
+
+
+class Buyer(Worker):
+    """Calls an agent that works until it is told to go on."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.agents = {"books": peer.remote()}
+        self.starts = 0
+
+    async def handle(self, ctx: TaskContext) -> None:
+        self.starts += 1
+        reply = await ctx.call_agent("books", "wait", timeout_s=7200)
+        await ctx.complete(reply.text)
+
+
+class Waiting(AgentBench):
+    """A bench that calls a function while a turn sleeps; it may post, or let time pass."""
+
+    def __init__(self, *given: Any, **settings: Any) -> None:
+        super().__init__(*given, auth="none", **settings)
+        app = create_app(self._settings, self._backends, CARD)
+        self._app = httpx.ASGITransport(app)
+        self.plan: list[Any] = []
+        """What happens in the next sleeps: each returns a request to post, or None."""
+
+    async def _wake(self, due_at: int) -> None:
+        step = self.plan.pop(0) if self.plan else lambda: None
+        given = step()
+        if given is None:
+            await super()._wake(due_at)
+            return
+        async with httpx.AsyncClient(transport=self._app) as client:
+            answer = await client.post(given.url, content=given.content, headers=given.headers)
+        assert answer.status_code == 200
+
+
+@pytest.fixture
+def mail() -> Mailbox:
+    return Mailbox()
+
+
+@pytest.fixture
+def peer(mail: Mailbox) -> Iterator[Peer]:
+    """A clerk behind the SDK's server, which posts its notifications into the mailbox."""
+
+    @asynccontextmanager
+    async def pushing(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
+        store = InMemoryPushNotificationConfigStore()
+        async with httpx.AsyncClient(transport=mail) as client:
+            handler = DefaultRequestHandler(
+                executor,
+                InMemoryTaskStore(),
+                PUSHING,
+                push_config_store=store,
+                push_sender=BasePushNotificationSender(client, store),
+            )
+            yield Starlette(routes=create_jsonrpc_routes(handler, "/"))
+            await handler.aclose()
+
+    with Peer(pushing, PUSHING) as peer:
+        yield peer
+
+
+def ended(peer: Peer, mail: Mailbox) -> httpx.Request:
+    """Let the other task end; return the notification of that."""
+
+    async def ends() -> None:
+        peer.clerk.go_on.set()
+
+    peer.run(ends())
+    while not (found := [each for each in mail.posted if b"COMPLETED" in each.content]):
+        peer.states  # noqa: B018 - a request to the server, while its notification is on its way
+    return found[-1]
+
+
+def test_a_notification_wakes_the_turn(peer: Peer, mail: Mailbox) -> None:
+    """It leaves its process for an hour at once, and goes on with the POST, after one look."""
+    buyer = Buyer(peer)
+    with Waiting(buyer) as bench:
+        bench.plan = [lambda: ended(peer, mail)]
+        run = bench.send("go")
+        assert run.artifacts["final-answer"].text == "waited"
+        assert bench.clock.monotonic() < 30
+    assert buyer.starts == 2
+    assert requests(peer)["GetTask"] <= 9
+    assert requests(peer)["CreateTaskPushNotificationConfig"] == 1
+    assert len(peer.clerk.said) == 1
+
+
+def requests(peer: Peer) -> dict[str, int]:
+    """How many requests there were of each method."""
+    names = ("SendMessage", "GetTask", "CreateTaskPushNotificationConfig")
+    return {
+        name: sum(f'"{name}"'.encode() in each.content for each in peer.requests) for name in names
+    }
+
+
+def test_no_notification_is_believed(peer: Peer, mail: Mailbox) -> None:
+    """One that lies makes the turn look, and one that says nothing of an end does nothing."""
+    buyer = Buyer(peer)
+
+    def forged(state: str) -> httpx.Request:
+        content = f'{{"statusUpdate": {{"status": {{"state": "{state}"}}}}}}'
+        return httpx.Request("POST", address(peer), content=content)
+
+    def is_unchanged() -> None:
+        assert buyer.starts == 2
+
+    with Waiting(buyer) as bench:
+        bench.plan = [
+            lambda: forged("TASK_STATE_COMPLETED"),
+            lambda: forged("TASK_STATE_WORKING"),
+            is_unchanged,
+            lambda: ended(peer, mail),
+        ]
+        run = bench.send("go")
+        assert run.artifacts["final-answer"].text == "waited"
+        assert 3600 < bench.clock.monotonic() < 3700
+    assert buyer.starts == 4
+
+
+def address(peer: Peer) -> str:
+    """The address that the other agent is to notify."""
+    asked = [each for each in peer.requests if b"CreateTaskPush" in each.content]
+    return str(httpx.Response(200, content=asked[-1].content).json()["params"]["url"])
+
+
+def test_without_its_notification_an_ended_task_is_found(peer: Peer) -> None:
+    """It is lost: an hour later the turn looks itself."""
+
+    async def ends() -> None:
+        peer.clerk.go_on.set()
+
+    with Waiting(Buyer(peer)) as bench:
+        bench.plan = [lambda: peer.run(ends())]
+        assert bench.send("go").artifacts["final-answer"].text == "waited"
+        assert 3600 < bench.clock.monotonic() < 3700
+
+
+@pytest.mark.parametrize("url", ["", "https://agent.example"])
+def test_where_nobody_can_be_notified_it_is_looked_for(peer: Peer, url: str) -> None:
+    """The caller's own address is unknown, or the card lies: the looks are as without a push."""
+
+    async def ends() -> None:
+        peer.clerk.go_on.set()
+
+    def begin(peer: Peer) -> None:
+        with Waiting(Buyer(peer), public_url=url) as bench:
+            bench.plan = [lambda: None, lambda: peer.run(_set(peer))]
+            assert bench.send("go").artifacts["final-answer"].text == "waited"
+            assert 180 < bench.clock.monotonic() < 400
+
+    if url:
+        with Peer(stock, PUSHING) as other:
+            begin(other)
+    else:
+        begin(peer)
+
+
+async def _set(peer: Peer) -> None:
+    peer.clerk.go_on.set()
