@@ -33,8 +33,10 @@ HOUR_MS = 3_600_000
 Measure = Callable[[], AbstractContextManager[Usage | None]]
 
 
-async def measure(storage: DurableStorage, measured: Measure, parked: int, due: int) -> None:
-    """Print what the sweeps of one table cost."""
+async def measure(
+    storage: DurableStorage, made_by: DurableStorage, measured: Measure, parked: int, due: int
+) -> None:
+    """Print what the sweeps of one table cost; `made_by` is the same one, unmeasured."""
     clock = storage.clock
     assert isinstance(clock, ManualClock)
     at_ms, room = clock.now_ms() + HOUR_MS, asyncio.Semaphore(AT_ONCE)
@@ -42,7 +44,7 @@ async def measure(storage: DurableStorage, measured: Measure, parked: int, due: 
     async def sleeps(number: int) -> None:
         async with room:
             until_ms = at_ms if number < due else at_ms + 24 * HOUR_MS
-            await asleep(storage, f"caller {number % 50}", until_ms)
+            await asleep(made_by, f"caller {number % 50}", until_ms)
 
     await asyncio.gather(*(sleeps(number) for number in range(due + parked)))
     queue, sent = MemoryQueue(Operation, clock=clock), 0
@@ -68,14 +70,17 @@ def main() -> None:
     timing = Settings().timing()
     print("dictionaries")
     own = memory_storage(clock=ManualClock(), timing=timing)
-    asyncio.run(measure(own, partial(nullcontext, None), chosen.parked, chosen.due))
+    asyncio.run(measure(own, own, partial(nullcontext, None), chosen.parked, chosen.due))
     print("DynamoDB Local")
     with dynamodb_local() as emulator:
-        client = emulator.client(max_pool_connections=64)
+        client, other = (emulator.client(max_pool_connections=64) for _ in range(2))
         client.create_table(TableName=TABLE, **table_definition(stream=False))
-        meter = Meter(client, emulator.client(), TABLE)
-        far = dynamo_storage(TABLE, client=client, clock=ManualClock(), timing=timing)
-        asyncio.run(measure(far, meter.measure, chosen.parked, chosen.due))
+        meter, clock = Meter(client, emulator.client(), TABLE), ManualClock()
+        far, made_by = (
+            dynamo_storage(TABLE, client=each, clock=clock, timing=timing)
+            for each in (client, other)
+        )
+        asyncio.run(measure(far, made_by, meter.measure, chosen.parked, chosen.due))
 
 
 if __name__ == "__main__":
