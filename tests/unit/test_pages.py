@@ -77,7 +77,10 @@ def test_what_is_said_of_peers_has_source_and_date(page: Path) -> None:
 def test_each_row_on_a_peer_has_source_and_date() -> None:
     """The rows of the tables on other systems have a link and a date, or the number of a source."""
     rows = {
-        "durable-execution": (6, r"^\| (?:Temporal|Restate|DBOS|Inngest|LangGraph|Lambda d).*$"),
+        "durable-execution": (
+            15,
+            r"^\| (?:Temporal|Restate|DBOS|Inngest|LangGraph|Conductor|Lambda d).*$",
+        ),
         "benchmarks": (3, r"^\| (?:\[a2akit|SDK cluster, |\[fasta2a).*$"),
     }
     for name, (number, pattern) in rows.items():
