@@ -74,10 +74,10 @@ def add_filter(parser: Parser, *, is_verb: bool = False) -> None:
         "tenant": "the caller's tenant",
         "state": "only those in this state, such as failed",
         "attention": "only those that need attention: failed, rejected, untold (a notification was "
-        "given up), or an open turn that waits: again (it was sent again), asleep, conversation, "
-        "retry, share",
+        "given up), owed (a webhook fails, and is called again later). Or an open turn that waits: "
+        "again (it was sent again), asleep, conversation, retry, share",
         "reason": "only those that failed with this error, such as TimeoutError, or whose open "
-        "turn waits for this; none: no reason is known",
+        "turn waits for this, or whose webhook fails at this host; none: no reason is known",
         "find": "only those whose caller, context, reason, holder, correlation id or request's "
         "first line has this text, or whose id begins with it; a list looks at its newest 1,000",
         "context": "only those of this context",

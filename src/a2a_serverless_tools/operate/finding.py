@@ -38,7 +38,7 @@ class Named:
     """What is the matter with it; None: the index is not about that."""
     incarnation: str = ""
     config_id: str = ""
-    """The webhook of which a notification was given up; empty: it is about the task itself."""
+    """The webhook that fails, or of which something was given up; empty: it is about the task."""
 
     @property
     def place(self) -> str:

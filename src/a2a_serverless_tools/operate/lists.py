@@ -325,9 +325,10 @@ class Lists:
         """Return True if a task is one of those that a filter with times chooses, as it is now."""
         row = TaskRow(head=head, why=head.attention)
         why = [row.why] if row.why and row.why.kind == which.attention else []
-        if which.attention == "untold":
+        if which.attention in {"untold", "owed"}:
             pushes = await self._storage.for_scope(Scope(head.scope)).webhooks.all(head.task_id)
-            why = [push.given_up.attention for push in pushes if push.given_up is not None]
+            every = [push.attention for push in pushes]
+            why = [one for one in every if one is not None and one.kind == which.attention]
         seen = [(one.reason, one.at) for one in why]
         seen = seen if which.attention else [(row.reason, head.status_at)]
         is_one = any(which.has(head, reason, at) for reason, at in seen)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from a2a_serverless.storage.activity import Hours, Process, activity, percentile
-from a2a_serverless.storage.layout import HOUR_MS
+from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.layout import HOUR_MS, push_sort, task_partition
+from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.head import Trouble, Wait
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.turns import is_on_lambda
@@ -35,7 +37,9 @@ _TAIL: Final = 10
 _TOP: Final = 5
 """The most callers and reasons that are named: those of the most failures of a day."""
 _PROCESSES: Final = 50
-"""The most workers that are named."""
+"""The most workers, and hosts of webhooks, that are named."""
+_READ: Final = 100
+"""The most failing webhooks that are read."""
 _SPANS: Final = ("hour", "day")
 _BOTH: Final = {"in the last": "", "hour": NUMBER, "24 hours": NUMBER}
 _ENDS: Final = ("completed", "failed", "canceled", "rejected")
@@ -84,6 +88,19 @@ class _Waiting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Failing:
+    """The webhooks of a host that fail now; times are milliseconds since the epoch."""
+
+    host: str
+    webhooks: int
+    since: int
+    next_at: int | None
+    """The next attempt at one of those that were read; None: none was."""
+    answer: str
+    """How the last attempt ended of which this is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The first page. Times are milliseconds since the epoch."""
 
@@ -96,6 +113,8 @@ class Status:
     working: int
     """How many of them have told of themselves within three minutes."""
     waiting: _Waiting
+    failing: tuple[_Failing, ...]
+    """The hosts whose webhooks wait for their next attempt, those with the most first."""
     hour: _Troubles
     day: _Troubles
     names: Mapping[str, str]
@@ -111,6 +130,7 @@ class Status:
         """Yield the numbers as tables; a number leads to the tasks that it counts."""
         yield self._failures()
         yield self._waits()
+        yield self._webhooks()
         yield depths(self.queues, self.at)
         yield self._ends()
         yield self._workers()
@@ -148,6 +168,17 @@ class Status:
                 rows.append((Cell(reason, "sub"), Cell(f"{of:,}", chosen=chosen)))
         none = "None waits for more than a worker, and none was sent again."
         return Table("Open turns that wait", {"for": "", "turns": NUMBER}, rows, none)
+
+    def _webhooks(self) -> Table:
+        rows = []
+        for one in self.failing[:_PROCESSES]:
+            text = _counted(one.webhooks, is_all=self.waiting.is_all)
+            number = Cell(text, chosen={"attention": "owed", "reason": one.host or NO_REASON})
+            host = Cell(one.host or "unknown", "", ((one.answer, "why"),))
+            next_at = Cell("unknown") if one.next_at is None else Cell(at=one.next_at)
+            rows.append((host, number, Cell(at=one.since), next_at))
+        columns = {"host": "main-cell", "webhooks": NUMBER, "since": "", "next attempt": ""}
+        return Table("Webhooks that fail now", columns, rows, "None waits for its next attempt.")
 
     def _ends(self) -> Table:
         both, rows = (self.last_hour, self.last_day), []
@@ -194,7 +225,7 @@ class Status:
 async def status_of(inspector: Inspector) -> Status:
     """Return the numbers of a place's first page.
 
-    On a stack that is at most fifteen requests: six of the table, six of queues, and three about
+    On a stack that is at most sixteen requests: seven of the table, six of queues, and three about
     messages that wait.
 
     Raises:
@@ -211,7 +242,10 @@ async def status_of(inspector: Inspector) -> Status:
     failed = [one for one in trouble.found if _kind(one) == "failed"]
     hour, day = (_troubles(trouble, now - hours * HOUR_MS, failed) for hours in (1, 24))
     one_of = {one.scope: one for one in failed if one.scope in day.callers}
-    asked = await inspector.lists.asked([*trouble.found[:_TAIL], *one_of.values()])
+    asked, failing = await asyncio.gather(
+        inspector.lists.asked([*trouble.found[:_TAIL], *one_of.values()]),
+        _failing(storage, [one for one in waits.found if _kind(one) == "owed"]),
+    )
     seen = [one for one in active.processes if now - one.at < SEEN_MS]
     working = len(seen)
     are_outside = not all(is_on_lambda(one.name) for one in seen)
@@ -226,6 +260,7 @@ async def status_of(inspector: Inspector) -> Status:
         processes=active.processes,
         working=working,
         waiting=_waiting(waits),
+        failing=failing,
         hour=hour,
         day=day,
         names={scope: known.by for (scope, _), known in asked.items() if known.by},
@@ -267,10 +302,42 @@ def _troubles(trouble: Look, since: int, failed: Sequence[Named]) -> _Troubles:
 def _waiting(waits: Look) -> _Waiting:
     retries = Counter(_reason(one) for one in waits.found if _kind(one) == "retry")
     return _Waiting(
-        kinds=dict(Counter(one.why.kind for one in waits.found if one.why).most_common()),
+        kinds=dict(
+            Counter(
+                one.why.kind for one in waits.found if one.why and one.why.kind != "owed"
+            ).most_common()
+        ),
         retries=dict(retries.most_common(_TOP)),
         is_all=not waits.after,
     )
+
+
+async def _failing(storage: DurableStorage, owed: Sequence[Named]) -> tuple[_Failing, ...]:
+    """Return the hosts at which webhooks fail; answers and next attempts are those of some."""
+    keys = [
+        Key(task_partition(one.scope, one.task_id), push_sort(one.incarnation, one.config_id))
+        for one in owed[:_READ]
+    ]
+    items = await storage.table.load(keys) if keys else {}
+    known: dict[str, list[Mapping[str, Any]]] = {}
+    for one, key in zip(owed, keys, strict=False):
+        if (item := items.get(key)) is not None:
+            known.setdefault(_reason(one), []).append(item)
+    found = []
+    for host, number in Counter(map(_reason, owed)).most_common():
+        own = sorted(known.get(host, []), key=lambda item: item.get("answered_at") or 0)
+        due = [int(item["due_at"]) for item in own if "due_at" in item]
+        since = min(one.at for one in owed if _reason(one) == host)
+        found.append(
+            _Failing(
+                host=host,
+                webhooks=number,
+                since=since,
+                next_at=min(due, default=None),
+                answer=str(own[-1].get("answer", "")) if own else "",
+            )
+        )
+    return tuple(found)
 
 
 def _times(hours: Hours) -> Mapping[str, Any]:

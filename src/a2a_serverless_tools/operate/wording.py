@@ -32,6 +32,7 @@ ATTENTION: Final[Mapping[Trouble | Reason, str]] = {
     "again": "sent again",
     "asleep": "asleep",
     "conversation": "behind its conversation",
+    "owed": "webhook that fails",
     "retry": "the next try",
     "share": "a slot of the workers",
 }

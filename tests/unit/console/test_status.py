@@ -29,6 +29,7 @@ from a2a_serverless.storage.table import Key, Put, Update
 from a2a_serverless.tasks.entries import Caller, StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import Presence
@@ -380,6 +381,50 @@ async def test_a_list_says_who_has_a_turn_and_for_how_long(
     clock.advance(60)
     (row,) = await inspector.lists.described(await inspector.lists.page(TaskFilter()))
     assert (row.holder, row.took_ms(clock.now_ms())) == ("", 60_000)
+
+
+async def owed(storage: DurableStorage, task_id: str, host: str, at: int) -> Push:
+    """A webhook that has failed, and waits for its next attempt in two minutes."""
+    push = await storage.webhooks.put(
+        TaskPushNotificationConfig(task_id=task_id, id=host, url=f"https://{host}/secret")
+    )
+    failing = replace(push, failing_since=at, failures=1)
+    after = await storage.webhooks.move(
+        push, failing.answered("status 503", at, next_at=at + 120_000)
+    )
+    assert after is not None
+    return after
+
+
+async def test_webhooks_that_fail_now_are_shown_by_host(
+    storage: DurableStorage, inspector: Inspector, clock: ManualClock
+) -> None:
+    """With their number, since when, and when the next attempt is; one that works again is not."""
+    begun = clock.now_ms()
+    for number in range(3):
+        await asked(storage, f"t{number}")
+        push = await owed(storage, f"t{number}", "crm.example", clock.now_ms())
+        clock.advance(1)
+    await owed(storage, "t0", "erp.example", clock.now_ms())
+    (crm, erp) = (await status_of(inspector)).failing
+    assert (crm.host, crm.webhooks, crm.since, crm.next_at, crm.answer) == (
+        "crm.example",
+        3,
+        begun,
+        begun + 120_000,
+        "status 503",
+    )
+    assert (erp.host, erp.webhooks) == ("erp.example", 1)
+    query = TaskFilter(attention="owed", reason="crm.example")
+    rows = (await inspector.lists.page(query)).rows
+    assert [(row.head.task_id, row.reason) for row in rows] == [
+        (f"t{number}", "crm.example") for number in range(3)
+    ]
+    told = push.settled((1, 0), "status 200", clock.now_ms(), is_told=True)
+    await storage.webhooks.move(push, replace(told, failing_since=None, failures=0))
+    assert [row.head.task_id for row in (await inspector.lists.page(query)).rows] == ["t0", "t1"]
+    shown = [table.title for table in (await status_of(inspector)).tables()]
+    assert "Webhooks that fail now" in shown
 
 
 async def test_a_webhook_leaves_the_list_with_its_deletion(

@@ -309,8 +309,8 @@ def push_item(push: Push) -> Item:
         item |= open_webhook(push.scope, task_id, config.id)
     if push.due_at is not None:
         item["due_key"] = push_due_key(shard_of(task_id))
-    if push.given_up is not None:
-        item |= attention_values(task_id, push.given_up.attention)
+    if (attention := push.attention) is not None:
+        item |= attention_values(task_id, attention)
     return item
 
 

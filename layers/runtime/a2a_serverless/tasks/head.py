@@ -155,8 +155,9 @@ NOT_STARTED: Final = "not started"
 Trouble: TypeAlias = Literal["failed", "rejected", "untold"]
 """What a person may want to know of although it is over; `untold` are notifications of webhooks
 that were given up."""
-Wait: TypeAlias = Literal["again", "asleep", "conversation", "retry", "share"]
-"""What an open turn waits for. `again`: its message was sent again, as it seemed lost."""
+Wait: TypeAlias = Literal["again", "asleep", "conversation", "owed", "retry", "share"]
+"""What an open turn waits for. `again`: its message was sent again, as it seemed lost. `owed`: no
+turn waits, but a webhook that fails, for its next attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from a2a.types import (
     TaskArtifactUpdateEvent,
@@ -125,6 +126,16 @@ class Push:
     """The attributes that only a newer release knows; each write keeps them."""
     url_refusals: int = field(default=0, compare=False)
     """The refusals of all the task's configurations that have this URL; `tallied` counts them."""
+
+    @property
+    def attention(self) -> Attention | None:
+        """Return why a person may have to look: what was given up, or else what fails."""
+        if self.given_up is not None:
+            return self.given_up.attention
+        if self.due_at is None or self.failing_since is None:
+            return None
+        host = urlsplit(self.config.url).hostname or ""
+        return Attention(kind="owed", at=self.failing_since, reason=host)
 
     def answered(self, answer: str, at: int, *, next_at: int | None = None) -> Push:
         """Return the configuration with the outcome of an attempt, and the time of the next one.
