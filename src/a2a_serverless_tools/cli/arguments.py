@@ -192,12 +192,14 @@ def agent_spec(named: str | None) -> str:
     """Return the agent as `FILE.py:NAME`.
 
     It is the first one found of: the argument, `A2A_AGENT`, ./agent.py, functions/worker/agent.py
-    of the project around the current folder. Other places are not searched.
+    of the project around the current folder. Other places are not searched. A file without a name
+    stands for its `agent`.
 
     Raises:
         ConfigurationError: there is no agent, or the file does not exist.
     """
     spec = named or os.environ.get("A2A_AGENT") or _own_agent()
+    spec = f"{spec}:agent" if spec.endswith(".py") else spec
     path, _, name = spec.rpartition(":")
     if not path or not name:
         raise ConfigurationError(f"--agent {spec} must have the form FILE.py:NAME.")

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings, load_settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import PULL_LIMIT_S
-from a2a_serverless_tools.cli.arguments import Parser
+from a2a_serverless_tools.cli.arguments import Parser, agent_spec
 from a2a_serverless_tools.cli.processes import VISIBILITY_S, _settings
 from a2a_serverless_tools.cli.serving import serve
 
@@ -40,6 +41,16 @@ def test_an_id_or_scope_may_begin_with_a_dash(parser: Parser, task_id: str, scop
     """An id or a scope that begins with a dash is parsed as a value, not as an option."""
     options = parser.parse_args(["task", task_id, "--scope", scope])
     assert (options.id, options.scope) == (task_id, scope)
+
+
+def test_a_file_alone_names_its_agent(tmp_path: Path) -> None:
+    """What the file has instead is said when it is loaded."""
+    file = tmp_path / "mine.py"
+    file.touch()
+    assert agent_spec(str(file)) == f"{file}:agent"
+    assert agent_spec(f"{file}:other") == f"{file}:other"
+    with pytest.raises(ConfigurationError, match="There is no agent at"):
+        agent_spec(str(tmp_path / "another.py"))
 
 
 def test_an_option_as_long_as_an_id_is_an_option(parser: Parser) -> None:
