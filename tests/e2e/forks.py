@@ -1,22 +1,31 @@
 """Processes that begin as copies of one which has loaded the package: cheap, and otherwise new.
 
 Each reads its own environment, writes to its own files, and runs `a2a-serverless` from its first
-line on.
+line on. So do the processes that a `dev` of these starts: it has loaded no agent, as they have not.
+`run_anew` and `running_with` show that new interpreters do the same.
 """
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
+import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 from a2a_serverless_tools import cli
+from a2a_serverless_tools.local import replacing
 from tests.faults import processes
 
 
@@ -32,7 +41,54 @@ def main(
     warnings.simplefilter("ignore")
     if cwd is not None:
         os.chdir(cwd)
+    vars(replacing)["subprocess"] = SimpleNamespace(
+        Popen=_Served, TimeoutExpired=subprocess.TimeoutExpired
+    )
     sys.exit(cli.main(list(arguments)))
+
+
+class _Served(subprocess.Popen[bytes]):
+    """A process that `dev` starts, as a copy of `dev`."""
+
+    def _execute_child(
+        self, args: Sequence[str], _executable: Any, _first: Any, _closes: Any, kept: Any, *_: Any
+    ) -> None:
+        # Not in a fork, whose hooks swallow what a signal's handler raises.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        self.pid = os.fork()
+        if self.pid == 0:
+            _serve(args[args.index("serve") :], {0, 1, 2, *kept}, before)
+        self._child_created = True
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(arguments: Sequence[str], kept: Collection[int], blocked: set[Any]) -> NoReturn:
+    """Run a command in a copy of a process, of whose files it keeps some, and of its state none.
+
+    `blocked`: the signals that it does not get at its start.
+    """
+    code = 1
+    try:
+        for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+            if descriptor not in kept:
+                with suppress(OSError):  # of the list itself
+                    os.close(descriptor)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        logging.getLogger().handlers.clear()
+        atexit._clear()
+        code = cli.main(arguments)
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+    except SystemExit as exit_:
+        code = exit_.code if isinstance(exit_.code, int) else 1
+    except BaseException:  # noqa: BLE001 - nothing of it may return to what the copy was made in
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 class Forked:

@@ -279,7 +279,7 @@ def test_project_around_the_folder_is_found(project: Path) -> None:
     below = project / "docs"
     below.mkdir()
 
-    refused = run("dev", cwd=below)
+    refused = run("dev", "--port", "0", cwd=below)
 
     assert refused.returncode == 2
     assert str(project / "functions/worker/agent.py") in refused.stderr

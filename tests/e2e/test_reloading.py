@@ -271,7 +271,7 @@ def test_variables_and_card_that_change(tmp_path: Path) -> None:
     assert sum("agent_card.json" in line for line in told) == 3, said
     assert sum(".env" in line for line in told) == 3, said
     (tmp_path / ".env").unlink()
-    refused = run("dev", cwd=tmp_path)
+    refused = run("dev", "--port", "0", cwd=tmp_path)
     assert (refused.returncode, way_out in refused.stderr) == (2, True)
 
 
@@ -518,7 +518,7 @@ def test_a_wrong_card_is_named(tmp_path: Path) -> None:
     card = Path(CARD).read_text().replace('"description"', '"descripton"', 1)
     (tmp_path / "agent_card.json").write_text(card)
     (tmp_path / "agent.py").write_text(agent_of("    async def handle(self, ctx): ...\n"))
-    refused = run("dev", cwd=tmp_path)
+    refused = run("dev", "--port", "0", cwd=tmp_path)
     assert refused.returncode == 2
     line = card[: card.index("descripton")].count("\n") + 1
     assert re.search(

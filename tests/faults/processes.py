@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 PRELOADED = [
     __name__,
     "tests.e2e.forks",
-    "a2a_serverless_tools.cli.serving",
+    "a2a_serverless_tools.cli.served",
     "a2a_serverless_tools.local.pushing",
     "a2a_serverless_tools.local.stack",
 ]
