@@ -95,10 +95,7 @@ async def _kill_one(table: str, variables: dict[str, str]) -> None:
     server = ["-m", f"{EXAMPLE}.server"]
     with process(server, shared) as doomed, process(server, shared):
         async with client(port) as to:
-            begun = [
-                (await to.post("/message:send", json=message("100000", is_awaited=False))).json()
-                for _ in range(3)
-            ]
+            begun: list[str] = []
             answered: list[str] = []
             is_time = asyncio.Event()
 
@@ -113,6 +110,9 @@ async def _kill_one(table: str, variables: dict[str, str]) -> None:
 
             async def kill() -> None:
                 await is_time.wait()
+                for _ in range(3):
+                    sent = message("100000", is_awaited=False)
+                    begun.append((await to.post("/message:send", json=sent)).json()["task"]["id"])
                 doomed.send_signal(signal.SIGKILL)
                 doomed.wait()
 
@@ -129,8 +129,7 @@ async def _kill_one(table: str, variables: dict[str, str]) -> None:
             assert len(answered) >= TASKS - AT_ONCE
             # A task of the dead process is not continued: the SDK has nothing that would do it. It
             # can be read, and canceled by whoever is there.
-            for one in begun:
-                task_id = one["task"]["id"]
+            for task_id in begun:
                 assert (await task_of(to, task_id))["status"]["state"] == "TASK_STATE_WORKING"
                 await to.post(f"/tasks/{task_id}:cancel", json={})
                 assert (await task_of(to, task_id))["status"]["state"] == "TASK_STATE_CANCELED"
