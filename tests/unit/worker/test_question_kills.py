@@ -46,5 +46,5 @@ def test_a_kill_at_each_point_changes_nothing() -> None:
 
     points = killed(10**6)["points"]
     assert points > 400
-    for at in range(1, points, 1 if LONG else 73):
+    for at in range(1, points, 1 if LONG else 131):
         assert killed(at)["kills"] == 1
