@@ -85,6 +85,7 @@ def once(client: Any, event: str, action: Hook) -> None:
     client.meta.events.register(event, hook)
 
 
+@pytest.mark.timeout(300)  # hundreds of requests of an emulator, on a busy machine
 async def test_500_commits_under_faults(
     storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:

@@ -11,6 +11,7 @@ from tests.unit.test_load_page import numbers, rows
 
 
 @pytest.mark.emulators
+@pytest.mark.timeout(300)  # hundreds of requests of an emulator, on a busy machine
 def test_a_task_under_load_uses_what_the_page_says(tmp_path: Path) -> None:
     """Echoes at a rate, over processes of their own, use the write units of the page `cost`."""
     echo = {
