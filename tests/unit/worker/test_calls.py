@@ -36,7 +36,7 @@ from a2a_serverless.worker.calls import DEPTH
 from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.files import FileInfo
-from a2a_serverless_tools.testing import AgentBench, Run, file_part, step
+from a2a_serverless_tools.testing import AgentBench, Outcome, Run, file_part, step
 from tests.conformance.sides import CARD, durable, stock
 from tests.support.peers import Clerk, Fails, Peer
 
@@ -406,6 +406,48 @@ def test_a_time_out_raises_and_cancels(peer: Peer) -> None:
         assert 300 <= tested.clock.monotonic() < 600
     assert peer.states == ["CANCELED"]
     assert "The agent books has not answered in time" in notes[0]
+
+
+@pytest.mark.parametrize(("after_s", "state"), [(10**9, "late"), (5, "input_required")])
+def test_what_the_code_was_told_stays_though_the_other_task_goes_on(
+    after_s: float, state: str
+) -> None:
+    """It is killed before its next record, and the other task has completed by then."""
+
+    async def branches(ctx: TaskContext) -> None:
+        try:
+            told.append((await ctx.call_agent("books", "go", timeout_s=300)).state)
+        except WaitTimeoutError:
+            told.append("late")
+        if len(told) == 1:
+            books = tested.agents["books"]
+            books.canceled.clear()
+            for work in books._tasks.values():
+                work.outcome, work.due_ms = Outcome("done"), 0
+            tested._process._kill()
+            await asyncio.get_running_loop().create_future()
+        await ctx.complete()
+
+    told: list[str] = []
+    agents = {"books": lambda _: Outcome("hard or soft?", "input_required", after_s=after_s)}
+    with AgentBench(Buyer(branches, Remote("http://test")), agents=agents) as tested:
+        assert tested.send("go").state == "completed"
+    assert told == [state] * 2
+
+
+def test_large_answers_of_calls_at_once_are_recorded() -> None:
+    """Five of 900 KB are more than one commit holds, where none stands beside the log."""
+
+    async def all_at_once(ctx: TaskContext) -> None:
+        calls = (ctx.call_agent("books", "go", key=str(number)) for number in range(5))
+        replies = await ctx.gather(*calls)
+        await ctx.step("count", lambda: None)
+        await ctx.complete_json([len(reply.text) for reply in replies])
+
+    agents = {"books": lambda _: Outcome("x" * 900_000, after_s=5)}
+    with AgentBench(Buyer(all_at_once, Remote("http://test")), agents=agents) as tested:
+        tested._backends.storage.table.blobs = None
+        assert tested.send("go").artifacts["final-answer"].data == [[900_000] * 5]
 
 
 # -- agents that cannot be called ------------------------------------------------------------------

@@ -120,14 +120,14 @@ class Kept:
     """
 
     records: dict[StepId, Recorded] = field(default_factory=dict)
-    _signals: dict[StepId, int] = field(default_factory=dict)
+    signals: dict[StepId, int] = field(default_factory=dict)
     """The version of the last event of each step that has had one."""
 
     def add(self, entry: Recorded, version: int) -> None:
         """Take the next record of the log."""
-        signal_at = self._signals.get(entry.id, 0)
+        signal_at = self.signals.get(entry.id, 0)
         if entry.is_signal:
-            self._signals[entry.id] = version
+            self.signals[entry.id] = version
         elif signal_at and (entry.form == TIMEOUT or _is_unaware(entry, signal_at)):
             return
         self.records.update(dict.fromkeys(ids_in(entry), entry))

@@ -294,7 +294,7 @@ class AgentCall:
         if CALL_OPEN not in sent:
             return dict(sent)
         look = partial(self._look, plan, sent[CALL_OPEN])
-        looked = turn.step(wait_id, look, _JSON, _Looks(), deadline=until, delays=True)
+        looked = turn.step(wait_id, look, _JSON, _Looks(), deadline=until, delays=_stays)
         return dict(await looked)
 
     async def _within(self, step: ActiveStep, said: Said, timeout_s: float) -> Outcome:
@@ -585,6 +585,15 @@ def depth_of(metadata: Mapping[str, Any]) -> int:
             client_text=f"More than {MAX_DEPTH} agents have called one another for this task.",
         )
     return max(0, depth)
+
+
+def _stays(outcome: Outcome) -> bool:
+    """Return True if each later look at the other task finds this outcome again.
+
+    A canceled task may be one that the next attempt takes for late.
+    """
+    state = outcome.get("task", {}).get("status", {}).get("state", "")
+    return state in _ENDED - {state_name(TaskState.TASK_STATE_CANCELED)}
 
 
 def _status_of(task: Task) -> str:

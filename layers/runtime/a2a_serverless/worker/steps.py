@@ -516,6 +516,10 @@ class Journal:
                 if isinstance(entry, Recorded) and entry.is_signal:
                     self._kept.add(entry, record.version)
 
+    def is_signaled(self, step_id: StepId, seen: int) -> bool:
+        """Return True if a signal for a step was heard that is newer than the version `seen`."""
+        return self._kept.signals.get(step_id, 0) > seen
+
     def take_back(self, step_id: StepId) -> None:
         """Forget the delayed record of a step, if it has one."""
         self._waiting.pop(step_id, None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -128,6 +127,8 @@ BUSY_S: Final = 0.1
 """Seconds from one look at what is under way beside a sleep to the next."""
 ROOM_FOR_RECORDS: Final = 1024
 """Bytes that a record may need beyond its value."""
+MOST_DELAYED: Final = 64 * 1024
+"""Bytes of results that wait for the next record together."""
 CANCELLED_WITHIN_S: Final = 10.0
 """How many seconds later than before the agent may cancel a step that it has cancelled once."""
 
@@ -477,16 +478,20 @@ class ActiveTurn(EventQueue):
         return stored, stored is not event
 
     @asynccontextmanager
-    async def _in_turn(self, size: int) -> AsyncIterator[None]:
+    async def _in_turn(self, size: int = 0, *, records: bool = False) -> AsyncIterator[None]:
         """Wait until the events before this one are taken, and until there is room for its bytes.
 
         The lock is fair: events keep the order in which they came, even if several tasks emit at
-        once and a full batch makes all of them wait.
+        once and a full batch makes all of them wait. `records`: the delayed ones go along.
         """
         if self._kept_state is not None and fits_item(self._kept_state):
             size += len(self._kept_state.value)
         async with self._taking:
+            if records:
+                size += ROOM_FOR_RECORDS + self._delayed_bytes
             await self.outbox.make_room(size)
+            if records:
+                await self._offload_delayed()
             yield
 
     def refuse_forgotten(self) -> None:
@@ -631,8 +636,8 @@ class ActiveTurn(EventQueue):
     ) -> None:
         """Park the turn until `wait.at`, once nothing but `own` is under way.
 
-        It returns only if that time comes first, as in a function of `ctx.run_sync`. `caught` are
-        the steps that had failed before.
+        It returns only if that time or a signal comes first, as in a function of `ctx.run_sync`.
+        `caught` are the steps that had failed before.
 
         Raises:
             WrongCallError: the task expires before.
@@ -646,10 +651,9 @@ class ActiveTurn(EventQueue):
             self.journal.delay(wait.record(step_id))
         self._sleeping[step_id] = wait
         try:
-            if not await self._nothing_beside(own, wait.at):
+            if not await self._nothing_beside(own, step_id, wait):
                 return
-            async with self._in_turn(ROOM_FOR_RECORDS):
-                await self._offload_delayed()
+            async with self._in_turn(records=True):
                 # Another task may have ended the turn, or parked it, while this one waited. The
                 # turn wakes for the first of all that sleep.
                 if self.state is TurnState.OPEN and self._asking:
@@ -662,8 +666,10 @@ class ActiveTurn(EventQueue):
             del self._sleeping[step_id]
             self.journal.take_back(step_id)
 
-    async def _nothing_beside(self, own: ActiveStep | None, until: float) -> bool:
-        """Return True when nothing but `own` is under way, or False at `until`.
+    async def _nothing_beside(
+        self, own: ActiveStep | None, step_id: StepId, wait: Until | None = None
+    ) -> bool:
+        """Return True when nothing but `own` is under way, or False when a step's wait is over.
 
         A function of `ctx.run_sync` is under way while it waits itself.
         """
@@ -673,9 +679,13 @@ class ActiveTurn(EventQueue):
             if others:
                 await others[0].over.wait()
             elif self.under_way:
-                if (left_ms := until - self._clock.now_ms()) <= 0:
-                    return False
-                await self._clock.sleep(min(BUSY_S, left_ms / 1000))
+                left_s = BUSY_S
+                if wait is not None:
+                    await self._hear()
+                    left_s = (wait.at - self._clock.now_ms()) / 1000
+                    if left_s <= 0 or self.journal.is_signaled(step_id, wait.seen):
+                        return False
+                await self._clock.sleep(min(BUSY_S, left_s))
             await asyncio.sleep(0)
             calm = 0 if others or self.under_way else calm + 1
         return True
@@ -703,12 +713,13 @@ class ActiveTurn(EventQueue):
         retry: Retry,
         *,
         deadline: int = 0,
-        delays: bool = False,
+        delays: Callable[[Any], bool] = lambda _: False,
     ) -> Any:
         """Return the recorded result of a step; or run it, and return when its record is stored.
 
         `deadline`: the time of its last try at the latest, in milliseconds; 0: there is none.
-        `delays`: it may run again with the same result, so its record is stored with the next one.
+        `delays` says of a result that the step has the same one if it runs again: the record of a
+        short one is stored with the next record.
 
         Raises:
             StepError: it has failed, and is not tried again.
@@ -728,7 +739,7 @@ class ActiveTurn(EventQueue):
             while True:
                 await self._unless_stopped()
                 running.calls.clear()  # each try makes them under the same numbers
-                began = self._clock.monotonic()
+                began, seen = self._clock.monotonic(), self._seen  # see `signal`
                 try:
                     with _step_span(step_id, tried):
                         result = await work()
@@ -750,14 +761,18 @@ class ActiveTurn(EventQueue):
                             raise  # not `from` itself, which would cut off its causes
                         raise failure from error
                     running.held.clear()
-                    wait = Until(before=tried, deadline=deadline)
+                    wait = Until(before=tried, deadline=deadline, seen=seen)
                     await self._wait(self._wait_for_try(running, wait, wait_s))
             entry = codec.encoded(step_id, result, self._most_recorded)
-            if delays:
+            if delays(result) and self._delayed_bytes + len(entry.value) <= MOST_DELAYED:
                 self.journal.delay(entry)
             else:
                 await self.at_home(self._record(running, entry))
         return codec.decoded(entry)
+
+    @property
+    def _delayed_bytes(self) -> int:
+        return sum(len(each.value) for each in self.journal.delayed)
 
     @property
     def _most_recorded(self) -> int:
@@ -826,8 +841,7 @@ class ActiveTurn(EventQueue):
         self._unrecorded_s += seconds
         if self._unrecorded_s < PARK_S:
             return
-        async with self._in_turn(ROOM_FOR_RECORDS):
-            await self._offload_delayed()
+        async with self._in_turn(records=True):
             # A step whose chunks clients have seen has to be recorded first, and takes it along.
             is_free = not any(one.has_streamed for one in self.journal.active)
             if is_free and self.state is TurnState.OPEN and self._unrecorded_s >= PARK_S:
@@ -860,7 +874,7 @@ class ActiveTurn(EventQueue):
             raise timed_out(step_id)
         if found is None:
             deadline = self._deadline("ctx.poll", timeout_s)
-        else:  # one that has its result has none
+        else:  # one with a result needs no deadline
             deadline = Until.of(found).deadline
         looked = partial(self._looked, step_id, look, deadline)
         return await self.step(step_id, looked, codec, looks, deadline=deadline)
@@ -950,8 +964,7 @@ class ActiveTurn(EventQueue):
 
         Once it is stored, nobody is told that a signal was taken.
         """
-        async with self._in_turn(ROOM_FOR_RECORDS):
-            await self._offload_delayed()
+        async with self._in_turn(records=True):
             if self.state is TurnState.OPEN:
                 caught = self.journal.failures()
                 records = self.journal.record(Recorded(step_id, TIMEOUT, b""), caught)
@@ -1061,11 +1074,9 @@ class ActiveTurn(EventQueue):
         """Put a question to the client once nothing is under way, with those asked beside it."""
         self._asking[question.id] = question, asked
         try:
-            await self._nothing_beside(None, math.inf)
+            await self._nothing_beside(None, question.id)
             size = sum(each.status.ByteSize() for each, _ in self._asking.values())
-            size += sum(len(each.value) for each in self.journal.delayed)
-            async with self._in_turn(size + ROOM_FOR_RECORDS):
-                await self._offload_delayed()
+            async with self._in_turn(size, records=True):
                 if self.state is TurnState.OPEN:
                     await self._put_questions()
             await self._stored()
@@ -1105,7 +1116,7 @@ class ActiveTurn(EventQueue):
         if seconds < PARK_S and not self._hands_over(seconds):
             await self._clock.sleep(seconds)
             return
-        wait = wait._replace(at=now_ms + int(seconds * 1000), seen=self._seen)
+        wait = wait._replace(at=now_ms + int(seconds * 1000))
         running.pause(self.journal)  # else two that wait beside one another would wait for ever
         await self._park(running.id, wait, running.caught, own=running)
         running.go_on(self.journal)
@@ -1119,10 +1130,9 @@ class ActiveTurn(EventQueue):
         # A step whose chunks clients have seen is recorded first: a record keeps all before it.
         while ahead := [one for one in self.journal.active - {running} if one.has_streamed]:
             await ahead[0].over.wait()
-        async with self._in_turn(len(entry.value) + ROOM_FOR_RECORDS):
+        async with self._in_turn(len(entry.value), records=True):
             if self.has_ended:
                 return
-            await self._offload_delayed()
             if self.state is TurnState.OPEN:
                 self._put_held(running)
                 # Not beside another step, which would be cut off and run again.
