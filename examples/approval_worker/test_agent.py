@@ -10,7 +10,8 @@ import pytest
 from a2a_serverless_tools.testing import AgentBench, step
 from a2a_serverless_tools.testing.fixtures import MakeBench
 
-BUYER = run_path(str(Path(__file__).with_name("agent.py")))["Buyer"]
+AGENT = str(Path(__file__).with_name("agent.py"))
+BUYER = run_path(AGENT)["Buyer"]
 OFFER = "12 chairs for 1,200 EUR"
 ORDERED = f"Ordered as PO-23: {OFFER}."
 
@@ -82,3 +83,11 @@ def test_a_cancel_ends_the_wait(bench: AgentBench, mails: list[str]) -> None:
     """Whoever clicks afterwards orders nothing."""
     run = bench.send("12 chairs", cancel_after=step("ctx.callback approval"))
     assert (run.state, len(mails)) == ("canceled", 1)
+
+
+def test_a_sender_chooses_ses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With MAIL_FROM it mails, wherever the worker runs; else it prints."""
+    monkeypatch.delenv("MAIL_FROM", raising=False)
+    assert run_path(AGENT)["agent"].mail.__name__ == "printed"
+    monkeypatch.setenv("MAIL_FROM", "agent@example.com")
+    assert run_path(AGENT)["agent"].mail.__name__ == "by_ses"
