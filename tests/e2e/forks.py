@@ -57,19 +57,19 @@ class _Served(subprocess.Popen[bytes]):
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         self.pid = os.fork()
         if self.pid == 0:
-            _serve(args[args.index("serve") :], {0, 1, 2, *kept}, before)
+            _serve(args, {0, 1, 2, *kept}, before)
         self._child_created = True
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(arguments: Sequence[str], kept: Collection[int], blocked: set[Any]) -> NoReturn:
-    """Run a command in a copy of a process, of whose files it keeps some, and of its state none.
+def _serve(args: Sequence[str], kept: Collection[int], blocked: set[Any]) -> NoReturn:
+    """Run `serve` in a copy of a process, of whose files it keeps some, and of its state none.
 
-    `blocked`: the signals that it does not get at its start.
+    `args`: the whole command. `blocked`: the signals that it does not get at its start.
     """
     code = 1
     try:
-        for descriptor in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        for descriptor in [int(each.name) for each in Path("/dev/fd").iterdir()]:
             if descriptor not in kept:
                 with suppress(OSError):  # of the list itself
                     os.close(descriptor)
@@ -78,7 +78,7 @@ def _serve(arguments: Sequence[str], kept: Collection[int], blocked: set[Any]) -
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         logging.getLogger().handlers.clear()
         atexit._clear()
-        code = cli.main(arguments)
+        code = cli.main(args[args.index("serve") :])
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     except SystemExit as exit_:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.support.required import ROOT, peer_python_of, python_of
 OPENS_TWO = {"strands_client": ("after",)}
 """Where a server opens a second task: of A2A 0.3, it has neither a list nor a memory of ids."""
 SERVERS = ("google_adk", "a2akit", "strands_client")
+STARTS_WITHIN_S = 120
 POINTS = (
     "before",
     "after",
@@ -37,11 +40,30 @@ class Server:
         self._notes.touch()
         python = peer_python_of(name) if name == "a2akit" else python_of(name)
         command = [python, "-W", "ignore", "tests/foreign/called.py", name, self._notes]
-        self.process = subprocess.Popen(
-            [*map(str, command)], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().strip()
+        output = folder / "output"
+        with output.open("wb") as file:
+            self.process = subprocess.Popen(
+                [*map(str, command)], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
+            )
+        try:
+            self.url = self._url_in(output)
+        except BaseException:
+            self.end()
+            raise
+
+    def _url_in(self, output: Path) -> str:
+        deadline = time.monotonic() + STARTS_WITHIN_S
+        while True:
+            is_over = self.process.poll() is not None or time.monotonic() > deadline
+            said = output.read_text(encoding="utf-8")
+            if found := re.search(r"^(http://\S+)\n", said, re.MULTILINE):
+                return found[1]
+            assert not is_over, f"{self.name} is not there: {said}"
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
 
     @property
     def said(self) -> list[str]:
@@ -55,8 +77,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Se
     try:
         yield made
     finally:
-        made.process.kill()
-        made.process.communicate()
+        made.end()
 
 
 class Buyer(Worker):
