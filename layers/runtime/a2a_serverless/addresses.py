@@ -186,6 +186,16 @@ class Receiver:
                 raise _refused(_NO_PUBLIC_HOST)
         return found
 
+    def check_public(self) -> None:
+        """Refuse one that strangers cannot reach, by its form alone: nothing is looked up.
+
+        Raises:
+            InvalidArgumentError: it is without TLS, or its host is a private name or address.
+        """
+        self._check_public_form()
+        if self.address is not None and not _is_public(self.address):
+            raise _refused(_NO_PUBLIC_HOST)
+
     def _check_public_form(self) -> None:
         """Refuse a form that only a listed receiver may have."""
         if self.is_plain:

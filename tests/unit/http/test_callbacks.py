@@ -11,6 +11,8 @@ import pytest
 from a2a.types import AgentCard
 from pydantic import BaseModel
 
+from a2a_serverless.errors import UnavailableError
+from a2a_serverless.http import callbacks
 from a2a_serverless.http.app import create_app
 from a2a_serverless.worker import Posted, TaskContext, WaitTimeoutError
 from a2a_serverless.worker.failures import WrongCallError
@@ -153,6 +155,8 @@ async def test_a_browser_gets_pages(card: AgentCard) -> None:
         ({"Content-Type": "multipart/form-data; boundary=b"}, "multipart/form-data is"),
         ({"Content-Type": "text/plain; charset=ISO-8859-1"}, "The charset iso-8859-1 is"),
         ({"Content-Encoding": "gzip"}, "Content-Encoding gzip is"),
+        ({"Content-Type": "text/plain; charset*=%00''a"}, "This Content-Type is"),
+        ({"Content-Type": "text/plain; charset*=a; charset*0=b"}, "This Content-Type is"),
     ],
 )
 async def test_what_no_agent_could_read_is_refused(
@@ -225,6 +229,43 @@ async def test_strangers_have_a_rate_of_their_own(card: AgentCard) -> None:
     statuses = [await desk.post(f"{URL}/callbacks/x") for _ in range(3)]
     assert statuses == [404, 404, 429]
     assert [await desk.post() for _ in range(3)] == [200, 409, 429]
+
+
+async def test_an_address_has_one_spelling(card: AgentCard) -> None:
+    """Another one that decodes to the same bytes names nothing, and has the strangers' rate."""
+    desk = Desk(card, requests_per_s=1)
+    url = await desk.begin()
+    spellings = [f"{url}!!!!", f"{url[:-2]}~~~~{url[-2:]}", f"{url}$$$$"]
+    assert [await desk.post(each) for each in spellings] == [404, 404, 429]
+
+
+async def test_a_browser_gets_a_page_of_what_is_refused_or_fails(
+    card: AgentCard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many requests and an error inside have the same headers as any page; others get JSON."""
+    desk = Desk(card, requests_per_s=1)
+    url = await desk.begin()
+    desk.client.headers["Accept"] = "text/html"
+    pages = [await desk.client.get(url) for _ in range(3)]
+    refused = pages[-1]
+    assert [page.status_code for page in pages] == [200, 200, 429]
+    assert int(refused.headers["retry-after"]) >= 1
+    desk = Desk(card)
+    url = await desk.begin()
+    desk.client.headers["Accept"] = "text/html"
+
+    async def fails(*_: object, **__: object) -> None:
+        raise UnavailableError("no answer")
+
+    monkeypatch.setattr(callbacks, "signal", fails)
+    failed = await desk.client.post(url)
+    for page, status, text in ((refused, 429, "<p>"), (failed, 500, "The service is busy")):
+        assert (page.status_code, text in page.text) == (status, True)
+        assert page.headers["content-type"].startswith("text/html")
+        assert page.headers["content-security-policy"].startswith("default-src 'none'")
+        assert page.headers["cache-control"] == "no-store"
+    told = await desk.client.post(url, headers={"Accept": "*/*"})
+    assert (told.status_code, told.json()["error"]["code"]) == (500, 500)
 
 
 async def test_a_callback_needs_an_address_and_the_agents_own_code(card: AgentCard) -> None:

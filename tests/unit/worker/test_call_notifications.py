@@ -138,28 +138,65 @@ def requests(peer: Peer) -> dict[str, int]:
     }
 
 
-def test_no_notification_is_believed(peer: Peer, mail: Mailbox) -> None:
-    """One that lies makes the turn look, and one that says nothing of an end does nothing."""
-    buyer = Buyer(peer)
+def forged(peer: Peer, state: str, **form: Any) -> httpx.Request:
+    """Return a notification that is not true of the other agent's task."""
+    content = f'{{"statusUpdate": {{"status": {{"state": "{state}"}}}}}}'
+    return httpx.Request("POST", address(peer), **{"content": content, **form})
 
-    def forged(state: str) -> httpx.Request:
-        content = f'{{"statusUpdate": {{"status": {{"state": "{state}"}}}}}}'
-        return httpx.Request("POST", address(peer), content=content)
+
+def test_no_notification_is_believed(peer: Peer, mail: Mailbox) -> None:
+    """One that says nothing of an end does nothing, and one that lies makes the turn look.
+
+    A second one that lies wakes nobody. The turn looks itself, as without notifications: so the end
+    is found in minutes, though its own notification is one too many, too.
+    """
+    buyer, starts = Buyer(peer), 1
 
     def is_unchanged() -> None:
-        assert buyer.starts == 2
+        assert buyer.starts == starts
+
+    def lies_again() -> httpx.Request:
+        nonlocal starts
+        starts = buyer.starts
+        return forged(peer, "TASK_STATE_COMPLETED")
 
     with Waiting(buyer) as bench:
         bench.plan = [
-            lambda: forged("TASK_STATE_COMPLETED"),
-            lambda: forged("TASK_STATE_WORKING"),
+            lambda: forged(peer, "TASK_STATE_WORKING"),
+            is_unchanged,
+            lambda: forged(peer, "TASK_STATE_COMPLETED"),
+            lies_again,
             is_unchanged,
             lambda: ended(peer, mail),
         ]
         run = bench.send("go")
         assert run.artifacts["final-answer"].text == "waited"
-        assert 3600 < bench.clock.monotonic() < 3700
-    assert buyer.starts == 4
+        assert 3600 < bench.clock.monotonic() < 3900
+    assert bench.plan == []
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"content": b"x" * 262_145},
+        {"headers": {"Content-Encoding": "gzip"}},
+        {"headers": {"Content-Type": "text/plain; charset=utf-16"}},
+    ],
+    ids=["long", "compressed", "charset"],
+)
+def test_a_notification_that_cannot_be_read_wakes_the_turn(
+    peer: Peer, form: dict[str, Any]
+) -> None:
+    """It may tell of an end, which the turn reads from the task."""
+
+    def ends() -> httpx.Request:
+        peer.run(_set(peer))
+        return forged(peer, "?", **form)
+
+    with Waiting(Buyer(peer)) as bench:
+        bench.plan = [ends]
+        assert bench.send("go").artifacts["final-answer"].text == "waited"
+        assert bench.clock.monotonic() < 60
 
 
 def address(peer: Peer) -> str:
@@ -180,9 +217,15 @@ def test_without_its_notification_an_ended_task_is_found(peer: Peer) -> None:
         assert 3600 < bench.clock.monotonic() < 3700
 
 
-@pytest.mark.parametrize("url", ["", "https://agent.example"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("", "http://agent.example", "https://127.0.0.1:8000", "https://10.0.0.1"),
+        *("https://agent.internal", "https://agent.example"),
+    ],
+)
 def test_where_nobody_can_be_notified_it_is_looked_for(peer: Peer, url: str) -> None:
-    """The caller's own address is unknown, or the card lies: the looks are as without a push."""
+    """The caller's own address is unknown or private, or the card lies: the looks are the usual."""
 
     async def ends() -> None:
         peer.clerk.go_on.set()
@@ -193,11 +236,12 @@ def test_where_nobody_can_be_notified_it_is_looked_for(peer: Peer, url: str) -> 
             assert bench.send("go").artifacts["final-answer"].text == "waited"
             assert 180 < bench.clock.monotonic() < 400
 
-    if url:
+    if url == "https://agent.example":
         with Peer(stock, PUSHING) as other:
             begin(other)
     else:
         begin(peer)
+        assert requests(peer)["CreateTaskPushNotificationConfig"] == 0
 
 
 async def _set(peer: Peer) -> None:

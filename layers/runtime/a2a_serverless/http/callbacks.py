@@ -15,7 +15,13 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from a2a_serverless.http import CALLBACKS_PATH
-from a2a_serverless.http.errors import http_error
+from a2a_serverless.http.errors import (
+    RequestRefusedError,
+    http_error,
+    internal_error,
+    response_of,
+    rest_error,
+)
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.signals import signal, wait_secret
 from a2a_serverless.tasks.identity import Scope as Owner
@@ -26,11 +32,8 @@ _VERBS: Final = "A callback takes POST; GET shows a page with a button that post
 _TOO_LONG: Final = f"The body is longer than {MAX_SIGNAL_BYTES} bytes."
 _UNREAD: Final = "{} is not read: send JSON, a URL-encoded form or bytes, in UTF-8, uncompressed."
 _OVER: Final = "This is not waited for any more: its time is over, or its task has ended."
-_ANSWERS: Final = {
-    SignalDecision.TAKE: (200, "OK", "Done: the agent goes on with this."),
-    SignalDecision.DONE: (409, "ABORTED", "This was answered already: the first answer counts."),
-    SignalDecision.OVER: (410, "FAILED_PRECONDITION", _OVER),
-}
+_TAKEN: Final = "Done: the agent goes on with this."
+_DONE: Final = "This was answered already: the first answer counts."
 _UTF_8: Final = frozenset({"utf-8", "utf8", "us-ascii"})
 _HEADERS: Final = {
     "Allow": "GET, HEAD, POST",
@@ -70,7 +73,14 @@ class Callbacks:
         self._storage, self._take = storage, take
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer = await self._answer(Request(scope, receive))
+        request = Request(scope, receive)
+        try:
+            answer = await self._answer(request)
+        except RequestRefusedError as error:
+            answer = _shown(request, response_of(error, CALLBACKS_PATH), error.message)
+        except Exception as error:  # noqa: BLE001 - a browser gets a page, whatever has failed
+            failed = internal_error(error, "http_request")
+            answer = _shown(request, rest_error(failed), failed.message)
         answer.headers.update(_HEADERS)
         await answer(scope, receive, send)
 
@@ -85,13 +95,16 @@ class Callbacks:
             return _said(request, 404, "NOT_FOUND", _UNKNOWN)
         if request.method != "POST":
             return HTMLResponse(_PAGE % _FORM % _fields_of(request))
-        if unread := _unread_of(request.headers):
+        is_call = waited.step_id.name.startswith(f"{CALL} ")
+        unread = _unread_of(request.headers)
+        if unread and not is_call:
             return _said(request, 415, "INVALID_ARGUMENT", _UNREAD.format(unread))
         body = await _body_of(request)
-        if body is None:
+        is_long = body is not None and len(body) > MAX_SIGNAL_BYTES
+        if body is None or (is_long and not is_call):
             return _said(request, 413, "INVALID_ARGUMENT", _TOO_LONG)
-        is_call = waited.step_id.name.startswith(f"{CALL} ")
-        if is_call and not _HAS_ENDED.search(body):
+        # A notification that cannot be read may tell of an end.
+        if is_call and not (unread or is_long or _HAS_ENDED.search(body)):
             return JSONResponse({"status": "noted"})
         taken = await signal(
             self._storage.for_scope(Owner(waited.scope)),
@@ -102,23 +115,38 @@ class Callbacks:
             # A turn looks itself at what another agent's notification says.
             given=Signal(b"" if is_call else body, request.headers.get("content-type", "")[:200]),
         )
-        if is_call and taken is SignalDecision.DONE:
-            taken = SignalDecision.TAKE  # an earlier notification wakes the turn for this one, too
-        return _said(request, *_ANSWERS[taken])
+        if taken is SignalDecision.TAKE:
+            return _shown(request, JSONResponse({"status": "taken"}), _TAKEN)
+        if taken is SignalDecision.OVER:
+            return _said(request, 410, "FAILED_PRECONDITION", _OVER)
+        if is_call:  # one notification wakes the turn, and it looks by itself from then on
+            return JSONResponse({"status": "noted"})
+        return _said(request, 409, "ABORTED", _DONE)
 
 
 def _said(request: Request, status: int, name: str, text: str) -> Response:
-    """Return an answer: a page for a browser, JSON for all others."""
-    if "text/html" in request.headers.get("accept", ""):
-        return HTMLResponse(_PAGE % f"<p>{escape(text)}</p>", status)
-    return JSONResponse({"status": "taken"}) if name == "OK" else http_error(status, name, text)
+    """Return a refusal with a sentence; `name` is that of google.rpc.Code."""
+    return _shown(request, http_error(status, name, text), text)
+
+
+def _shown(request: Request, answer: JSONResponse, text: str) -> Response:
+    """Return an answer as it is, or to a browser a page with a text in its place."""
+    if "text/html" not in request.headers.get("accept", ""):
+        return answer
+    page = HTMLResponse(_PAGE % f"<p>{escape(text)}</p>", answer.status_code)
+    for name, value in answer.headers.items():
+        page.headers.setdefault(name, value)  # such as when to come again
+    return page
 
 
 def _unread_of(headers: Headers) -> str:
     """Return what of a body's form no agent could read; empty: there is nothing."""
     about = EmailMessage()
     about["Content-Type"] = headers.get("content-type", "")[:200]
-    charset = about.get_content_charset("utf-8")
+    try:
+        charset = about.get_content_charset("utf-8")
+    except (TypeError, ValueError):  # parameters of RFC 2231 that the library cannot decode
+        return "This Content-Type"
     if (encoding := headers.get("content-encoding", "identity").lower()) != "identity":
         return f"Content-Encoding {encoding}"
     if about.get_content_maintype() == "multipart":
@@ -133,12 +161,12 @@ def _fields_of(request: Request) -> str:
 
 
 async def _body_of(request: Request) -> bytes | None:
-    """Return the body; None: it is longer than it may be, or has not come to its end."""
+    """Return the body, or the beginning of one that is too long; None: it has not come whole."""
     body = b""
     with suppress(ClientDisconnect):
         async for chunk in request.stream():
             body += chunk
             if len(body) > MAX_SIGNAL_BYTES:
-                return None
+                break
         return body
     return None

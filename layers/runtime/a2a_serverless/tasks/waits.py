@@ -105,6 +105,8 @@ class Waited(NamedTuple):
         except ValueError:
             return None
         mac, named = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
+        if urlsafe_b64encode(raw).rstrip(b"=").decode() != token:
+            return None  # the decoder drops foreign characters: a wait has one spelling
         if not hmac.compare_digest(mac, hmac.digest(secret, named, "sha256")[:_MAC_BYTES]):
             return None
         scope, task_id, incarnation, turn, *step = json.loads(named)
@@ -121,7 +123,7 @@ class Kept:
 
     records: dict[StepId, Recorded] = field(default_factory=dict)
     signals: dict[StepId, int] = field(default_factory=dict)
-    """The version of the last event of each step that has had one."""
+    """The version of the last signal for each step that has had one."""
 
     def add(self, entry: Recorded, version: int) -> None:
         """Take the next record of the log."""
@@ -179,10 +181,12 @@ def on_signal(log: Log | None, turn: int, step_id: StepId) -> SignalDecision:
     current = log.head.turn
     if not (current.is_open or current.asks) or turn != current.began_with:
         return SignalDecision.OVER
-    found = kept_of(log).records.get(step_id)
-    if found is None or found.form == UNTIL:
-        return SignalDecision.TAKE
-    return SignalDecision.DONE if found.is_signal else SignalDecision.OVER
+    kept = kept_of(log)
+    found = kept.records.get(step_id)
+    if found is not None and found.form != UNTIL and not found.is_signal:
+        return SignalDecision.OVER
+    # Also where the step has looked behind it, found nothing, and waits again.
+    return SignalDecision.DONE if step_id in kept.signals else SignalDecision.TAKE
 
 
 def ids_in(entry: Recorded) -> list[StepId]:

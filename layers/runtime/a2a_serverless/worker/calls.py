@@ -23,6 +23,7 @@ from a2a.helpers import get_text_parts
 from a2a.types import AgentCard, Message, Part, Role, SendMessageRequest, Task, TaskState
 from google.protobuf.json_format import ParseDict, SerializeToJsonError
 
+from a2a_serverless.addresses import Receiver
 from a2a_serverless.errors import A2AServerlessError
 from a2a_serverless.observability import spans
 from a2a_serverless.tasks.blobs import linked_blob
@@ -61,7 +62,7 @@ _EVERY_S: Final = 2.0
 _LONGEST_S: Final = 600.0
 """The longest wait from one look to the next."""
 _TOLD_S: Final = 3600.0
-"""That wait where the other agent notifies this one."""
+"""That wait where the other agent was asked to notify this one: the delay if that gets lost."""
 _MOST_INTERNAL: Final = 3
 """Internal errors of another agent, in one process, after which it counts as failed."""
 MOST_FILES: Final = 8_000_000
@@ -385,16 +386,21 @@ class AgentCall:
     async def _is_told(self, client: RemoteClient, task_id: str) -> bool:
         """Return True if the other agent notifies this wait of its task.
 
-        It is asked for that when the turn is about to leave its process, and has left it before.
+        It is asked for that when the turn is about to leave its process, and has left it before. A
+        notification that has not ended the wait was the only one: the looks are the usual ones.
         """
         self._looks += 1
-        step_id, found = self._step_id, self._turn.journal.found
-        if step_id is None or (self._looks <= _LOOKS and found(step_id) is None):
+        step_id, journal = self._step_id, self._turn.journal
+        if step_id is None or journal.is_signaled(step_id, 0):
+            return False
+        if self._looks <= _LOOKS and journal.found(step_id) is None:
             return False
         try:
-            return await client.register(task_id, await self._turn.callback_url(step_id))
-        except A2AServerlessError:  # the address of this service is not known
+            url = await self._turn.callback_url(step_id)
+            Receiver.parse(url).check_public()
+        except A2AServerlessError:  # the address is not known, or no other agent reaches it
             return False
+        return await client.register(task_id, url)
 
     def _outcome(self, found: Task | Message, plan: Outcome) -> Outcome | None:
         """Return what an answer has come to; None: it is worked on."""
