@@ -23,6 +23,7 @@ from a2a_serverless.steps import call_agent
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.stores import DynamoDBTaskEventStream, DynamoDBTaskStore
 from a2a_serverless.stores.layout import memory_table
+from a2a_serverless.tasks.entries import Recorded, StepId
 from a2a_serverless.worker import (
     Remote,
     Retry,
@@ -34,7 +35,7 @@ from a2a_serverless.worker import (
 )
 from a2a_serverless.worker.calls import DEPTH
 from a2a_serverless.worker.context import active_turn
-from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker.failures import FinalError, WrongCallError
 from a2a_serverless.worker.files import FileInfo
 from a2a_serverless_tools.testing import AgentBench, Outcome, Run, file_part, step
 from tests.conformance.sides import CARD, durable, stock
@@ -362,7 +363,80 @@ def test_a_cancel_says_that_a_long_url_is_not_in_the_records(
         assert tested.cancel(run).state == "canceled"
         assert len(peer.requests) == before
     (told,) = [each for each in caplog.records if action(each) == "call_not_canceled"]
-    assert "has not all of its URL" in told.getMessage()
+    assert "has only the beginning of its URL" in told.getMessage()
+
+
+def test_an_unreadable_record_keeps_no_other_task_from_its_cancel(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is logged, with what `cancel()` raises beside it, and the other agent is asked."""
+
+    class Fails(Buyer):
+        async def cancel(self, ctx: TaskContext) -> None:
+            raise RuntimeError("own")
+
+    async def both(ctx: TaskContext) -> None:
+        turn = active_turn(ctx)
+        recorded = turn.recorded
+
+        async def unreadable(step_id: StepId) -> Recorded | None:
+            if step_id.name == "ctx.call_agent.message bad" and turn.is_cancelled:
+                raise FinalError("its blob is not stored any more")
+            return await recorded(step_id)
+
+        turn.recorded = unreadable  # type: ignore[method-assign]
+        await ctx.gather(*(ctx.call_agent(name, "wait") for name in ("bad", "books")), cancels(ctx))
+
+    async def cancels(ctx: TaskContext) -> None:
+        await ctx.sleep(3)
+        tested.cancel_running()
+
+    agents = {name: lambda _: Outcome("never", after_s=10**9) for name in ("bad", "books")}
+    with AgentBench(Fails(both, Remote("http://test")), agents=agents) as tested:
+        assert tested.send("go").state == "canceled"
+        assert len(tested.agents["books"].canceled) == 1
+    told = {action(each): each.getMessage() for each in caplog.records}
+    assert "The agent bad was not asked (FinalError)" in told["call_not_canceled"]
+    assert "cancel() raised" in told["cancel_raised"]
+
+
+def test_a_cancel_has_the_credentials_of_each_call(peer: Peer) -> None:
+    """Of two Remotes of one URL each cancels what it has opened."""
+
+    async def both(ctx: TaskContext) -> None:
+        ann, bob = (peer.remote(headers={"X-API-Key": key}) for key in ("ann", "bob"))
+        await ctx.call_agent(ann, "ask", key="1")
+        await ctx.call_agent(bob, "ask", key="2")
+        tested.cancel_running()
+        await ctx.sleep(30)
+
+    with bench(peer, both) as tested:
+        assert tested.send("go").state == "canceled"
+    canceled = [each for each in peer.requests if b"CancelTask" in each.content]
+    assert {each.headers["x-api-key"] for each in canceled} == {"ann", "bob"}
+
+
+def test_a_cancel_guesses_no_credentials(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    """Killed behind two Remotes of one URL, the code has come to neither call that is recorded."""
+
+    async def both(ctx: TaskContext) -> None:
+        keys = ("ann", "bob", "eve")
+        ann, bob, eve = (peer.remote(headers={"X-API-Key": key}) for key in keys)
+        starts.append(ctx.task_id)
+        if len(starts) == 2:
+            await ctx.call_agent(bob, "ask", key="2")
+            await ctx.call_agent(eve, "ask", key="3")
+            tested.cancel_running()
+            await ctx.sleep(30)
+        await ctx.call_agent(ann, "ask", key="1")
+        tested._process._kill()
+        await asyncio.get_running_loop().create_future()
+
+    starts: list[str] = []
+    with bench(peer, both) as tested:
+        assert tested.send("go").state == "canceled"
+    (told,) = [each for each in caplog.records if action(each) == "call_not_canceled"]
+    assert "Which Remote of http://test/ has called it" in told.getMessage()
 
 
 def test_a_caller_that_is_killed_at_its_time_out_is_late_all_the_same(peer: Peer) -> None:
@@ -507,8 +581,8 @@ DONE = (
     [
         (result("null"), "has refused the message: "),
         (result("7"), "has refused the message: "),
-        (result("{}"), "has refused the message: Response has neither task nor message"),
-        (result("[]"), "has refused the message: Response has neither task nor message"),
+        (result("{}"), "has refused the message: ValueError"),
+        (result("[]"), "has refused the message: ValueError"),
         (result('{"task": {}}'), "has refused the message: Response has a task without an id"),
         (result(TOO_LARGE), "what is no JSON"),
         (result(DONE), "what is no JSON"),
@@ -593,6 +667,21 @@ def test_credentials_go_to_the_agents_own_host_alone(caplog: pytest.LogCaptureFi
             assert "secret" not in repr(table.__dict__)
         assert peer.requests[-1].headers["x-api-key"] == "secret"
     assert "secret" not in caplog.text + repr(remote)
+
+
+@pytest.mark.parametrize("error", [KeyError("s3cret"), ValueError("s3cret")], ids=repr)
+def test_what_the_authors_own_code_raises_is_said_by_its_type(error: Exception) -> None:
+    """Its text may be a token: neither the reply nor the record has it."""
+
+    class Bad(httpx.Auth):
+        def auth_flow(self, request: httpx.Request) -> Iterator[httpx.Request]:  # type: ignore[override]
+            if b"SendMessage" in request.content:
+                raise error
+            yield request
+
+    with Peer(stock, CARD) as peer, AgentBench(Buyer(buys, peer.remote(auth=Bad()))) as tested:
+        _, text, _ = outcome(tested.send("write"))
+    assert text == f"The agent books has refused the message: {type(error).__name__}."
 
 
 def test_an_answer_that_is_too_large_has_failed() -> None:

@@ -475,13 +475,16 @@ class AgentRun:
         await self._asked_to_cancel(self.given.cancel_context())
 
     async def _asked_to_cancel(self, context: RequestContext) -> None:
-        """Call `cancel()`, and cancel what was called beside it; raise what either raises."""
-        errors = await asyncio.gather(  # in this order: a Worker names its agents first
+        """Call `cancel()`, and cancel what was called beside it; raise what `cancel()` raises."""
+        error, lost = await asyncio.gather(  # in this order: a Worker names its agents first
             contained(called(self.agent.cancel, context, self.turn), self._started),
             contained(cancel_calls(self.turn), self._started),
             return_exceptions=True,
         )
-        for error in filter(None, errors):
+        if isinstance(lost, BaseException):
+            text = "The agents that were called were not all asked to cancel their tasks"
+            self.lease.logged(logger, logging.WARNING, "call_not_canceled", text, cause=lost)
+        if isinstance(error, BaseException):
             raise error
 
     def _log_raised(self, error: BaseException) -> None:

@@ -11,8 +11,8 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -284,6 +284,7 @@ class AgentCall:
         """Return what a call comes to; each record is stored before what follows it begins."""
         turn, wait_id = self._turn, self._turn.journal.id_of(f"{CALL} {self.name}", self._key)
         self._step_id = wait_id
+        turn.journal.called[wait_id] = self._remote
         plan_id, sent_id = _ids_beside(wait_id)
         self._may_be_there = turn.journal.found(plan_id) is not None
         message_id = key_of(*turn.key, wait_id)
@@ -315,10 +316,10 @@ class AgentCall:
             try:
                 found = await (self._look(plan, task_id) if task_id else self._send(plan))
                 if CALL_OPEN not in found:
-                    self._turn.journal.calls.discard((self.name, task_id))
+                    self._turn.journal.calls.pop((self.name, task_id), None)
                     return found
                 task_id, tried = found[CALL_OPEN], 0
-                self._turn.journal.calls.add((self.name, task_id))
+                self._turn.journal.calls[self.name, task_id] = self._remote
             except NoAnswerError as error:
                 wait_s = min(waits.wait_s(tried, error) or 0, _IN_STEP_S, self._left_s(plan))
                 await self._turn.wait_here(wait_s)
@@ -345,7 +346,7 @@ class AgentCall:
             client = await self._connected()
             found = await client.send(request, may_be_there=self._may_be_there)
         except CallRefusedError as error:
-            return self._failed(str(error), request.message.task_id)
+            return self._failed(str(error), request.message.task_id, error)
         except NoAnswerError as error:
             self._may_be_there = True
             return self._unanswered(error, plan, request.message.task_id)
@@ -369,7 +370,7 @@ class AgentCall:
                 task = await client.look(task_id)
                 outcome, after_s = self._outcome(task, plan), min(_TOLD_S, self._left_s(plan))
         except CallRefusedError as error:
-            return self._failed(str(error), task_id)
+            return self._failed(str(error), task_id, error)
         except NoAnswerError as error:
             return self._unanswered(error, plan, task_id)
         if self._left_s(plan) <= 0 and task.status.state == TaskState.TASK_STATE_CANCELED:
@@ -426,9 +427,9 @@ class AgentCall:
             raise error
         return {"late": f"{error}", "id": task_id}
 
-    def _failed(self, why: str, task_id: str) -> Outcome:
+    def _failed(self, why: str, task_id: str, error: Exception | None = None) -> Outcome:
         extra = {"action": "call_failed", "task_id": self._turn.lease.head.task_id}
-        logger.warning("A call of another agent has failed: %s", why, extra=extra)
+        logger.warning("A call of another agent has failed: %s", why, extra=extra, exc_info=error)
         return {"failed": f"{why}.", "id": task_id}
 
     def _reply_of(self, outcome: Outcome, said: Said) -> Reply:
@@ -495,43 +496,73 @@ async def cancel_calls(turn: ActiveTurn) -> None:
     """Cancel what other agents still work on for a turn, whether or not its code runs.
 
     A message that may have been sent is looked for, or sent again under its id, first. What cannot
-    be canceled is logged, also what is under way when the caller cancels this.
+    be canceled is logged. So is what is still under way when this is cancelled.
     """
-    work = [_cancel(turn, name, task_id) for name, task_id in turn.journal.calls]
-    tasks: dict[tuple[str, str], bool] = {}
-    for plan_id in turn.journal.ids(_MESSAGE):
-        name = plan_id.name.removeprefix(f"{_MESSAGE} ")
-        wait_id = plan_id._replace(name=f"{CALL} {name}")
-        plan, sent, found = [await _value(turn, each) for each in (*_ids_beside(wait_id), wait_id)]
-        if not plan:
-            continue
-        request = ParseDict(plan["request"], SendMessageRequest())
-        outcome = found or sent
-        task_id = outcome.get(CALL_OPEN) or outcome.get("task", {}).get("id", "")
-        task_id = task_id or request.message.task_id
-        if not outcome and not task_id:
-            work.append(_cancel(turn, name, "", request))
-        elif task_id:
-            state = outcome.get("task", {}).get("status", {}).get("state", "")
-            tasks[name, task_id] = state in _ENDED
-    work += [_cancel(turn, *each) for each, has_ended in tasks.items() if not has_ended]
+    asked = {*turn.journal.calls}
+    work = [_cancel_in_step(turn, *call) for call in asked]
+    work += [_cancel_recorded(turn, plan_id, asked) for plan_id in turn.journal.ids(_MESSAGE)]
     await asyncio.gather(*work)
 
 
+async def _cancel_in_step(turn: ActiveTurn, name: str, task_id: str) -> None:
+    with _logged(turn, name):
+        await _cancel(turn.journal.calls[name, task_id], name, task_id)
+
+
+async def _cancel_recorded(turn: ActiveTurn, plan_id: StepId, asked: set[tuple[str, str]]) -> None:
+    """Cancel the task of a recorded call, unless it has ended or is among those `asked`."""
+    name = plan_id.name.removeprefix(f"{_MESSAGE} ")
+    wait_id = plan_id._replace(name=f"{CALL} {name}")
+    with _logged(turn, name):
+        ids = (*_ids_beside(wait_id), wait_id)
+        plan, sent, found = await asyncio.gather(*(_value(turn, each) for each in ids))
+        if not plan:
+            return
+        request, outcome = ParseDict(plan["request"], SendMessageRequest()), found or sent
+        task = outcome.get("task", {})
+        task_id = outcome.get(CALL_OPEN) or task.get("id", "") or request.message.task_id
+        has_ended = task.get("status", {}).get("state", "") in _ENDED
+        if has_ended or (outcome and not task_id) or (task_id and (name, task_id) in asked):
+            return
+        asked.add((name, task_id))
+        remote = _remote_of(turn, name, wait_id)
+        await _cancel(remote, name, task_id, None if task_id else request)
+
+
 async def _cancel(
-    turn: ActiveTurn, name: str, task_id: str, request: SendMessageRequest | None = None
+    remote: Remote, name: str, task_id: str, request: SendMessageRequest | None = None
 ) -> None:
     """Cancel a task of another agent, or the one that a message opens."""
+    async with remote.connected(name, spans.trace_context()) as client:
+        if request is not None:
+            found = await client.send(request, may_be_there=True)
+            task_id = found.id if isinstance(found, Task) else ""
+        if task_id:
+            await client.cancel(task_id)
+
+
+def _remote_of(turn: ActiveTurn, name: str, wait_id: StepId) -> Remote:
+    """Return how the agent of a recorded call is called.
+
+    Raises:
+        CallRefusedError: the record has only the beginning of its URL, or its code, which has used
+            several Remotes of that URL, has not come to this call in this process.
+    """
+    if (known := turn.journal.called.get(wait_id) or turn.agents.get(name)) is not None:
+        return known
+    others = [each for call, each in turn.journal.called.items() if call.name == wait_id.name]
+    if any(each != others[0] for each in others):
+        raise CallRefusedError(f"Which Remote of {name} has called it is not known any more")
+    if "#" in name and not others:
+        raise CallRefusedError(f"The record of {name} has only the beginning of its URL")
+    return others[0] if others else Remote(name)
+
+
+@contextmanager
+def _logged(turn: ActiveTurn, name: str) -> Iterator[None]:
+    """Log what keeps an agent from its cancel; raise it only if it is no Exception."""
     try:
-        if name not in turn.agents and "#" in name:
-            raise CallRefusedError(f"The record of {name} has not all of its URL")
-        remote = turn.agents.get(name) or Remote(name)
-        async with remote.connected(name, spans.trace_context()) as client:
-            if request is not None:
-                found = await client.send(request, may_be_there=True)
-                task_id = found.id if isinstance(found, Task) else ""
-            if task_id:
-                await client.cancel(task_id)
+        yield
     except BaseException as error:
         is_said = isinstance(error, CallRefusedError | NoAnswerError)
         why = error if is_said else f"The agent {name} was not asked ({type(error).__name__})"
@@ -572,7 +603,6 @@ def _resolved(turn: ActiveTurn, agent: Any) -> tuple[str, Remote]:
     name = f"{parsed.scheme}://{parsed.netloc.decode()}{parsed.path}"
     if len(name) > _MOST_NAME:
         name = f"{name[:_MOST_NAME]}#{digest('agent', name)}"
-    turn.agents = {**turn.agents, name: remote}  # for a cancel in this process
     return name, remote
 
 

@@ -48,6 +48,8 @@ _FAILURES: Final = (
     *(A2AError, httpx.HTTPError, httpx.InvalidURL, NotImplementedError, ParseError, ValueError),
     *(AttributeError, LookupError, TypeError),  # of the SDK, from an answer of another form
 )
+_SAID: Final = (A2AError, httpx.HTTPError, httpx.InvalidURL, ParseError)
+"""Those of `_FAILURES` whose texts are of the SDK; others may be of the author's own `auth`."""
 _BINDINGS: Final = ["JSONRPC", "HTTP+JSON"]
 _MOST_REASON: Final = 200
 _CONFIG_ID: Final = "a2a-serverless"
@@ -82,7 +84,10 @@ class RemoteClient:
         headers = {"Idempotency-Key": request.message.message_id}
         context = ClientCallContext(service_parameters=headers)
         events = self._client.send_message(sent, context=context)
-        (answer,) = [event async for event in events]
+        answers = [event async for event in events]
+        if len(answers) != 1:
+            raise A2AClientError(f"it has given {len(answers)} answers in the place of one")
+        (answer,) = answers
         if answer.HasField("message"):
             return answer.message
         if not answer.task.id:
@@ -225,5 +230,6 @@ def _failures(name: str, what: str) -> Iterator[None]:
         if is_passing(error) or is_internal(error):
             why = f"HTTP status {status}" if status else type(root).__name__
             raise NoAnswerError(f"{what} ({why})", is_internal=is_internal(error)) from error
-        why = f"HTTP status {status}" if status else str(error)
+        said = str(error) if isinstance(error, _SAID) else type(error).__name__
+        why = f"HTTP status {status}" if status else said
         raise CallRefusedError(f"{what}: {sayable(why, _MOST_REASON)}") from error

@@ -373,8 +373,11 @@ class Journal:
         """The last step of each asyncio task."""
         self._waiting: dict[StepId, Recorded] = {}
         self.active: set[ActiveStep] = set()
-        self.calls: set[tuple[str, str]] = set()
-        """Other agents and their tasks for which steps under way wait: those have no record."""
+        self.calls: dict[tuple[str, str], Any] = {}
+        """The Remotes of the agents and tasks for which steps under way wait: those have no record.
+        """
+        self.called: dict[StepId, Any] = {}
+        """The Remotes of all other calls in this process, by the ids of their outcomes."""
 
     def __len__(self) -> int:
         return len(self._replayed)
@@ -396,6 +399,8 @@ class Journal:
 
     def id_of(self, name: str, key: str = "") -> StepId:
         """Return the identity of the next step of this name and key.
+
+        A call of the runtime's own has its name, and behind a space that of the agent's code.
 
         Raises:
             WrongCallError: a name or key is none, or two asyncio tasks use the same ones, so that

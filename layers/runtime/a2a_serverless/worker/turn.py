@@ -184,7 +184,7 @@ class ActiveTurn(EventQueue):
     """
 
     agents: Mapping[str, Remote] = MappingProxyType({})
-    """The other agents that the code may call by name, and those that it has called so far."""
+    """The other agents that the code may call by name."""
 
     def __init__(
         self,
