@@ -35,16 +35,27 @@ def test_random_kills_repeat_no_step_and_no_question(kind: str, seeds: int, tmp_
     assert total["kills"] > 0
 
 
-@pytest.mark.long
-def test_a_kill_at_each_point_changes_nothing() -> None:
-    """Before and after each request, and in each step, of a script with all kinds of waits."""
+@pytest.mark.parametrize(
+    ("script", "least", "step"),
+    [
+        (question_kills.SHORT, 40, 1),
+        pytest.param(question_kills.EVERYTHING, 400, 1 if LONG else 131, marks=pytest.mark.long),
+    ],
+    ids=["short", "everything"],
+)
+def test_a_kill_at_each_point_changes_nothing(
+    script: question_kills.Script, least: int, step: int
+) -> None:
+    """Before and after each request, and in each step, of a short script.
+
+    Of one with all kinds of waits these are some of the points, and all where A2A_FAULTS is long.
+    """
 
     def killed(at: int) -> Counter[str]:
         clock, table = PacedClock(), MemoryTable(INDEXES)
-        script = question_kills.EVERYTHING
         return question_kills.run(0, table, clock, script=script, share=0, at=at)
 
     points = killed(10**6)["points"]
-    assert points > 400
-    for at in range(1, points, 1 if LONG else 131):
+    assert points > least
+    for at in range(1, points, step):
         assert killed(at)["kills"] == 1

@@ -387,7 +387,7 @@ class AgentCall:
     async def _is_told(self, client: RemoteClient, task_id: str) -> bool:
         """Return True if the other agent notifies this wait of its task.
 
-        It is asked for that when the turn is about to leave its process, and has left it before. A
+        It is asked for that when the turn is about to leave its process, or has left it before. A
         notification that has not ended the wait was the only one: the looks are the usual ones.
         """
         self._looks += 1
