@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.http.auth import _KeyRing
+from a2a_serverless.http.auth import KeyRing
 from a2a_serverless.settings import CHOSEN, Observed, Settings, variable
 from tests.support import pages
 from tests.support.template import read
@@ -212,7 +212,7 @@ def test_a_fresh_endpoint_is_closed(document: Json, transformed: Json, function:
     assert "A2A_API_KEYS" not in environment
     made = json.loads(generated["SecretStringTemplate"])
     made[generated["GenerateStringKey"]] = "k" * generated["PasswordLength"]
-    assert _KeyRing.parse(json.dumps(made)).name_of("k" * 48) == "default"
+    assert KeyRing.parse(json.dumps(made)).name_of("k" * 48) == "default"
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

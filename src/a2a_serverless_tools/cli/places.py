@@ -97,7 +97,7 @@ def settings_of(options: Namespace) -> tuple[Settings, Logs | None, Workers | No
         raise ConfigurationError("--file and --stack name two places: leave one of them out.")
     if not options.stack:
         return settings, None, None
-    outputs = _outputs_of(options.stack)
+    outputs = outputs_of(options.stack)
     names = {field: outputs.get(output, "") for output, field in _OUTPUTS.items()}
     if "PushEvents" in outputs:
         names["push_events"] = outputs["PushEvents"]
@@ -174,7 +174,7 @@ async def in_file(file: Path, settings: Settings) -> Inspector:
     )
 
 
-def _outputs_of(name: str) -> Mapping[str, str]:
+def outputs_of(name: str) -> Mapping[str, str]:
     """Return the outputs of a stack of boto3's region, and some of its parameters.
 
     Raises:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from a2a_serverless.storage.activity import Hours, Process, activity, percentile
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import HOUR_MS, push_sort, task_partition
 from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.head import Trouble, Wait
@@ -123,6 +124,8 @@ class Status:
     """How many tasks ended so, by their states, and how long that took, in milliseconds: a
     percentile is up to 26 % more than was measured; None: none ended."""
     last_day: Mapping[str, Any]
+    signing: Mapping[str, int]
+    """The ids of the published keys of notifications, and since when they are, the oldest first."""
     tail: tuple[Mapping[str, Any], ...]
     """The newest tasks that failed or were rejected, and webhooks that were given up."""
 
@@ -134,6 +137,8 @@ class Status:
         yield depths(self.queues, self.at)
         yield self._ends()
         yield self._workers()
+        if self.signing:
+            yield self._signing()
         yield self._last()
 
     def _failures(self) -> Table:
@@ -208,6 +213,15 @@ class Status:
         )
         return Table("Workers", columns, rows, none, note if rows else "")
 
+    def _signing(self) -> Table:
+        rows = [(Cell(kid), Cell(at=at)) for kid, at in self.signing.items()]
+        note = (
+            "The newest signs once it is published for eleven minutes. `keys rotate --signing`"
+            " makes another one, and `keys revoke` ends one that has leaked."
+        )
+        columns = {"key": "main-cell", "published": ""}
+        return Table("Signing keys of notifications", columns, rows, note=note)
+
     def _last(self) -> Table:
         rows = []
         for one in self.tail:
@@ -225,19 +239,20 @@ class Status:
 async def status_of(inspector: Inspector) -> Status:
     """Return the numbers of a place's first page.
 
-    On a stack that is at most sixteen requests: seven of the table, six of queues, and three about
-    messages that wait.
+    On a stack that is at most seventeen requests: eight of the table, six of queues, and three
+    about messages that wait.
 
     Raises:
         ConfigurationError, UnavailableError: the table did not answer.
     """
     storage = inspector.storage
     now = storage.clock.now_ms()
-    trouble, waits, active, queues = await asyncio.gather(
+    trouble, waits, active, queues, published = await asyncio.gather(
         tasks_in_trouble(storage, since_ms=now - 24 * HOUR_MS, limit=MOST_NOTED),
         waiting_tasks(storage, limit=MOST_NOTED),
         activity(storage.table, now),
         queues_of(QUEUES, inspector.settings, inspector.backends, now_ms=now),
+        KeyStore(storage.table, clock=storage.clock).keys(),
     )
     failed = [one for one in trouble.found if _kind(one) == "failed"]
     hour, day = (_troubles(trouble, now - hours * HOUR_MS, failed) for hours in (1, 24))
@@ -266,6 +281,7 @@ async def status_of(inspector: Inspector) -> Status:
         names={scope: known.by for (scope, _), known in asked.items() if known.by},
         last_hour=_times(active.last_hour),
         last_day=_times(active.last_day),
+        signing={key.kid: key.published_at for key in published},
         tail=tuple(_happened(one, asked) for one in trouble.found[:_TAIL]),
     )
 

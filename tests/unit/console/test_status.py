@@ -24,6 +24,7 @@ from a2a_serverless.storage.activity import (
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import gave_up
+from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import head_key, push_sort, task_partition
 from a2a_serverless.storage.table import Key, Put, Update
 from a2a_serverless.tasks.entries import Caller, StatusChanged
@@ -425,6 +426,25 @@ async def test_webhooks_that_fail_now_are_shown_by_host(
     assert [row.head.task_id for row in (await inspector.lists.page(query)).rows] == ["t0", "t1"]
     shown = [table.title for table in (await status_of(inspector)).tables()]
     assert "Webhooks that fail now" in shown
+
+
+async def test_signing_keys_are_shown_and_one_is_withdrawn(
+    storage: DurableStorage, inspector: Inspector, clock: ManualClock
+) -> None:
+    """By their ids, with the time since which receivers may know them."""
+    assert "Signing keys of notifications" not in [
+        table.title for table in (await status_of(inspector)).tables()
+    ]
+    store = KeyStore(storage.table, clock=clock)
+    since = {}
+    for kid in ("old", "new"):
+        since[kid] = (await store.publish({"kid": kid})).published_at
+        clock.advance(60)
+    status = await status_of(inspector)
+    assert status.signing == since
+    assert "Signing keys of notifications" in [table.title for table in status.tables()]
+    await store.withdraw("old")
+    assert list((await status_of(inspector)).signing) == ["new"]
 
 
 async def test_a_webhook_leaves_the_list_with_its_deletion(

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http import auth
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.auth import MAX_AGE_S, _ApiKeys, _Either, _KeyRing, authenticator_of
+from a2a_serverless.http.auth import MAX_AGE_S, KeyRing, _ApiKeys, _Either, authenticator_of
 from a2a_serverless.http.errors import RequestRefusedError
 from a2a_serverless.http.tokens import Tokens
 from a2a_serverless.settings import Settings
@@ -81,7 +81,7 @@ async def test_a_named_token_is_the_keys_caller(
 
 async def test_a_name_is_of_one_issuer(settings: Settings, issuer: Issuer) -> None:
     """The same subject at another issuer has not this name."""
-    ring = _KeyRing.parse(settings.api_keys.get_secret_value())
+    ring = KeyRing.parse(settings.api_keys.get_secret_value())
     for principal in (oidc_principal(f"{issuer.url}/", "user|1"), oidc_principal("x", "user|1")):
         assert ring.named(principal) == principal
 
@@ -89,7 +89,7 @@ async def test_a_name_is_of_one_issuer(settings: Settings, issuer: Issuer) -> No
 @pytest.mark.parametrize("subject", ["a b", "|", "a|b", "ü", "oidc:https://i|x", "line\nbreak"])
 def test_every_subject_can_be_written(subject: str) -> None:
     """The subject is all that follows the first bar."""
-    ring = _KeyRing.parse(json.dumps({"alice": f"oidc:https://i.example/|{subject}"}))
+    ring = KeyRing.parse(json.dumps({"alice": f"oidc:https://i.example/|{subject}"}))
     assert ring.named(oidc_principal("https://i.example/", subject)) == "alice"
 
 
@@ -109,13 +109,13 @@ def test_every_subject_can_be_written(subject: str) -> None:
 def test_what_names_no_token(keys: Mapping[str, object], complaint: str) -> None:
     """It is refused and never taken for a key, as is a token's caller that has two names."""
     with pytest.raises(ConfigurationError, match=complaint) as caught:
-        _KeyRing.parse(json.dumps(keys))
+        KeyRing.parse(json.dumps(keys))
     assert "issuer.example" not in repr(caught.value)
 
 
 def test_the_name_of_a_token_is_no_key(settings: Settings, issuer: Issuer) -> None:
     """What names a token's caller is no secret, and opens nothing as a key."""
-    assert _KeyRing.parse(settings.api_keys.get_secret_value()).name_of(named(issuer)) is None
+    assert KeyRing.parse(settings.api_keys.get_secret_value()).name_of(named(issuer)) is None
 
 
 async def test_a_tokens_tenant_stays_its_own(

@@ -25,8 +25,8 @@ from a2a_serverless.http.auth import (
     MAX_AGE_S,
     PAUSE_S,
     Authenticator,
+    KeyRing,
     _ApiKeys,
-    _KeyRing,
     authenticator_of,
 )
 from a2a_serverless.http.errors import RequestRefusedError
@@ -53,7 +53,7 @@ HASHED = f"sha256:{hashlib.sha256(OTHER.encode()).hexdigest()}"
 )
 def test_ways_to_write_keys(text: str) -> None:
     """JSON or a list, keys or their digests, several keys of one name."""
-    ring = _KeyRing.parse(text)
+    ring = KeyRing.parse(text)
     assert ring.name_of(KEY) == "alice"
     assert ring.name_of(OTHER) == "bob"
     assert ring.name_of(HASHED) is None
@@ -85,7 +85,7 @@ def test_ways_to_write_keys(text: str) -> None:
 def test_keys_that_nobody_can_read(text: str, complaint: str) -> None:
     """Unreadable keys raise an error that says where, and shows no key, also not in its cause."""
     with pytest.raises(ConfigurationError, match=complaint) as caught:
-        _KeyRing.parse(text)
+        KeyRing.parse(text)
     assert KEY not in repr(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
@@ -93,7 +93,7 @@ def test_keys_that_nobody_can_read(text: str, complaint: str) -> None:
 
 def test_the_keys_themselves_are_not_kept() -> None:
     """The process holds keys as SHA-256 digests; no repr shows a key."""
-    ring = _KeyRing.parse(f"alice={KEY}")
+    ring = KeyRing.parse(f"alice={KEY}")
     assert KEY not in repr(list(ring._entries))
     assert KEY not in repr(Settings(api_keys=SecretStr(f"alice={KEY}")))
 
@@ -107,7 +107,7 @@ def test_every_key_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch)
         return hmac.compare_digest(one, other)
 
     monkeypatch.setattr(auth, "hmac", type("Spy", (), {"compare_digest": staticmethod(compare)}))
-    ring = _KeyRing.parse(f"alice={KEY},bob={OTHER},carol={KEY[::-1]}")
+    ring = KeyRing.parse(f"alice={KEY},bob={OTHER},carol={KEY[::-1]}")
     for key in (KEY, OTHER, KEY[:-1] + "?", "x", "x" * 10_000):
         compared.clear()
         ring.name_of(key)

@@ -105,7 +105,7 @@ def _api_keys(settings: Settings, clock: Clock, required: str = _KEY_ALONE) -> _
     return _ApiKeys(keys, clock=clock, required=required)
 
 
-class _KeyRing:
+class KeyRing:
     """Digests of keys and callers of tokens, each with the name of its holder.
 
     Args:
@@ -134,7 +134,7 @@ class _KeyRing:
         return self._callers.get(principal, principal)
 
     @classmethod
-    def parse(cls, text: str) -> _KeyRing:
+    def parse(cls, text: str) -> KeyRing:
         """Read the keys of `{"name": "key"}`, or of a list `name=key, name=key`.
 
         A key may be given as `sha256:` and its digest in hexadecimal. In JSON a name may also have
@@ -184,7 +184,7 @@ class _ApiKeys:
             clock=clock,
             max_age_s=MAX_AGE_S if read else float("inf"),
             pause_s=PAUSE_S,
-            first=_KeyRing.parse(text),
+            first=KeyRing.parse(text),
         )
 
     async def authenticate(self, headers: Headers) -> Principal:
@@ -208,7 +208,7 @@ class _ApiKeys:
             raise self.refusal("AmbiguousCredentials")
         return Principal(names.pop())
 
-    async def ring(self) -> _KeyRing:
+    async def ring(self) -> KeyRing:
         """Return the keys as they are known: at most `MAX_AGE_S` old while they can be read."""
         return await self._rings.get()
 
@@ -216,11 +216,11 @@ class _ApiKeys:
         """Return the refusal of a caller; its challenge holds for keys and tokens."""
         return RequestRefusedError(reason, 401, self._required, _CHALLENGE)
 
-    async def _ring(self) -> _KeyRing:
+    async def _ring(self) -> KeyRing:
         if self._read is None:
             raise UnavailableError("The keys of the environment are not read again.")
         try:
-            return _KeyRing.parse(await self._read())
+            return KeyRing.parse(await self._read())
         except ConfigurationError as error:
             # A malformed new secret must not lock all callers out: the old keys stay in force.
             raise UnavailableError(str(error)) from error

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.storage.codec import seconds
-from a2a_serverless.storage.table import Item, Key, Table, Update, beginning
+from a2a_serverless.storage.table import Delete, Item, Key, Table, Update, beginning
 from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
@@ -107,6 +107,14 @@ class KeyStore:
         }
         await self._table.write(Update(key=place, values=values))
         return published
+
+    async def withdraw(self, kid: str) -> None:
+        """Publish a key no more. Who signs with it still publishes it again.
+
+        Raises:
+            UnavailableError: as `keys`.
+        """
+        await self._table.write(Delete(key=Key(PARTITION, f"{_KEY}{kid}")))
 
 
 def _readable(item: Item) -> PublishedKey | None:

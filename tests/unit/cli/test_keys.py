@@ -1,0 +1,159 @@
+"""`keys`, against moto's Secrets Manager and a scripted CloudFormation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from a2a_serverless import aws
+from a2a_serverless.http.auth import KeyRing
+from a2a_serverless_tools.cli import keys
+from tests.support.emulators import CREDENTIALS
+from tests.support.scripted_aws import ScriptedAws
+from tests.unit.cli.conftest import Run
+
+REGION = "eu-central-1"
+FIRST = "the-first-key-of-alice-is-long"
+TOKENS = "oidc:https://issuer.example|alice"
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The keys of the stack `mine`, which has one of alice."""
+    for name, value in {**CREDENTIALS, "AWS_DEFAULT_REGION": REGION}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    account, client = ScriptedAws(), aws.client
+    aws.forget_clients()
+    monkeypatch.setattr(
+        aws, "client", lambda it: account.client(it) if it == "cloudformation" else client(it)
+    )
+    with mock_aws():
+        made = {
+            "ApiKeys": manager().create_secret(
+                Name="keys", SecretString=json.dumps({"alice": [FIRST, TOKENS]})
+            ),
+            "SigningSecret": manager().create_secret(Name="signing", SecretString="s" * 64),
+        }
+        outputs = {name: one["ARN"] for name, one in made.items()} | {"Table": "t", "Queue": "q"}
+        listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
+        account.answers["cloudformation.DescribeStacks"] = {
+            "Stacks": [{"StackName": "mine", "Outputs": listed}]
+        }
+        yield made["ApiKeys"]["ARN"]
+    aws.forget_clients()
+
+
+@pytest.fixture
+def act(run: Run) -> Callable[..., Any]:
+    return lambda *words: run("keys", *words, "--stack", "mine", "--yes")
+
+
+def manager() -> Any:
+    return boto3.client("secretsmanager", region_name=REGION)
+
+
+def current(secret: str) -> str:
+    # Without a stage moto returns the version that was put as the current one last.
+    found = manager().get_secret_value(SecretId=secret, VersionStage="AWSCURRENT")
+    return str(found["SecretString"])
+
+
+def ring(secret: str) -> KeyRing:
+    return KeyRing.parse(current(secret))
+
+
+def test_a_new_key_is_shown_once_and_stored_as_its_digest(act: Any, secret: str) -> None:
+    """The one before stays valid under the version's own stage, as AWS keeps it."""
+    said = act("add", "bob")
+    assert said.code == 0, said.err
+    key = said.out.strip()
+    text = current(secret)
+    assert key not in text
+    assert (ring(secret).name_of(key), ring(secret).name_of(FIRST)) == ("bob", "alice")
+    before = manager().get_secret_value(SecretId=secret, VersionStage="AWSPREVIOUS")
+    assert json.loads(before["SecretString"]) == {"alice": [FIRST, TOKENS]}
+
+
+def test_a_rotation_keeps_the_old_key_until_it_is_removed(act: Any, secret: str) -> None:
+    """The name's tokens stay through all of it."""
+    new = act("rotate", "alice").out.strip()
+    assert {ring(secret).name_of(key) for key in (FIRST, new)} == {"alice"}
+    assert act("remove", "alice", "--old").code == 0
+    assert [ring(secret).name_of(key) for key in (FIRST, new)] == [None, "alice"]
+    last = act("rotate", "alice", "--leaked").out.strip()
+    assert [ring(secret).name_of(key) for key in (new, last)] == [None, "alice"]
+    names = json.loads(current(secret))
+    assert names["alice"][1:] == [TOKENS]
+    assert act("remove", "alice").code == 0
+    assert ring(secret).name_of(last) is None
+
+
+def test_the_list_shows_no_key(run: Run, secret: str) -> None:
+    """Names, and how many keys and holders of tokens each has."""
+    said = run("keys", "list", "--json", "--stack", "mine")
+    assert json.loads(said.out) == {"name": "alice", "keys": 1, "tokens": 1}
+    table = run("keys", "list", "--stack", "mine")
+    assert ("alice" in table.out, FIRST in table.out) == (True, False)
+
+
+def test_of_two_who_change_it_at_once_one_changes_nothing(
+    act: Any, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so, and the other's change stands."""
+    read = keys._version
+
+    async def late(*given: Any) -> Any:
+        seen = await read(*given)
+        manager().put_secret_value(SecretId=secret, SecretString=json.dumps({"carol": FIRST}))
+        return seen
+
+    monkeypatch.setattr(keys, "_version", late)
+    said = act("add", "bob")
+    assert (said.code, said.out) == (2, "")
+    assert "Somebody else has changed the secret meanwhile: nothing of yours" in said.err
+    assert ring(secret).name_of(FIRST) == "carol"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("add", "alice"), "alice has a key already: `keys rotate alice`"),
+        (("add", "not a name"), "has no name of 1 to 100 characters"),
+        (("rotate", "bob"), "Nobody is called bob"),
+        (("rotate",), "Name a caller"),
+        (("rotate", "alice", "--signing"), "Name a caller"),
+        (("remove", "bob"), "Nobody is called bob"),
+        (("rotate", "--signing"), "changed within half an hour"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    words: tuple[str, ...], named: str, act: Any, secret: str
+) -> None:
+    """Nothing is changed."""
+    said = act(*words)
+    assert said[:2] == (2, "")
+    assert named in said.err
+    assert said.err.count("\n") == 1
+    assert ring(secret).name_of(FIRST) == "alice"
+
+
+def test_nothing_is_written_without_a_yes(run: Run, secret: str) -> None:
+    """A program has to give --yes."""
+    assert run("keys", "add", "bob", "--stack", "mine").code == 2
+    assert ring(secret).name_of(FIRST) == "alice"
+
+
+def test_the_signing_key_is_changed(act: Any, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To a random one, once the key before it signs for sure."""
+    monkeypatch.setattr(keys, "_SIGNS_AFTER", -keys._SIGNS_AFTER)
+    assert act("rotate", "--signing").code == 0
+    text = current("signing")
+    assert len(text) == 64
+    assert text != "s" * 64
