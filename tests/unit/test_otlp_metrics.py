@@ -248,5 +248,5 @@ def test_headers_of_a_secret(
     if found is not None:
         assert otel.headers({"A2A_OTEL_SECRET": "mine"}) == found
     else:
-        with pytest.raises(ConfigurationError, match="The secret mine is not of the form"):
+        with pytest.raises(ConfigurationError, match="the secret mine has to be"):
             otel.headers({"A2A_OTEL_SECRET": "mine"})

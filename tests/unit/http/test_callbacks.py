@@ -222,6 +222,34 @@ async def test_a_schema_gives_the_data_its_type(card: AgentCard) -> None:
     assert texts[1].startswith("What was posted does not fit: amount: Input should be a valid int")
 
 
+async def test_what_a_stranger_posts_is_in_no_line_of_the_log(
+    card: AgentCard, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where it does not fit the schema: the sentence that names it is for the client."""
+    caplog.set_level("DEBUG")
+
+    async def handle(ctx: TaskContext) -> None:
+        callback = await ctx.callback("paid")
+        desk.urls.append(callback.url)
+        await callback.wait(schema=dict[str, int])
+
+    desk = Desk(card, handle)
+    await desk.begin()
+    await desk.post(json={"a text of a stranger": "much"})
+    await desk.stand.work()
+    task = await desk.stand.bench.task(desk.stand.task)
+    assert "a text of a stranger: Input should be" in task.status.message.parts[0].text
+    lines = []
+    for record in caplog.records:
+        lines.append(record.getMessage())
+        error = record.exc_info and record.exc_info[1]
+        while error:  # the text of another library's error is withheld
+            lines += [str(error)] if type(error).__module__.startswith("a2a_serverless") else []
+            error = error.__cause__
+    assert "What was posted to a callback does not fit its schema." in lines
+    assert "a text of a stranger" not in "".join(lines)
+
+
 async def test_strangers_have_a_rate_of_their_own(card: AgentCard) -> None:
     """Beyond it they are told when to come again, and an address that counts is answered."""
     desk = Desk(card, requests_per_s=1)

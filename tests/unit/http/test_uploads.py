@@ -383,6 +383,28 @@ async def test_a_caller_has_so_many_copies_an_hour(
     assert stranger.status_code == 200  # to whom the link is a URL as any other
 
 
+async def test_a_repeated_or_refused_message_copies_nothing(
+    app: FastAPI, backends: Backends, client: httpx.AsyncClient
+) -> None:
+    """Its files do not count; one that names more than an hour's is refused with the way out."""
+    found = await asked(client)
+    assert await put(client, found) in {200, 204}
+    client.headers["A2A-Version"] = "1.0"
+    part = found["part"]
+    body = message_with(part)
+    for _ in range(7):
+        again = await client.post("/message:send", json=body, headers={"Idempotency-Key": "k"})
+        assert again.status_code == 200
+    for _ in range(7):
+        gone = await client.post("/message:send", json=message_with(part, taskId="none"))
+        assert gone.status_code == 404
+    assert (await client.post("/message:send", json=message_with(part))).status_code == 200
+    links = [{"url": part["url"].replace(FORM["sha256"], f"{n:064x}")} for n in range(6)]
+    many = await client.post("/message:send", json=message_with(*links))
+    assert many.status_code == 400
+    assert "A message may name 5 uploads, and this one names 6" in many.text
+
+
 async def test_a_list_reads_few_objects(
     app: FastAPI,
     backends: Backends,

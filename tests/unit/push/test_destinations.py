@@ -281,6 +281,19 @@ async def test_a_path_that_answers_503_holds_up_no_other_path(
     assert told == [True, False]
 
 
+async def test_any_answer_shows_that_a_host_is_alive(public: World, victim: Receiver) -> None:
+    """Also that of a path which fails when it is asked: the caller's other paths are told."""
+    victim.script = consenting(lambda _: b"")
+    for path in ("/ill", "/well"):
+        for _ in range(MOST_FAILURES):
+            await opened(public, victim.url("victim.example", path=path))
+    await public.run(seconds=20, step=5)
+    victim.script = lambda r: OK if "well" in r.target else status(503)
+    before = len(events(victim))
+    await public.run(seconds=60, step=5)
+    assert [one.target for one in events(victim)[before:]].count("/well") == MOST_FAILURES
+
+
 async def test_one_process_asks(public: World, victim: Receiver, authority: Authority) -> None:
     """Of two processes with jobs at once one asks; after the consent both tell their events."""
     other = World(clock=public.clock, storage=public.storage, push_events="ends")

@@ -97,6 +97,14 @@ def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
     assert isinstance(load_agent(f"{folder}/agent_file.py:{name}"), WorkerExecutor)
 
 
+def test_a_file_alone_names_its_agent(folder: Path) -> None:
+    """What the file has instead is named."""
+    (folder / "mine.py").write_text("from agent_file import waiter as agent\n")
+    assert isinstance(load_agent(f"{folder}/mine.py"), WorkerExecutor)
+    with pytest.raises(ConfigurationError, match=r"agent_file\.py has no 'agent', but"):
+        load_agent(f"{folder}/agent_file.py")
+
+
 @pytest.mark.parametrize(
     ("reference", "sentence"),
     [

@@ -86,12 +86,12 @@ class Conversation:
         while (record := await turn.recorded(StepId(PAUSE, "", pauses + 1))) is not None:
             pauses += 1
             pause = json.loads(record.value)
-            _check_framework(ctx, framework, pause)
+            _check_framework(framework, f"The question of task {ctx.task_id}", pause)
             turn.journal.skip(pause["said"])
             answers = [await ask(ctx, question) for question in pause["questions"]]
             waiting = pause["kept"]
         state = await ctx.load_context() or {"framework": framework, "ended": None}
-        _check_framework(ctx, framework, state)
+        _check_framework(framework, f"The state of context {ctx.context_id}", state)
         ended, refused = state["ended"], state.get("refused", 0)
         if waiting is None:
             _check_room(ctx, state, growth, refused)
@@ -139,11 +139,11 @@ class Conversation:
         await self.ctx.update_context(state | {"refused": refused} if refused else state)
 
 
-def _check_framework(ctx: TaskContext, framework: str, stored: Any) -> None:
-    """Raise FinalError unless a state or a pause was stored by a framework's adapter."""
+def _check_framework(framework: str, name: str, stored: Any) -> None:
+    """Raise FinalError unless a state or a pause, called `name`, is of a framework's adapter."""
     if not isinstance(stored, dict) or stored.get("framework") != framework:
         raise FinalError(
-            f"The state of context {ctx.context_id} was not stored by an agent of {framework}:"
+            f"{name} was not stored by an agent of {framework}:"
             " after a change of the framework, begin new conversations or delete the old ones.",
             client_text="The agent cannot read this conversation: begin a new one.",
         )

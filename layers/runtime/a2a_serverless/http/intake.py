@@ -65,6 +65,8 @@ class SendResult:
     turn: int
     opening: TailEvent
     tail: Tail
+    is_repeated: bool = False
+    """True if the message was accepted before."""
 
     def is_answered(self, head: Head) -> bool:
         """Return True if a blocking send returns at `head`: end or interruption (section 3.2.2)."""
@@ -251,7 +253,7 @@ class Intake:
         # or a worker by HEAD.
         if again is not None:
             await self._send(tail.head, again)
-        return SendResult(turn=turn, opening=tail.snapshot(), tail=tail)
+        return SendResult(turn=turn, opening=tail.snapshot(), tail=tail, is_repeated=True)
 
     async def _send(
         self, head: Head, params: OperationParams, *, is_new_task: bool = False

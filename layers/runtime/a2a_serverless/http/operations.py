@@ -133,11 +133,18 @@ class DurableRequestHandler:
 
     async def _accept(self, params: SendMessageRequest, context: CallContext) -> SendResult:
         _check_send(params, self._card, self._settings)
-        if {part.url for part in params.message.parts} - {""}:
-            await self.uploads.count_copies(params.message, context)
         if params.configuration.HasField("task_push_notification_config"):
             await self._receivers.check_inline(params, context)
-        return await self._intake.accept(params, context)
+        if not {part.url for part in params.message.parts} - {""}:
+            return await self._intake.accept(params, context)
+        copies = await self.uploads.count_copies(params.message, context)
+        accepted = None
+        try:
+            accepted = await self._intake.accept(params, context)
+            return accepted
+        finally:
+            if accepted is None or accepted.is_repeated:
+                await self.uploads.give_back(copies)
 
     @operation("send_streaming_message")
     async def on_message_send_stream(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from a2a_serverless.http.context import CallContext, base_url
 from a2a_serverless.http.errors import RequestRefusedError, invalid_params
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Link, header_type
-from a2a_serverless.storage.leases import COPIES, Leases, Slots
+from a2a_serverless.storage.leases import COPIES, Lease, Leases, Slots
 from a2a_serverless.storage.leases import UPLOADS as SLOTS
 from a2a_serverless.tasks.blobs import UPLOADS, Blob, BlobOwner, linked_blob
 from a2a_serverless.tasks.entries import json_of
@@ -105,8 +106,10 @@ class Uploads:
             sentences = " ".join(f"{name}: {problem}" for name, problem in problems)
             raise invalid_params(f"The file cannot be uploaded. {sentences}", *problems)
 
-    async def count_copies(self, message: Message, context: CallContext) -> None:
+    async def count_copies(self, message: Message, context: CallContext) -> list[Lease]:
         """Count the files of its caller that the commit of a message copies to its task.
+
+        Return what `give_back` takes if the message is refused, or was accepted before.
 
         Raises:
             RequestRefusedError: the caller had its copies of an hour.
@@ -118,9 +121,19 @@ class Uploads:
             for blob in named.values()
             if blob.owner.scope == scope and blob.owner.task_id != own
         ]
-        await self._count(len(copied), self._copies, context)
+        most = self._settings.uploads_per_hour
+        if 0 < most < len(copied):
+            raise invalid_params(
+                f"A message may name {most} uploads, and this one names {len(copied)}: send several"
+                " messages."
+            )
+        return await self._count(len(copied), self._copies, context)
 
-    async def _count(self, number: int, quota: Leases, context: CallContext) -> None:
+    async def give_back(self, copies: list[Lease]) -> None:
+        """Count copies no more: none was made."""
+        await asyncio.gather(*map(self._copies.give_back, copies))
+
+    async def _count(self, number: int, quota: Leases, context: CallContext) -> list[Lease]:
         """Take some of the caller's files of an hour, all or none, in whichever tenant it acts."""
         caller, taken, most = context.user_name or _ANYONE, [], self._settings.uploads_per_hour
         for _ in range(number):
@@ -129,9 +142,8 @@ class Uploads:
                 break
             taken.append(lease)
         if len(taken) == number:
-            return
-        for lease in taken:
-            await quota.give_back(lease)
+            return taken
+        await asyncio.gather(*map(quota.give_back, taken))
         does = "asked for" if quota is self._uploads else "named in messages"
         raise RequestRefusedError(
             "TooManyUploads",

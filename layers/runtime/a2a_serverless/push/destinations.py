@@ -22,7 +22,7 @@ from a2a_serverless.values import dataclass
 _KNOWN_S: Final = 60.0
 """Seconds for which a process goes by a closed breaker that it has read."""
 
-_MOST_KNOWN: Final = 1000
+_MOST_KNOWN: Final = 3000
 """Breakers that a process keeps."""
 
 _TRIES: Final = 8
@@ -101,8 +101,8 @@ class Destinations:
     async def note(self, destination: Destination, outcome: Outcome, *, is_consent: bool) -> None:
         """Note the outcome of a request; a success is written only if there were failures.
 
-        `is_consent`: the request was the small call. After it one event is sent to a receiver that
-        fails: only the answer to an event closes its breakers.
+        `is_consent`: the request was the small call. After one that succeeds an event follows,
+        whose outcome closes the breakers, or does not.
         """
         has_answered = outcome.status is not None
         for key, breaker in destination.breakers.items():
@@ -112,7 +112,8 @@ class Destinations:
                     has_passed = outcome.meaning == "delivered"
                     has_failed = is_consent or (outcome.meaning == "never" and has_answered)
                 case "host":  # whatever it answers, it lives
-                    has_passed = has_answered and not is_consent
+                    asks_on = is_consent and outcome.meaning == "delivered"  # its event follows
+                    has_passed = has_answered and not asks_on
                     has_failed = outcome.meaning == "again" and not has_answered
                 case "url":
                     has_passed = outcome.meaning == "delivered" and not is_consent

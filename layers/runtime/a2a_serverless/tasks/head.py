@@ -156,8 +156,8 @@ Trouble: TypeAlias = Literal["failed", "rejected", "untold"]
 """What a person may want to know of although it is over; `untold` are notifications of webhooks
 that were given up."""
 Wait: TypeAlias = Literal["again", "asleep", "conversation", "owed", "retry", "share"]
-"""What an open turn waits for. `again`: its message was sent again, as it seemed lost. `owed`: no
-turn waits, but a webhook that fails, for its next attempt."""
+"""What an open turn waits for; `again`: its message was sent again, as it seemed lost. Or a webhook
+that fails waits for its next attempt: `owed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

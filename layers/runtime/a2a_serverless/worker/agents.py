@@ -171,12 +171,13 @@ def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
     """Return the agent that `FILE.py:NAME` names.
 
     It is a class or an instance of `AgentExecutor` or `Worker`; a class is called without
-    arguments. A relative FILE is looked for in `folder`, by default the
-    working directory. The file's own folder joins the import path.
+    arguments. A file without a name stands for its `agent`. A relative FILE is looked for in
+    `folder`, by default the working directory. The file's own folder joins the import path.
 
     Raises:
         ConfigurationError: it cannot be used; one sentence names the file, the name and the reason.
     """
+    reference = f"{reference}:agent" if reference.endswith(".py") else reference
     path, separator, name = reference.rpartition(":")
     if not (separator and name and path.endswith(".py")):
         raise ConfigurationError(f"The agent {reference!r} is not of the form FILE.py:NAME.")

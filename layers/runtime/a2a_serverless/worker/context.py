@@ -1157,10 +1157,11 @@ class Callback:
         """
         refuse_place("callback.wait", is_home=self._turn.is_home)
         seconds_in("callback.wait", timeout_s=timeout_s)
+        kind = None if schema is None else type_of(schema, "callback.wait")[0]  # before it waits
         found = await self._turn.signal(self._step_id, timeout_s)
         if found is None:
             raise timed_out(self._step_id)
-        return Posted.of(Signal.of(found), schema)
+        return Posted.of(Signal.of(found), kind)
 
 
 def active_turn(ctx: TaskContext) -> ActiveTurn:

@@ -102,7 +102,7 @@ class Question:
         try:
             value = _typed(self.type, text, data) if self.type else data[0] if data else None
         except ValidationError as error:
-            return reason_of(error)
+            return misfit_of(error)
         return Answer(
             text=text,
             data=value,
@@ -132,20 +132,20 @@ def _typed(kind: TypeAdapter[Any], text: str, data: list[Any]) -> Any:
         raise  # a text that is no JSON does not fit as a text
 
 
-def reason_of(error: ValidationError) -> str:
+def misfit_of(error: ValidationError) -> str:
     """Return the first thing that does not fit, and where it is."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(each) for each in first["loc"])
     return sayable(f"{where}: {first['msg']}" if where else first["msg"], _MOST_REASON)
 
 
-def type_of(schema: Any) -> tuple[TypeAdapter[Any], Mapping[str, Any]]:
+def type_of(schema: Any, call: str = "ctx.ask") -> tuple[TypeAdapter[Any], Mapping[str, Any]]:
     """Return the type of answers, and its JSON Schema, which the client gets.
 
     Raises:
         WrongCallError: it is none that pydantic reads.
     """
-    takes = "ctx.ask takes as `schema` a type that pydantic reads, such as a BaseModel or `int`"
+    takes = f"{call} takes as `schema` a type that pydantic reads, such as a BaseModel or `int`"
     if isinstance(schema, Mapping):
         way = "write a BaseModel, or take WithJsonSchema of pydantic"
         raise WrongCallError(f"{takes}, and got a dict: {way}.")

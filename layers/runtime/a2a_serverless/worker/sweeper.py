@@ -258,6 +258,10 @@ class Sweeper:
             run.overdue += len(page)
             batches = (page[start : start + BATCH] for start in range(0, len(page), BATCH))
             await asyncio.gather(*(self._lane(batches, run) for _ in range(LANES)))
+            # Behind the repair: what the metrics read may fail, or take long.
+            while run.untold and self._clock.monotonic() < run.until:
+                told, run.untold = run.untold[:BATCH], run.untold[BATCH:]
+                await asyncio.gather(*(self._tell(head, run) for head in told))
             if len(page) < room:
                 return
             after = page[-1]
@@ -282,9 +286,6 @@ class Sweeper:
             run.counts.update(each for each in swept if not isinstance(each, _Copy))
             # All are postponed: if this process dies now, they are due again after their wait.
             run.counts.update(await self._sent_again(copies))
-            # Behind the repair: what the metrics read may fail, or take long.
-            untold, run.untold = run.untold, []
-            await asyncio.gather(*(self._tell(head, run) for head in untold))
 
     async def _swept(self, due: Due, item: Item | None, run: _Sweep) -> Swept | _Copy:
         """Repair a task; log an error, so that it does not keep the others waiting."""
@@ -369,7 +370,8 @@ class Sweeper:
     async def _tell(self, head: Head, run: _Sweep) -> None:
         """Report an overdue turn to the metrics; log an error, as its repair is done."""
         log, fields = self._storage.for_scope(Scope(head.scope)), {"task_id": head.task_id}
-        with log_exceptions(logger, logging.ERROR, NOT_TOLD, action="sweep_failed", fields=fields):
+        action = "turn_not_counted"
+        with log_exceptions(logger, logging.WARNING, NOT_TOLD, action=action, fields=fields):
             await self._tell_age(log, head)
             await self._tell_late(log, head, run)
 

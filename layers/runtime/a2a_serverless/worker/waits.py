@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from a2a_serverless.tasks.waits import CALL, FORM, POLL, Signal
 from a2a_serverless.worker.failures import WrongCallError, is_seconds
-from a2a_serverless.worker.questions import WrongAnswerError, reason_of, type_of
+from a2a_serverless.worker.questions import WrongAnswerError, misfit_of
 from a2a_serverless.worker.steps import Retry, current_step, outside
 
 
@@ -40,11 +40,11 @@ class Posted:
     """The operator who has sent it; empty: who knows the address."""
 
     @classmethod
-    def of(cls, signal: Signal, schema: Any) -> Posted:
+    def of(cls, signal: Signal, of_schema: TypeAdapter[Any] | None) -> Posted:
         """Return what a signal brings.
 
         Raises:
-            WrongAnswerError: it does not fit `schema`.
+            WrongAnswerError: it is not of the type of the schema.
         """
         body, kind = signal.body.removeprefix(BOM_UTF8), signal.media_type.partition(";")[0]
         text = body.decode(errors="replace")
@@ -55,13 +55,15 @@ class Posted:
                 data = {name: each if each[1:] else each[0] for name, each in fields.items()}
             else:
                 data = from_json(body)
-        if schema is not None:
-            adapter, _ = type_of(schema)
+        if of_schema is not None:
             try:
-                data = adapter.validate_python(data)
+                data = of_schema.validate_python(data)
             except ValidationError as error:
-                why = f"What was posted does not fit: {reason_of(error)}."
-                raise WrongAnswerError(client_text=why) from error
+                why = f"What was posted does not fit: {misfit_of(error)}."
+                # Its words may be the sender's, and are for the client alone.
+                raise WrongAnswerError(
+                    "What was posted to a callback does not fit its schema.", client_text=why
+                ) from error
         return cls(
             data=data, text=text, body=signal.body, media_type=signal.media_type, by=signal.by
         )
