@@ -413,7 +413,7 @@ async def test_what_the_first_page_needs_costs_little(bench: Bench) -> None:
         status = await status_of(inspector)
     assert status.day.failed >= 100
     assert (cost(telling), cost(counting)) == ((1, 1, 0), (1, 1, 0))
-    assert (looking.requests, looking.read_units < 40) == (6, True)
+    assert (looking.requests, looking.read_units < 40) == (7, True)
 
 
 async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> None:
