@@ -15,7 +15,8 @@ from typing import Any, Final
 import httpx
 from samtranslator.yaml_helper import yaml_parse
 
-from a2a_serverless.push.signing import _SETTLED_S, _signing_key
+from a2a_serverless.push.signing import _signing_key
+from a2a_serverless.storage.keys import SETTLED_S
 from tests.cloud.deployment import Deployment
 from tests.cloud.emulator import ROOT
 from tests.cloud.own import UNANSWERED, Own, alone
@@ -154,7 +155,7 @@ async def resigned(deployment: Deployment, subject: Subject) -> Figures:
     before = await next_told()
     require(before.kid == old, "the new key signs before receivers can have it")
     require(await _published(subject) == {old, new}, "the new key is not published before it signs")
-    earlier_ms = (time.time() - _SETTLED_S) * 1000
+    earlier_ms = (time.time() - SETTLED_S) * 1000
     await call(
         "dynamodb",
         "update_item",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from argparse import Namespace
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from a2a_serverless.clock import SystemClock, now_s
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import Adders, Commands, Parser, project_folder
-from a2a_serverless_tools.cli.preflight import add_deployment, deployment_of
+from a2a_serverless_tools.cli.preflight import SETTINGS, add_deployment, deployment_of
 from a2a_serverless_tools.cli.text import agreed, as_line, draw, printable, refuse, say
 
 _CURRENT: Final = "AWSCURRENT"
@@ -42,20 +41,28 @@ class _Version(NamedTuple):
 
 def _add_keys(keys: Parser) -> None:
     verbs = keys.add_subparsers(title="what to do", metavar="VERB", required=True)
-    listed = verbs.add_parser("list", help="the names, and how many keys each has")
+    listed = verbs.add_parser("list", help="lists the names, and how many keys each has")
     listed.does(_list, "Lists who may call, by name: never a key.")
     listed.add_argument("--json", action="store_true", help="one JSON object a line")
     add_deployment(listed)
-    add = _verb(verbs, "add", _add, "a key for a new name, printed once")
+    add = _verb(verbs, "add", _add, "makes a key for a new name, and prints it once")
     add.add_argument("name", metavar="NAME", help="the caller's name: it decides whose tasks it is")
-    rotate = _verb(verbs, "rotate", _rotate, "a new key of a name beside its old ones")
+    rotate = _verb(verbs, "rotate", _rotate, "makes a new key beside the old ones of a name")
     rotate.add_argument("name", metavar="NAME", nargs="?", help="the caller's name")
-    rotate.add_argument("--leaked", action="store_true", help="the old keys end within minutes")
-    rotate.add_argument("--signing", action="store_true", help="the key that signs notifications")
-    remove = _verb(verbs, "remove", _remove, "the keys of a name, or only its old ones")
+    rotate.add_argument(
+        "--leaked",
+        action="store_true",
+        help="without its old keys, which are let in for minutes more",
+    )
+    rotate.add_argument(
+        "--signing", action="store_true", help="instead, a new key that signs notifications"
+    )
+    remove = _verb(verbs, "remove", _remove, "removes a name, or only its old keys")
     remove.add_argument("name", metavar="NAME", help="the caller's name")
     remove.add_argument("--old", action="store_true", help="all but the newest key")
-    revoke = _verb(verbs, "revoke", _revoke, "a published signing key, once another one signs")
+    revoke = _verb(
+        verbs, "revoke", _revoke, "withdraws a published signing key, once another one signs"
+    )
     revoke.add_argument(
         "kid", metavar="KID", help="its id: `status` shows those that are published"
     )
@@ -65,8 +72,8 @@ def _verb(verbs: Commands, name: str, run: Any, summary: str) -> Parser:
     verb: Parser = verbs.add_parser(name, help=summary)
     verb.does(
         run,
-        f"{summary[0].upper()}{summary[1:]}. It asks first. If somebody else changes the secret at"
-        " the same time, one of the two changes nothing, and says so.",
+        f"{summary[0].upper()}{summary[1:]}. It asks first. Of two people who change a secret at"
+        " the same time one changes nothing, and sees that.",
     )
     add_deployment(verb)
     verb.add_argument("--yes", action="store_true", help="do not ask first")
@@ -88,7 +95,7 @@ async def _list(options: Namespace) -> int:
         return 0
     cells = [tuple(Cell(f"{one}") for one in row.values()) for row in rows]
     columns = {"name": "", "keys": NUMBER, "holders of tokens": NUMBER}
-    draw(Table("Who may call", columns, cells, "Nobody may."))
+    draw(Table("Who may call", columns, cells, "Nobody may call."))
     return 0
 
 
@@ -171,7 +178,7 @@ async def _rotate_signing(options: Namespace) -> int:
     left = version.made_at + _SIGNS_AFTER - now
     if left > timedelta(0):
         raise ConfigurationError(
-            "The signing key was changed within half an hour, and the one before it may sign still:"
+            "The signing key was changed within half an hour, and the one before it may still sign:"
             f" wait for {left.seconds // 60 + 1} minutes, or receivers will refuse notifications."
         )
     if not agreed(f"Change the signing key of the stack {options.stack}?", options):
@@ -185,7 +192,7 @@ async def _rotate_signing(options: Namespace) -> int:
 
 
 async def _revoke(options: Namespace) -> int:
-    from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KeyStore
+    from a2a_serverless.storage.keys import SETTLED_S, KeyStore
     from a2a_serverless_tools.cli.places import inspector_of
 
     _find_stack(options)
@@ -196,12 +203,12 @@ async def _revoke(options: Namespace) -> int:
     if options.kid not in published:
         known = ", ".join(map(printable, published)) or "none"
         raise ConfigurationError(f"No published key has this id; published: {known}.")
-    settled_at = inspector.storage.clock.now_ms() - (2 * JWKS_MAX_AGE_S + 60) * 1000
+    settled_at = inspector.storage.clock.now_ms() - SETTLED_S * 1000
     newest = max(published.values(), key=lambda key: key.published_at)
     if newest.kid == options.kid or newest.published_at > settled_at:
         raise ConfigurationError(
-            "Nothing was revoked: this key signs still. Run `keys rotate --signing`, and revoke it"
-            " twelve minutes after a notification has published the new one (`status` shows it)."
+            "Nothing was revoked: this key may still sign. Run `keys rotate --signing`, and revoke"
+            " it twelve minutes after a notification has published the new one (`status` shows it)."
         )
     if not agreed(f"Revoke the signing key {options.kid} of {inspector.place}?", options):
         return refuse("Nothing was changed: answer y, or give --yes.")
@@ -219,14 +226,10 @@ def _find_stack(options: Namespace) -> None:
     Raises:
         ConfigurationError: none is named.
     """
-    if options.stack:
-        if options.region:
-            os.environ["AWS_DEFAULT_REGION"] = options.region
-            os.environ.pop("AWS_REGION", None)
-        return
-    options.stack, _ = deployment_of(project_folder(Path.cwd()), options)
+    folder = Path.cwd() if options.stack else project_folder(Path.cwd())
+    options.stack, _ = deployment_of(folder, options)
     if not options.stack:
-        raise ConfigurationError("samconfig.toml names no stack: name it with --stack.")
+        raise ConfigurationError(f"{SETTINGS} names no stack: name it with --stack.")
 
 
 async def _version(options: Namespace, output: str) -> _Version:
@@ -256,7 +259,7 @@ async def _written(seen: _Version, text: str) -> None:
     """Make a text the current version of a secret that is still as it was seen.
 
     Raises:
-        ConfigurationError: somebody else has changed it meanwhile, or it cannot be written.
+        ConfigurationError: it was changed meanwhile, or it cannot be written.
     """
     from a2a_serverless import aws
 
@@ -280,8 +283,8 @@ async def _written(seen: _Version, text: str) -> None:
             )
             if current["VersionId"] != made:  # else it was this move, whose answer was lost
                 raise ConfigurationError(
-                    "Somebody else has changed the secret meanwhile: nothing of yours was changed."
-                    " Run the command again."
+                    "The secret was changed by another command meanwhile, and not by this one: run"
+                    " it again."
                 ) from error
     except aws.ERRORS as error:
         raise _unusable(seen.secret, error) from error
@@ -317,7 +320,8 @@ def _names_of(version: _Version) -> _Names:
 def _known(names: _Names, name: str) -> Any:
     if name not in names:
         raise ConfigurationError(
-            f"Nobody is called {printable(name)}: `keys list` shows the names, `keys add` adds one."
+            f"The secret has no name {printable(name)}: `keys list` shows those that it has, and"
+            " `keys add` adds one."
         )
     return names[name]
 

@@ -145,11 +145,8 @@ def _preflight(options: Namespace) -> int:
         passed = [*("--config-env", options.config_env), *("--region", region)]
         if options.values:
             passed += ["--parameter-overrides", *(overrides.quoted(it, given[it]) for it in given)]
-        with (
-            named_aws_errors(),
-            change_set(folder, stack, passed) as found,
-        ):
-            faults = [*found.losses()]
+        with named_aws_errors(), change_set(folder, stack, passed) as found:
+            faults = list(found.losses())
     for fault in faults:
         refuse(f"{fault}. Nothing was changed.")
     if faults:

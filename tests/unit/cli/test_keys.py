@@ -117,7 +117,7 @@ def test_of_two_who_change_it_at_once_one_changes_nothing(
     monkeypatch.setattr(keys, "_version", late)
     said = act("add", "bob")
     assert (said.code, said.out) == (2, "")
-    assert "Somebody else has changed the secret meanwhile: nothing of yours" in said.err
+    assert "The secret was changed by another command meanwhile, and not by this one" in said.err
     assert ring(secret).name_of(FIRST) == "carol"
 
 
@@ -126,10 +126,10 @@ def test_of_two_who_change_it_at_once_one_changes_nothing(
     [
         (("add", "alice"), "alice has a key already: `keys rotate alice`"),
         (("add", "not a name"), "has no name of 1 to 100 characters"),
-        (("rotate", "bob"), "Nobody is called bob"),
+        (("rotate", "bob"), "The secret has no name bob"),
         (("rotate",), "Name a caller"),
         (("rotate", "alice", "--signing"), "Name a caller"),
-        (("remove", "bob"), "Nobody is called bob"),
+        (("remove", "bob"), "The secret has no name bob"),
         (("rotate", "--signing"), "changed within half an hour"),
     ],
 )

@@ -22,7 +22,6 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.push.signing import (
-    _SETTLED_S,
     _TOKEN_LIFETIME_S,
     Secrets,
     SecretsManagerSecret,
@@ -30,7 +29,7 @@ from a2a_serverless.push.signing import (
     _signing_key,
 )
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.keys import _KEY_LIFETIME_S, JWKS_MAX_AGE_S, KeyStore
+from a2a_serverless.storage.keys import _KEY_LIFETIME_S, JWKS_MAX_AGE_S, SETTLED_S, KeyStore
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Key
 from tests.support.clocks import ManualClock
@@ -228,7 +227,7 @@ async def test_a_new_key_waits_until_everybody_can_know_it(
     values.now = (secret(2), secret(1))
     old, new = _signing_key(secret(1)).kid, _signing_key(secret(2)).kid
     rotated_at = clock.monotonic()
-    while clock.monotonic() - rotated_at < _SETTLED_S:
+    while clock.monotonic() - rotated_at < SETTLED_S:
         assert await kid_of(signer) == old
         clock.advance(30)
     clock.advance(60)
@@ -253,7 +252,7 @@ async def test_a_deleted_key_stays_away_once_its_successor_signs(clock: ManualCl
     values.now = (secret(2), secret(1))
     clock.advance(61)
     assert await kid_of(signer) == old
-    clock.advance(_SETTLED_S + 61)
+    clock.advance(SETTLED_S + 61)
     assert await kid_of(signer) == new
     await table.delete([item])
     clock.advance(61)
@@ -282,7 +281,7 @@ async def test_two_rotations_in_a_row(clock: ManualClock, store: KeyStore) -> No
     await store.publish(first.jwk)
     clock.advance(60)
     await store.publish(second.jwk)
-    for wait_s, key in ((0, first), (_SETTLED_S - 60, first), (60, second)):
+    for wait_s, key in ((0, first), (SETTLED_S - 60, first), (60, second)):
         clock.advance(wait_s)
         values = Values(secret(2), secret(1))
         assert await kid_of(signer_of(values, store, clock)) == key.kid

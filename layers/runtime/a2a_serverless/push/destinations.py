@@ -112,8 +112,8 @@ class Destinations:
                     has_passed = outcome.meaning == "delivered"
                     has_failed = is_consent or (outcome.meaning == "never" and has_answered)
                 case "host":  # whatever it answers, it lives
-                    asks_on = is_consent and outcome.meaning == "delivered"  # its event follows
-                    has_passed = has_answered and not asks_on
+                    event_follows = is_consent and outcome.meaning == "delivered"
+                    has_passed = has_answered and not event_follows
                     has_failed = outcome.meaning == "again" and not has_answered
                 case "url":
                     has_passed = outcome.meaning == "delivered" and not is_consent

@@ -30,7 +30,7 @@ from a2a_serverless import aws
 from a2a_serverless.cached import Cached
 from a2a_serverless.clock import Clock, SystemClock, now_s
 from a2a_serverless.errors import ConfigurationError, UnavailableError
-from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KeyStore, PublishedKey
+from a2a_serverless.storage.keys import SETTLED_S, KeyStore, PublishedKey
 from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
@@ -39,11 +39,6 @@ _ALGORITHM: Final = "ES256"
 
 _TOKEN_LIFETIME_S: Final = 300
 """Seconds that a token is valid after it was signed."""
-
-_SETTLED_S: Final = 2 * JWKS_MAX_AGE_S + 60
-"""Seconds for which a new key is published before it signs, if there is another key to sign with.
-After that neither a receiver nor the API has a document without the new key; the API keeps an old
-document while the store does not answer. One minute is for clocks that differ."""
 
 _LOOK_AGAIN_S: Final = 60.0
 """Seconds after which the key to sign with is chosen anew."""
@@ -184,7 +179,7 @@ def _choose(
     """
     since = {key.kid: key.published_at for key in published}
     known = [key for key in keys if key.kid in since]
-    settled_at = now_ms - _SETTLED_S * 1000
+    settled_at = now_ms - SETTLED_S * 1000
     settled = (key for key in known if since[key.kid] <= settled_at)
     return next(settled, None) or min(known, key=lambda key: since[key.kid])
 

@@ -21,6 +21,11 @@ logger = logging.getLogger(__name__)
 JWKS_MAX_AGE_S: Final = 300
 """Seconds that a receiver may cache the served document (`Cache-Control: max-age`)."""
 
+SETTLED_S: Final = 2 * JWKS_MAX_AGE_S + 60
+"""Seconds for which a new key is published before it signs, if there is another key to sign with.
+After that neither a receiver nor the API has a document without the new key; the API keeps an old
+document while the store does not answer. One minute is for clocks that differ."""
+
 _KEY_LIFETIME_S: Final = 24 * 3600
 """Seconds that a key stays published after its last renewal: by then its tokens have expired."""
 
@@ -109,7 +114,7 @@ class KeyStore:
         return published
 
     async def withdraw(self, kid: str) -> None:
-        """Publish a key no more. Who signs with it still publishes it again.
+        """Stop publishing a key; a process that still signs with it publishes it again.
 
         Raises:
             UnavailableError: as `keys`.

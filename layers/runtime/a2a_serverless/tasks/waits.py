@@ -92,7 +92,7 @@ class Waited(NamedTuple):
     step_id: StepId
 
     def token(self, secret: bytes) -> str:
-        """Return the text by which whoever has it may end the wait, once."""
+        """Return the token of the wait's address: anyone who has it may end the wait, once."""
         named = json.dumps([*self[:4], *self.step_id], separators=(",", ":")).encode()
         mac = hmac.digest(secret, named, "sha256")[:_MAC_BYTES]
         return urlsafe_b64encode(mac + named).rstrip(b"=").decode()

@@ -95,7 +95,7 @@ class RemoteClient:
         return answer.task
 
     async def _sent_before(self, request: SendMessageRequest) -> Task | None:
-        """Return the task to which a message was sent; None: it was not, or nobody can tell."""
+        """Return the task to which a message was sent; None: it was not, or it cannot tell."""
         message = request.message
         if message.task_id:
             task = await self._client.get_task(GetTaskRequest(id=message.task_id))

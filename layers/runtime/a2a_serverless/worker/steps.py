@@ -374,8 +374,7 @@ class Journal:
         self._waiting: dict[StepId, Recorded] = {}
         self.active: set[ActiveStep] = set()
         self.calls: dict[tuple[str, str], Any] = {}
-        """The Remotes of the agents and tasks for which steps under way wait: those have no record.
-        """
+        """The Remotes of the agents and tasks for which steps under way wait, without a record."""
         self.called: dict[StepId, Any] = {}
         """The Remotes of all other calls in this process, by the ids of their outcomes."""
 

@@ -962,7 +962,7 @@ class ActiveTurn(EventQueue):
     async def _time_out(self, step_id: StepId) -> None:
         """Store that a wait is over without a signal; one that has come first counts all the same.
 
-        Once it is stored, nobody is told that a signal was taken.
+        Once it is stored, a later signal is refused.
         """
         async with self._in_turn(records=True):
             if self.state is TurnState.OPEN:
