@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from a2a_serverless import aws
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless_tools import cli
-from tests.support.databases import TABLE, Database
+from tests.support.databases import Database, create_table
 from tests.support.emulators import Emulator
 from tests.support.messages import request
 
+TABLE = "purged"
 ALL = "120 tasks, no contexts with a state, no webhooks and no uploads"
 
 
@@ -29,10 +31,12 @@ async def test_a_caller_of_many_tasks(
     monkeypatch.setenv("A2A_TABLE", TABLE)
     monkeypatch.delenv("A2A_QUEUE", raising=False)
     aws.forget_clients()
-    storage = database.storage()
+    create_table(database.client, TABLE)
+    own = replace(database, table=TABLE)
+    storage = own.storage()
     scope = storage.scope.digest
-    for number in range(120):
-        await storage.open_task(f"c-{number % 7}", request(str(number)))
+    opened = [storage.open_task(f"c-{n % 7}", request(str(n))) for n in range(120)]
+    await asyncio.gather(*opened)
     assert (await list_tasks(storage, ListTasksQuery(page_size=1))).total_size == 120
 
     async def purged() -> tuple[int, list[str]]:
@@ -43,12 +47,11 @@ async def test_a_caller_of_many_tasks(
     assert await purged() == (
         0,
         [
-            f"{scope} has {ALL} in the table tasks.",
+            f"{scope} has {ALL} in the table {TABLE}.",
             f"Deleted {ALL}: nothing is left.",
         ],
     )
-    pages = database.client.get_paginator("scan").paginate(TableName=TABLE)
-    keys = [item["PK"]["S"] for page in pages for item in page["Items"]]
+    keys = [item["PK"]["S"] for item in own.items()]
     assert [key for key in keys if scope in key] == []
     assert await purged() == (3, [])
     aws.forget_clients()
