@@ -646,6 +646,6 @@ GUARDS: tuple[Guard, ...] = (
         does="the rules refuse the claim of a finished turn",
         without=replace(ON, advance=unguarded.claims_finished_turns),
         scenario="a task that pauses",
-        is_backed="attempts.is_over is asked on every HEAD before it is claimed",
+        is_backed="Head.is_over is asked on every HEAD before it is claimed",
     ),
 )

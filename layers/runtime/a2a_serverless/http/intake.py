@@ -72,7 +72,7 @@ class SendResult:
         """Return True if a blocking send returns at `head`: end or interruption (section 3.2.2)."""
         waits_for_client = head.state in INTERRUPTED and head.turn.number == self.turn
         # A turn that was accepted while an attempt held the task inherits that attempt's state.
-        return self.is_over(head) or (waits_for_client and head.turn.token is not None)
+        return head.is_over(self.turn) or (waits_for_client and head.turn.token is not None)
 
     def is_over(self, head: Head) -> bool:
         """Return True if the agent's work on the turn has ended."""

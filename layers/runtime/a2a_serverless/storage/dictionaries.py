@@ -14,6 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any, ClassVar
 
 from a2a_serverless.clock import Clock, Waker
@@ -126,16 +127,12 @@ class MemoryTable(Table):
     def _in(self, wanted: Range) -> list[Item]:
         """Return the items of a range, before its filter."""
         order = self._orders[wanted.index].get(wanted.partition, [])
-        first = 0 if wanted.first is None else bisect_left(order, wanted.first, key=_sort_of)
+        first = 0 if wanted.first is None else bisect_left(order, wanted.first, key=itemgetter(0))
         last = len(order)
         if wanted.last is not None:
-            last = bisect_right(order, wanted.last, key=_sort_of)
+            last = bisect_right(order, wanted.last, key=itemgetter(0))
         found = [self._items[key] for _, key in order[first:last]]
         return found[::-1] if wanted.newest_first else found
-
-
-def _sort_of(entry: tuple[Any, Key]) -> Any:
-    return entry[0]
 
 
 def _entry(item: Item | None, index: Index) -> tuple[str, Any] | None:

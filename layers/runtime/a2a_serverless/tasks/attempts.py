@@ -101,7 +101,7 @@ def on_delivery(
     if cannot_run or head.needs_newer:
         return DeliveryDecision.GIVE_BACK
     is_cancel = head.cancel is not None or operation.operation == "cancel"
-    if not is_cancel and (is_over(head, params) or not head.turn.is_open):
+    if not is_cancel and (head.is_over(params.turn) or not head.turn.is_open):
         return DeliveryDecision.DROP
     if has_neighbours and runs_alone(head):
         return DeliveryDecision.QUARANTINE
@@ -174,7 +174,7 @@ def on_refusal(head: Head | None, params: OperationParams, *, token: str | None)
         return RefusalDecision.OVER
     if token is None:
         return RefusalDecision.REBASE
-    if is_over(head, params):
+    if head.is_over(params.turn):
         return RefusalDecision.OVER
     return RefusalDecision.REBASE if head.turn.token in (None, token) else RefusalDecision.FENCED
 

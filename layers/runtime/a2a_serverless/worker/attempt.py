@@ -304,8 +304,10 @@ class AgentRun:
         If it is handed over, the caller sends the copy with which it goes on. One whose code has
         asked its client has ended the turn instead.
         """
-        end = self.turn.parking if self.turn.state.is_parked else None
-        return None if end is None or end.reason == ASKED else end
+        end = self.turn.parking
+        if end is None or end.reason == ASKED or not self.turn.state.is_parked:
+            return None
+        return end
 
     def _tell_parked(self) -> None:
         if (end := self.parked) is not None:

@@ -36,7 +36,6 @@ from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.tasks.attempts import (
     RefusalDecision,
     RetryPolicy,
-    is_over,
     is_stale,
     lease_end,
     on_lost_claim,
@@ -367,7 +366,7 @@ class Lease:
 
     def _hear_of_loss(self, reason: Exception) -> None:
         # A commit under way may be what HEAD shows; it will be refused if the turn is lost.
-        if not self._is_writing() and not is_over(self.head, self.params):
+        if not self._is_writing() and not self.head.is_over(self.params.turn):
             self.stop(reason)
 
     def _checked(self, head: Head | None) -> Head:
