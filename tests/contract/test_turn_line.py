@@ -22,7 +22,7 @@ from a2a_serverless.tasks.identity import caller_number, new_token
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.wiring import memory_backends, table_backends
-from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker import TaskContext, lease
 from a2a_serverless.worker.loops import have_threads
 from a2a_serverless.worker.sweeper import GIVE_UP_S, DeadLetters
 from tests.support.clocks import ManualClock
@@ -84,8 +84,11 @@ def pass_over(stand: Stand, seconds: float) -> None:
     stand.clock._now += seconds
 
 
-async def test_a_turn_that_ends_at_once(stands: Stands, backend: Table) -> None:
-    """Its times, its one commit and its caller; units where the table reports them."""
+async def test_a_turn_that_ends_at_once(
+    stands: Stands, backend: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times, its one commit, caller and function; units where the table reports them."""
+    monkeypatch.setattr(lease, "process_name", lambda: "echo:7 2026/11/29/[7]0")
     stand = stands(echo)
     with logged() as lines, counted() as metrics:
         stand.task = await stand.bench.send(caller=Caller(user="ann"))
@@ -100,6 +103,7 @@ async def test_a_turn_that_ends_at_once(stands: Stands, backend: Table) -> None:
         "attempts": 1,
         "waits": {},
         "commits": 1,
+        "code_version": "7",
         "queued_ms": 3000,
         "running_ms": 0,
         "waiting_ms": 0,

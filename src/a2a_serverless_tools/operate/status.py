@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from a2a_serverless.storage.activity import Hours, Process, activity, percentile
+from a2a_serverless.storage.activity import SPAN_MS, Ends, Process, activity, percentile, summed
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.storage.layout import HOUR_MS, push_sort, task_partition
 from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.head import Trouble, Wait
-from a2a_serverless.tasks.identity import TaskKey
-from a2a_serverless.tasks.turns import is_on_lambda
+from a2a_serverless.tasks.identity import TaskKey, code_version
 from a2a_serverless_tools.operate.finding import Look, Named, tasks_in_trouble, waiting_tasks
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.lists import MOST_NOTED
@@ -42,12 +41,17 @@ _PROCESSES: Final = 50
 _READ: Final = 100
 """The most failing webhooks that are read."""
 _SPANS: Final = ("hour", "day")
+_COMPARED: Final = 2
+"""The versions of the worker's code that are compared."""
+_RECENT_MS: Final = 2 * HOUR_MS
+"""The time whose ends are shown every five minutes."""
 _BOTH: Final = {"in the last": "", "hour": NUMBER, "24 hours": NUMBER}
 _ENDS: Final = ("completed", "failed", "canceled", "rejected")
 _ENDS_NOTE: Final = (
-    "The process that tells webhooks counts them, by whole hours (UTC), with the hour that has"
-    " begun."
+    "The process that tells webhooks counts them, by five minutes: with those in which the time"
+    " began."
 )
+_QUEUED: Final = "on the queue, for a worker"
 _QUEUES_NOTE: Final = (
     "Messages, with the copies that the sweeper has sent: one turn may have several. One that was"
     " received is worked on, waits for its next try, or was with a worker that has died."
@@ -86,6 +90,8 @@ class _Waiting:
     retries: Mapping[str, int]
     """Those that wait for their next try, by the reason."""
     is_all: bool
+    queued: int
+    """Messages on the queues of operations that no worker has received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +130,12 @@ class Status:
     """How many tasks ended so, by their states, and how long that took, in milliseconds: a
     percentile is up to 26 % more than was measured; None: none ended."""
     last_day: Mapping[str, Any]
+    recent: tuple[Mapping[str, Any], ...]
+    """The same of each five minutes of the last two hours in which any ended, from `at` on, the
+    newest first."""
+    versions: Mapping[str, Mapping[str, Any]]
+    """The same of the last day by the version of the worker's code, for the two that came last,
+    the newest behind; `at` is when the first of its tasks ended."""
     signing: Mapping[str, int]
     """The ids of the published keys of notifications, and since when they are, the oldest first."""
     tail: tuple[Mapping[str, Any], ...]
@@ -136,6 +148,8 @@ class Status:
         yield self._webhooks()
         yield depths(self.queues, self.at)
         yield self._ends()
+        yield self._recent()
+        yield self._versions()
         yield self._workers()
         if self.signing:
             yield self._signing()
@@ -164,14 +178,14 @@ class Status:
         return Table("Failures", _BOTH, rows, note=f"Webhooks given up: {UNCOUNTED}.")
 
     def _waits(self) -> Table:
-        rows = []
+        rows = [(Cell(_QUEUED), Cell(f"{self.waiting.queued:,}"))] if self.waiting.queued else []
         for kind, number in self.waiting.kinds.items():
             text = _counted(number, is_all=self.waiting.is_all)
             rows.append((Cell(ATTENTION[kind]), Cell(text, chosen={"attention": kind})))
             for reason, of in self.waiting.retries.items() if kind == "retry" else ():
                 chosen = {"attention": kind, "reason": reason or NO_REASON}
                 rows.append((Cell(reason, "sub"), Cell(f"{of:,}", chosen=chosen)))
-        none = "None waits for more than a worker, and none was sent again."
+        none = "None waits, and none was sent again."
         return Table("Open turns that wait", {"for": "", "turns": NUMBER}, rows, none)
 
     def _webhooks(self) -> Table:
@@ -194,9 +208,43 @@ class Status:
             )
             rows.append((Cell(state, f"state {state}"), *numbers))
         for name, text in _PERCENTILES.items():
-            took = (Cell("none" if of[name] is None else f"≤ {duration(of[name])}") for of in both)
-            rows.append((Cell(text), *took))
+            rows.append((Cell(text), *(_took(of, name) for of in both)))
         return Table("Tasks that ended", _BOTH, rows, note=_ENDS_NOTE)
+
+    def _recent(self) -> Table:
+        rows = [
+            (
+                Cell(at=of["at"]),
+                *(Cell(f"{of['ended'].get(state, 0):,}") for state in _ENDS[:2]),
+                *(_took(of, name) for name in _PERCENTILES),
+            )
+            for of in self.recent
+        ]
+        columns = ("completed", "failed", "start p50", "start p95", "end p50", "end p95")
+        looks = {"from": ""} | dict.fromkeys(columns, NUMBER)
+        note = "Start: until the first attempt. Five minutes in which no task ended have no line."
+        none = "No task ended within two hours."
+        return Table("Every five minutes, for two hours", looks, rows, none, note if rows else "")
+
+    def _versions(self) -> Table:
+        title, both = "Before and after the newest version", [*self.versions.values()]
+        if len(both) < _COMPARED:
+            only = "".join(f": {name} has ended all of them" for name in self.versions)
+            return Table(title, {}, (), f"No tasks of two versions ended within 24 hours{only}.")
+        counts = [(sum(of["ended"].values()), of["ended"].get("failed", 0)) for of in both]
+        rows = [
+            (Cell("first end"), *(Cell(at=of["at"]) for of in both)),
+            (Cell("ended"), *(Cell(f"{ended:,}") for ended, _ in counts)),
+            (
+                Cell(_ENDS[1], f"state {_ENDS[1]}"),
+                *(Cell(f"{failed:,} ({failed / max(1, ended):.1%})") for ended, failed in counts),
+            ),
+        ]
+        for name, text in _PERCENTILES.items():
+            rows.append((Cell(text), *(_took(of, name) for of in both)))
+        note = "Of the last 24 hours, by the version of the function that has claimed a task last."
+        columns = {"version": ""} | dict.fromkeys(self.versions, NUMBER)
+        return Table(title, columns, rows, note=note)
 
     def _workers(self) -> Table:
         rows = [
@@ -261,26 +309,31 @@ async def status_of(inspector: Inspector) -> Status:
         inspector.lists.asked([*trouble.found[:_TAIL], *one_of.values()]),
         _failing(storage, [one for one in waits.found if _kind(one) == "owed"]),
     )
+    waiting = _waiting(waits, queues)
     seen = [one for one in active.processes if now - one.at < SEEN_MS]
     working = len(seen)
-    are_outside = not all(is_on_lambda(one.name) for one in seen)
+    are_outside = any(code_version(one.name) is None for one in seen)
     return Status(
         place=inspector.place,
         at=now,
         wrong=(
             *([] if are_outside else _off(queues)),
-            *_wrong(queues, hour, waits, working),
+            *_wrong(queues, hour, waits, waiting, working),
         ),
         queues=tuple(one for one in queues if one.waiting is not None or one.fault),
         processes=active.processes,
         working=working,
-        waiting=_waiting(waits),
+        waiting=waiting,
         failing=failing,
         hour=hour,
         day=day,
         names={scope: known.by for (scope, _), known in asked.items() if known.by},
-        last_hour=_times(active.last_hour),
-        last_day=_times(active.last_day),
+        last_hour=_times(summed(_since(active.ends, now - HOUR_MS))),
+        last_day=_times(summed(_since(active.ends, now - 24 * HOUR_MS))),
+        recent=tuple(
+            _times(summed(of)) for of in _grouped(_since(active.ends, now - _RECENT_MS), "at")
+        )[::-1],
+        versions=_versions(_since(active.ends, now - 24 * HOUR_MS)),
         signing={key.kid: key.published_at for key in published},
         tail=tuple(_happened(one, asked) for one in trouble.found[:_TAIL]),
     )
@@ -315,7 +368,7 @@ def _troubles(trouble: Look, since: int, failed: Sequence[Named]) -> _Troubles:
     )
 
 
-def _waiting(waits: Look) -> _Waiting:
+def _waiting(waits: Look, queues: Iterable[Queue]) -> _Waiting:
     retries = Counter(_reason(one) for one in waits.found if _kind(one) == "retry")
     return _Waiting(
         kinds=dict(
@@ -325,6 +378,9 @@ def _waiting(waits: Look) -> _Waiting:
         ),
         retries=dict(retries.most_common(_TOP)),
         is_all=not waits.after,
+        queued=sum(
+            one.waiting or 0 for one in queues if one.name in WORKING and one.name != "push_queue"
+        ),
     )
 
 
@@ -356,10 +412,34 @@ async def _failing(storage: DurableStorage, owed: Sequence[Named]) -> tuple[_Fai
     return tuple(found)
 
 
-def _times(hours: Hours) -> Mapping[str, Any]:
-    both = {"first_attempt": hours.waited, "end": hours.took}
+def _since(ends: Iterable[Ends], at_ms: int) -> list[Ends]:
+    return [one for one in ends if one.at > at_ms - SPAN_MS]
+
+
+def _grouped(ends: Iterable[Ends], name: str) -> Iterable[list[Ends]]:
+    """Return ends by the value of an attribute, in the order of their times."""
+    groups: dict[Any, list[Ends]] = {}
+    for one in ends:
+        groups.setdefault(getattr(one, name), []).append(one)
+    return groups.values()
+
+
+def _versions(ends: Iterable[Ends]) -> dict[str, Mapping[str, Any]]:
+    """Return how tasks of the two versions ended that came last; a number breaks a tie."""
+    named = [one for one in ends if one.code_version]
+    found = [summed(of) for of in _grouped(named, "code_version")]
+    found.sort(key=lambda one: (one.at, len(one.code_version), one.code_version))
+    return {one.code_version: _times(one) for one in found[-_COMPARED:]}
+
+
+def _took(of: Mapping[str, Any], name: str) -> Cell:
+    return Cell("none" if of[name] is None else f"≤ {duration(of[name])}")
+
+
+def _times(ends: Ends) -> Mapping[str, Any]:
+    both = {"first_attempt": ends.waited, "end": ends.took}
     shares = {"p50": 0.5, "p95": 0.95}
-    return {"ended": dict(hours.states)} | {
+    return {"at": ends.at, "ended": dict(ends.states)} | {
         f"{what}_{name}": percentile(counts, share)
         for what, counts in both.items()
         for name, share in shares.items()
@@ -409,11 +489,11 @@ def _off(queues: Iterable[Queue]) -> Iterator[str]:
             )
 
 
-def _wrong(queues: Iterable[Queue], hour: _Troubles, waits: Look, working: int) -> Iterator[str]:
+def _wrong(
+    queues: Iterable[Queue], hour: _Troubles, waits: Look, waiting: _Waiting, working: int
+) -> Iterator[str]:
     """Yield a sentence for each number that needs a person."""
-    turns = sum(
-        one.waiting or 0 for one in queues if one.name in WORKING and one.name != "push_queue"
-    )
+    turns = waiting.queued
     if turns and not working:
         yield (
             f"{_count(turns, 'message waits', 'messages wait')} for a worker, and none has told of"

@@ -34,7 +34,7 @@ def test_it_is_well_until_something_fails(run: Run, storage: DurableStorage) -> 
     head = opened(storage, "t")
     code, out, _ = run("status")
     assert (code, "Nothing needs a person, as far as these numbers say." in out) == (0, True)
-    assert "\nOpen turns that wait\nNone waits for more than a worker, and none was sent" in out
+    assert "\nOpen turns that wait\nNone waits, and none was sent" in out
     assert f"Webhooks given up: {UNCOUNTED}.\n" in out
     assert "\nThe last that went wrong\nNothing within 24 hours.\n" in out
     assert json.loads(run("status", "--json")[1])["is_well"] is True

@@ -20,6 +20,7 @@ from a2a_serverless.storage.activity import (
     count_ended,
     percentile,
     process_name,
+    summed,
 )
 from a2a_serverless.storage.codec import head_item
 from a2a_serverless.storage.durable import DurableStorage
@@ -158,6 +159,7 @@ async def test_a_message_without_workers_is_wrong(clock: ManualClock) -> None:
     assert (queue.waiting, queue.received, queue.oldest_at) == (1, 0, clock.now_ms() - 5000)
     clock.advance(200)
     assert len(await wrong()) == 1
+    assert (await status_of(inspector)).waiting.queued == 1
 
 
 # -- activity ----------------------------------------------------------------------------------
@@ -185,21 +187,87 @@ def test_a_percentile_is_a_little_more_than_was_measured() -> None:
     assert (percentile(counts, 0.96), percentile({}, 0.5)) == (1000, None)
 
 
-async def test_ends_are_counted_by_their_hour(storage: DurableStorage, clock: ManualClock) -> None:
-    """The sums of an hour and of a day, over all shards; damage in one attribute costs that one."""
+async def test_ends_are_counted_by_five_minutes(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """The sums over all shards, by version; damage in one attribute costs that one."""
     now = clock.now_ms()
-    end = Ended(at=now, state="completed", took_ms=100, waited_ms=10)
-    early = replace(end, at=now - 5 * 3_600_000, state="failed", waited_ms=None)
+    end = Ended(at=now, state="completed", took_ms=100, waited_ms=10, code_version="3")
+    early = replace(end, at=now - 300_000, state="failed", waited_ms=None)
     for _ in range(20):
-        await count_ended(storage.table, [end, end, early], now)
-    found = await activity(storage.table, now)
-    assert (found.last_hour.states, found.last_day.ended) == ({"completed": 40}, 60)
-    assert (found.last_day.took, found.last_day.waited) == ({20: 60}, {10: 40})
+        await count_ended(storage.table, [end, end, early, replace(end, code_version="4")], now)
+    found = (await activity(storage.table, now)).ends
+    assert {(one.at, one.code_version) for one in found} == {
+        (now // 300_000 * 300_000, "3"),
+        (now // 300_000 * 300_000, "4"),
+        (now // 300_000 * 300_000 - 300_000, "3"),
+    }
+    total = summed(found)
+    assert (total.at, total.states) == (found[0].at, {"completed": 60, "failed": 20})
+    assert (total.took, total.waited) == ({20: 80}, {10: 60})
     damaged = {"took_x": 1, "took_20": "no", "completed": 1, "expires_at": now}
-    await storage.table.write(Put(item={**Key("ACTIVITY", "HOUR#9999#0")._asdict(), **damaged}))
+    for sort in (f"ENDS#{now:015d}#5#0", "ENDS#now#5#0"):
+        await storage.table.write(Put(item={**Key("ACTIVITY", sort)._asdict(), **damaged}))
     await storage.table.write(Put(item={**Key("ACTIVITY", "PROCESS#x")._asdict(), "at": "now"}))
-    found = await activity(storage.table, now)
-    assert (found.last_day.ended, found.last_day.took, found.processes) == (61, {20: 60}, ())
+    read = await activity(storage.table, now)
+    total = summed(read.ends)
+    assert (total.ended, total.took, read.processes) == (81, {20: 80}, ())
+
+
+async def test_the_newest_version_stands_beside_the_one_before(
+    storage: DurableStorage, inspector: Inspector, person: Person, clock: ManualClock
+) -> None:
+    """With their failures and times; a version of yesterday, and workers without one, are out."""
+    clock.advance(30 * 60)
+
+    async def count(version: str, state: str, took_ms: int, minutes_ago: int) -> None:
+        at = clock.now_ms() - minutes_ago * 60_000
+        end = Ended(
+            at=at, state=state, took_ms=took_ms, waited_ms=took_ms // 10, code_version=version
+        )
+        await count_ended(storage.table, [end], clock.now_ms())
+
+    await count("9", "completed", 100, 90)
+    assert [*(await status_of(inspector)).versions] == ["9"]
+    assert "9 has ended all of them" in (await person.get("/_console/status")).text
+    await count("8", "completed", 100, 25 * 60)
+    for minutes_ago in (70, 20, 6):
+        await count("9", "completed", 100, minutes_ago)
+    await count("10", "completed", 10_000, 10)
+    await count("10", "failed", 10_000, 2)
+    await count("", "completed", 5, 1)
+    found = await status_of(inspector)
+    assert [*found.versions] == ["9", "10"]
+    before, newest = found.versions.values()
+    assert (before["ended"], before["end_p95"]) == ({"completed": 4}, 100)
+    assert newest["ended"] == {"completed": 1, "failed": 1}
+    assert (newest["first_attempt_p50"], newest["end_p50"]) == (1000, 10_000)
+    (table,) = [one for one in found.tables() if one.title.startswith("Before and after")]
+    assert [*table.columns] == ["version", "9", "10"]
+    assert [str(cell) for cell in table.rows[2]] == ["failed", "0 (0.0%)", "1 (50.0%)"]
+    assert "1 (50.0%)" in (await person.get("/_console/status")).text
+
+
+async def test_the_last_two_hours_are_shown_by_five_minutes(
+    storage: DurableStorage, inspector: Inspector, clock: ManualClock
+) -> None:
+    """The newest first, all versions together: since when tasks are slow, or fail."""
+    begin = clock.now_ms() // 300_000 * 300_000
+    for minutes, state, version in (
+        *((0, "completed", "1"), (120, "completed", "1")),
+        *((130, "completed", "1"), (130, "failed", "2"), (240, "failed", "2")),
+    ):
+        at = begin + minutes * 60_000
+        end = Ended(at=at, state=state, took_ms=9, waited_ms=None, code_version=version)
+        await count_ended(storage.table, [end], at)
+    clock.advance(240 * 60)
+    found = (await status_of(inspector)).recent
+    assert [((one["at"] - begin) // 60_000, one["ended"]) for one in found] == [
+        (240, {"failed": 1}),
+        (130, {"completed": 1, "failed": 1}),
+        (120, {"completed": 1}),
+    ]
+    assert (found[1]["end_p95"], found[1]["first_attempt_p50"]) == (10, None)
 
 
 # -- pages -------------------------------------------------------------------------------------

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a2a.types import Artifact, TaskState
+from a2a.types import Artifact, TaskState, TaskStatus
 
 from a2a_serverless.errors import FullGroupError, UnavailableError
 from a2a_serverless.push.function import PushStream, _committed_by
 from a2a_serverless.push.jobs import PushJob
-from a2a_serverless.storage.activity import activity
+from a2a_serverless.storage.activity import activity, summed
 from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.tasks.entries import ArtifactWritten
+from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
@@ -250,15 +250,34 @@ async def test_ends_are_counted_up_to_what_comes_again(bench: Bench) -> None:
     bench.queue_of_jobs.broken = {heads[1].task_id}
     again = set(await bench.stream.process(records))
     assert again
-    counted = await activity(bench.storage.table, bench.clock.now_ms())
-    assert counted.last_hour.states == {"completed": 1}
+    counted = summed((await activity(bench.storage.table, bench.clock.now_ms())).ends)
+    assert counted.states == {"completed": 1}
     bench.queue_of_jobs.broken = set()
     first = next(at for at, one in enumerate(records) if one["dynamodb"]["SequenceNumber"] in again)
     assert await bench.stream.process(records[first:]) == []
-    counted = await activity(bench.storage.table, bench.clock.now_ms())
-    assert counted.last_hour.states == {"completed": 3}
-    assert sum(counted.last_hour.took.values()) == 3
-    assert sum(counted.last_hour.waited.values()) == 0  # nothing has claimed them
+    counted = summed((await activity(bench.storage.table, bench.clock.now_ms())).ends)
+    assert counted.states == {"completed": 3}
+    assert sum(counted.took.values()) == 3
+    assert sum(counted.waited.values()) == 0  # nothing has claimed them
+
+
+@pytest.mark.parametrize(
+    ("workers", "version"), [(("a:6 x", "a:7 y"), "7"), (("a:6 x", "h 1"), "")]
+)
+async def test_an_end_counts_for_the_version_that_has_claimed_last(
+    bench: Bench, workers: tuple[str, ...], version: str
+) -> None:
+    """Also one that another process has written, after the death of the worker."""
+    opened = await bench.open(URL)
+    head = await bench.storage.head(opened.task_id)
+    assert head is not None
+    for worker in workers:
+        claim = Commit(token=worker, claims=True, worker=worker)
+        head = await bench.storage.commit(head, claim)
+    await bench.storage.commit(head, Commit(entries=(StatusChanged(TaskStatus(state=COMPLETED)),)))
+    assert await bench.stream.process(bench.records()) == []
+    (counted,) = (await activity(bench.storage.table, bench.clock.now_ms())).ends
+    assert (counted.code_version, counted.states) == (version, {"completed": 1})
 
 
 async def test_webhooks_do_not_wait_for_counts(

@@ -82,6 +82,7 @@ FULL = with_fields(
     waits_since=1_700_000_500_000,
     requeued=1,
     started_at=1_700_000_300_000,
+    code="7",
     mark="mark",
 )
 WOKEN = with_fields(FULL, parked="", has_share=True)

@@ -68,7 +68,7 @@ from tests.support.workers import params_of
 PAGE: Final = pages.text("format")
 ITEMS: Final = (
     *("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "LINE", "KEY", "SLOT", "SPENT", "GROUP"),
-    *("CONSENT", "HOST", "FENCE", "ACT", "PROCESS", "HOUR"),
+    *("CONSENT", "HOST", "FENCE", "ACT", "PROCESS", "ENDS"),
 )
 KEYS: Final = {"PK": {"S"}, "SK": {"S"}}
 """Each item has them; the page says so once."""
@@ -181,7 +181,7 @@ async def write_everything(database: Database, written: Written) -> None:
     await TableQueue(Operation, table, clock=clock).send(Operation.to_run(params_of(head)))
     another = (await storage.open_task("c", request("another"))).head
     done = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
-    await storage.commit(another, Commit(entries=(done,), token="one", claims=True))
+    await storage.commit(another, Commit(entries=(done,), token="one", claims=True, worker="f:1 s"))
     await database.storage(clock=clock, is_serial=True).open_task("talk", request("first"))
     await DeletionJob(storage, Owner("nobody")).step()
     journal = Journal(storage, "pat")

@@ -225,6 +225,7 @@ def ended(before: Head, step: Step, commit: Commit) -> None:
         "turn": before.turn.number,
         "state": plain_state(step.head.state),
         "reason": reason,
+        "code_version": step.head.code or None,
         "commits": step.head.version - before.turn.base,
     }
     # What is not known is None: a number is never guessed.

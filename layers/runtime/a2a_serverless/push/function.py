@@ -282,6 +282,7 @@ def _ended_by(records: Iterable[EventRecord]) -> Iterable[Ended]:
             state=state,
             took_ms=None if took is None else int(took),
             waited_ms=None if waited is None else int(waited),
+            code_version=image.get("code", {}).get("S", ""),
         )
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a deployment do: which ones work, and how the tasks of each hour ended.
+"""What the processes of a deployment do: which ones work, and how tasks ended every five minutes.
 
 All of it is one partition of the table, which one query reads. Nothing in it names a caller or a
 task. It is written beside tasks, never in their transactions.
@@ -13,13 +13,12 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, Final
 
 from a2a_serverless import __version__
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import is_live, seconds
-from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.table import Added, Key, Range, Table, Update
 from a2a_serverless.values import dataclass
 
@@ -28,21 +27,23 @@ TELL_MS: Final = 60_000
 """Milliseconds between two times at which a process tells that it works."""
 _SEEN_S: Final = 3600
 """Seconds for which a process is remembered after its last one."""
-_HOURS_S: Final = 2 * 86_400
-"""Seconds for which the counts of an hour are kept."""
+SPAN_MS: Final = 300_000
+"""Milliseconds whose ends are counted together."""
+_KEPT_S: Final = 26 * 3600
+"""Seconds for which counts are kept: those of a day are read, and clocks differ."""
 _STEPS_A_DECADE: Final = 10
 """Steps of a duration from one power of ten to the next: each is 26 % longer than the last."""
 
 _PROCESS: Final = "PROCESS#"
-_HOUR: Final = "HOUR#"
+_ENDS: Final = "ENDS#"
 
 
 @functools.cache
 def process_name() -> str:
     """Return the name of this process, as operators look for it.
 
-    On Lambda these are the function's version and log stream, elsewhere host and process id.
-    `Attempt.is_on_lambda` tells them apart by the colon before the version.
+    On Lambda these are the function, its version and log stream, elsewhere host and process id:
+    `code_version` reads the version from them.
     """
     if stream := os.environ.get("AWS_LAMBDA_LOG_STREAM_NAME"):
         version = os.environ.get("AWS_LAMBDA_FUNCTION_VERSION", "")
@@ -80,7 +81,7 @@ class Process:
     """When that was by its own clock, in milliseconds since the epoch."""
 
 
-# -- hours -----------------------------------------------------------------------------------
+# -- ends ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +96,18 @@ class Ended:
     """The milliseconds from the task's creation to its end; None: unknown."""
     waited_ms: int | None
     """The milliseconds until an attempt had claimed it; None: none has, or it is unknown."""
+    code_version: str = ""
+    """As `Head.code`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hours:
-    """How the tasks of some hours ended."""
+class Ends:
+    """How the tasks of a time ended."""
 
+    at: int = 0
+    """The beginning of its first five minutes, in milliseconds since the epoch."""
+    code_version: str = ""
+    """As `Head.code`, if all have the same."""
     states: Mapping[str, int] = field(default_factory=dict)
     """How many, by their plain states."""
     took: Mapping[int, int] = field(default_factory=dict)
@@ -137,26 +144,27 @@ def percentile(counts: Mapping[int, int], share: float) -> int | None:
 
 
 async def count_ended(table: Table, ends: Iterable[Ended], now_ms: int) -> None:
-    """Add ends to the counts of their hours: one write for each hour that they are in.
+    """Add ends to the counts of their five minutes: one write for those of one code version.
 
     What comes twice counts twice.
 
     Raises:
         UnavailableError: no answer within the retry budget; some may be counted.
     """
-    hours: dict[int, Counter[str]] = {}
+    spans: dict[tuple[int, str], Counter[str]] = {}
     for end in ends:
-        counts = hours.setdefault(end.at // HOUR_MS, Counter())
+        place = (end.at // SPAN_MS * SPAN_MS, end.code_version)
+        counts = spans.setdefault(place, Counter())
         counts[end.state] += 1
         for name, ms in (("took", end.took_ms), ("waited", end.waited_ms)):
             if ms is not None:
                 counts[f"{name}_{_step_of(ms)}"] += 1
-    for hour, counts in hours.items():
-        # DynamoDB takes 1,000 writes a second of one item: the counts of an hour are several items.
+    for (at, version), counts in spans.items():
+        # DynamoDB takes 1,000 writes a second of one item: the counts are several items.
         shard = random.randrange(layout.SHARDS)  # noqa: S311 - a place, not a secret
-        key = Key(PARTITION, f"{_HOUR}{layout.hour_of(hour * HOUR_MS)}#{shard}")
+        key = Key(PARTITION, f"{_ENDS}{at:015d}#{version}#{shard}")
         values: dict[str, Any] = {name: Added(number) for name, number in counts.items()}
-        expires_at = max(seconds(now_ms), hour * HOUR_MS // 1000) + _HOURS_S
+        expires_at = seconds(max(now_ms, at)) + _KEPT_S
         await table.write(Update(key=key, values={**values, "expires_at": expires_at}))
 
 
@@ -169,25 +177,21 @@ class _Activity:
 
     processes: tuple[Process, ...]
     """The newest sign first."""
-    last_hour: Hours
-    """The hour that has begun, and the one before it."""
-    last_day: Hours
-    """The hour that has begun, and 24 before it."""
+    ends: tuple[Ends, ...]
+    """Those of a day at least, the earliest first; of the same time and version there may be
+    several."""
 
 
 async def activity(table: Table, now_ms: int) -> _Activity:
-    """Return which processes work and how the tasks of the last hours ended, by one query.
+    """Return which processes work and how the tasks of the last day ended, by one query.
 
     What is damaged counts as missing.
     """
     items = [item for item in await table.all(Range(partition=PARTITION)) if is_live(item, now_ms)]
     processes = [one for one in map(_process_of, items) if one is not None]
     processes.sort(key=lambda one: (-one.at, one.name))
-    return _Activity(
-        processes=tuple(processes),
-        last_hour=_sum(items, now_ms - HOUR_MS),
-        last_day=_sum(items, now_ms - 24 * HOUR_MS),
-    )
+    ends = [one for one in map(_ends_in, items) if one is not None]
+    return _Activity(processes=tuple(processes), ends=tuple(ends))
 
 
 def _process_of(item: Mapping[str, Any]) -> Process | None:
@@ -199,19 +203,30 @@ def _process_of(item: Mapping[str, Any]) -> Process | None:
     return Process(name=name, release=release, turns=turns, at=int(at or 0))
 
 
-def _sum(items: Iterable[Mapping[str, Any]], since_ms: int) -> Hours:
-    first = f"{_HOUR}{layout.hour_of(max(0, since_ms))}"
-    states: Counter[str] = Counter()
-    durations: dict[str, Counter[int]] = {"took": Counter(), "waited": Counter()}
-    for item in items:
-        if not (item["SK"].startswith(_HOUR) and item["SK"] >= first):
+def _ends_in(item: Mapping[str, Any]) -> Ends | None:
+    at, _, rest = item["SK"].removeprefix(_ENDS).partition("#")
+    if not item["SK"].startswith(_ENDS) or not at.isdecimal():
+        return None
+    states: dict[str, int] = {}
+    durations: dict[str, dict[int, int]] = {"took": {}, "waited": {}}
+    for name, number in item.items():
+        kind, _, step = name.partition("_")
+        if not isinstance(number, int) or name == "expires_at":
             continue
-        for name, number in item.items():
-            kind, _, step = name.partition("_")
-            if not isinstance(number, int) or name == "expires_at":
-                continue
-            if kind in durations and step.isdecimal():
-                durations[kind][int(step)] += number
-            elif not step:
-                states[name] += number
-    return Hours(states=states, took=durations["took"], waited=durations["waited"])
+        if kind in durations and step.isdecimal():
+            durations[kind][int(step)] = number
+        elif not step:
+            states[name] = number
+    version = rest.rpartition("#")[0]
+    return Ends(at=int(at), code_version=version, states=states, **durations)
+
+
+def summed(every: Iterable[Ends]) -> Ends:
+    """Return the sums of ends; their version is that of one of them."""
+    first, states, took, waited = Ends(), Counter[str](), Counter[int](), Counter[int]()
+    for number, one in enumerate(every):
+        first = first if number else one
+        states.update(one.states)
+        took.update(one.took)
+        waited.update(one.waited)
+    return replace(first, states=states, took=took, waited=waited)

@@ -356,6 +356,8 @@ def event_items(step: Step, body: bytes) -> list[Item]:
         first["took"] = max(0, step.at - head.created_at)
         if head.started_at:
             first["waited"] = max(0, head.started_at - head.created_at)
+        if head.code:
+            first["code"] = head.code
     if head.version == 1:
         created = status_key(head.created_at, head.task_id)
         first |= {"id_key": id_key(head.task_id), "created_key": created}

@@ -324,6 +324,9 @@ class Head:
     """The request to cancel the task; a writer that has not read it cannot commit. It stays."""
     started_at: int = 0
     """When an attempt has claimed a turn of the task for the first time; 0: none has."""
+    code: str = ""
+    """The version of the function that has claimed a turn last; empty: none has, or it was a worker
+    outside of Lambda."""
     failure: Failure = Failure()
     """Why the task has failed or was rejected."""
     mark: str = field(default="", compare=False)

@@ -40,6 +40,16 @@ def digest(kind: str, *fields: str) -> str:
     return base64.urlsafe_b64encode(sha.digest()[:16]).decode().rstrip("=")
 
 
+@lru_cache(maxsize=64)
+def code_version(process: str) -> str | None:
+    """Return the version of the function that a process is, by its name; None: it is no function.
+
+    The name of a function's process is `FUNCTION:VERSION STREAM`, that of another `HOST PID`.
+    """
+    _, is_function, version = process.partition(" ")[0].partition(":")
+    return version if is_function else None
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The owner of a task: tenant and authenticated principal, known by their digest alone.

@@ -65,7 +65,7 @@ from a2a_serverless.tasks.head import (
     Uncounted,
     state_name,
 )
-from a2a_serverless.tasks.identity import Dialect, digest, new_incarnation, new_token
+from a2a_serverless.tasks.identity import Dialect, code_version, digest, new_incarnation, new_token
 from a2a_serverless.tasks.usage import summed
 
 PARKED_MS: Final[Mapping[Reason, int]] = {"share": 3_600_000, "conversation": 300_000}
@@ -615,6 +615,7 @@ def _claimed(head: Head, commit: Commit, now_ms: int, timing: Timing) -> Head:
         metadata=None if takes_back else head.metadata,
         replied=head.replied and is_first,
         started_at=head.started_at or now_ms,
+        code=code_version(commit.worker) or "",
     )
 
 

@@ -26,6 +26,7 @@ from a2a_serverless.tasks.head import (
     Head,
     is_terminal,
 )
+from a2a_serverless.tasks.identity import code_version
 from a2a_serverless.tasks.rules import left_by
 from a2a_serverless.tasks.usage import Used, summed
 from a2a_serverless.values import dataclass
@@ -91,11 +92,6 @@ class Wait:
         return _length(self.until, now_ms if self.is_open else self.over_at) or 0
 
 
-def is_on_lambda(process: str) -> bool:
-    """Return True if a process is a function: `FUNCTION:VERSION STREAM`, not `HOST PID`."""
-    return ":" in process.partition(" ")[0]
-
-
 @dataclass(slots=True, kw_only=True)
 class Attempt:
     """One start of the agent on a turn. Times are milliseconds since the epoch; None: unknown."""
@@ -141,7 +137,7 @@ class Attempt:
     @property
     def is_on_lambda(self) -> bool:
         """Return True if its process is a function."""
-        return is_on_lambda(self.worker)
+        return code_version(self.worker) is not None
 
     @property
     def first(self) -> int:
