@@ -49,6 +49,12 @@ def _add(tasks: Parser) -> None:
     tasks.add_argument(
         "--counts", action="store_true", help="the number of the owner's tasks in each state"
     )
+    tasks.add_argument(
+        "--sort", choices=("duration",), help="the longest first, of the newest 1,000 of the list"
+    )
+    tasks.add_argument(
+        "--cost", action="store_true", help="what the newest 1,000 cost, by day and by caller"
+    )
     tasks.add_argument("--json", action="store_true", help="one JSON object a line")
     tasks.add_place()
     verbs = tasks.add_subparsers(title="on one task, some, or all of a caller", metavar="VERB")
@@ -98,6 +104,8 @@ async def _list(options: Namespace) -> int:
     if options.counts and not which.owner:
         return refuse("--counts counts the tasks of one owner: name it with --user or --scope.")
     inspector = await inspector_of(options)
+    if options.cost:
+        return await _print_costs(inspector, options, which)
     if not options.counts:
         return await _print_rows(inspector, options, which)
     counts = await inspector.lists.counts(which.owner)
@@ -119,7 +127,10 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
     pages: list[Rows] = []
     with counting("looking for tasks") as found:
         while left > 0 and (after or not pages):
-            page = await inspector.lists.page(which, after=after, limit=min(left, PAGE))
+            if options.sort:
+                page = await inspector.lists.longest(which, left)
+            else:
+                page = await inspector.lists.page(which, after=after, limit=min(left, PAGE))
             rows = (await inspector.lists.described(page))[:left]
             if options.json:
                 print("".join(f"{json.dumps(row_json(row))}\n" for row in rows), end="")
@@ -135,6 +146,33 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
     if looked := [page.looked for page in pages if page.looked]:
         said = reduce(add, looked).sentence()
         say(f"{said}; for older ones name a longer time, such as --created 7d.")
+    return 0
+
+
+async def _print_costs(inspector: Inspector, options: Namespace, which: TaskFilter) -> int:
+    """Print what tasks cost by day and by caller; in JSON one object for each."""
+    from dataclasses import asdict
+
+    from a2a_serverless_tools.operate.cost import NOT_COUNTED, CostSum, merged
+    from a2a_serverless_tools.operate.view import sums_table
+
+    sums: list[CostSum] = []
+    with counting("counting costs", prints_lines=False) as so_far:
+        async for page in inspector.lists.newest(which.bounded(inspector.storage.clock.now_ms())):
+            sums += await inspector.costs(await inspector.lists.described(page))
+            so_far(len(sums))
+    if options.json:
+        both = (*merged(sums, "day"), *merged(sums, "caller"))
+        print("".join(f"{json.dumps(asdict(one))}\n" for one in both), end="")
+        return 0
+    draw(sums_table(sums, "day"))
+    print()
+    draw(sums_table(sums, "caller"))
+    print(
+        f"\n{len(sums):,} tasks, the newest 1,000 of the list at most. Dollars are AWS's prices in"
+        " us-east-1, models in the currency of your price list."
+    )
+    print(f"Not counted: {'; '.join(NOT_COUNTED)}. Parts without a price: task ID --cost.")
     return 0
 
 

@@ -7,8 +7,8 @@ same work would cost on AWS.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from a2a_serverless.tasks.turns import Attempt
 from a2a_serverless.tasks.usage import MILLION, total
@@ -98,6 +98,41 @@ def dollars(least: float | None, most: float | None) -> str:
         return ""
     text = f"${least:.7f}"
     return text if f"{most:.7f}" == f"{least:.7f}" else f"{text} to ${most:.7f}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostSum:
+    """What tasks have cost, in dollars and tokens, as `Cost`."""
+
+    day: str
+    """The day on which they were created (UTC), such as `2026-11-29`; empty: several."""
+    caller: str
+    """Empty: several."""
+    tasks: int = 1
+    least: float
+    most: float
+    models: float
+    tokens: int
+    unpriced: int
+    """Those of which something has no price."""
+
+    def __add__(self, other: CostSum) -> CostSum:
+        counts = ("tasks", "least", "most", "models", "tokens", "unpriced")
+        return replace(
+            self, **{name: getattr(self, name) + getattr(other, name) for name in counts}
+        )
+
+
+def merged(sums: Iterable[CostSum], by: Literal["day", "caller"]) -> list[CostSum]:
+    """Return sums by day, the newest first, or by caller, the dearest first."""
+    found: dict[str, CostSum] = {}
+    for one in sums:
+        kept = replace(one, caller="") if by == "day" else replace(one, day="")
+        name = getattr(kept, by)
+        found[name] = found[name] + kept if name in found else kept
+    if by == "day":
+        return sorted(found.values(), key=lambda one: one.day, reverse=True)
+    return sorted(found.values(), key=lambda one: (-one.most - one.models, one.caller))
 
 
 def cost_of(shown: Timeline, workers: Workers) -> Cost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from a2a.types import Message, StreamResponse, Task, TaskArtifactUpdateEvent
 from google.protobuf.message import Message as AnyMessage
 
-from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.errors import TaskNotFoundError, UnreadableTaskError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import InlineLimits
 from a2a_serverless.storage.conversation import conversation_queue
@@ -29,17 +30,21 @@ from a2a_serverless.tasks.fold import (
 )
 from a2a_serverless.tasks.head import ASLEEP, Head
 from a2a_serverless.tasks.identity import Scope, TaskKey
+from a2a_serverless.tasks.usage import total
 from a2a_serverless.wiring import Backends
-from a2a_serverless_tools.operate.cost import Cost, Workers, cost_of
+from a2a_serverless_tools.operate.cost import Cost, CostSum, Workers, cost_of
 from a2a_serverless_tools.operate.details import TaskDetails, task_details
 from a2a_serverless_tools.operate.finding import find_tasks
-from a2a_serverless_tools.operate.lists import Lists
+from a2a_serverless_tools.operate.lists import Lists, TaskRow
 from a2a_serverless_tools.operate.logs import Logs
 from a2a_serverless_tools.operate.timeline import InLine, Timeline, timeline
+from a2a_serverless_tools.operate.wording import iso
 
 _KEPT_DETAILS: Final = 16
 _KEPT_BYTES: Final = 64 * 1024 * 1024
 """Tasks whose log is kept, and the bytes of all their entries."""
+_AT_ONCE: Final = 16
+"""Tasks of which the costs are counted at the same time."""
 _MOST_BEFORE: Final = 1_000
 """The most turns before one in the line of its caller that are counted."""
 
@@ -115,6 +120,31 @@ class Inspector:
     def cost(self, shown: Timeline) -> Cost:
         """Return what a task has cost so far."""
         return cost_of(shown, self._workers)
+
+    async def costs(self, rows: Iterable[TaskRow]) -> list[CostSum]:
+        """Return what each of some tasks has cost so far; what is gone or damaged is left out."""
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def cost(row: TaskRow) -> CostSum | None:
+            async with slots:
+                try:
+                    shown = await self.seen(*row.key)
+                except UnreadableTaskError:
+                    return None
+            if shown is None:
+                return None
+            found, used = self.cost(shown), total(shown.head.usage)
+            return CostSum(
+                day=(iso(row.head.created_at) or "")[:10],
+                caller=row.asked.by or row.head.scope,
+                least=found.least,
+                most=found.most,
+                models=found.models or 0.0,
+                tokens=used.tokens,
+                unpriced=int(bool(found.unpriced)),
+            )
+
+        return [one for one in await asyncio.gather(*map(cost, rows)) if one is not None]
 
     def _forget(self) -> None:
         """Forget the tasks that were seen longest ago, until the others are few and small."""

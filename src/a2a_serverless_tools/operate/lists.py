@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import Any, Final, TypeAlias, cast
 
 from a2a.types import TaskState
@@ -273,6 +275,11 @@ class Rows:
     searched: int | None = None
     """The tasks among which a text was looked for; None: none was."""
 
+    @property
+    def count(self) -> int:
+        """Return the tasks that were looked at."""
+        return self.looked.count if self.looked else len(self.rows)
+
     def search(self) -> str:
         """Return where a text was looked for, as a sentence; empty: none was."""
         if self.searched is None:
@@ -342,16 +349,41 @@ class Lists:
         rest, looked, wanted = replace(which, text=""), 0, which.text.casefold()
         # `created` is where a list of all owners ends, and not an index of what failed.
         failed = await self._with_reference(wanted, replace(rest, created=""))
-        rows, after = {row.key: row for row in await self.described(failed)}, ""
-        while looked < _SEARCHED:
-            page = await self.page(rest, after=after, limit=100)
-            looked += page.looked.count if page.looked else len(page.rows)
+        rows = {row.key: row for row in await self.described(failed)}
+        async for page in self.newest(rest):
+            looked += page.count
             described = await self.described(page)
             rows |= {row.key: row for row in described if row.mentions(wanted)}
-            after = page.after
+        return Rows(rows=tuple(rows.values()), searched=looked)
+
+    async def longest(self, which: TaskFilter, limit: int) -> Rows:
+        """Return those of the newest `_SEARCHED` tasks of a list that took longest, or take so far.
+
+        Raises:
+            ConfigurationError: as every method.
+        """
+        now_ms = self._storage.clock.now_ms()
+        pages = [page async for page in self.newest(which)]
+        rows = sorted(
+            (row for page in pages for row in page.rows), key=lambda row: -row.took_ms(now_ms)
+        )
+        looked = [page.looked for page in pages if page.looked]
+        return replace(
+            pages[0],
+            rows=tuple(rows[:limit]),
+            after="",
+            looked=reduce(add, looked) if looked else None,
+        )
+
+    async def newest(self, which: TaskFilter) -> AsyncIterator[Rows]:
+        """Yield pages of a list until they have looked at `_SEARCHED` tasks."""
+        looked, after = 0, ""
+        while looked < _SEARCHED:
+            page = await self.page(which, after=after, limit=100)
+            yield page
+            looked, after = looked + page.count, page.after
             if not after:
                 break
-        return Rows(rows=tuple(rows.values()), searched=looked)
 
     async def _with_reference(self, correlation_id: str, which: TaskFilter) -> Rows:
         """Return those of a filter whose client was given a correlation id, of all that failed."""

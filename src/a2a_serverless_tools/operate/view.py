@@ -6,10 +6,10 @@ have texts of clients and agents as they are: what draws them escapes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Final
+from typing import Final, Literal
 
 from a2a_serverless.observability.spans import kept_trace_id
 from a2a_serverless.tasks.head import (
@@ -26,7 +26,7 @@ from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.push import NO_CONSENT, RECEIVER_FAILS, GivenUp
 from a2a_serverless.tasks.turns import Attempt, Outcome, Turn, Wait, WaitsFor
 from a2a_serverless.tasks.waits import CALLBACK
-from a2a_serverless_tools.operate.cost import Cost, dollars
+from a2a_serverless_tools.operate.cost import Cost, CostSum, dollars, merged
 from a2a_serverless_tools.operate.lines import LogLine
 from a2a_serverless_tools.operate.lists import LATE_MS
 from a2a_serverless_tools.operate.log_fields import WHY, named
@@ -176,6 +176,24 @@ def steps_table(shown: Timeline) -> Table:
     cells = [tuple(map(Cell, row)) for row in rows]
     columns |= {"tokens": NUMBER}
     return Table("", columns, cells, none="It has no steps.", note=note if rows else "")
+
+
+def sums_table(sums: Iterable[CostSum], by: Literal["day", "caller"]) -> Table:
+    """Return a row for each day, or for each caller."""
+    rows = [
+        (
+            Cell(getattr(one, by)),
+            Cell(f"{one.tasks:,}"),
+            Cell(dollars(one.least, one.most)),
+            Cell(f"{one.tokens:,}"),
+            Cell(f"{one.models:,.4f}"),
+            Cell(f"{one.unpriced:,}"),
+        )
+        for one in merged(sums, by)
+    ]
+    numbers = ("tasks", "dollars", "tokens", "models", "in part without a price")
+    columns = {by: "main-cell"} | dict.fromkeys(numbers, NUMBER)
+    return Table(f"By {by}", columns, rows)
 
 
 def cost_table(cost: Cost) -> Table:

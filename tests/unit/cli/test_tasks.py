@@ -7,6 +7,7 @@ import os
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,16 +18,23 @@ from a2a_serverless import aws
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage import listing
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import StatusChanged, Unknown, encode_entries
+from a2a_serverless.tasks.entries import ModelsUsed, StatusChanged, Unknown, encode_entries
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, releasing
+from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.console.app import Console, Sessions
 from a2a_serverless_tools.console.pages import VIEWS
 from a2a_serverless_tools.operate import queues
 from a2a_serverless_tools.operate.inspector import Inspector
 from tests.support.clocks import ManualClock
 from tests.support.databases import Database
-from tests.support.newer import append_to_body, event_key, head_key, set_attributes
+from tests.support.newer import (
+    append_to_body,
+    event_key,
+    head_key,
+    remove_attributes,
+    set_attributes,
+)
 from tests.unit.cli.conftest import ANN, BOB, Run, answering, opened, wait
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -114,6 +122,65 @@ def test_a_list_of_all_says_what_it_has_looked_at(
     assert still.task_id not in run("tasks", "--since", "1d", "--created", "7d")[1]
     assert ids(run("tasks", "--user", "ann", "--state", "completed", "--since", "1d")[1]) == ["old"]
     assert ids(run("tasks", "--user", "ann", "--created", "1d")[1]) == ["waits"]
+
+
+def test_the_longest_tasks_come_first(
+    run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the newest of a list, over all its pages; an open task counts as long as it has taken."""
+    monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
+    short, long = opened(storage, "short"), opened(storage, "long")
+    clock.advance(10)
+    ended(storage, short, TaskState.TASK_STATE_COMPLETED)
+    opened(storage, "open")
+    clock.advance(20)
+    ended(storage, long, TaskState.TASK_STATE_COMPLETED)
+    for which in ((), ("--user", "ann"), ("--find", "HI")):
+        assert ids(run("tasks", "--sort", "duration", *which).out) == ["long", "open", "short"]
+    some = ("--state", "completed", "--limit", "1")
+    assert ids(run("tasks", "--sort", "duration", *some).out) == ["long"]
+
+
+def test_what_tasks_cost_by_day_and_by_caller(
+    run: Run,
+    storage: DurableStorage,
+    database: Database,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each row is the sum of what `task --cost` says of its tasks; what is damaged is left out."""
+    monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
+    opened(storage, "one")
+    clock.advance(86_400)
+    second, other = opened(storage, "two"), opened(storage.for_scope(BOB), "three")
+    used = ModelsUsed((Usage("m", input_tokens=30, output_tokens=12),))
+    claim = Commit(entries=(used,), token="a", claims=True, worker="agent:3 stream")
+    wait(storage.commit(second, claim))
+    costs = {
+        task: json.loads(run("task", task, "--json").out)["cost"]["most"]
+        for task in ("one", "two", "three")
+    }
+
+    def rows() -> list[dict[str, Any]]:
+        out = run("tasks", "--cost", "--json", "--created", "7d").out
+        return [json.loads(line) for line in out.splitlines()]
+
+    days = [one for one in rows() if one["day"]]
+    assert [(one["tasks"], one["tokens"], one["caller"]) for one in days] == [
+        (2, 42, ""),
+        (1, 0, ""),
+    ]
+    assert [one["day"] for one in days] == ["2026-11-23", "2026-11-22"]
+    callers = {one["caller"]: one for one in rows() if one["caller"]}
+    assert {name: one["tasks"] for name, one in callers.items()} == {ANN.digest: 2, BOB.digest: 1}
+    assert callers[ANN.digest]["most"] == pytest.approx(costs["one"] + costs["two"])
+    assert callers[ANN.digest]["unpriced"] == 1
+    assert [*callers] == [ANN.digest, BOB.digest]  # the dearest first
+    out = run("tasks", "--cost", "--created", "7d").out
+    assert re.search(r"^By day\nday +tasks +dollars", out, re.MULTILINE)
+    assert "3 tasks, the newest 1,000 of the list at most." in out
+    remove_attributes(database, event_key(other), "body")
+    assert {one["caller"] for one in rows()} == {ANN.digest, ""}
 
 
 def test_a_list_says_what_waits(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
