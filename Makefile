@@ -124,7 +124,8 @@ format: $(VENV)/.stamp ## format, and fix what the linter can fix
 faults: $(VENV)/.stamp emulators ## the long form of the fault tests, of polls of hours and of parallel calls
 	A2A_FAULTS=long $(BIN)/python -m pytest $(PYTEST_ARGS) $(ALL) tests/faults tests/contract \
 		tests/e2e/test_reconnects.py tests/e2e/test_resuming_client.py \
-		tests/e2e/test_neighbours.py tests/e2e/test_stock_servers.py tests/unit/tasks/test_fold_logs.py \
+		tests/e2e/test_neighbours.py tests/e2e/test_stock_servers.py tests/e2e/test_upgrade.py \
+		tests/unit/tasks/test_fold_logs.py \
 		tests/unit/worker/test_question_kills.py tests/unit/worker/test_shares.py \
 		tests/unit/worker/test_short_sleeps.py \
 		tests/unit/frameworks/test_langgraph_interrupts.py --timeout 3600

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import logging
 import signal
-import ssl
 from collections.abc import Generator
-from typing import Any
 
-import certifi
 import pytest
 import yaml
-from botocore import loaders, session
 
+from tests.support import read_once
 from tests.support.collection import Made, check
 
 pytest_plugins = [
@@ -31,36 +27,17 @@ pytest_plugins = [
 ]
 
 
-class _Once(list[str]):
-    """Folders of descriptions, to which every session of boto3 adds its own."""
-
-    def append(self, folder: str) -> None:
-        if folder not in self:
-            super().append(folder)
-
-
 def pytest_configure() -> None:
     """Read once what never changes: descriptions of AWS and root certificates.
 
     Templates are read by libyaml, which takes a tenth of the time.
     """
     yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # type: ignore[misc]
-    session.create_loader = functools.cache(_loader)
-    _keep_root_certificates()
+    read_once.keep_descriptions()
+    read_once.keep_root_certificates()
     _keep_levels()
     # A shell that starts the suite in the background makes it ignore Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _keep_root_certificates() -> None:
-    """Let all clients of httpx share one TLS context: to make one takes 20 ms."""
-    create, kept = ssl.create_default_context, functools.cache(ssl.create_default_context)
-
-    def created(*args: Any, **options: Any) -> ssl.SSLContext:
-        is_of_httpx = not args and options == {"cafile": certifi.where()}
-        return (kept if is_of_httpx else create)(*args, **options)
-
-    ssl.create_default_context = created
 
 
 def _keep_levels() -> None:
@@ -75,12 +52,6 @@ def _keep_levels() -> None:
             set_level(logger, level)
 
     logging.Logger.setLevel = changed  # type: ignore[assignment,method-assign]
-
-
-def _loader(folders: str | None) -> loaders.Loader:
-    loader = loaders.create_loader(folders)
-    vars(loader)["_search_paths"] = _Once(loader.search_paths)
-    return loader
 
 
 @pytest.hookimpl(wrapper=True)

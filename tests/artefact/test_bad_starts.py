@@ -9,7 +9,7 @@ import pytest
 from tests.artefact.deployment import Deployment
 from tests.artefact.environment import StartError
 
-pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.emulators
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.artefact.deployment import Deployment
 from tests.artefact.imports import IS_LONG, STOCK, Loading, Times, in_turns, ratio
 from tests.artefact.report import PROPERTY, Figure
 
-pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.emulators
 
 MB = 1_000_000
 

@@ -21,7 +21,7 @@ from tests.artefact.webhook import webhook
 from tests.support.gateway import HOST, adapted, rest_event
 from tests.support.secrecy import spoken
 
-pytestmark = [pytest.mark.emulators, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.emulators
 
 Record = Callable[[str, object], None]
 

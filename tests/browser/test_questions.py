@@ -12,7 +12,6 @@ from tests.support import pages
 
 @pytest.mark.browser
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_each_question_is_answered() -> None:
     """By real tasks: one that failed, one whose attempt was discarded, a webhook, a stuck turn."""
     with asked_site() as site, sync_playwright() as playwright:

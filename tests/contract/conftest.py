@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -39,11 +41,28 @@ def local_dynamodb(installed_emulators: None) -> Iterator[Emulator]:
         yield emulator
 
 
+@pytest.fixture(scope="module")
+def table_of_module(local_dynamodb: Emulator) -> str:
+    """A table of these tests: what looks at all tasks would walk through those of all modules."""
+    name = f"tasks-{uuid4()}"
+    with closing(emulator_client(local_dynamodb)) as client:
+        create_table(client, name)
+    return name
+
+
 @pytest.fixture
-def database(local_dynamodb: Emulator) -> Iterator[Database]:
-    """The table on DynamoDB Local, with a client that a test may hang hooks on."""
+def database(local_dynamodb: Emulator, table_of_module: str) -> Iterator[Database]:
+    """A table on DynamoDB Local, with a client that a test may hang hooks on."""
     client = emulator_client(local_dynamodb)
-    yield Database(client=client)
+    yield Database(client=client, table=table_of_module)
+    client.close()
+
+
+@pytest.fixture
+def client(local_dynamodb: Emulator) -> Iterator[Any]:
+    """A client without retries of its own: what repeats here is the runtime."""
+    client = emulator_client(local_dynamodb, retries={"mode": "standard", "total_max_attempts": 1})
+    yield client
     client.close()
 
 

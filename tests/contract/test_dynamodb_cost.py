@@ -386,7 +386,6 @@ async def test_a_failure_costs_one_unit_more(bench: Bench) -> None:
     assert costs == [(1, 9, 0), (1, 10, 0)]
 
 
-@pytest.mark.timeout(300)  # hundreds of requests of an emulator, on a busy machine
 async def test_what_the_first_page_needs_costs_little(bench: Bench) -> None:
     """A worker writes 1 unit a minute, and the ends in a batch of the stream 1 unit together.
 

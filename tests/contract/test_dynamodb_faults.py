@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,15 +32,12 @@ from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.databases import (
     LONG,
-    TABLE,
     Database,
-    emulator_client,
     key,
     new_scope,
     on_dynamo,
     versions,
 )
-from tests.support.emulators import Emulator
 from tests.support.faulty import Faults, StaleIndex, apply_and_drop, refuse
 from tests.support.messages import agent_message, chunk, message, request, said, texts
 
@@ -53,17 +51,9 @@ Hook = Callable[..., Any]
 
 
 @pytest.fixture
-def client(local_dynamodb: Emulator) -> Iterator[Any]:
-    """A client without retries of its own: what repeats here is the runtime."""
-    client = emulator_client(local_dynamodb, retries={"mode": "standard", "total_max_attempts": 1})
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def storage(client: Any, clock: ManualClock) -> DurableStorage:
-    """A storage on that client."""
-    return Database(client=client).storage(clock=clock)
+def storage(database: Database, client: Any, clock: ManualClock) -> DurableStorage:
+    """A storage on a client that does not try again."""
+    return replace(database, client=client).storage(clock=clock)
 
 
 @pytest.fixture
@@ -85,7 +75,6 @@ def once(client: Any, event: str, action: Hook) -> None:
     client.meta.events.register(event, hook)
 
 
-@pytest.mark.timeout(300)  # hundreds of requests of an emulator, on a busy machine
 async def test_500_commits_under_faults(
     storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
@@ -337,7 +326,7 @@ async def test_events_ahead_of_head_wait(
 async def client_head(storage: DurableStorage, task_id: str) -> Any:
     """HEAD as an item."""
     place = key(task_partition(storage.scope.digest, task_id), "HEAD")
-    return on_dynamo(storage).client.get_item(TableName=TABLE, Key=place)["Item"]
+    return on_dynamo(storage).client.get_item(TableName=on_dynamo(storage).name, Key=place)["Item"]
 
 
 async def test_a_read_that_stays_torn_gives_up(storage: DurableStorage, client: Any) -> None:
@@ -458,7 +447,7 @@ async def test_batches_may_come_back_unprocessed(storage: DurableStorage, client
 
     def report(parsed: dict[str, Any], **_: Any) -> None:
         pending = left.pop()
-        parsed["UnprocessedItems"] = {TABLE: pending} if pending else {}
+        parsed["UnprocessedItems"] = {on_dynamo(storage).name: pending} if pending else {}
 
     left: list[Any] = []
     client.meta.events.register("provide-client-params.dynamodb.BatchWriteItem", leave_deletes)

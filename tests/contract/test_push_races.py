@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -40,11 +40,9 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import (
     LONG,
     Database,
-    emulator_client,
     new_clock,
     new_scope,
 )
-from tests.support.emulators import Emulator
 from tests.support.faulty import Faults, apply_and_drop, refuse
 from tests.support.messages import artifact, message, request
 
@@ -301,17 +299,9 @@ async def test_a_worker_wins_against_any_number_of_puts() -> None:
 
 
 @pytest.fixture
-def client(local_dynamodb: Emulator) -> Iterator[Any]:
-    """A client without retries of its own: what repeats here is the runtime."""
-    client = emulator_client(local_dynamodb, retries={"mode": "standard", "total_max_attempts": 1})
-    yield client
-    client.close()
-
-
-@pytest.fixture
-def faulty(client: Any, clock: ManualClock) -> DurableStorage:
-    """A storage on that client."""
-    return Database(client=client).storage(clock=clock)
+def faulty(database: Database, client: Any, clock: ManualClock) -> DurableStorage:
+    """A storage on a client that does not try again."""
+    return replace(database, client=client).storage(clock=clock)
 
 
 @pytest.mark.emulators

@@ -15,7 +15,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
 from tests.support import messages
-from tests.support.databases import LONG, Database, dynamo_table, new_scope
+from tests.support.databases import LONG, Database, new_scope
 from tests.support.emulators import Emulator
 
 WRITER = """
@@ -66,8 +66,7 @@ async def test_of_two_processes_changes_none_is_lost(
         database: Database = request.getfixturevalue("database")
         emulator: Emulator = request.getfixturevalue("local_dynamodb")
         variables = os.environ | emulator.environment()
-        table_here = dynamo_table(client=database.client)
-        await _race(table_here, (kind, database.table), variables, changes)
+        await _race(database.opened(), (kind, database.table), variables, changes)
 
 
 async def _race(

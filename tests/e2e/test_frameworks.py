@@ -38,7 +38,6 @@ NAMES = [
     pytest.param(name, marks=[pytest.mark.foreign] if framework.environment else [])
     for name, framework in FRAMEWORKS.items()
 ]
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(params=NAMES)

@@ -11,7 +11,6 @@ from tests.unit.test_load_page import numbers, rows
 
 
 @pytest.mark.emulators
-@pytest.mark.timeout(300)  # hundreds of requests of an emulator, on a busy machine
 def test_a_task_under_load_uses_what_the_page_says(tmp_path: Path) -> None:
     """Echoes at a rate, over processes of their own, use the write units of the page `cost`."""
     echo = {
@@ -19,14 +18,8 @@ def test_a_task_under_load_uses_what_the_page_says(tmp_path: Path) -> None:
         for name, cells in rows("one task").items()
         if name in {"write units", "read units", "requests to DynamoDB"}
     }
-    most = echo["write units"] * 1.02
-    # On a busy machine a worker claims before the echo comes, by a commit of its own: once more.
-    for tries in range(3):
-        (folder := tmp_path / str(tries)).mkdir()
-        units = counted(folder, 1, rate=5, seconds=3)
-        if units.write <= most:
-            break
-    assert echo["write units"] - 1 <= units.write <= most
+    units = counted(tmp_path, 1, rate=5, seconds=3)
+    assert echo["write units"] - 1 <= units.write <= echo["write units"] * 1.02
     # Polls of a blocking send depend on how busy the machine is.
     assert 2 < units.read < 3 * echo["read units"]
     assert 4 < units.requests < 3 * echo["requests to DynamoDB"]

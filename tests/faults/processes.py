@@ -34,13 +34,14 @@ from tests.faults import bad_days, functions, next_format, traps
 ROOT = Path(__file__).parents[2]
 PRELOADED = [
     __name__,
+    "tests.faults.preloaded",
     "tests.e2e.forks",
     "a2a_serverless_tools.cli.served",
     "a2a_serverless_tools.local.pushing",
     "a2a_serverless_tools.local.stack",
 ]
 """The modules that the fork server loads before it starts any process."""
-START_S = 30.0
+START_S = 100.0
 STOP_S = 60.0
 """Of an end in order, which waits for requests under way: each may be tried three times."""
 

@@ -67,7 +67,7 @@ async def test_a_message_for_an_ended_task_is_no_loop(emulators: Emulators, tmp_
         await storage.commit(head, Commit(entries=(canceled,)))
         await world.put(operation)
         await world.start("worker")
-        await world.drained(within_s=10)
+        await world.drained()
         assert world.ledger.entries() == []
 
 

@@ -21,7 +21,6 @@ TURNS = 64
 AGAIN_S = 5.0
 
 
-@pytest.mark.timeout(300)
 async def test_a_spot_worker_gives_back_what_cannot_end(
     emulators: Emulators, tmp_path: Path
 ) -> None:

@@ -504,7 +504,7 @@ def test_every_point_is_killed_at() -> None:
     assert points == {point for point in traps.POINTS if not point.startswith("push-")}
 
 
-@pytest.mark.timeout(3600 if IS_LONG else 120)
+@pytest.mark.timeout(3600 if IS_LONG else 300)
 @pytest.mark.parametrize("victims", CASES)
 async def test_a_kill_loses_doubles_and_holds_up_nothing(
     victims: str,

@@ -170,7 +170,7 @@ async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 @pytest.mark.long(but=1)
-@pytest.mark.timeout(1200 if IS_LONG else 120)
+@pytest.mark.timeout(1200 if IS_LONG else 300)
 @pytest.mark.parametrize("act", ACTS)
 async def test_a_killed_act_is_done_once(
     desk: Desk, act: Act, record_property: Callable[[str, object], None]

@@ -59,7 +59,7 @@ class Pace:
         self.within_s = min(self.within_s * factor, LONGEST_S)
 
 
-@pytest.mark.timeout(600 if IS_LONG else 120)
+@pytest.mark.timeout(600 if IS_LONG else 300)
 async def test_cancel_against_completion_in_memory() -> None:
     """One winner; the loser gets the documented answer; a repetition changes nothing."""
     backends = memory_backends(Settings())
@@ -70,7 +70,7 @@ async def test_cancel_against_completion_in_memory() -> None:
 
 
 @pytest.mark.emulators
-@pytest.mark.timeout(900 if IS_LONG else 120)
+@pytest.mark.timeout(900 if IS_LONG else 300)
 async def test_cancel_against_completion_on_dynamodb(emulators: Emulators, tmp_path: Path) -> None:
     """On DynamoDB each race of cancel and completion has one winner and leaves nothing due."""
     async with emulators.world(tmp_path) as world:

@@ -30,7 +30,6 @@ async def test_another_worker_takes_over_from_a_dead_one(
 
 
 @pytest.mark.skipif(not IS_LONG, reason="takes half a minute: `make faults`")
-@pytest.mark.timeout(300)
 async def test_recovery_with_the_default_settings(emulators: Emulators, tmp_path: Path) -> None:
     """With the default settings another worker takes over in pull mode within 32 s."""
     defaults = {

@@ -86,7 +86,6 @@ async def fleet(world: World, size: int) -> AsyncIterator[list[Running]]:
         await asyncio.wait([replacing])
 
 
-@pytest.mark.timeout(300)
 async def test_forty_turns_share_two_invocations(
     emulators: Emulators, tmp_path: Path, record_property: Any
 ) -> None:
@@ -124,7 +123,6 @@ async def test_forty_turns_share_two_invocations(
         assert sum(each.seconds for each in billed) <= len(sent) * longest / 3
 
 
-@pytest.mark.timeout(300)
 async def test_healthy_turns_survive_their_neighbours(emulators: Emulators, tmp_path: Path) -> None:
     """No healthy task fails, they are started twice at most on average, and none takes over 90 s.
 
@@ -156,7 +154,6 @@ async def test_healthy_turns_survive_their_neighbours(emulators: Emulators, tmp_
 POINTS = ("after-receive:3", "after-claim:3", "between-commits:3", "before-ack:2", "before-nack:1")
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("point", POINTS)
 async def test_siblings_survive_a_death_at(
     emulators: Emulators, tmp_path: Path, point: str

@@ -110,6 +110,9 @@ def _dynamodb_local_command(port: int) -> list[str]:
     archive = _file(_JAR, "DynamoDB Local")
     return [
         java,
+        # A run is too short for what the second compiler and a parallel collector cost: half.
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
         f"-Djava.library.path={archive.parent / 'DynamoDBLocal_lib'}",
         "-jar",
         str(archive),

@@ -167,7 +167,7 @@ def test_a_collector_that_takes_nothing(
             tracemalloc.stop()
         began = time.monotonic()
         sink.close()
-        assert time.monotonic() - began < _LAST_EXPORT_S + 1
+        assert time.monotonic() - began < 3 * _LAST_EXPORT_S
     assert slowest_s < 20  # a thousand values: if each waited for a time-out, it were 200 s
     assert after - before < 200_000  # twenty thousand values that were kept would be 600 kB
     # The SDK's reader warns of its own start where its first round comes before that.

@@ -29,7 +29,7 @@ from tests.unit.client.scripted_server import (
     status,
 )
 
-pytestmark = pytest.mark.timeout(1800 if LONG else 120)
+pytestmark = pytest.mark.timeout(1800 if LONG else 300)
 
 RUNS = 5000 if LONG else 50
 WORKING = TaskState.TASK_STATE_WORKING

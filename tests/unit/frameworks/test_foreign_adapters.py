@@ -14,7 +14,6 @@ TESTS = {"openai_agents": 25, "strands": 23, "google_adk": 29}
 
 
 @pytest.mark.foreign
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("framework", TESTS)
 def test_the_adapter_of_a_framework(framework: str) -> None:
     """What `tests/foreign/FRAMEWORK/adapter.py` states holds."""

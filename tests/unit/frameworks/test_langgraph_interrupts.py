@@ -30,7 +30,7 @@ CONVERSATIONS = 67 if IS_LONG else 1
 MANY = 1_000 if IS_LONG else 30
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*create_react_agent"),
-    pytest.mark.timeout(1800 if IS_LONG else 120),
+    pytest.mark.timeout(1800 if IS_LONG else 300),
 ]
 
 Questions = Callable[[str], list[Any]]

@@ -24,7 +24,6 @@ ENVIRONMENTS = {
 
 
 @pytest.mark.foreign
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_an_agent_of_the_page(name: str, tmp_path: Path) -> None:
     """As it stands there it answers, streams, keeps its conversation and fails with its place."""

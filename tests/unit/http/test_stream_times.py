@@ -265,7 +265,7 @@ async def test_who_has_left_is_not_read_for(
     assert isinstance(storage.table, MemoryTable)
     assert [place for place in storage.table._wakers if not place.startswith("QUEUE#")] == []
     worker.gate.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while (head := await storage.head(task_id)) is None or not head.is_terminal:
             await storage.changed(task_id, head.version if head else 0, 5)
     assert head.state == COMPLETED

@@ -670,7 +670,7 @@ async def test_jobs_in_any_order_tell_in_the_logs_order(receiver: Receiver, worl
 
 async def test_two_deliveries_of_one_job_at_once(receiver: Receiver, world: World) -> None:
     """Two deliveries of a job may both send an event, under one id; none is lost."""
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=60)
 
     async def meet() -> AsyncIterator[bytes]:
         await asyncio.to_thread(both.wait)
