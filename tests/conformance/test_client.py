@@ -5,15 +5,12 @@ Over both bindings and both dialects, through a real server and each of the func
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.helpers import get_artifact_text
 from a2a.types import (
@@ -44,29 +41,14 @@ from a2a.utils.errors import (
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless_tools.local.sockets import bind
 from tests.conformance.conftest import FUNCTIONS
 from tests.support.gateway import deployed
 from tests.support.messages import storyteller
+from tests.support.peers import served
 from tests.support.scripted_worker import ScriptedWorker, Turn
 
 CARD = storyteller()
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
-
-
-@asynccontextmanager
-async def served(app: Any) -> AsyncIterator[str]:
-    """The URL of a real server."""
-    listening = bind(0)
-    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listening]))
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await serving
-        listening.close()
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Self, TypeVar
 
 import httpx
+import uvicorn
 from a2a.client import ClientConfig, ClientFactory
 from a2a.helpers import get_text_parts, new_task_from_user_message
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -20,6 +21,7 @@ from google.protobuf.json_format import MessageToJson
 from starlette.types import ASGIApp
 
 from a2a_serverless.worker import Remote
+from a2a_serverless_tools.local.sockets import bind
 
 T = TypeVar("T")
 S = TaskState
@@ -85,6 +87,21 @@ class Clerk(AgentExecutor):
         await TaskUpdater(event_queue, task_id, context.context_id or "").cancel()
 
 
+@asynccontextmanager
+async def served(app: Any) -> AsyncIterator[str]:
+    """The URL of a real server."""
+    listening = bind(0)
+    config = uvicorn.Config(app, lifespan="off", log_config=None, access_log=False)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listening.close()
+
+
 Fails = Callable[[httpx.Request, str], httpx.Response | None]
 Side = Callable[[AgentExecutor], AbstractAsyncContextManager[ASGIApp]]
 
@@ -128,6 +145,16 @@ class Peer(httpx.AsyncBaseTransport):
     def remote(self, **options: Any) -> Remote:
         """The peer for an agent that calls it."""
         return Remote(self.url, transport=self, **options)
+
+    @contextmanager
+    def listening(self) -> Iterator[str]:
+        """Serve the agent at a port too; its streams come from there event by event."""
+        own = served(self._app)
+        url = self.run(own.__aenter__())
+        try:
+            yield url
+        finally:
+            self.run(own.__aexit__(None, None, None))
 
     @property
     def states(self) -> list[str]:

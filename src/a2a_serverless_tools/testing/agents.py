@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from a2a.types import Artifact, Message, Role, SendMessageRequest, Task, TaskState
+from a2a.types import Artifact, Message, Role, SendMessageRequest, StreamResponse, Task, TaskState
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.tasks.entries import copied
@@ -122,6 +122,14 @@ class StandIn:
             message = Message(message_id=new_id(), role=Role.ROLE_AGENT, parts=parts)
             task.status.message.CopyFrom(message)
         return task
+
+    async def follow(self, task_id: str) -> AsyncGenerator[StreamResponse, None]:
+        """Yield a task as it is now: it does not stream.
+
+        >>> async for event in client.follow(task_id):
+        ...     print(event.task.status.state)
+        """
+        yield StreamResponse(task=await self.look(task_id))
 
     async def register(self, task_id: str, url: str) -> bool:  # noqa: ARG002 - no network
         """Return False: it sends no notifications.

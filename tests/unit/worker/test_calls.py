@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
+from a2a.helpers import new_task_from_user_message
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_jsonrpc_routes
-from a2a.types import AgentCard
+from a2a.server.tasks import TaskUpdater
+from a2a.types import AgentCard, Artifact, Part, Task, TaskArtifactUpdateEvent
 from google.protobuf.json_format import MessageToJson
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
@@ -23,7 +25,7 @@ from a2a_serverless.steps import call_agent
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.stores import DynamoDBTaskEventStream, DynamoDBTaskStore
 from a2a_serverless.stores.layout import memory_table
-from a2a_serverless.tasks.entries import Recorded, StepId
+from a2a_serverless.tasks.entries import Recorded, StepId, copied
 from a2a_serverless.worker import (
     Remote,
     Retry,
@@ -894,6 +896,7 @@ def test_a_step_that_is_tried_again_calls_no_second_time(peer: Peer) -> None:
         (lambda ctx: ctx.call_agent(7, "x"), "a URL, a card or a Remote, and got '7'"),
         (lambda ctx: ctx.call_agent("books", "x", timeout_s=-1), "takes as `timeout_s` seconds"),
         (lambda ctx: ctx.call_agent("books", "x", data={1, 2}), "JSON value"),
+        (lambda ctx: ctx.call_agent("books", "x", on_text="show"), "takes as `on_text` a function"),
         (lambda ctx: ctx.run_sync(asyncio.run, ctx.call_agent("books", "x")), "within a thread"),
         (lambda ctx: ctx.poll("look", ctx.call_agent, "books", "x"), r"within a look of ctx\.poll"),
         (
@@ -926,3 +929,166 @@ def test_a_reply_that_asks_nothing_takes_no_answer(peer: Peer) -> None:
 
     with bench(peer, answers_all) as tested:
         assert tested.send("go").state == "completed"
+
+
+class Reader(AgentExecutor):
+    """Reads a book aloud, a word at a time; it waits before the last one until it may go on."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.go_on = asyncio.Event()
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        assert context.message is not None
+        task = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
+        self.said.append(context.get_user_input())
+        if context.current_task is None:
+            await event_queue.enqueue_event(new_task_from_user_message(context.message))
+        await task.start_work()
+        words = context.get_user_input().split()
+        for number, word in enumerate(words):
+            if number == len(words) - 1:
+                await self.go_on.wait()
+            await task.add_artifact(
+                [Part(text=word)], artifact_id=words[0], append=number > 0, last_chunk=False
+            )
+        if words[0] == "ask":
+            await task.requires_input(task.new_agent_message([Part(text="more?")]))
+        else:
+            await task.complete()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        raise NotImplementedError
+
+
+@pytest.fixture(params=("stock", "ours"))
+def reader(request: pytest.FixtureRequest) -> Iterator[tuple[Peer, Remote]]:
+    """A reader behind a server that has a port, so that its streams come event by event."""
+    with Peer(SIDES[request.param], CARD, Reader()) as peer, peer.listening() as url:
+        card = copied(CARD)
+        card.supported_interfaces[0].url = f"{url}/"
+        yield peer, Remote(card)
+
+
+def go_on(peer: Peer) -> None:
+    peer.run(asyncio.sleep(0))
+    peer._loop.call_soon_threadsafe(peer.clerk.go_on.set)
+
+
+def test_text_is_passed_on_while_it_grows(reader: tuple[Peer, Remote]) -> None:
+    """The last word is not written before the one before it has been passed on, and emitted."""
+    peer, books = reader
+    pieces: list[str] = []
+
+    async def aloud(ctx: TaskContext) -> None:
+        async def show(piece: str) -> None:
+            pieces.append(piece)
+            await ctx.emit_text_artifact(piece, "read", append=True)
+            if "two" in piece:
+                go_on(peer)
+
+        reply = await ctx.call_agent("books", ctx.user_text, on_text=show)
+        await ctx.complete(reply.text)
+
+    with AgentBench(Buyer(aloud, books)) as tested:
+        run = tested.send("one two three")
+    assert "".join(pieces) == run.artifacts["read"].text == "onetwothree"
+    assert run.artifacts["final-answer"].text == "onetwothree"
+    assert len(pieces) > 1
+
+
+@pytest.mark.parametrize("reader", ["stock"], indirect=True)
+def test_what_a_dead_process_has_passed_on_is_taken_back(reader: tuple[Peer, Remote]) -> None:
+    """The next one gets the text from its beginning, of the same task; a client gets it once."""
+    peer, books = reader
+    killed: list[str] = []
+
+    async def aloud(ctx: TaskContext) -> None:
+        async def show(piece: str) -> None:
+            await ctx.emit_text_artifact(piece, "read", append=True)
+            if "two" in piece and not killed:
+                killed.append(piece)
+                tested._process._kill()
+                await asyncio.Event().wait()
+            go_on(peer)
+
+        await ctx.complete((await ctx.call_agent("books", ctx.user_text, on_text=show)).text)
+
+    with AgentBench(Buyer(aloud, books)) as tested:
+        run = tested.send("one two three")
+    assert (run.artifacts["read"].text, run.attempts) == ("onetwothree", 2)
+    assert peer.clerk.said == ["one two three"]
+
+
+def test_the_text_behind_a_question_is_passed_on_once(reader: tuple[Peer, Remote]) -> None:
+    """What was there at the question is not said again with what follows its answer."""
+    peer, books = reader
+    go_on(peer)
+
+    async def aloud(ctx: TaskContext) -> None:
+        pieces: list[str] = []
+        reply = await ctx.call_agent("books", "ask two", on_text=pieces.append)
+        assert reply.question == "more?"
+        reply = await reply.answer("book three")
+        await ctx.complete_json(["".join(pieces), reply.text])
+
+    with AgentBench(Buyer(aloud, books)) as tested:
+        shown = tested.send("read").artifacts["final-answer"].data[0]
+    assert shown == ["asktwo\nbookthree", "asktwo\nbookthree"]
+
+
+def test_an_agent_that_does_not_stream_gives_its_text_in_one_piece() -> None:
+    """So does the kit's; the pieces are the reply's text."""
+    pieces: list[str] = []
+
+    async def aloud(ctx: TaskContext) -> None:
+        reply = await ctx.call_agent("books", "tea", on_text=pieces.append)
+        await ctx.complete(reply.text)
+
+    with AgentBench(
+        Buyer(aloud, Remote("http://books")),
+        agents={"books": lambda _: Outcome("a book", after_s=30)},
+    ) as tested:
+        assert tested.send("tea").artifacts["final-answer"].text == "a book"
+    assert pieces == ["a book"]
+
+
+def test_texts_that_grow_beside_one_another_are_passed_on_in_order() -> None:
+    """What comes to the first one behind the second's text is held back, as it fits no more."""
+    pieces = calls._Pieces(Task())
+    grown = [("a", "1", False), ("b", "2", False), ("a", "3", True), ("b", "4", True)]
+    given = [
+        pieces.of_update(
+            TaskArtifactUpdateEvent(
+                artifact=Artifact(artifact_id=name, parts=[Part(text=text)]), append=append
+            )
+        )
+        for name, text, append in grown
+    ]
+    assert given == ["1", "\n2", "", ""]
+
+
+def test_a_stream_that_has_missed_the_end_is_left(
+    reader: tuple[Peer, Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a time without an event the task is read, and its text passed on to the end."""
+    peer, books = reader
+    monkeypatch.setattr(calls, "_IN_STEP_S", 0.2)
+    follow = remotes.RemoteClient.follow
+    pieces: list[str] = []
+
+    async def deaf(self: Any, task_id: str) -> Any:
+        async with aclosing(follow(self, task_id)) as events:
+            yield await anext(events)
+            go_on(peer)
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(remotes.RemoteClient, "follow", deaf)
+
+    async def aloud(ctx: TaskContext) -> None:
+        reply = await ctx.call_agent("books", ctx.user_text, on_text=pieces.append)
+        await ctx.complete(reply.text)
+
+    with AgentBench(Buyer(aloud, books)) as tested:
+        assert tested.send("one two").artifacts["final-answer"].text == "onetwo"
+    assert "".join(pieces) == "onetwo"

@@ -11,16 +11,34 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    contextmanager,
+    suppress,
+)
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import httpx
 from a2a.helpers import get_text_parts
-from a2a.types import AgentCard, Message, Part, Role, SendMessageRequest, Task, TaskState
+from a2a.types import (
+    AgentCard,
+    Artifact,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    StreamResponse,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+)
 from google.protobuf.json_format import ParseDict, SerializeToJsonError
 
 from a2a_serverless.addresses import Receiver
@@ -68,11 +86,13 @@ _MOST_INTERNAL: Final = 3
 MOST_FILES: Final = 8_000_000
 """The most bytes of files in a message to another agent."""
 _IN_STEP_S: Final = 10.0
-"""The longest wait from one look to the next in a step, which holds its process."""
+"""The longest wait from one look to the next in a call that holds its process."""
 _MOST_NAME: Final = 100
 _ENDED: Final = frozenset(map(state_name, TERMINAL))
 _JSON: Final = Codec("json")
 
+OnText: TypeAlias = Callable[[str], Awaitable[None] | None]
+"""Gets a piece of another agent's text."""
 Outcome: TypeAlias = dict[str, Any]
 """The JSON of a record: what was to be sent, what was opened, or what that has come to."""
 
@@ -148,7 +168,8 @@ class Reply:
     """`completed`, `failed`, `canceled`, `rejected`, `input_required` or `auth_required`. It is
     `failed` as well if the agent could not be called; then `task_id` may be empty."""
     text: str
-    """The text of its artifacts, joined by newlines; without one that of its last message."""
+    """The text of its artifacts, one below the other; without one that of its last message. The
+    parts of an artifact follow one another as they are: servers keep each chunk as a part."""
     question: str
     """What it asks, if the state is `input_required` or `auth_required`; else empty."""
     data: Any
@@ -244,6 +265,53 @@ class Said:
         return SendMessageRequest(message=message)
 
 
+class _Pieces:
+    """The text of another task's artifacts as it grows, piece by piece.
+
+    The pieces, joined, are what `Reply.text` has at the end. What does not go on where the last
+    piece has ended, as a second artifact that grows beside the first, is held back until it does.
+    """
+
+    def __init__(self, known: Task) -> None:
+        self._texts: dict[str, list[str]] = {}
+        self._given: list[str] = []
+        self._fits = True
+        self.of_task(known)
+
+    def of_task(self, task: Task) -> str:
+        """Return the next piece after a task was seen as it is."""
+        self._texts = {each.artifact_id: [_said_in(each)] for each in task.artifacts}
+        return self._next()
+
+    def of_update(self, update: TaskArtifactUpdateEvent) -> str:
+        """Return the next piece after an artifact was sent, or a chunk of one."""
+        artifact_id, text = update.artifact.artifact_id, _said_in(update.artifact)
+        before = self._texts.get(artifact_id, [])
+        goes_on = update.append and before and artifact_id == next(reversed(self._texts))
+        if goes_on and self._fits and any(before):
+            before.append(text)
+            self._given.append(text)
+            return text
+        self._texts[artifact_id] = [*before, text] if update.append else [text]
+        return self._next()
+
+    def _next(self) -> str:
+        whole, given = _text_of(self._texts), "".join(self._given)
+        self._fits = whole.startswith(given)
+        piece = whole.removeprefix(given) if self._fits else ""
+        self._given.append(piece)
+        return piece
+
+
+def _said_in(artifact: Artifact) -> str:
+    return "".join(get_text_parts(artifact.parts))
+
+
+def _text_of(texts: Mapping[str, Sequence[str]]) -> str:
+    """Return the texts of artifacts, each of which is given in pieces, one below the other."""
+    return "\n".join(filter(None, map("".join, texts.values())))
+
+
 class AgentCall:
     """The call of an agent by the code of a turn, in one process.
 
@@ -251,11 +319,21 @@ class AgentCall:
         turn: the turn.
         agent: a name in `Worker.agents`, a URL, a card, or a Remote.
         key: tells it from other calls of the agent in other asyncio tasks.
+        on_text: gets the text of its artifacts while it grows.
     """
 
-    def __init__(self, turn: ActiveTurn, agent: str | AgentCard | Remote, key: str) -> None:
+    def __init__(
+        self,
+        turn: ActiveTurn,
+        agent: str | AgentCard | Remote,
+        key: str,
+        on_text: OnText | None = None,
+    ) -> None:
         self._turn = turn
         self._key = key
+        self._on_text = on_text
+        self._known = Task()
+        """The task at the question that is answered: its text was passed on before."""
         self.name, self._remote = _resolved(turn, agent)
 
     async def reply(self, said: Said, timeout_s: float) -> Reply:
@@ -281,7 +359,11 @@ class AgentCall:
         return self._reply_of(outcome, said)
 
     async def _recorded(self, said: Said, timeout_s: float) -> Outcome:
-        """Return what a call comes to; each record is stored before what follows it begins."""
+        """Return what a call comes to; each record is stored before what follows it begins.
+
+        One whose text is passed on waits in this process, in the step that has what it comes to: a
+        piece of a process that dies is taken back with that step.
+        """
         turn, wait_id = self._turn, self._turn.journal.id_of(f"{CALL} {self.name}", self._key)
         self._step_id = wait_id
         turn.journal.called[wait_id] = self._remote
@@ -293,6 +375,9 @@ class AgentCall:
         until = plan["until"]
         send = partial(self._send, plan)
         sent = await turn.step(sent_id, send, _JSON, _Looks(), deadline=until)
+        if self._on_text is not None:
+            here = partial(self._here, plan, dict(sent))
+            return dict(await turn.step(wait_id, here, _JSON, ONCE))
         if CALL_OPEN not in sent:
             return dict(sent)
         look = partial(self._look, plan, sent[CALL_OPEN])
@@ -310,19 +395,78 @@ class AgentCall:
         message_id = digest("call", own, self.name, self._key, number)
         plan = await self._planned(said, message_id, timeout_s)
         self._may_be_there = True
-        waits, task_id, tried = _Looks(), "", 0
-        while True:
-            tried += 1
+        return await self._here(plan)
+
+    async def _here(self, plan: Outcome, found: Outcome | None = None) -> Outcome:
+        """Return what a call comes to, which waits in this process and passes on its text.
+
+        `found`: what it has come to so far; None: its message is to be sent.
+        """
+        calls, waits, tried = self._turn.journal.calls, _Looks(), 0
+        pieces = _Pieces(self._known)
+        while found is None or CALL_OPEN in found:
+            tried, is_silent = tried + 1, False
             try:
-                found = await (self._look(plan, task_id) if task_id else self._send(plan))
-                if CALL_OPEN not in found:
-                    self._turn.journal.calls.pop((self.name, task_id), None)
-                    return found
-                task_id, tried = found[CALL_OPEN], 0
-                self._turn.journal.calls[self.name, task_id] = self._remote
+                if found is None:
+                    found, tried = await self._send(plan), 0
+                    if CALL_OPEN in found:
+                        calls[self.name, found[CALL_OPEN]] = self._remote
+                else:
+                    task_id = found[CALL_OPEN]
+                    is_silent = await self._follow(plan, task_id, pieces)
+                    found = await self._look(plan, task_id)
+                    calls.pop((self.name, task_id), None)
             except NoAnswerError as error:
                 wait_s = min(waits.wait_s(tried, error) or 0, _IN_STEP_S, self._left_s(plan))
-                await self._turn.wait_here(wait_s)
+                await self._turn.wait_here(0 if is_silent else wait_s)
+        if "task" in found:
+            await self._pass_on(pieces.of_task(ParseDict(found["task"], Task())))
+        return found
+
+    async def _follow(self, plan: Outcome, task_id: str, pieces: _Pieces) -> bool:
+        """Pass on the text of a task's events until it has come to something, or they are cut.
+
+        Return True if they have only been silent: the stream of a server that has missed the end
+        would stay open.
+        """
+        if self._on_text is None:
+            return False
+        async with aclosing(self._events(plan, task_id)) as events:
+            async for event in events:
+                if event is None:
+                    return True
+                if event.HasField("task"):
+                    await self._pass_on(pieces.of_task(event.task))
+                    if self._outcome(event.task, plan) is not None:
+                        return False
+                elif event.HasField("artifact_update"):
+                    await self._pass_on(pieces.of_update(event.artifact_update))
+                elif event.status_update.status.state in (*TERMINAL, *INTERRUPTED):
+                    return False
+        return False
+
+    async def _events(
+        self, plan: Outcome, task_id: str
+    ) -> AsyncGenerator[StreamResponse | None, None]:
+        """Yield the events of a task until they are cut; None after `_IN_STEP_S` without one."""
+        with suppress(CallRefusedError, NoAnswerError):
+            client = await self._connected()
+            async with aclosing(client.follow(task_id)) as events:
+                while True:
+                    try:
+                        async with asyncio.timeout(max(0.0, min(_IN_STEP_S, self._left_s(plan)))):
+                            event = await anext(events, None)
+                    except TimeoutError:
+                        yield None
+                        return
+                    if event is None:
+                        return
+                    yield event
+
+    async def _pass_on(self, piece: str) -> None:
+        given = self._on_text(piece) if piece and self._on_text is not None else None
+        if isawaitable(given):
+            await given
 
     async def _planned(self, said: Said, message_id: str, timeout_s: float) -> Outcome:
         request = await said.request(self._turn, message_id)
@@ -392,7 +536,7 @@ class AgentCall:
         """
         self._looks += 1
         step_id, journal = self._step_id, self._turn.journal
-        if step_id is None or journal.is_signaled(step_id, 0):
+        if step_id is None or self._on_text is not None or journal.is_signaled(step_id, 0):
             return False
         if self._looks <= _LOOKS and journal.found(step_id) is None:
             return False
@@ -451,6 +595,8 @@ class AgentCall:
         elif "task" in outcome:
             ParseDict(outcome["task"], task)
             state, parts = plain_state(task.status.state), task.status.message.parts
+        self._known = task
+        own_text = _text_of({each.artifact_id: [_said_in(each)] for each in task.artifacts})
         own = [part for artifact in task.artifacts for part in artifact.parts]
         last_text = "\n".join(get_text_parts(parts))
         asks = task.status.state in INTERRUPTED
@@ -463,7 +609,7 @@ class AgentCall:
         return Reply(
             agent=self.name,
             state=state,
-            text=text or "\n".join(get_text_parts(own)) or last_text,
+            text=text or own_text or last_text,
             question=last_text if asks else "",
             data=next(iter([*data_of(own), *data_of(parts)]), None),
             files=files_of([*own, *parts]),

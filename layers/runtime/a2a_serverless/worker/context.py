@@ -46,6 +46,7 @@ from a2a_serverless.worker.calls import (
     DAY_S,
     DEPTH,
     AgentCall,
+    OnText,
     Remote,
     Reply,
     Said,
@@ -812,7 +813,7 @@ class TaskContext(UserTurn):
         takes = "ctx.ask takes as `timeout_s` seconds, a number from 0 on, or None"
         expect(timeout_s, lambda it: it is None or is_seconds(it), takes, way)
 
-    async def call_agent(
+    async def call_agent(  # noqa: PLR0913 - what is said, and how it is waited for
         self,
         agent: str | AgentCard | Remote,
         message: str,
@@ -823,6 +824,7 @@ class TaskContext(UserTurn):
         context_id: str = "",
         key: str = "",
         timeout_s: float = DAY_S,
+        on_text: OnText | None = None,
     ) -> Reply:
         """Send a message to another agent, and return what its task comes to.
 
@@ -847,6 +849,8 @@ class TaskContext(UserTurn):
             context_id: the conversation with the agent; by default a new one.
             key: tells calls of one agent in several asyncio tasks apart.
             timeout_s: seconds until the other task has to end or ask.
+            on_text: a function that gets the text of its artifacts piece by piece, as it comes, and
+                may emit it. The call waits in its process then.
 
         Raises:
             TurnParked: the turn goes on in another process.
@@ -855,7 +859,7 @@ class TaskContext(UserTurn):
                 the message says how it is right.
             FinalError: too many agents have called one another.
         """
-        self._refuse_call(timeout_s)
+        self._refuse_call(timeout_s, on_text)
         depth = depth_of(self.metadata)
         said = Said(
             parts=parts_of(message, data),
@@ -863,9 +867,9 @@ class TaskContext(UserTurn):
             metadata={**json_of(_struct(dict(metadata or {}))), DEPTH: depth + 1},
             context_id=context_id,
         )
-        return await AgentCall(self._turn, agent, key).reply(said, timeout_s)
+        return await AgentCall(self._turn, agent, key, on_text).reply(said, timeout_s)
 
-    def _refuse_call(self, timeout_s: float) -> None:
+    def _refuse_call(self, timeout_s: float, on_text: OnText | None) -> None:
         """Raise WrongCallError if another agent cannot be called here, or so."""
         if self.turn_ended:
             raise RuntimeError("The turn has ended already: call the agent before its end.")
@@ -873,6 +877,8 @@ class TaskContext(UserTurn):
         takes = "ctx.call_agent takes as `timeout_s` seconds, a number from 0 on"
         way = "`await ctx.call_agent('books', 'a book on tea', timeout_s=3600)`"
         expect(timeout_s, is_seconds, takes, way)
+        takes, way = "ctx.call_agent takes as `on_text` a function", "`on_text=show`"
+        expect(on_text, lambda it: it is None or callable(it), takes, way)
 
     def usage(
         self,

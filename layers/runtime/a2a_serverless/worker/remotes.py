@@ -5,7 +5,7 @@ It is loaded with the first call, as it takes a fifth of a second.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final
 
@@ -21,6 +21,8 @@ from a2a.types import (
     ListTasksRequest,
     Message,
     SendMessageRequest,
+    StreamResponse,
+    SubscribeToTaskRequest,
     Task,
     TaskPushNotificationConfig,
 )
@@ -51,6 +53,7 @@ _FAILURES: Final = (
 _SAID: Final = (A2AError, httpx.HTTPError, httpx.InvalidURL, ParseError)
 """Those of `_FAILURES` whose texts are of the SDK; others may be of the author's own `auth`."""
 _BINDINGS: Final = ["JSONRPC", "HTTP+JSON"]
+_EVENTS: Final = "text/event-stream"
 _MOST_REASON: Final = 200
 _CONFIG_ID: Final = "a2a-serverless"
 """Of the one configuration of a task, which is stored again with each long wait."""
@@ -64,10 +67,12 @@ class RemoteClient:
         CallRefusedError: a later call would be refused as well; the text says why.
     """
 
-    def __init__(self, name: str, client: Client, card: AgentCard) -> None:
+    def __init__(self, name: str, client: Client, streaming: Client, card: AgentCard) -> None:
         self._name = name
         self._client = client
+        self._streaming = streaming
         self._notifies = card.capabilities.push_notifications
+        self._streams = card.capabilities.streaming
 
     async def send(self, request: SendMessageRequest, *, may_be_there: bool) -> Task | Message:
         """Send a message that opens a task or goes on with one; return the task, or the answer.
@@ -121,6 +126,22 @@ class RemoteClient:
                 raise A2AClientError("it has answered with another task, or with none")
             return task
 
+    async def follow(self, task_id: str) -> AsyncGenerator[StreamResponse, None]:
+        """Yield what a task is, and the events that follow; nothing if the agent does not stream.
+
+        >>> async with aclosing(client.follow(task_id)) as events:
+        ...     async for event in events:
+        ...         print(event)
+        """
+        if not self._streams:
+            return
+        with _failures(self._name, f"does not stream its task {task_id}"):
+            size, request = 0, SubscribeToTaskRequest(id=task_id)
+            async for event in self._streaming.subscribe(request):
+                if (size := size + event.ByteSize()) > MOST_BYTES:
+                    raise A2AClientError(f"its stream has more than {MOST_BYTES:,} bytes")
+                yield event
+
     async def register(self, task_id: str, url: str) -> bool:
         """Let the agent notify a URL of a task; return False if it does not."""
         if self._notifies:
@@ -164,13 +185,23 @@ async def connected(
     ) as http:
         with _failures(name, "cannot be called by its card"):
             card = await _card(remote, name, http)
-            config = ClientConfig(
-                httpx_client=http, streaming=False, supported_protocol_bindings=_BINDINGS
-            )
             # What was sent may be there, which `send` looks for before it sends again.
             retries = Retries(give_up_after_s=_AT_ONCE_S, longest_wait_s=2, repeat_sends=False)
-            client = resuming(ClientFactory(config).create(card), http, retries)
-        yield RemoteClient(name, client, card)
+            whole, streaming = (
+                resuming(
+                    ClientFactory(
+                        ClientConfig(
+                            httpx_client=http,
+                            streaming=streams,
+                            supported_protocol_bindings=_BINDINGS,
+                        )
+                    ).create(card),
+                    http,
+                    retries,
+                )
+                for streams in (False, True)
+            )
+        yield RemoteClient(name, whole, streaming, card)
 
 
 async def _card(remote: Remote, name: str, http: httpx.AsyncClient) -> AgentCard:
@@ -204,7 +235,9 @@ def _origin(url: str) -> tuple[str, bytes, int | None]:
 
 
 async def _bounded(response: httpx.Response) -> None:
-    """Read an answer, at most `MOST_BYTES` of it once it is decompressed; no stream is asked for.
+    """Read an answer, at most `MOST_BYTES` of it once it is decompressed, unless it is a stream.
+
+    A stream that was not asked for is read as well: it is no answer.
 
     Raises:
         A2AClientError: it is longer, or a redirect.
@@ -213,7 +246,9 @@ async def _bounded(response: httpx.Response) -> None:
         raise A2AClientError(
             "it answers with a redirect, which is not followed: call the address that it leads to"
         )
-    await read_whole(response, MOST_BYTES)
+    told = (response.request.headers.get("accept"), response.headers.get("content-type"))
+    if not all(_EVENTS in (one or "") for one in told):
+        await read_whole(response, MOST_BYTES)
 
 
 @contextmanager
