@@ -16,7 +16,7 @@ from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_jsonrpc_routes
 from a2a.server.tasks import TaskUpdater
-from a2a.types import AgentCard, Artifact, Part, Task, TaskArtifactUpdateEvent
+from a2a.types import AgentCard, Artifact, Part, StreamResponse, Task, TaskArtifactUpdateEvent
 from google.protobuf.json_format import MessageToJson
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
@@ -1066,6 +1066,34 @@ def test_texts_that_grow_beside_one_another_are_passed_on_in_order() -> None:
         for name, text, append in grown
     ]
     assert given == ["1", "\n2", "", ""]
+
+
+@pytest.mark.parametrize("reader", ["stock"], indirect=True)
+def test_a_chunk_that_is_shown_and_streamed_is_passed_on_once(
+    reader: tuple[Peer, Remote], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK's server (1.3) may show a chunk in the first Task of a stream, and stream it then."""
+    peer, books = reader
+    pieces: list[str] = []
+
+    async def overlapping(self: Any, task_id: str) -> Any:
+        task = await self.look(task_id)
+        while "".join(part.text for each in task.artifacts for part in each.parts) != "onetwo":
+            task = await self.look(task_id)
+        yield StreamResponse(task=task)
+        again = Artifact(artifact_id="one", parts=[Part(text="two")])
+        yield StreamResponse(artifact_update=TaskArtifactUpdateEvent(artifact=again, append=True))
+        go_on(peer)
+
+    monkeypatch.setattr(remotes.RemoteClient, "follow", overlapping)
+
+    async def aloud(ctx: TaskContext) -> None:
+        reply = await ctx.call_agent("books", ctx.user_text, on_text=pieces.append)
+        await ctx.complete(reply.text)
+
+    with AgentBench(Buyer(aloud, books)) as tested:
+        assert tested.send("one two three").state == "completed"
+    assert pieces == ["onetwo", "three"]
 
 
 def test_a_stream_that_has_missed_the_end_is_left(

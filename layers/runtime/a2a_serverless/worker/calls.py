@@ -283,6 +283,13 @@ class _Pieces:
         self._texts = {each.artifact_id: [_said_in(each)] for each in task.artifacts}
         return self._next()
 
+    def grows_by(self, update: TaskArtifactUpdateEvent, task: Task) -> bool:
+        """Return True if a chunk follows what was seen of its artifact; `task` is as it is now."""
+        artifact_id, text = update.artifact.artifact_id, _said_in(update.artifact)
+        now = [_said_in(each) for each in task.artifacts if each.artifact_id == artifact_id]
+        before = "".join(self._texts.get(artifact_id, []))
+        return any(each.startswith(before + text) for each in now)
+
     def of_update(self, update: TaskArtifactUpdateEvent) -> str:
         """Return the next piece after an artifact was sent, or a chunk of one."""
         artifact_id, text = update.artifact.artifact_id, _said_in(update.artifact)
@@ -431,19 +438,40 @@ class AgentCall:
         """
         if self._on_text is None:
             return False
+        is_sure = True
         async with aclosing(self._events(plan, task_id)) as events:
             async for event in events:
                 if event is None:
                     return True
                 if event.HasField("task"):
+                    is_sure = False
                     await self._pass_on(pieces.of_task(event.task))
                     if self._outcome(event.task, plan) is not None:
                         return False
                 elif event.HasField("artifact_update"):
-                    await self._pass_on(pieces.of_update(event.artifact_update))
+                    update = event.artifact_update
+                    if update.append and not is_sure:
+                        # The SDK's server may have shown a chunk in the Task that it streams next.
+                        task = await self._seen(task_id)
+                        if not pieces.grows_by(update, task):
+                            await self._pass_on(pieces.of_task(task))
+                            continue
+                    is_sure = True
+                    await self._pass_on(pieces.of_update(update))
                 elif event.status_update.status.state in (*TERMINAL, *INTERRUPTED):
                     return False
         return False
+
+    async def _seen(self, task_id: str) -> Task:
+        """Return a task as it is.
+
+        Raises:
+            NoAnswerError: it cannot be seen.
+        """
+        try:
+            return await (await self._connected()).look(task_id)
+        except CallRefusedError as error:
+            raise NoAnswerError(str(error)) from error
 
     async def _events(
         self, plan: Outcome, task_id: str
