@@ -28,8 +28,10 @@ SQL := sdk_sql
 FOREIGN := $(patsubst %,build/foreign/%/requirements.txt,$(FRAMEWORKS) $(ADAPTED) $(OLDER_CLIENT) $(SQL) $(SERVING))
 # Servers that an agent calls, beside those of FRAMEWORKS and ADAPTED; their SDK is that of 0.3.
 CALLED := build/foreign/strands_client/requirements.txt build/peers/a2akit/requirements.txt
-# Frameworks that are clients here; their SDK is that of 0.3.
+# Frameworks and tools that are clients here, with the SDK that they ask for.
 DELEGATING := crewai strands_client
+DELEGATING += a2a_handler ag2 agno app_foundation astromesh beeai conductor fast_agent
+DELEGATING += langchain_adapters langchain_remote litellm nemo novaos ovos
 CLIENTS := $(FOREIGN) $(patsubst %,build/foreign/%/requirements.txt,$(DELEGATING))
 # Frameworks without an adapter, which docs/build/patterns.md shows: by the client of OpenAI's that they need.
 WITH_OPENAI := with_openai_2 with_openai_3
@@ -86,8 +88,9 @@ patterns: $(VENV)/.stamp $(PATTERNS) ## the agents of docs/build/patterns.md, ea
 	$(BIN)/python -m pytest tests/unit/frameworks/test_patterns.py
 
 .PHONY: clients
-clients: $(VENV)/.stamp $(CLIENTS) ## every client does all that it can: docs/understand/clients.md; their requests for the suite
-	$(BIN)/python -m tests.foreign.matrix
+clients: $(VENV)/.stamp ## every client does all that it can: docs/understand/clients.md and answers.md; their requests for the suite
+	-$(MAKE) --keep-going $(CLIENTS) build/foreign/javascript/.stamp
+	-$(BIN)/python -m tests.foreign.matrix
 	$(BIN)/python -m tests.foreign.answers
 
 .PHONY: busy
@@ -336,6 +339,10 @@ $(TOOL)/%/requirements.txt: requirements/tools/%.txt | $(UV)
 
 $(CLIENTS) $(PATTERNS): build/foreign/%/requirements.txt: tests/foreign/%/requirements.txt | $(UV)
 	$(own_environment)
+
+build/foreign/javascript/.stamp: $(wildcard tests/foreign/javascript/*) tests/foreign/javascript/.npmrc
+	mkdir -p $(@D) && cp $^ $(@D)
+	cd $(@D) && npm ci --prefer-offline && touch .stamp
 
 # The emulated AWS runs on the Python of the functions, which are its children.
 build/cloud/venv/requirements.txt: requirements/cloud.txt | $(UV)

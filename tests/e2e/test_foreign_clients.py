@@ -14,7 +14,9 @@ import pytest
 
 from tests.e2e.commands import deployed, environment
 from tests.e2e.conftest import AGENT, CARD, Served
+from tests.foreign import answers
 from tests.support.foreign_clients import install_javascript, python_client, told
+from tests.support.required import python_of
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 CLIENTS = [
@@ -108,3 +110,25 @@ async def test_an_agent_of_googles_adk_streams_from_it(served: Served) -> None:
             served.release(event["task"])
     assert not [event["error"] for event in seen if event["error"]]
     assert "".join(event["says"] for event in seen) == "holdingYou said: holdDone."
+
+
+@pytest.mark.long
+@pytest.mark.foreign
+@pytest.mark.parametrize(
+    ("client", "streams", "given"),
+    [
+        ("google_adk", True, {"AgentTool": "`lo world`", "AgentTool, streaming=False": "✓"}),
+        ("strands_client", False, {"invoke_async": "✓", "stream_async": "✓"}),
+    ],
+)
+def test_a_model_is_given_what_the_page_says(
+    client: str, *, streams: bool, given: dict[str, str]
+) -> None:
+    """Of the chunks of an artifact, of which the first ends within a word, by way of calling."""
+    python_of(client)
+    with answers.answering(streams=streams) as url:
+        told = answers.read(client, url, ["chunks"])
+    assert {way: answers.cell(told[f"{way}|chunks"], "chunks") for way in given} == given
+    page = answers.PAGE.read_text(encoding="utf-8")
+    listed = [row.split(" | ")[5] for row in answers.rows_of(client, page)]
+    assert {*given.values()} <= {*listed}

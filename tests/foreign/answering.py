@@ -12,9 +12,9 @@ TEXT: Final = "Hello world"
 
 
 async def in_chunks(ctx: TaskContext, *, closes: bool, message: str | None = None) -> None:
-    """Answer by two chunks of an artifact."""
-    await ctx.emit_text_artifact("Hello ", append=True)
-    await ctx.emit_text_artifact("world", append=True, last_chunk=closes)
+    """Answer by two chunks of an artifact, of which the first ends within a word."""
+    await ctx.emit_text_artifact(TEXT[:3], append=True)
+    await ctx.emit_text_artifact(TEXT[3:], append=True, last_chunk=closes)
     await ctx.respond(message)
 
 
@@ -41,7 +41,8 @@ FORMS: Final[Mapping[str, Callable[[TaskContext], Awaitable[None]]]] = {
 
 class Answering(Worker):
     async def handle(self, ctx: TaskContext) -> None:
-        await FORMS[ctx.user_text.strip()](ctx)
+        # A gateway of models writes who has said it before the text.
+        await FORMS[ctx.user_text.strip().removeprefix("user: ")](ctx)
 
 
 agent = Answering()

@@ -1,18 +1,21 @@
-"""`python -m tests.foreign.answers`: what each framework reads of each form of answer.
+"""`python -m tests.foreign.answers [CLIENT...]`: what each client reads of each form of answer.
 
-Runs the frameworks that are installed (`make clients`) against `a2a-serverless dev`, and prints the
-table of docs/understand/clients.md. Exit codes: 0 all is as that page says, 1 a row is not, 2 a
-framework is not installed.
+Runs the clients that are installed (`make clients`) against `a2a-serverless dev`, prints their rows
+and writes them into the table of docs/understand/answers.md. Rows of others stay, with their date.
+Exit codes: 0 the page was right but for dates, 1 a row was not, 2 a client is not installed.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -21,39 +24,79 @@ from tests.foreign.answering import FORMS, TEXT
 
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
-FRAMEWORKS: Final = {
+PAGE: Final = ROOT / "docs" / "understand" / "answers.md"
+CLIENTS: Final = {
+    "python_1_3": "a2a-sdk",
     "google_adk": "Google ADK",
     "agent_framework": "agent-framework",
     "crewai": "CrewAI",
     "strands_client": "Strands",
+    "ag2": "AG2",
+    "agno": "Agno",
+    "beeai": "BeeAI",
+    "fast_agent": "fast-agent",
+    "litellm": "LiteLLM",
+    "nemo": "NVIDIA NeMo",
+    "langchain_adapters": "a2a-langchain-adapters",
+    "langchain_remote": "langchain-remote-a2a-agent",
+    "astromesh": "astromesh-a2a",
+    "ovos": "OpenVoiceOS",
+    "novaos": "NovaOS",
+    "app_foundation": "app-foundation",
+    "a2a_handler": "a2a-handler",
+    "conductor": "Conductor",
+    "strands_ts": "Strands in TypeScript",
+    "ai_sdk": "a2a-ai-provider",
 }
-READ_S: Final = 300
-"""How long a framework may take for all forms, in seconds."""
+"""The name of each client, by its folder; those of JavaScript have one."""
+JAVASCRIPT: Final = ROOT / "build" / "foreign" / "javascript"
+BREAKS_CHUNKS: Final = ("google_adk", "crewai", "strands_client", "nemo")
+"""Clients that give a model no whole text of an artifact that is streamed in chunks."""
+READ_S: Final = 900
+"""How long a client may take for all forms, in seconds."""
 LONGEST: Final = 45
 """Characters of another text that a cell shows."""
+
+_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{8}\b")
+_DATE: Final = re.compile(r"\| \d{4}-\d\d-\d\d \|")
 
 Told = Mapping[str, Mapping[str, str]]
 
 
 @contextmanager
-def answering() -> Iterator[str]:
-    """Run the agent for the block; the URL of it."""
-    agent = ("--agent", f"{HERE / 'answering.py'}:agent", "--card", str(HERE / "card.json"))
-    command = ("dev", "--port", "0", *agent)
+def answering(*, streams: bool = True) -> Iterator[str]:
+    """Run the agent for the block, with a card that says whether it streams; the URL of it."""
+    card = json.loads((HERE / "card.json").read_text(encoding="utf-8"))
+    card["capabilities"]["streaming"] = streams
     with tempfile.TemporaryDirectory() as folder:
+        given = Path(folder, "card.json")
+        given.write_text(json.dumps(card), encoding="utf-8")
+        agent = ("--agent", f"{HERE / 'answering.py'}:agent", "--card", str(given))
+        command = ("dev", "--port", "0", "--file", str(Path(folder, "dev.db")), *agent)
         log, own = Path(folder, "dev.log"), environment(A2A_AUTH="none")
         with running_with(Path(sys.executable), *command, env=own, output=log) as dev:
             url = dev.wait_for(r"A2A at (\S+),")
             yield f"{url.rstrip('/')}/"
 
 
-def read(framework: str, url: str) -> Told:
-    """Return what a framework has read, by way of calling and form; empty: it is not installed."""
-    python = ROOT / "build" / "foreign" / framework / "bin" / "python"
-    if not python.exists():
+def command(client: str) -> list[str | Path]:
+    """Return the command that reads with a client; empty: it is not installed."""
+    if client in ("strands_ts", "ai_sdk"):
+        script = JAVASCRIPT / "reading.mjs"
+        return ["node", script] if (JAVASCRIPT / "node_modules").exists() else []
+    python = ROOT / "build" / "foreign" / client / "bin" / "python"
+    if client == "python_1_3":
+        python = Path(sys.executable)
+    return [python, "-m", "tests.foreign.reading"] if python.exists() else []
+
+
+def read(client: str, url: str, forms: Iterable[str] = FORMS) -> Told:
+    """Return what a client has read, by way of calling and form; empty: it is not installed."""
+    reader = command(client)
+    if not reader:
         return {}
     done = subprocess.run(
-        [python, "-m", "tests.foreign.reading", framework, url, *FORMS],
+        [*reader, client, url, *forms],
         cwd=ROOT,
         env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'layers/runtime'}:{ROOT / 'src'}"),
         capture_output=True,
@@ -63,7 +106,7 @@ def read(framework: str, url: str) -> Told:
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"operation"')]
     if done.returncode:
-        sys.exit(f"{framework} has ended with {done.returncode}: {done.stderr[-1500:]}")
+        sys.exit(f"{client} has ended with {done.returncode}: {done.stderr[-1500:]}")
     told = [json.loads(line) for line in lines]
     return {one.pop("operation"): one for one in told}
 
@@ -73,46 +116,74 @@ def cell(told: Mapping[str, str], form: str) -> str:
     if "error" in told:
         whole = "" if TEXT not in told["error"] else ", with the text"
         return f"raises {told['error'].partition(':')[0]}{whole}"
-    says = " ".join(told["says"].split())
+    says = _ID.sub("ID", " ".join(told["says"].split())).replace("`", "'").replace("|", "/")
     if says == TEXT:
-        return "whole"
+        return "✓"
     if says == form:
         return "the caller's own text"
-    cut = says if len(says) <= LONGEST else f"{says[:LONGEST]}…"
-    return f"`{cut}`" if says else "nothing"
+    if len(says) <= LONGEST:
+        return f"`{says}`" if says else "nothing"
+    return "✓ within a report" if TEXT in says else f"`{says[:LONGEST]}…`"
 
 
-def rows(told: Told) -> Iterator[tuple[str, list[str]]]:
-    """Yield each way of calling, and its cells in the order of the forms."""
-    for way in dict.fromkeys(key.partition("|")[0] for key in told):
-        missing = {"error": "no answer: "}
-        yield way, [cell(told.get(f"{way}|{form}", missing), form) for form in FORMS]
+def rows(client: str, told: Told, *, card: str = "") -> list[str]:
+    """Return the rows of a client; ways of calling that read the same have one.
+
+    `card` says what is special about the card that it was given.
+    """
+    ways: dict[tuple[str, ...], list[str]] = {}
+    for way in dict.fromkeys(key.partition("|")[0] for key in told if "|" in key):
+        cells = [cell(told.get(f"{way}|{form}", {"error": "no answer: "}), form) for form in FORMS]
+        ways.setdefault(tuple(cells), []).append(way)
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    name = f"{CLIENTS[client]} {told['version']['says']}"
+    return [
+        f"| {name}, {' and '.join(names)}{card} | {today} | {' | '.join(cells)} |"
+        for cells, names in ways.items()
+    ]
+
+
+def rows_of(client: str, page: str) -> list[str]:
+    """Return the rows that the page has of a client."""
+    begins = re.compile(rf"\| {re.escape(CLIENTS[client])} \d")
+    return [line for line in page.splitlines() if begins.match(line)]
+
+
+def undated(lines: Sequence[str]) -> list[str]:
+    return [_DATE.sub("|", line, count=1) for line in lines]
+
+
+def with_table(page: str, table: Sequence[str]) -> str:
+    """Return the page with these rows in its first table."""
+    lines = page.splitlines()
+    first = next(at for at, line in enumerate(lines) if line.startswith("|"))
+    last = next(at for at in range(first, len(lines)) if not lines[at].startswith("|"))
+    heads = ["client", "run", *FORMS]
+    own = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *table]
+    return "\n".join([*lines[:first], *own, *lines[last:], ""])
 
 
 def main() -> int:
-    """Print the table, and which rows the page has otherwise."""
-    page = (ROOT / "docs" / "understand" / "clients.md").read_text(encoding="utf-8").splitlines()
-    heads = ["client", *FORMS]
-    sys.stdout.write(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|\n")
-    missing, others, shown = [], [], set[str]()
-    with answering() as url:
-        for framework, name in FRAMEWORKS.items():
-            told = read(framework, url)
-            missing += [] if told else [name]
-            for way, cells in rows(told):
-                line = f"| {name}, {way} | {' | '.join(cells)} |"
-                others += [] if line in page else [f"{name}, {way}"]
-                shown.add(line)
-                sys.stdout.write(f"{line}\n")
-                sys.stdout.flush()
-    names = tuple(f"| {name}, " for name in FRAMEWORKS.values())
-    listed = [row for row in page if row.startswith(names) and row.count(" | ") == len(FORMS)]
-    others += [row.split(" | ")[0][2:] for row in listed if row not in shown]
-    if missing:
-        sys.stderr.write(f"Not installed: {', '.join(missing)}: make clients\n")
-        return 2
-    sys.stderr.write(f"The page has otherwise: {'; '.join(others)}\n" if others else "")
-    return int(bool(others))
+    """Print the rows, write them into the page, and say which it had otherwise."""
+    page, missing, others = PAGE.read_text(encoding="utf-8"), [], []
+    table = {client: rows_of(client, page) for client in CLIENTS}
+    with answering() as url, answering(streams=False) as silent:
+        for client in sys.argv[1:] or CLIENTS:
+            told = read(client, url)
+            if not told:
+                missing.append(CLIENTS[client])
+                continue
+            own = rows(client, told)
+            if client in BREAKS_CHUNKS:
+                own += rows(client, read(client, silent), card=", card without streaming")
+            others += [] if undated(own) == undated(table[client]) else [CLIENTS[client]]
+            table[client] = own
+            sys.stdout.write("".join(f"{row}\n" for row in own))
+            sys.stdout.flush()
+            PAGE.write_text(with_table(page, [*chain(*table.values())]), encoding="utf-8")
+    sys.stderr.write(f"Not installed: {', '.join(missing)}: make clients\n" if missing else "")
+    sys.stderr.write(f"The page had otherwise: {', '.join(others)}\n" if others else "")
+    return 2 if missing else int(bool(others))
 
 
 if __name__ == "__main__":

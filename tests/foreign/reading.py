@@ -1,7 +1,8 @@
-"""What a framework reads of each form of answer: FRAMEWORK URL FORM...
+"""What a client reads of each form of answer: CLIENT URL FORM...
 
-Prints one JSON line for each form and way of calling. Runs in the framework's own environment,
-whose folder has the ways of calling, `READS`.
+Prints one JSON line with its version, and one for each form and way of calling. Runs in the
+client's own environment, whose folder has the ways of calling, `READS`, and the name of its
+`PACKAGE`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,21 @@ import importlib
 import sys
 import warnings
 from functools import partial
+from importlib.metadata import version
 
 from tests.foreign.tried import tried
 
 
-async def main(framework: str, url: str, forms: list[str]) -> None:
-    reads = importlib.import_module(f"tests.foreign.{framework}.reading").READS
-    for way, read in reads.items():
+async def main(client: str, url: str, forms: list[str]) -> None:
+    module = importlib.import_module(f"tests.foreign.{client}.reading")
+    await tried("version", partial(_version, module.PACKAGE))
+    for way, read in module.READS.items():
         for form in forms:
             await tried(f"{way}|{form}", partial(read, url, form))
+
+
+async def _version(package: str) -> str:
+    return version(package)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,13 @@ It knows no package of the clients: each imports it beside its own.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -24,6 +28,19 @@ async def tried(operation: str, call: Callable[[], Awaitable[Any]]) -> None:
 def outcome(state: str, *texts: str) -> str:
     """A task in words: its state, and what it has said."""
     return f"{state}: {''.join(texts)}"
+
+
+async def printed(command: str, *arguments: str) -> str:
+    """Return what a command of this environment writes to stdout, without colours."""
+    process = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name(command),
+        *arguments,
+        stdout=PIPE,
+        stderr=PIPE,
+        env=os.environ | {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "200"},
+    )
+    out, _ = await process.communicate()
+    return out.decode().strip()
 
 
 class Talk:

@@ -8,6 +8,8 @@ import httpx
 from a2a.client import A2ACardResolver
 from agent_framework.a2a import A2AAgent
 
+PACKAGE = "agent-framework-a2a"
+
 
 async def read(url: str, text: str, *, streams: bool) -> str:
     async with httpx.AsyncClient(timeout=60, trust_env=False) as http:

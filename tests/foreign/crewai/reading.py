@@ -11,6 +11,8 @@ os.environ["CREWAI_DISABLE_TELEMETRY"] = os.environ["OTEL_SDK_DISABLED"] = "true
 from crewai.a2a.updates import PollingConfig
 from crewai.a2a.utils.delegation import aexecute_a2a_delegation
 
+PACKAGE = "crewai"
+
 
 async def read(url: str, text: str, **more: Any) -> str:
     card = f"{url}.well-known/agent-card.json"

@@ -6,6 +6,8 @@ from functools import partial
 
 from tests.foreign.google_adk.operations import as_a_tool
 
+PACKAGE = "google-adk"
+
 READS = {
     "AgentTool": partial(as_a_tool, streaming=True),
     "AgentTool, streaming=False": partial(as_a_tool, streaming=False),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from strands.agent.a2a_agent import A2AAgent
 
+PACKAGE = "strands-agents"
+
 
 async def read(url: str, text: str) -> str:
     return str(await A2AAgent(endpoint=url).invoke_async(text)).strip()
