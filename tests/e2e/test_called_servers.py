@@ -132,3 +132,27 @@ def test_a_killed_caller_opens_one_task_where_the_server_can_know(
     assert run.attempts >= 2  # a slow server's answer is waited for outside of the process
     opened = 2 if point in OPENS_TWO.get(server.name, ()) else 1
     assert server.said[before:] == [f"tea {point}"] * opened
+
+
+class Host(Worker):
+    """Passes on what the server writes."""
+
+    def __init__(self, books: Remote) -> None:
+        self.agents = {"books": books}
+
+    async def handle(self, ctx: TaskContext) -> None:
+        async def show(piece: str) -> None:
+            await ctx.emit_text_artifact(piece, "read", append=True)
+
+        reply = await ctx.call_agent("books", ctx.user_text, on_text=show)
+        await ctx.complete(reply.text)
+
+
+@pytest.mark.foreign
+@pytest.mark.timeout(300)
+def test_the_text_of_each_server_is_passed_on(server: Server) -> None:
+    """Whether it streams or not, the pieces are the text of its reply."""
+    with AgentBench(Host(Remote(server.url)), timeout_s=60) as bench:
+        run = bench.send("tea aloud")
+    assert run.artifacts["read"].text == run.artifacts["final-answer"].text
+    assert run.artifacts["read"].text.strip() == "did tea aloud"
