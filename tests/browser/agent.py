@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -38,6 +39,16 @@ class Scripted(Worker):
         elif told == "wait":
             await ctx.send_status("Waiting until it is canceled.")
             await asyncio.Event().wait()
+        elif told == "return":
+            for number, file in enumerate(ctx.files):
+                content, kind = io.BytesIO(await ctx.read_file(file)), file.media_type
+                name = file.filename
+                await ctx.emit_file(content, f"file-{number}", media_type=kind, filename=name)
+            await ctx.respond()
+        elif told == "steps":
+            await ctx.step("look", _look, key="tables")
+            await asyncio.sleep(2)
+            raise ValueError("the tables are empty")
         elif told == "approve":
             posted = await (await ctx.callback("approved")).wait()
             await ctx.complete(f"Approved: {posted.data}")
@@ -64,6 +75,10 @@ class Scripted(Worker):
             await asyncio.sleep(0.3)  # what was said is stored
             raise TimeoutError("the shop does not answer")
         await ctx.respond("Compared.")
+
+
+async def _look() -> dict[str, int]:
+    return {"found": 3}
 
 
 def begins(task_id: str) -> bool:

@@ -77,6 +77,7 @@ def site_of(
     *,
     push: bool = False,
     agent: Path = HERE / "agent.py",
+    card: Path = CARD,
     **options: Any,
 ) -> Iterator[Site]:
     """A `dev` on a free port, with settings; tasks are written in its past, up to now."""
@@ -86,7 +87,7 @@ def site_of(
     with TemporaryDirectory() as folder, kept_lines(Path(folder, "dev.log")) as lines:
         stack_options = Options(
             agent=f"{agent}:agent",
-            card=CARD,
+            card=card,
             beside=partial(served.beside, consoles, lines, Sessions(Path(folder))),
             push=push,
         )
@@ -103,7 +104,8 @@ def _site(stack: Stack, console: Console, timing: Timing) -> Site:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with site_of() as running:
+    """One whose agent takes files: its card is made of its class."""
+    with site_of(card=HERE / "agent.py:agent") as running:
         yield running
 
 

@@ -24,7 +24,7 @@ EXAMPLES: Final = {
     "pydantic_ai_agent": ("How much is it?", "20 euros", "in JPY"),
 }
 """What is said to each example in one task; those whose framework is installed beside the tests."""
-PAGES: Final = ("tasks", "conversation", "timeline", "try", "card")
+PAGES: Final = ("tasks", "conversation", "timeline", "chat", "card")
 
 
 def main() -> None:
@@ -87,11 +87,14 @@ def _open(visit: Visit, site: Site, page: str) -> None:
             visit.task(site, "7c41f0d2-ferry-to-the-island")
         case "timeline":
             visit.task(site, "b20e9a77-three-offers", "timeline")
-        case "try":
-            visit.go("/try")
-            visit.page.fill("textarea", "Count to twenty, please.")
-            visit.page.click("button.primary")
-            visit.page.wait_for_selector(".wire .state.completed")
+        case "chat":
+            visit.go("/chat")
+            visit.page.fill("#text", "ask")
+            visit.page.press("#text", "Enter")
+            visit.page.wait_for_selector("#now:has-text('The agent asks')")
+            visit.page.fill("#text", "Saturday")
+            visit.page.check("#use-wire")
+            visit.page.wait_for_selector(".lines:has-text('The answer is complete')")
         case _:
             visit.go(f"/{page}")
     visit.page.wait_for_load_state("networkidle", timeout=3000) if page == "card" else None

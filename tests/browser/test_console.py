@@ -26,14 +26,14 @@ from tests.support.messages import request
 
 pytestmark = [pytest.mark.browser, pytest.mark.long]
 
-CHUNK = re.compile(r'"parts": \[\{"text": "(\d+) "\}\]')
+CHUNK = re.compile(r'"text": "(\d+) "')
 
 
 def begin(visit: Visit, text: str) -> None:
     """Send a message from the page that is for it."""
-    visit.go("/try")
-    visit.page.fill("textarea", text)
-    visit.page.click("button.primary")
+    visit.go("/chat")
+    visit.page.fill("#text", text)
+    visit.page.press("#text", "Enter")
 
 
 def numbers(visit: Visit) -> list[int]:
@@ -49,6 +49,7 @@ def test_a_task_is_followed_to_its_end(visit: Visit) -> None:
     """Its page shows each chunk without a reload, and stops asking when the task has ended."""
     begin(visit, "count")
     visit.page.click("text=Open the task")
+    visit.page.click("#view-conversation")
     expect(visit.page.locator(".now .state")).to_have_text("working")
     visit.page.evaluate("window.same = true")
     name = visit.page.inner_text(".crumb code")[:8]
@@ -67,49 +68,110 @@ def test_a_task_is_followed_to_its_end(visit: Visit) -> None:
 
 
 def test_a_cut_connection_is_resumed(visit: Visit) -> None:
-    """What came before the cut and after it is each chunk once."""
+    """What came before the cut and after it is each chunk once; the chat goes on meanwhile."""
     begin(visit, "count")
+    visit.page.check("#use-wire")
     expect(visit.page.locator(".lines")).to_contain_text('"text": "3 "')
     visit.page.click("text=Cut the connection")
     expect(visit.page.locator(".lines")).to_contain_text("The connection was cut here.")
     before = numbers(visit)
     visit.page.click("text=Resume after")
-    expect(visit.page.locator(".wire .state")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
     expect(visit.page.locator(".lines")).to_contain_text("The answer is complete.")
     assert "Last-Event-ID: " in visit.page.inner_text(".lines")
     after = [number for number in numbers(visit) if number > before[-1]]
     assert before + after == list(range(20))
+    expect(visit.page.locator(".artifact .bubble")).to_contain_text("0 1 2 3 4")
+    assert visit.said == []
+
+
+@pytest.mark.long(but=1)
+def test_a_chat_keeps_its_conversation(visit: Visit) -> None:
+    """The answer to a question goes to the task that asked, the next message to another task."""
+    begin(visit, "ask")
+    expect(visit.page.locator("#now")).to_contain_text("The agent asks: Which day?", timeout=20_000)
+    visit.page.fill("#text", "Saturday")
+    visit.page.press("#text", "Enter")
+    expect(visit.page.locator(".talk")).to_contain_text("Thank you: Saturday", timeout=20_000)
+    expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
+    assert visit.page.locator("ol.talk").count() == 1
+    visit.page.reload()
+    visit.page.fill("#text", "ask")
+    visit.page.click("#say button")
+    expect(visit.page.locator("ol.talk")).to_have_count(2, timeout=20_000)
+    expect(visit.page.locator("#now")).to_contain_text("The agent asks", timeout=20_000)
+    expect(visit.page.locator(".talk").first).to_contain_text("Thank you: Saturday")
+    visit.page.click("text=Stop")
+    expect(visit.page.locator("#now")).to_have_text("canceled", timeout=20_000)
+    visit.page.click("text=New chat")
+    expect(visit.page.locator("ol.talk")).to_have_count(0)
+    expect(visit.page.locator("#text")).to_be_focused()
+    assert visit.said == []
+
+
+def test_files_are_sent_and_shown(visit: Visit) -> None:
+    """Each byte of those chosen comes to the agent, also of one that a message has no room for.
+
+    An image is shown, and any other file is a link with name, type and size.
+    """
+    visit.go("/chat")
+    large = bytes(range(256)) * 10_000
+    files = [
+        {
+            "name": "ümläut.pdf",
+            "mimeType": "application/pdf",
+            "buffer": b"%PDF\r\n\r\n--\x00\xff\n",
+        },
+        {"name": "map.png", "mimeType": "image/png", "buffer": seeds.png()},
+        {"name": "large.bin", "mimeType": "application/x-large", "buffer": large},
+    ]
+    visit.page.set_input_files("input[type=file]", files)  # type: ignore[arg-type]
+    visit.page.fill("#text", "return")
+    visit.page.click("#say button")
+    expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
+    back = visit.page.locator(".artifact")
+    expect(back).to_have_count(3)
+    expect(back.nth(0)).to_contain_text("ümläut.pdf application/pdf, 13 bytes")
+    expect(back.nth(2)).to_contain_text("large.bin application/x-large, 2,560,000 bytes")
+    image = back.nth(1).locator("img")
+    image.scroll_into_view_if_needed()
+    visit.page.wait_for_function("one => one.naturalWidth > 0", arg=image.element_handle())
+    for number, file in ((0, files[0]), (2, files[2])):
+        with visit.page.expect_download() as download:
+            back.nth(number).locator("a").click()
+        assert Path(download.value.path()).read_bytes() == file["buffer"]
+    assert visit.said == []
+
+
+def test_steps_are_shown_as_they_are_recorded(visit: Visit) -> None:
+    """While the turn runs, each with name, key and result; why a turn has failed is beside them."""
+    begin(visit, "steps")
+    row = visit.page.locator(".steps tbody tr")
+    expect(row.first).to_contain_text("look", timeout=20_000)
+    assert "The agent works." in visit.page.inner_text("#now")
+    expect(visit.page.locator("#now")).to_have_text("failed", timeout=20_000)
+    assert row.first.locator("th, td").all_inner_texts()[:3] == ["look", "tables", '{"found":3}']
+    expect(visit.page.locator(".side .bad")).to_contain_text("ValueError at")
 
 
 def test_a_paused_task_is_answered(visit: Visit) -> None:
-    """Under the question on its page; the answer completes it."""
+    """Under the question on its page: the answer completes it."""
     begin(visit, "ask")
-    expect(visit.page.locator(".wire .state")).to_have_text("input required", timeout=20_000)
+    expect(visit.page.locator("#now")).to_contain_text("The agent asks", timeout=20_000)
     visit.page.click("text=Open the task")
-    expect(visit.page.locator(".talk")).to_contain_text("Which day?")
+    expect(visit.page.locator(".answer")).to_be_visible()
     visit.page.fill(".answer textarea", "Saturday")
     visit.page.click("text=Answer it")
-    expect(visit.page.locator(".wire .state")).to_have_text("completed", timeout=20_000)
-    visit.page.click("text=Open the task")
+    expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
     expect(visit.page.locator(".talk")).to_contain_text("Thank you: Saturday")
-
-
-def test_an_answer_under_a_question_goes_to_the_task_that_asked(visit: Visit) -> None:
-    """Also on the page of the call, whose own field may name no task: that begins a new one."""
-    begin(visit, "ask")
-    expect(visit.page.locator(".wire .state")).to_have_text("input required", timeout=20_000)
-    url = visit.page.locator("text=Open the task").get_attribute("href")
-    visit.page.fill(".wire .answer textarea", "Sunday")
-    visit.page.click("text=Answer it")
-    expect(visit.page.locator(".wire .state")).to_have_text("completed", timeout=20_000)
-    assert visit.page.locator("text=Open the task").get_attribute("href") == url
 
 
 def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
     """The first click only shows what will happen; the second one cancels."""
     begin(visit, "wait")
-    expect(visit.page.locator(".wire .state")).to_have_text("working", timeout=20_000)
+    expect(visit.page.locator(".talk")).to_contain_text("Waiting until", timeout=20_000)
     visit.page.click("text=Open the task")
+    visit.page.click("#view-conversation")
     expect(visit.page.locator(".answer")).to_be_hidden()
     expect(visit.page.locator(".cancel button.danger")).to_be_hidden()
     visit.page.click("text=Cancel this task")
@@ -187,6 +249,7 @@ def test_a_confirmation_stays_open_beside_a_live_task(visit: Visit) -> None:
     """What is shown anew does not close it; once the task has ended there is nothing to cancel."""
     begin(visit, "count")
     visit.page.click("text=Open the task")
+    visit.page.click("#view-conversation")
     visit.page.click("text=Cancel this task")
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("9 10")
     expect(visit.page.locator(".cancel button.danger")).to_be_visible()
@@ -360,7 +423,7 @@ def test_the_keyboard_reaches_everything(visit: Visit, site: Site) -> None:
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         assert visit.page.evaluate(outline) != "none"
     assert names[:7] == [
-        *("a2a-serverless", "Status", "Tasks", "Try it", "Queues", "Journal", "Card")
+        *("a2a-serverless", "Chat", "Status", "Tasks", "Queues", "Journal", "Card")
     ]
 
 
@@ -481,7 +544,7 @@ def test_pages_are_readable(
             "/queues",
             "/journal",
             "/card",
-            "/try",
+            "/chat",
             "/purge?user=ann",
             "/act?act=retry&since=1d",
         )
@@ -546,7 +609,7 @@ def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: i
         seeds.killed(site.scribe, f"width-{width}")
         chosen = f"user={'x' * 200}"
         acts = (f"/act?act=retry&{chosen}", "/act?act=cancel&since=day", "/journal")
-        for path in ("/status", "/tasks", "/try", "/queues", "/card", f"/purge?{chosen}", *acts):
+        for path in ("/status", "/tasks", "/chat", "/queues", "/card", f"/purge?{chosen}", *acts):
             visit.go(path)
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
             assert visit.page.evaluate(FILLED), path

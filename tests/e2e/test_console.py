@@ -137,7 +137,7 @@ def test_the_console_of_a_stack(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What is due and what was set aside; the agent is tried with the key that is given."""
+    """What is due and what was set aside; the agent is called with the key that is given."""
     outputs = {
         output: own_queues[f"A2A_{name}"]
         for output, name in {
@@ -153,7 +153,7 @@ def test_the_console_of_a_stack(
 
     def visit(person: httpx.Client, base: str) -> None:
         queues(person, base)
-        trying(person, base, agent)
+        chatting(person, base, agent)
         card = person.get(f"{base}/card").text
         assert f"<code>{agent}" in card
         assert "Nothing is wrong in it." in card
@@ -173,19 +173,20 @@ def queues(person: httpx.Client, base: str) -> None:
         assert "no worker for" in text
 
 
-def trying(person: httpx.Client, base: str, agent: str) -> None:
+def chatting(person: httpx.Client, base: str, agent: str) -> None:
     """Without the key it is refused, with it answered; the page shows neither."""
-    for key, status, shown in (("", "HTTP 401", ""), (KEY, "HTTP 200", "completed")):
-        form = {"text": "hello there", "key": key, "how": "stream"}
+    for key, status, shown in (("", "HTTP 401", "has refused it"), (KEY, "HTTP 200", "")):
+        form = {"context": f"chat-{status[-3:]}", "text": "hello there", "key": key}
         own = {"Origin": base.removesuffix("/_console")}
-        answer = person.post(f"{base}/try", data=form, headers=own)
+        talk = person.post(f"{base}/chat", data=form, headers=own)
+        wire = person.get(f"{base}/chat/wire", params={"context": form["context"]})
         until = time.monotonic() + 20
-        while "The answer is complete." not in answer.text:
+        while "The answer is complete." not in wire.text:
             assert time.monotonic() < until
             time.sleep(0.02)
-            answer = person.get(answer.url)
-        text = answer.text
-        assert f"POST {agent}/message:stream" in text
-        assert status in text
-        assert shown in text
-        assert KEY not in text
+            wire = person.get(wire.url)
+        assert f"POST {agent}/message:stream" in wire.text
+        assert status in wire.text
+        talk = person.get(talk.url)
+        assert shown in talk.text
+        assert KEY not in talk.text + wire.text

@@ -194,7 +194,7 @@ def test_an_agent_that_ends_its_process(tmp_path: Path) -> None:
     )
     files = {"agent.py": exiting, "words.py": "WORD = 'on'\n"}
     with dev(tmp_path, files) as edited:
-        link = edited.command.wait_for(r"console \(this link works once\): (\S+)")
+        link = edited.command.wait_for(r"chat and console \(this link works once\): (\S+)")
         assert edited.http.get(link).status_code == 303
         ended = edited.send("exit", waits=False)["id"]
         edited.command.wait_for("attempt 3 of 3: the task has failed")

@@ -166,7 +166,7 @@ def _say_what_runs(stack: Stack, variables: Path | None, consoles: list[Console]
     say(f"tasks are kept in {how.file}; --fresh begins without any")
     say(f"A2A at {stack.url}, its card at {stack.url}/.well-known/agent-card.json")
     for console in consoles:
-        say(f"console (this link works once): {console.open_url()}")
+        say(f"chat and console (this link works once): {console.open_url()}")
     say("Ctrl-C ends it")
 
 
@@ -181,7 +181,9 @@ def beside(
     inspector = Inspector(
         backends.storage, stack.settings, place="dev", backends=backends, logs=lines
     )
-    console = Console(inspector, url=url, endpoint=url, card=stack.card, sessions=sessions)
+    console = Console(
+        inspector, url=url, endpoint=url, card=stack.card, sessions=sessions, home="chat"
+    )
     consoles.append(console)
     port = int(url.rsplit(":", 1)[1])
     return with_console(app, console, OwnAddress(console.app, port=port))

@@ -54,9 +54,10 @@ class Console:
     Args:
         inspector: reads the tasks of the place.
         url: the console's own address, without a `/` at its end; its port is the last part.
-        endpoint: the agent's URL, without a `/` at its end; empty: the agent cannot be tried.
+        endpoint: the agent's URL, without a `/` at its end; empty: the agent cannot be called.
         card: the agent's card, if this process serves it.
         sessions: who may use it.
+        home: the page that it opens with, `status` or `chat`.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class Console:
         sessions: Sessions,
         endpoint: str = "",
         card: AgentCard | None = None,
+        home: str = "status",
     ) -> None:
         self._url = url
+        self._home = f"{BASE}/{home}"
         self._inspector = inspector
         self.sessions = sessions
         self.cookie = f"a2a_console_{url.rsplit(':', 1)[1]}"
@@ -113,10 +116,10 @@ class Console:
         token = request.query_params.get("token", "")
         value = self.sessions.exchange(token) if token else None
         if value is None and self._may_act(request) is not None:
-            return _to(f"{BASE}/status")
+            return _to(self._home)
         if value is None:
             return page("closed.html", status=403, was_used=bool(token))
-        answer = _to(f"{BASE}/status")
+        answer = _to(self._home)
         answer.set_cookie(self.cookie, value, httponly=True, samesite="strict", path=BASE)
         return answer
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from a2a.types import AgentCard
+from a2a.types import AgentCard, Message
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -19,18 +19,18 @@ from a2a_serverless.storage.deletion import Owner
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.table import Table
-from a2a_serverless.tasks.blobs import linked_blob
+from a2a_serverless.tasks.blobs import blob_of, linked_blob
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, is_task_id
 from a2a_serverless.tasks.push import Push
 from a2a_serverless_tools.console.act_pages import ActPages
+from a2a_serverless_tools.console.chat import Chat
 from a2a_serverless_tools.console.conversation import SPEAKERS, content_of, conversation
 from a2a_serverless_tools.console.events import KINDS, events
 from a2a_serverless_tools.console.paging import LogFilter, Place
-from a2a_serverless_tools.console.parts import IMAGES, media_type
+from a2a_serverless_tools.console.parts import IMAGES, MOST_IMAGE, media_type
 from a2a_serverless_tools.console.queues import queues_page
 from a2a_serverless_tools.console.rendering import BASE, Notes, Route, form_of, page, visible
-from a2a_serverless_tools.console.trying import Trying
 from a2a_serverless_tools.operate.acts import Acts, retried_as
 from a2a_serverless_tools.operate.filters import ATTENTIONS, STATES, TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
@@ -71,13 +71,13 @@ class Pages:
 
     Args:
         inspector: reads the tasks of the place.
-        endpoint: the agent's URL; empty: the agent cannot be tried.
+        endpoint: the agent's URL; empty: the agent cannot be called.
         card: the agent's card, if this process serves it.
     """
 
     def __init__(self, inspector: Inspector, *, endpoint: str, card: AgentCard | None) -> None:
         self._inspector = inspector
-        self._trying = Trying(inspector, endpoint, card)
+        self._chat = Chat(inspector, endpoint, card)
         self._notes = Notes()
         self._acts = Acts(inspector)
         self._purges: dict[str, Purge] = {}
@@ -95,7 +95,7 @@ class Pages:
         yield "POST", "/purge", self._purge_step
         yield from ActPages(self._inspector, self._acts, self._notes).routes()
         yield "GET", "/queues", partial(queues_page, self._inspector)
-        yield from self._trying.routes()
+        yield from self._chat.routes()
 
     async def _status(self, request: Request) -> Response:
         """Show whether it is well; with `live`, only the part that changes."""
@@ -229,7 +229,7 @@ class Pages:
             every=_asked_every(head, seen, now, often="3s" if which.text else "700ms"),
             now=now,
             said=self._notes.get(asked.get("said", "")),
-            can_try=bool(self._trying.endpoint),
+            can_chat=bool(self._chat.endpoint),
             **await self._around(storage, seen.head) if template == "task.html" else {},
             can_log=self._inspector.logs is not None,
             may_join=self._inspector.logs is not None and not self._inspector.logs.is_at_hand,
@@ -278,15 +278,20 @@ class Pages:
         path = request.path_params
         seen = await self._inspector.seen(path["scope"], path["id"])
         said = None if seen is None else await asyncio.to_thread(content_of, seen, path["entry"])
-        if said is None:
+        parts = [] if said is None else said.parts[path["part"] : path["part"] + 1]
+        if not parts:
             return Response(status_code=404)
-        await self._inspector.show(said)
-        found = next(iter(said.parts[path["part"] :]), None)
-        if found is not None and linked_blob(found.url) is not None:
+        alone, kind, blob = Message(parts=parts), media_type(parts[0]), blob_of(parts[0])
+        if kind in IMAGES and blob is not None and blob.size <= MOST_IMAGE:
+            # From here, as no page shows an image of another origin.
+            await self._inspector.storage.show(alone)
+        else:
+            await self._inspector.show(alone)
+        found = alone.parts[0]
+        if linked_blob(found.url) is not None:
             return RedirectResponse(found.url, 303)
-        if found is None or found.WhichOneof("content") != "raw":
+        if found.WhichOneof("content") != "raw":
             return Response(status_code=404)
-        kind = media_type(found)
         headers = {
             "Content-Disposition": f"attachment; filename=part-{path['part']}",
             "Content-Security-Policy": "default-src 'none'; sandbox",

@@ -25,6 +25,8 @@ _PartKind: TypeAlias = Literal["text", "markdown", "json", "image", "file", "lin
 
 IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """Images that are shown; all others, SVG among them, are files."""
+MOST_IMAGE: Final = 10_000_000
+"""Bytes of an image that is shown; a larger one is a file."""
 MOST_TEXT: Final = 100_000
 """Characters of one text that a page shows."""
 PER_PART: Final = 200
@@ -46,6 +48,7 @@ class ShownPart:
 
     kind: _PartKind
     text: str = ""
+    """Of a file, its media type."""
     html: Markup | None = None
     """Of texts, escaped, and of Markdown: their characters are shown as they are."""
     name: str = ""
@@ -131,16 +134,24 @@ def _other(part: Part, index: int) -> ShownPart:
             text = _json_of(part)
             return ShownPart(kind="json", text=text[:MOST_TEXT], is_cut=len(text) > MOST_TEXT)
         case "raw":
-            kind: _PartKind = "image" if media_type(part) in IMAGES else "file"
-            name = short(part.filename or part.media_type or "file")
-            return ShownPart(kind=kind, name=name, size=len(part.raw), index=index)
+            return _file(part, index, len(part.raw))
         case "url" if (blob := linked_blob(part.url)) is not None:
-            name = short(part.filename or part.media_type or "file")
-            return ShownPart(kind="file", name=name, size=blob.size, index=index)
+            return _file(part, index, blob.size)
         case "url":
             return ShownPart(kind="link", text=short(part.url), name=short(part.filename))
         case _:
             return ShownPart(kind="elsewhere")
+
+
+def _file(part: Part, index: int, size: int) -> ShownPart:
+    kind = media_type(part)
+    return ShownPart(
+        kind="image" if kind in IMAGES and size <= MOST_IMAGE else "file",
+        name=short(part.filename or part.media_type or "file"),
+        text=short(kind),
+        size=size,
+        index=index,
+    )
 
 
 def _json_of(part: Part) -> str:

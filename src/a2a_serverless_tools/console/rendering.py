@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qsl
 
+from a2a.types import Part
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 from markupsafe import Markup, escape
 from starlette.requests import Request
@@ -41,6 +42,10 @@ _ELEMENT: Final = (
 _RETRY: Final = re.compile(r"(?:(?<=tried again as )|(?<=tried again before: as ))[\w-]+")
 """The id of a task that tries another one again, in a sentence about the act."""
 _CORRELATION: Final = re.compile(r"(?<=correlation id )[\w-]+")
+_FIELD: Final = re.compile(
+    r'; name="([^"]*)"(?:; filename="([^"]*)"(?:\r\ncontent-type: *([^\r]*))?)?', re.IGNORECASE
+)
+"""Name, file and media type of a field of a form with files."""
 _KEPT: Final = 50
 """Notes that are remembered."""
 
@@ -100,6 +105,26 @@ async def form_of(request: Request) -> dict[str, str]:
     """Return the fields of a form, without spaces around them."""
     body = (await request.body()).decode(errors="replace")
     return {name: value.strip() for name, value in parse_qsl(body)}
+
+
+async def form_with_files(request: Request) -> tuple[dict[str, str], list[Part]]:
+    """Return the fields of a form as `form_of`, and the files of one that may have some."""
+    kind, _, boundary = request.headers.get("content-type", "").partition("boundary=")
+    if not kind.startswith("multipart/form-data"):
+        return await form_of(request), []
+    form, files = dict[str, str](), list[Part]()
+    # As browsers write it: https://html.spec.whatwg.org/#multipart-form-data
+    for piece in (b"\r\n" + await request.body()).split(f"\r\n--{boundary}".encode())[1:-1]:
+        lines, _, content = piece.partition(b"\r\n\r\n")
+        found = _FIELD.search(lines.decode(errors="replace"))
+        if found is None:
+            continue
+        name, file, media_type = found.groups()
+        if file is None:
+            form[name] = content.decode(errors="replace").strip()
+        elif file:  # empty: no file was chosen
+            files.append(Part(raw=content, filename=file, media_type=media_type or ""))
+    return form, files
 
 
 class Notes:

@@ -37,7 +37,8 @@ class Step:
     at: int | None
     """The time of its record, in milliseconds since the epoch."""
     took_ms: int | None
-    """At most: since the record before it, or the beginning of its attempt. None: unknown."""
+    """At most: since the record before it, else since the message of a turn's first attempt, or the
+    claim of a later one. None: unknown."""
     tokens: int
     """What models have used in that time. Steps recorded by one commit share time and tokens, which
     stand with the first of them."""
@@ -121,7 +122,9 @@ def steps_of(
         tokens += sum(total(usage).tokens for usage in used)
         if not own or turn is None or attempt is None:
             continue
-        began = since.get(attempt.first, attempt.started_at)
+        # The first attempt of a turn claims with its first commit, behind its first steps.
+        claimed_at = turn.opened_at if attempt is turn.attempts[0] else attempt.started_at
+        began = since.get(attempt.first, claimed_at)
         took = None if began is None or record.at is None else max(0, record.at - began)
         for entry in own:
             found.pop((turn.version, entry.id), None)

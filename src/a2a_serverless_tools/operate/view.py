@@ -170,7 +170,8 @@ def steps_table(shown: Timeline) -> Table:
         for step in shown.steps
     ]
     note = (
-        "A step's time counts from the record before it, or from the beginning of its attempt."
+        "A step's time counts from the record before it, else from the turn's message, or from the"
+        " claim of an attempt that came after another."
         " Steps that one commit records share time and tokens."
     )
     cells = [tuple(map(Cell, row)) for row in rows]

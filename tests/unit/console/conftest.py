@@ -64,5 +64,5 @@ def developing(file: Path, *, push: bool = False, **settings: Any) -> Iterator[D
         beside = partial(served.beside, consoles, lines, Sessions(Path(folder)))
         agent, card = f"{ECHO / 'agent.py'}:agent", ECHO / "agent_card.json"
         options = Options(agent=agent, card=card, file=file, beside=beside, push=push)
-        with Stack(Settings(auth="none", **settings), options) as stack:
+        with Stack(Settings(**({"auth": "none"} | settings)), options) as stack:
             yield stack, consoles[0]

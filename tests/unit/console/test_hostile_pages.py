@@ -18,7 +18,7 @@ from a2a_serverless_tools.console.events import MOST_OF_AN_EVENT
 from a2a_serverless_tools.console.paging import MOST_OF_ALL
 from a2a_serverless_tools.console.parts import MOST_TEXT, _html_of
 from a2a_serverless_tools.console.rendering import visible
-from a2a_serverless_tools.console.trying import Exchange
+from a2a_serverless_tools.console.wire import Wire
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.lists import PAGE
 from tests.support.databases import moto_database
@@ -185,14 +185,14 @@ def test_columns_are_aligned_by_classes() -> None:
 
 def test_a_wire_is_remembered_from_its_end() -> None:
     """A page that is asked for three times a second stays small, however much comes."""
-    call = Exchange(id="c")
+    call = Wire()
     for number in range(3_000):
         call.add("came", f"{number} {'z' * 30_000}")
     shown = sum(len(text) for _, text in call.lines)
     assert shown == call.length <= 400_000
     assert call.lines[-1][1].startswith("2999 ")
     assert call.forgotten == 3_000 - len(call.lines)
-    short = Exchange(id="d")
+    short = Wire()
     for _ in range(4_001):
         short.add("came", "")
     assert (len(short.lines), short.forgotten) == (4_000, 1)
@@ -201,11 +201,13 @@ def test_a_wire_is_remembered_from_its_end() -> None:
 @pytest.mark.parametrize("key", ["schlüssel", "Bearer a\u00a0b"])
 async def test_a_key_that_no_header_carries(person: Person, key: str) -> None:
     """Such as one with a space that was copied from a web page: a line says that it is not sent."""
-    answer = await person.post("/_console/try", data={"text": "hi", "key": key}, headers=OWN)
+    form = {"context": "c", "text": "hi", "key": key}
+    answer = await person.post("/_console/chat", data=form, headers=OWN)
     assert answer.status_code == 303
-    text = (await person.get(answer.headers["location"])).text
-    assert "It was not sent: address and headers have to be plain ASCII." in text
-    assert key not in text
+    for path in (answer.headers["location"], "/_console/chat/wire?context=c"):
+        text = (await person.get(path)).text
+        assert "It was not sent: address and headers have to be plain ASCII." in text
+        assert key not in text
     assert "hx-get" not in text
 
 

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import re
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from a2a.types import Message, Part, SendMessageRequest
 from botocore.exceptions import ClientError
+from pydantic import SecretStr
 from starlette.responses import Response
 
 from a2a_serverless_tools.console import app
@@ -24,7 +26,7 @@ from a2a_serverless_tools.operate import waiting
 from tests.support.observed import logged
 from tests.unit.console.conftest import Dev, developing
 
-PAGES = ["/status", "/tasks", "/try", "/queues", "/card", "/tasks?text=x"]
+PAGES = ["/status", "/tasks", "/chat", "/queues", "/card", "/tasks?text=x"]
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +81,14 @@ def test_the_printed_url_opens_it_once(running: Dev, http: httpx.Client) -> None
     """Its token is exchanged for a cookie that no script reads and no other site sends."""
     url = running[1].open_url()
     answer = http.get(url)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/_console/status")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/_console/chat")
     cookie = answer.headers["set-cookie"]
     assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/_console"))
     assert url.rpartition("=")[2] not in cookie
     with httpx.Client(trust_env=False) as other:
         again = other.get(url)
     assert (again.status_code, "used already" in again.text) == (403, True)
-    assert http.get(url).headers["location"] == "/_console/status"  # its own browser is in already
+    assert http.get(url).headers["location"] == "/_console/chat"  # its own browser is in already
 
 
 def test_processes_share_who_may_use_it(tmp_path: Path) -> None:
@@ -135,7 +137,7 @@ def test_every_answer_is_locked_down(person: httpx.Client, path: str) -> None:
 def test_another_host_or_origin_is_refused(person: httpx.Client, headers: dict[str, str]) -> None:
     """Also with the cookie: a page of another site, and a name that was made to lead here."""
     assert person.get("/_console/tasks", headers=headers).status_code == 403
-    assert person.post("/_console/try", data={"text": "x"}, headers=headers).status_code == 403
+    assert person.post("/_console/chat", data={"text": "x"}, headers=headers).status_code == 403
 
 
 def test_a_write_says_where_it_comes_from_and_that_it_is_meant(
@@ -179,9 +181,8 @@ def test_who_may_look_acts_by_no_route(running: Dev) -> None:
             asked = {"act": "cancel", "scope": head.scope, "id": "looked-at"}
             answer = reader.get(f"/_console{path}", params=asked)
             assert answer.status_code < 500, path
-            assert 'method="post"' not in answer.text or path.startswith("/try"), path
+            assert 'method="post"' not in answer.text, path
             looking += 1
-        assert 'href="/_console/try"' not in reader.get("/_console/tasks").text
     assert (acting, looking) == (10, 14)
     now = asyncio.run(storage.head("looked-at"))
     assert now == head
@@ -191,7 +192,7 @@ def test_the_root_is_the_consoles_for_browsers_alone(running: Dev, person: httpx
     """A client's request for it is the agent's, as deployed."""
     answer = person.get("/", headers={"Accept": "text/html,*/*"})
     assert answer.headers["location"] == "/_console"
-    assert person.get("/_console").headers["location"] == "/_console/status"
+    assert person.get("/_console").headers["location"] == "/_console/chat"
     assert "console" not in person.get("/", headers={"Accept": "application/json"}).text
 
 
@@ -210,7 +211,6 @@ def test_nothing_on_a_page_is_from_elsewhere(person: httpx.Client) -> None:
         "/task/x/unknown/live",
         "/task/x/un%20known",
         "/task/x/unknown/part/0/0",
-        "/try/unknown/wire",
         "/nowhere",
     ],
 )
@@ -275,44 +275,53 @@ def test_an_error_of_aws_is_a_sentence(
     assert "This cannot be shown" in answer.text
 
 
-def test_a_key_is_sent_and_not_shown(running: Dev, person: httpx.Client) -> None:
-    """The one that the operator gives, with the call and those that follow on it."""
+@pytest.mark.parametrize(
+    ("key", "header", "other"),
+    [
+        ("top-secret-key", "X-API-Key", "Authorization"),
+        ("Bearer top-secret-key", "Authorization", "X-API-Key"),
+    ],
+)
+def test_a_key_is_sent_and_not_shown(
+    running: Dev, person: httpx.Client, key: str, header: str, other: str
+) -> None:
+    """The one that the operator gives, or the token of an issuer; with later calls, too."""
     own = {"Origin": running[0].url}
-    form = {"text": "hello", "key": "top-secret-key", "how": "send"}
-    begun = person.post("/_console/try", data=form, headers=own)
-    call_id = begun.headers["location"].rpartition("/")[2]
-    call = running[1]._pages._trying._calls[call_id]
-    assert call.key == "top-secret-key"
-    shown = person.get(f"/_console/try/{call_id}").text
-    assert "X-API-Key: (yours)" in shown
-    assert "top-secret-key" not in shown + repr(call)
+    context = uuid.uuid4().hex
+    for form in ({"text": "hello", "key": key}, {"text": "and again"}):
+        person.post("/_console/chat", data={"context": context, **form}, headers=own)
+    wire = running[1]._pages._chat._wires[context]
+    assert wire.key == key
+    shown = person.get("/_console/chat/wire", params={"context": context}).text
+    assert shown.count(f"{header}: (yours)") == 2
+    assert other not in shown
+    assert "top-secret-key" not in shown + repr(wire)
 
 
-def test_a_call_is_canceled_after_a_confirmation(running: Dev, person: httpx.Client) -> None:
-    """Without one no request goes over the wire: the page shows the same call again."""
-    own = {"Origin": running[0].url}
-    begun = person.post("/_console/try", data={"text": "hi", "how": "send"}, headers=own)
-    call_id = begun.headers["location"].rpartition("/")[2]
-    call = running[1]._pages._trying._calls[call_id]
-    until = time.monotonic() + 20
-    while call.is_open:
-        assert time.monotonic() < until
-        time.sleep(0.02)
-    path = f"/_console/try/{call_id}/cancel"
-    assert person.post(path, headers=own).headers["location"].endswith(call_id)
-    answer = person.post(path, data={"confirmed": "yes"}, headers=own)
-    assert not answer.headers["location"].endswith(call_id)
-
-
-def test_a_token_is_sent_as_one(running: Dev, person: httpx.Client) -> None:
-    """What begins with Bearer is the token of an issuer, and no key."""
-    own = {"Origin": running[0].url}
-    form = {"text": "hello", "key": "Bearer top-secret-token", "how": "send"}
-    begun = person.post("/_console/try", data=form, headers=own)
-    shown = person.get(begun.headers["location"]).text
-    assert "Authorization: (yours)" in shown
-    assert "X-API-Key" not in shown
-    assert "top-secret-token" not in shown
+def test_a_chat_shows_the_tasks_of_the_caller_whose_key_it_has(tmp_path: Path) -> None:
+    """And nothing of a conversation that another caller has with the same id."""
+    key, other = "k" * 24, "o" * 24
+    keys = SecretStr(f"ann={key},bob={other}")
+    with developing(tmp_path / "dev.db", auth="api-key", api_keys=keys) as (stack, console):
+        said = {
+            "messageId": "m",
+            "contextId": "c",
+            "role": "ROLE_USER",
+            "parts": [{"text": "of bob"}],
+        }
+        headers = {"A2A-Version": "1.0", "X-API-Key": other}
+        url = f"{stack.url}/message:send"
+        assert httpx.post(url, json={"message": said}, headers=headers, trust_env=False).is_success
+        with httpx.Client(trust_env=False, base_url=stack.url) as person:
+            person.get(console.open_url())
+            form = {"context": "c", "text": "hello there", "key": key}
+            person.post("/_console/chat", data=form, headers={"Origin": stack.url})
+            until = time.monotonic() + 20
+            while "completed" not in (shown := person.get("/_console/chat?context=c").text):
+                assert time.monotonic() < until
+                time.sleep(0.02)
+    assert "hello there" in shown
+    assert "of bob" not in shown
 
 
 # -- what is shipped ---------------------------------------------------------------------------

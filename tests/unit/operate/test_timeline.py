@@ -280,6 +280,15 @@ def test_a_turn_that_starts_over_has_no_records() -> None:
     assert [(step.id.name, step.is_discarded) for step in shown.steps] == [("plan", True)]
 
 
+def test_the_first_step_of_a_turn_took_no_longer_than_since_its_message() -> None:
+    """The first attempt claims with its first commit, which may be the one that has the step."""
+    made = Recorded(StepId("plan", "", 1), "json", b"1")
+    more = Recorded(StepId("book", "", 1), "json", b"1")
+    opening = record(1, TurnOpened(SendMessageRequest()), at=100)
+    shown = of(opening, record(2, made, token="A", at=900), record(3, more, token="A", at=950))
+    assert [step.took_ms for step in shown.steps] == [800, 50]
+
+
 def test_an_attempt_ends_when_it_says_so() -> None:
     """What follows is a wait: it belongs to no attempt, and the next one starts at its end."""
     (turn,) = given_back(420).turns

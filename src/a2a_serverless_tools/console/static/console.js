@@ -58,9 +58,10 @@ document.addEventListener("input", ({ target }) => {
   target.setCustomValidity(wrong);
 });
 
-// A list that is out of sight, and has no title to keep, asks for nothing.
+// A list that is out of sight, and has no title to keep, asks for nothing; nor does a closed wire.
 document.addEventListener("htmx:beforeRequest", (event) => {
-  if (document.hidden && event.target.id === "rows") event.preventDefault();
+  const isIdle = { rows: document.hidden, wire: !byId("use-wire")?.checked }[event.target.id];
+  if (isIdle) event.preventDefault();
 });
 
 // -- times and title -------------------------------------------------------------------------
@@ -187,6 +188,33 @@ byId("show-keys").hidden = false;
 byId("show-keys").addEventListener("click", () => keys.showModal());
 byId("hide-keys").addEventListener("click", () => keys.close());
 if (location.hash === "#search") search();
+
+// -- chat ------------------------------------------------------------------------------------
+
+/** Send by Enter, once, and keep the newest line in sight until its reader scrolls away from it. */
+function talk(form) {
+  const useWire = byId("use-wire");
+  const root = document.documentElement;
+  const atEnd = () => innerHeight + scrollY > root.scrollHeight - 120;
+  const toEnd = () => scrollTo(0, root.scrollHeight);
+  let follows = true;
+  useWire.checked = kept.get("wire") === "on";
+  useWire.addEventListener("change", () => kept.set("wire", useWire.checked ? "on" : "off"));
+  byId("text").addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    form.requestSubmit();
+  });
+  form.addEventListener("submit", (event) => {
+    if (form.dataset.sent || !(byId("text").value.trim() || form.files.value)) event.preventDefault();
+    else form.dataset.sent = "yes";
+  });
+  addEventListener("scroll", () => (follows = atEnd()));
+  new MutationObserver(() => follows && toEnd()).observe(byId("talk"), { subtree: true, childList: true, characterData: true });
+  toEnd();
+}
+
+if (byId("say")) talk(byId("say"));
 
 // -- live parts ------------------------------------------------------------------------------
 
