@@ -569,7 +569,7 @@ async def test_a_task_that_is_made_anew_is_another(desk: Desk) -> None:
         {},
         {"state": "failed", "since": "1h", "reason": "not started"},
         {"attention": "failed", "until": "0s"},
-        {"text": "t-"},
+        {"text": "t-", "since": "1h"},
     ],
     ids=["of one owner", "of all", "by state", "by attention", "by text"],
 )

@@ -522,6 +522,8 @@ def test_the_template_of_a_restored_table(
     assert made["Parameters"].keys() == present.keys()
     as_deployed = Template(parameters=present).properties("TaskTable")
     assert Template(made).properties("TaskTable") == as_deployed
+    if not key:
+        return  # with a key there is one property more to lint
     (project / "table.json").write_text(said.out)
     linter = Path(sys.executable).with_name("cfn-lint")
     lint = [str(linter), "--template", "table.json", "--regions", "eu-central-1"]
