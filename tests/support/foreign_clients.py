@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.required import ROOT, python_of, report_not_run
 
 JAVASCRIPT = ROOT / "tests" / "javascript"
-SCRIPTS = ("stream.mjs", "stream-0.3.mjs", "operations.mjs", "operations-0.3.mjs")
+SCRIPTS = ("stream.mjs", "stream-0.3.mjs", "operations.mjs", "operations-0.3.mjs", "server.mjs")
 PACKAGE = ("package.json", "package-lock.json", ".npmrc", *SCRIPTS)
 INSTALL_S = 120
 
