@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.http.receivers import _OpenWebhooks
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.webhooks import Webhooks
+from a2a_serverless.storage.allowance import Allowance
 from a2a_serverless.tasks.identity import Scope
 from tests.conformance.conftest import ServedAgent
-from tests.support.clocks import ManualClock
-from tests.support.memory import memory_storage
 from tests.unit.push.world import COMPLETED, World
 
 URL = "https://93.184.216.34/hook"
@@ -34,7 +31,7 @@ async def test_one_webhook_too_many_is_refused_with_a_sentence(
     agent: ServedAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also beside a message, which opens no task then; one that is there is set again."""
-    monkeypatch.setattr("a2a_serverless.http.receivers._FULL_S", 0)
+    monkeypatch.setattr("a2a_serverless.storage.allowance._FULL_S", 0)
     task_id = (await agent.send("ask")).task["id"]
     for number in range(MOST):
         made = await agent.call(CREATE, {"taskId": task_id, "id": f"c{number}", "url": URL})
@@ -73,24 +70,23 @@ async def test_a_webhook_is_open_until_it_was_told_of_the_end() -> None:
     assert await webhooks.count_open() == 0
 
 
-async def test_most_webhooks_cost_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_most_webhooks_cost_no_request() -> None:
     """They are counted once for many; near the limit more often, and never beyond it."""
-    storage, opened, counts = memory_storage(clock=ManualClock()), 0, 0
+    opened, counts = 0, 0
 
-    async def count(_: Webhooks) -> int:
+    async def count() -> int:
         nonlocal counts
         counts += 1
         return opened
 
-    monkeypatch.setattr(Webhooks, "count_open", count)
-    bound = _OpenWebhooks(1000)
-    while await bound.admits(storage.webhooks):
+    bound = Allowance(1000)
+    while await bound.admits("ann", 0, count):
         opened += 1
         if opened == 250:
             assert counts == 1
     assert opened == 1000
     assert counts < 40
     before: Any = counts
-    assert not await bound.admits(storage.webhooks)
+    assert not await bound.admits("ann", 0, count)
     assert counts == before
-    assert await _OpenWebhooks(0).admits(storage.webhooks)
+    assert await Allowance(0).admits("ann", 0, count)

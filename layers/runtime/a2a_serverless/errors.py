@@ -18,6 +18,7 @@
     ├── UnsupportedOperationError     the operation makes no sense in this state
     │   ├── ConversationFullError     too many messages wait: send it when one has been answered
     │   ├── BeingDeletedError         all that the caller has is being deleted: send it afterwards
+    │   ├── SleepersFullError         too many turns of the caller sleep: cancel one, or wait
     │   └── WebhooksFullError         the caller has too many webhooks: delete one, or wait
     ├── ConcurrencyError              another writer was first: reload, decide again
     │   └── FencedError               another attempt owns the turn: stop, write nothing
@@ -167,6 +168,16 @@ class BeingDeletedError(UnsupportedOperationError):
         super().__init__(
             "The operator is deleting what this message would belong to, and nothing of it was"
             f" kept: send it again later, after at most {wait_s} seconds."
+        )
+
+
+class SleepersFullError(UnsupportedOperationError):
+    """As many turns of the caller sleep as may."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"{most} of your tasks sleep, and no more may: cancel one (CancelTask), or send the"
+            " message again when one has gone on."
         )
 
 

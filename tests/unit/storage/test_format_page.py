@@ -20,6 +20,7 @@ from a2a_serverless.push.jobs import PushDeadLetter, PushJob
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.activity import Ended, count_ended, tell_of_process
+from a2a_serverless.storage.allowance import Sleepers
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import DeletionJob, Owner
 from a2a_serverless.storage.durable import DurableStorage, Observer
@@ -68,7 +69,7 @@ from tests.support.workers import params_of
 PAGE: Final = pages.text("format")
 ITEMS: Final = (
     *("HEAD", "EVENT", "SENT", "PUSH", "CONTEXT", "LINE", "KEY", "SLOT", "SPENT", "GROUP"),
-    *("CONSENT", "HOST", "FENCE", "ACT", "PROCESS", "ENDS"),
+    *("CONSENT", "HOST", "FENCE", "ACT", "PROCESS", "ENDS", "SLEEPERS"),
 )
 KEYS: Final = {"PK": {"S"}, "SK": {"S"}}
 """Each item has them; the page says so once."""
@@ -204,6 +205,7 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     record = Recorded(StepId("plan", "", 1), "json", b"1")
     used = ModelsUsed((Usage("m", input_tokens=1),))
     head = await storage.commit(head, Commit(entries=(record, used), token="one", parks=asleep))
+    await Sleepers(storage.table, storage.clock, 1).note(storage.scope.principal)
     written.look()
     requeued = await storage.requeue(head)
     assert requeued is not None

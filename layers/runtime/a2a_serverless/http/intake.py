@@ -18,6 +18,7 @@ from a2a_serverless.errors import (
     ContextMismatchError,
     IdempotencyConflictError,
     RepeatedKeyError,
+    SleepersFullError,
     TaskNotAcceptingMessagesError,
     TaskNotCancelableError,
     TaskNotFoundError,
@@ -28,6 +29,7 @@ from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.propagated import PropagatedVariables
 from a2a_serverless.queues.fifo import FifoQueue, send_operation
+from a2a_serverless.storage.allowance import Sleepers
 from a2a_serverless.storage.deletion import delete_behind_barrier
 from a2a_serverless.storage.durable import CreateResult, DeletionBarriers, DurableStorage
 from a2a_serverless.storage.endings import cancel_task
@@ -38,6 +40,7 @@ from a2a_serverless.tasks.entries import Caller, TurnOpened
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import INTERRUPTED, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import (
+    PRINCIPAL_CHARS,
     Dialect,
     Scope,
     digest,
@@ -86,9 +89,17 @@ class Intake:
     message sends it again.
     """
 
-    def __init__(self, backends: Backends, propagated: PropagatedVariables | None) -> None:
+    def __init__(
+        self,
+        backends: Backends,
+        propagated: PropagatedVariables | None,
+        *,
+        most_asleep: int = 0,
+    ) -> None:
         self._backends = backends
         self._propagated = propagated
+        self._most_asleep = most_asleep
+        self._sleepers = Sleepers(backends.storage.table, backends.storage.clock, most_asleep)
         self._barriers = DeletionBarriers(backends.storage.table, backends.storage.clock)
 
     async def accept(self, request: SendMessageRequest, context: CallContext) -> SendResult:
@@ -106,6 +117,7 @@ class Intake:
                 message is the one that its key belongs to.
             InvalidArgumentError: the push configuration does not fit, or there is no room for it.
             BeingDeletedError: all that the caller has, or the context, is being deleted.
+            SleepersFullError: as many turns of the caller sleep as may.
         """
         storage = self._backends.storage.for_scope(context.scope)
         take = self._follow_up if request.message.task_id else self._open
@@ -168,11 +180,17 @@ class Intake:
 
         Raises:
             BeingDeletedError: all that the caller has, or the context, is being deleted.
+            SleepersFullError: as many turns of the caller sleep as may.
             InvalidArgumentError, ConversationFullError: as `DurableStorage.open_task`.
         """
         scope = storage.scope.digest
         # First, so that what is refused is not stored; the look after the write decides.
         await self._barriers.check(scope, context_id, storage.clock.now_ms())
+        # A message that has made its task is answered, also now.
+        if scope[:PRINCIPAL_CHARS] in self._barriers.sleepers and (
+            task_id is None or await storage.head(task_id) is None
+        ):
+            await self._check_sleepers(storage)
         message, push = _without_push(request)
         opened = await storage.open_task(
             context_id,
@@ -212,6 +230,8 @@ class Intake:
             turn = _repeated_turn(head, request, key)
             if turn is not None:
                 return await self._rejoin(storage, head, turn, request, context)
+            if storage.scope.digest[:PRINCIPAL_CHARS] in self._barriers.sleepers:
+                await self._check_sleepers(storage)
             commit = Commit(
                 entries=(turn_opened,),
                 idempotency_key=key,
@@ -232,6 +252,10 @@ class Intake:
             tail, opening = await Tail.resume(storage, head.task_id, accepted_at)
             return SendResult(turn=head.version, opening=opening, tail=tail)
         raise ConcurrencyError
+
+    async def _check_sleepers(self, storage: DurableStorage) -> None:
+        if not await self._sleepers.admits(storage.scope.principal):
+            raise SleepersFullError(self._most_asleep)
 
     async def _rejoin(
         self,

@@ -104,7 +104,11 @@ class DurableRequestHandler:
         self._settings = settings
         self._entrypoint = entrypoint
         self._extended_card = extended_card
-        self._intake = Intake(backends, propagated_variables(settings.context_variables))
+        self._intake = Intake(
+            backends,
+            propagated_variables(settings.context_variables),
+            most_asleep=settings.sleeping_turns_per_caller,
+        )
         self._receivers = Receivers(backends, card, settings)
         self.uploads = Uploads(backends, settings)
 

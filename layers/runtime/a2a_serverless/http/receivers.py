@@ -6,7 +6,6 @@ its authentication scheme. A client that replaces a configuration has to send th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 
 from a2a.types import (
@@ -37,10 +36,10 @@ from a2a_serverless.errors import (
 from a2a_serverless.http.context import CallContext, check_required, in_dialect
 from a2a_serverless.http.errors import http_error, invalid_params
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.allowance import Allowance
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.keys import JWKS_MAX_AGE_S, KeyStore
 from a2a_serverless.storage.listing import page_place, page_token
-from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import is_task_id
 from a2a_serverless.tasks.push import Push, inline_id, problems
@@ -57,52 +56,9 @@ text. The others answer a challenge or sign each request, for which the values o
 are not enough.
 """
 
-_COUNTED_S = 60.0
-"""Seconds for which a count of a caller's open webhooks is good."""
-_FULL_S = 1.0
-"""Seconds for which a caller with too many is refused without a new count."""
-_PROCESSES = 4
-"""Processes that may admit webhooks of one caller on counts of the same moment."""
-_MOST_CALLERS = 1000
-"""Callers whose counts a process keeps."""
-
 _KEPT_S = 60.0
 _PAUSE_S = 1.0
 """The least time between two reads of the store: the path is public."""
-
-
-class _OpenWebhooks:
-    """How many more webhooks each caller may open, by a count that is made now and then.
-
-    A count is good for `_COUNTED_S` and for a part of what was left, so that most webhooks cost no
-    request, and processes that count at the same time do not admit many more than `most`; 0: any
-    number.
-    """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._left: dict[str, tuple[int, int]] = {}
-        """By caller: how many more it may open, and until when that is good."""
-
-    async def admits(self, webhooks: Webhooks) -> bool:
-        """Return True if the caller may open one more.
-
-        Raises:
-            UnavailableError: the table did not answer.
-        """
-        if not self.most:
-            return True
-        caller, now_ms = webhooks.scope.principal, webhooks.clock.now_ms()
-        left, until_ms = self._left.get(caller, (0, 0))
-        if now_ms >= until_ms:
-            free = self.most - await webhooks.count_open()
-            left = math.ceil(max(free, 0) / _PROCESSES)
-            until_ms = now_ms + round((_COUNTED_S if left else _FULL_S) * 1000)
-        if len(self._left) >= _MOST_CALLERS:
-            self._left.clear()
-        is_last = left == 1  # the next one is counted for anew
-        self._left[caller] = max(left - 1, 0), 0 if is_last else until_ms
-        return left > 0
 
 
 class Receivers:
@@ -119,7 +75,7 @@ class Receivers:
         self._backends = backends
         self._card = card
         self._allowed = AllowedHosts.parse(settings.push_allowed_hosts)
-        self._open = _OpenWebhooks(settings.webhooks_per_caller)
+        self._open = Allowance(settings.webhooks_per_caller)
 
     async def create(
         self, config: TaskPushNotificationConfig, context: CallContext
@@ -223,7 +179,8 @@ class Receivers:
 
     async def _check_room(self, storage: DurableStorage, task_id: str, config_id: str) -> None:
         """Refuse a webhook if the caller has as many as it may have; one that it has may be set."""
-        if await self._open.admits(storage.webhooks):
+        caller, now_ms = storage.scope.principal, storage.clock.now_ms()
+        if await self._open.admits(caller, now_ms, storage.webhooks.count_open):
             return
         if not task_id or await storage.webhooks.get(task_id, config_id) is None:
             raise WebhooksFullError(self._open.most)

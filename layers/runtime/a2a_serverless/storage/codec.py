@@ -18,6 +18,7 @@ from a2a.types import TaskState
 from a2a_serverless.errors import UnreadableTaskError
 from a2a_serverless.storage.layout import (
     WOKEN,
+    asleep_key,
     attention_values,
     context_key,
     due_key,
@@ -41,6 +42,7 @@ from a2a_serverless.storage.table import NEW, Check, Item, Key, Put, Update, are
 from a2a_serverless.tasks.entries import StatusChanged, decode_entries
 from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import (
+    ASLEEP,
     NEWER,
     AttemptEnd,
     CancelMark,
@@ -229,10 +231,11 @@ def head_item(head: Head) -> Item:
         item["context_key"] = context_key(head.scope, head.context_id)
     if head.due_at is not None:
         item["due_key"] = due_key(shard)
-    if turn.parked == "share" or turn.has_share:
+    if turn.parked in ("share", ASLEEP) or turn.has_share:
         principal = Scope(head.scope).principal
         share = share_key(principal) if turn.is_claimed else WOKEN
-        item["line_key"] = share if turn.has_share else waiting_key(principal)
+        line = asleep_key(principal) if turn.parked == ASLEEP else waiting_key(principal)
+        item["line_key"] = share if turn.has_share else line
         item["line_at"] = line_place(principal, turn.waits_since, head.task_id)
     if (attention := head.attention) is not None:
         item |= attention_values(head.task_id, attention)

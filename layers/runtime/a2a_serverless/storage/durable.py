@@ -176,6 +176,8 @@ class DeletionBarriers:
         self._table = table
         self._clock = clock
         self._until: Mapping[str, int] = {}
+        self.sleepers: Collection[str] = ()
+        """The callers whose sleeping turns are counted before a message is accepted."""
         self._read_at = -self.KEPT_MS
         self._is_reading = False
 
@@ -206,11 +208,17 @@ class DeletionBarriers:
         try:
             began = self._clock.now_ms()
             until: dict[str, int] = {}
+            sleepers: set[str] = set()
             for item in await self._table.all(Range(partition=layout.FENCE)):
-                owner, at = layout.barrier_owner(item["SK"]), item.get("until")
-                if isinstance(at, int):
-                    until[owner] = max(at, until.get(owner, 0))
-            self._until, self._read_at = until, began
+                sort, at = item["SK"], item.get("until")
+                if not isinstance(at, int):
+                    continue
+                if sort.startswith(layout.SLEEPERS):
+                    sleepers |= {sort.removeprefix(layout.SLEEPERS)} if at > began else set()
+                    continue
+                owner = layout.barrier_owner(sort)
+                until[owner] = max(at, until.get(owner, 0))
+            self._until, self.sleepers, self._read_at = until, sleepers, began
         finally:
             self._is_reading = False
 

@@ -56,6 +56,9 @@ PUSH_END: Final = "PUSH$"
 SENT: Final = "SENT#"
 GROUP: Final = "GROUP#"
 FENCE: Final = "FENCE"
+SLEEPERS: Final = "SLEEPERS#"
+"""How the SK of a caller begins whose sleeping turns are counted; it is in the partition FENCE,
+which each process reads that accepts messages."""
 JOURNAL: Final = "JOURNAL"
 """The partition of what operators have done."""
 ACT: Final = "ACT#"
@@ -154,6 +157,11 @@ def barrier_owner(sort: str) -> str:
     return sort.removeprefix(f"{FENCE}#").rpartition("#")[0]
 
 
+def sleeper_item(principal: str) -> Key:
+    """Return the key of the item that says that many turns of a caller sleep."""
+    return Key(FENCE, f"{SLEEPERS}{principal}")
+
+
 def owners_of(scope: str, context_id: str) -> list[str]:
     """Return the names of the barriers before a task: those of its principal, scope and context."""
     owners = [scope[:PRINCIPAL_CHARS], scope]
@@ -243,6 +251,11 @@ def whole_scope(scope: str) -> tuple[str, str]:
 def share_key(principal: str) -> str:
     """Return the `line_key` of the turns of a caller that an attempt has taken out of the line."""
     return f"SHARE#{principal}"
+
+
+def asleep_key(principal: str) -> str:
+    """Return the `line_key` of the turns of a caller that sleep."""
+    return f"ASLEEP#{principal}"
 
 
 def waiting_key(principal: str) -> str:

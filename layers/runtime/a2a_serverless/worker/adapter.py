@@ -17,6 +17,7 @@ from a2a_serverless.propagated import propagated_variables
 from a2a_serverless.queues.fifo import FifoQueue, Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import TELL_MS, tell_of_process
+from a2a_serverless.storage.allowance import Sleepers
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, Operation
@@ -141,6 +142,9 @@ class WorkerAdapter:
             # Without shared turns nothing consumes that queue.
             quarantine=backends.quarantine if settings.worker_turns > 1 else None,
             since=self.since,
+        )
+        self.sleepers = Sleepers(
+            backends.storage.table, self.clock, settings.sleeping_turns_per_caller
         )
         self.deadline_margin_s = deadline_margin_s
         self.has_heartbeat = has_heartbeat

@@ -409,6 +409,9 @@ class Delivery:
                         faults.point("after-hand-over")
                         await send_copy(adapter.backends.operations, run.lease.head)
                         self._has_sent_copy = True
+                    elif run.parked is not None:
+                        with self._sharing("The sleeping turns were not counted"):
+                            await adapter.sleepers.note(Scope(head.scope).principal)
             finally:
                 has_failed = _tell(span, run)
         if has_failed:
@@ -551,12 +554,14 @@ class Delivery:
         with self._sharing():
             await self._adapter.shares.beside(self._handle, stop, is_late=self._is_late)
 
-    def _sharing(self) -> AbstractContextManager[None]:
+    def _sharing(
+        self, failed: str = "The shares of the workers were not served"
+    ) -> AbstractContextManager[None]:
         """Log an error and go on: the sweeper requeues what nothing else has requeued."""
         return log_exceptions(
             logger,
             logging.WARNING,
-            "The shares of the workers were not served",
+            failed,
             action="shares_failed",
             fields=self._operation.ids,
         )

@@ -1,0 +1,110 @@
+"""A caller of whom as many turns sleep as may: what is refused, and what goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import httpx
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import AgentCard
+from pydantic import SecretStr
+
+from a2a_serverless import steps
+from a2a_serverless.http.app import create_app
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.endings import cancel_task
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.wiring import memory_backends, table_backends
+from tests.support import workers
+from tests.support.a2a_calls import Agent, Answer, message
+from tests.support.clocks import ManualClock
+from tests.support.databases import moto_database
+from tests.support.workers import complete
+
+MOST = 3
+KEYS = {"alice": "alice-has-a-key-of-her-own", "bob": "bob-has-a-key-of-his-own-x"}
+LATER = {"returnImmediately": True}
+
+
+async def sleeping(context: RequestContext, queue: EventQueue) -> None:
+    """An agent that sleeps for an hour, and then answers."""
+    await steps.sleep(3600)
+    await complete(context, queue)
+
+
+class World:
+    """An API with two callers, and a worker."""
+
+    def __init__(self, client: httpx.AsyncClient, bench: workers.Bench) -> None:
+        self.agent = Agent(client)
+        self.bench = bench
+
+    async def send(self, user: str, key: str = "") -> Answer:
+        """Send a message; the worker runs its turn until it sleeps."""
+        headers = {"X-API-Key": KEYS[user]} | ({"Idempotency-Key": key} if key else {})
+        answer = await self.agent.send(configuration=LATER, headers=headers)
+        storage = self.bench.storage.for_scope(Scope.of("", user))
+        while not answer.reason:
+            head = await storage.head(answer.task["id"])
+            assert head is not None
+            if head.turn.parked:
+                break
+            await self.bench.work()
+        assert isinstance(self.bench.clock, ManualClock)
+        self.bench.clock.advance(3)  # what the API has read is too old
+        return answer
+
+
+@pytest.fixture(params=["api", "stream"])
+async def world(request: pytest.FixtureRequest, card: AgentCard) -> AsyncIterator[World]:
+    """Both functions that accept messages, on a table with the grants of their roles."""
+    clock = ManualClock()
+    keys = SecretStr(",".join(f"{name}={key}" for name, key in KEYS.items()))
+    settings = Settings(auth="api-key", api_keys=keys, sleeping_turns_per_caller=MOST)
+    with moto_database() as database:
+        backends = table_backends(settings, database.opened(clock=clock), clock)
+        queue = memory_backends(settings, clock).operations
+        backends = replace(backends, operations=queue)
+        bench = workers.Bench(
+            workers.Agent(sleeping),
+            backends=backends,
+            clock=clock,
+            sleeping_turns_per_caller=MOST,
+        )
+        app = create_app(settings, backends, card, entrypoint=request.param)
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://test"
+        ) as client:
+            yield World(client, bench)
+
+
+async def test_a_message_is_refused_while_too_many_turns_sleep(world: World) -> None:
+    """With a sentence that names the limit and the way out; another caller's are accepted."""
+    first = await world.send("alice", key="once")
+    for _ in range(MOST - 1):
+        assert not (await world.send("alice")).reason
+    refused = await world.send("alice")
+    assert (refused.response.status_code, refused.reason) == (400, "UNSUPPORTED_OPERATION")
+    assert f"{MOST} of your tasks sleep, and no more may: cancel one" in refused.response.text
+    assert not (await world.send("bob")).reason
+    storage = world.bench.storage.for_scope(Scope.of("", "alice"))
+    head = await storage.head(first.task["id"])
+    assert head is not None
+    assert await cancel_task(storage, head)
+    assert not (await world.send("alice")).reason
+
+
+async def test_a_message_that_was_accepted_is_answered(world: World) -> None:
+    """A client that repeats it, as the answer was lost, gets its task."""
+    said = message("go", messageId="m-1")
+    headers = {"X-API-Key": KEYS["alice"], "Idempotency-Key": "once"}
+    sent = {"message": said, "configuration": LATER}
+    first = await world.agent.call("SendMessage", sent, headers)
+    for _ in range(MOST):
+        await world.send("alice")
+    assert (await world.send("alice")).reason == "UNSUPPORTED_OPERATION"
+    again = await world.agent.call("SendMessage", sent, headers)
+    assert again.task["id"] == first.task["id"]
