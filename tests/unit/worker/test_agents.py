@@ -112,6 +112,13 @@ def test_a_file_alone_names_its_agent(folder: Path) -> None:
         ("agent.py:", "The agent '{}' is not of the form FILE.py:NAME."),
         ("@/none.py:a", "The agent '{}' cannot be used: there is no file @/none.py."),
         (
+            "@/neighbour.py:agent",
+            (
+                "The agent '{}' cannot be used: @/neighbour.py has no 'agent':"
+                " write `agent = ITS_CLASS()`, a Worker's."
+            ),
+        ),
+        (
             "@/agent_file.py:other",
             (
                 f"The agent '{{}}' cannot be used: @/agent_file.py has no 'other', but {THERE}:"

@@ -185,7 +185,11 @@ def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
     found = getattr(module, name, None)
     if found is None:
         has = [each for each, value in vars(module).items() if _is_agent(value, module)]
-        way_out = f", but {', '.join(has)}: write `{name} = {has[0]}`" if has else ""
+        way_out = (
+            f", but {', '.join(has)}: write `{name} = {has[0]}`"
+            if has
+            else (f": write `{name} = ITS_CLASS()`, a Worker's")
+        )
         raise ConfigurationError(
             f"The agent {reference!r} cannot be used: {path} has no {name!r}{way_out}."
         )
