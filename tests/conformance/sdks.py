@@ -33,6 +33,8 @@ from tests.support.foreign_clients import install_javascript
 PAGE: Final = Path(__file__).parents[2] / "docs" / "understand" / "official-servers.md"
 DATA: Final = {"n": 3, "big": 9007199254740993}
 """A whole number, and the first one that a double cannot hold."""
+ENDED: Final = ("COMPLETED", "FAILED")
+ENDS_S: Final = 30
 RULE: Final = "|---|---|---|---|---|---|"
 
 _DATE: Final = re.compile(r"\(\d{4}-\d\d-\d\d,")
@@ -96,10 +98,19 @@ def state(task: Any) -> str:
     return str(task["status"]["state"]).removeprefix("TASK_STATE_")
 
 
+def artifacts(frames: list[Any]) -> int:
+    return sum("artifactUpdate" in frame.get("result", {}) for frame in frames)
+
+
 async def stored(server: Asking, frames: list[Any]) -> Any:
-    """Return the task of a stream, as it is some time after its end."""
-    await asyncio.sleep(0.3)  # an answer that is to stay as it is has no event to wait for
-    return await server.get(frames[0]["result"]["task"]["id"])
+    """Return the task of a stream, once it has ended and has each artifact that was streamed."""
+    task_id = frames[0]["result"]["task"]["id"]
+    async with asyncio.timeout(ENDS_S):
+        while True:
+            task = await server.get(task_id)
+            if state(task) in ENDED and len(task.get("artifacts", [])) >= artifacts(frames):
+                return task
+            await asyncio.sleep(0.02)
 
 
 async def versions(server: Asking) -> str:
@@ -122,8 +133,7 @@ async def appended(server: Asking) -> str:
 async def late(server: Asking) -> str:
     frames = await server.stream("late")
     task = await stored(server, frames)
-    streamed = sum("artifactUpdate" in frame.get("result", {}) for frame in frames)
-    return f"streamed: {streamed}; stored: {len(task.get('artifacts', []))}"
+    return f"streamed: {artifacts(frames)}; stored: {len(task.get('artifacts', []))}"
 
 
 async def failed(server: Asking) -> str:
