@@ -20,15 +20,17 @@ from tests.cloud import kills, neighbours, releases, updates
 from tests.cloud.deployment import Deployment, run
 from tests.cloud.emulator import ROOT
 from tests.cloud.guided import guided
-from tests.cloud.own import Own, alone
+from tests.cloud.own import ENDS, Own, alone
 from tests.cloud.preflight import preflight
 from tests.cloud.template import SUBSTITUTIONS
 from tests.live.account import ERRORS, Account, is_denied
 from tests.live.findings import Figures, require
 from tests.live.subject import Subject, artifact_text, ordered, state, status_text
+from tests.support import pages
 from tests.support.otlp import collector
 
 COMMAND_S: Final = 180.0
+CODE: Final = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 REFUSALS: Final = re.compile(r"AccessDenied|not authorized to perform|UnrecognizedClient")
 
 
@@ -320,6 +322,37 @@ async def _console(deployment: Deployment, path: str) -> str:
         await process.wait()
 
 
+async def scheduled(deployment: Deployment, subject: Subject) -> Figures:
+    """Let EventBridge send a message by the code of the page; the rule is fired by hand."""
+    (code,) = CODE.findall(pages.section("On a schedule"))
+    page: dict[str, Any] = {}
+    exec(code, page)  # noqa: S102 - the page's own
+    events, daily = deployment.account.client("events"), "rate(1 day)"
+    role = "arn:aws:iam::000000000000:role/schedule"
+    wired = (events, subject.endpoint, subject.credential, role, json.dumps({"do": "say"}), daily)
+    await asyncio.to_thread(page["schedule"], *wired)
+    by_hand = json.dumps({"source": ["by-hand"]})
+    await deployment.account.call(
+        "events", "put_rule", Name="agent", ScheduleExpression=daily, EventPattern=by_hand
+    )
+    event = {"Source": "by-hand", "DetailType": "now", "Detail": "{}"}
+    contexts: list[str] = []
+
+    async def look() -> str | None:
+        for context in contexts:
+            listed = await subject.agent.call("ListTasks", {"contextId": context})
+            if ends := [state(task) for task in listed.result["tasks"] if state(task) in ENDS]:
+                return ends[0]
+        # Again each time: the emulator waits for five seconds, and does not try again.
+        sent = await deployment.account.call("events", "put_events", Entries=[event])
+        contexts.append(f"schedule-{sent['Entries'][0]['EventId']}")
+        return None
+
+    ended = await subject.until("the scheduled task", look, within_s=60, every_s=5)
+    require(ended == "COMPLETED", f"the scheduled task ended as {ended}")
+    return {}
+
+
 async def quiet(deployment: Deployment, _: Subject) -> Figures:
     """Look for refused calls in all log groups, and in what the web servers have written."""
     account = deployment.account
@@ -374,6 +407,7 @@ CHECKS: Final = (
     Own("substitutions", "the emulator still cannot do what is substituted", substituted),
     Own("traces", "functions export one trace, from the request to the attempt", traced),
     Own("commands", "task, tasks, console and purge work on the stack", commands),
+    Own("schedule", "a rule of EventBridge opens a task, as the documentation has it", scheduled),
     Own("preflight", "what would be replaced is told, and no change set remains", preflight),
     Own("guided", "sam deploy --guided ends by Enter alone", guided),
     kills.SHORT_CHECK,
