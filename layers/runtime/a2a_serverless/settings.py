@@ -201,7 +201,7 @@ class Settings(BaseModel):
     notified; 0: any number."""
     sleeping_turns_per_caller: int = Field(default=10_000, ge=0)
     """The turns of one caller that may sleep at a time: from then on no message of the caller opens
-    a turn; 0: any number."""
+    a turn; 0: any number. Accepted turns that do not sleep yet are not counted."""
     push_timeout_s: float = Field(default=15, ge=1, le=30)
     """The time that a receiver has to answer."""
     push_concurrency: int = Field(default=50, ge=1)

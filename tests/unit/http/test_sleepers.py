@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import httpx
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
 from a2a.types import AgentCard
 from pydantic import SecretStr
 
@@ -30,27 +32,32 @@ LATER = {"returnImmediately": True}
 
 
 async def sleeping(context: RequestContext, queue: EventQueue) -> None:
-    """An agent that sleeps for an hour, and then answers."""
-    await steps.sleep(3600)
+    """An agent that asks if it is told to; else it sleeps for 20 days, and then answers."""
+    if context.get_user_input() == "ask":
+        await TaskUpdater(queue, context.task_id or "", context.context_id or "").requires_input()
+        return
+    await steps.sleep(20 * 86_400)
     await complete(context, queue)
 
 
 class World:
     """An API with two callers, and a worker."""
 
-    def __init__(self, client: httpx.AsyncClient, bench: workers.Bench) -> None:
-        self.agent = Agent(client)
+    def __init__(self, serve: Callable[[], Agent], bench: workers.Bench) -> None:
+        self.serve = serve
+        """Starts a process of the API."""
+        self.agent = serve()
         self.bench = bench
 
-    async def send(self, user: str, key: str = "") -> Answer:
-        """Send a message; the worker runs its turn until it sleeps."""
+    async def send(self, user: str, text: str = "go", *, key: str = "", **fields: str) -> Answer:
+        """Send a message; the worker runs its turn until it sleeps, or has asked."""
         headers = {"X-API-Key": KEYS[user]} | ({"Idempotency-Key": key} if key else {})
-        answer = await self.agent.send(configuration=LATER, headers=headers)
+        answer = await self.agent.send(text, configuration=LATER, headers=headers, **fields)
         storage = self.bench.storage.for_scope(Scope.of("", user))
         while not answer.reason:
             head = await storage.head(answer.task["id"])
             assert head is not None
-            if head.turn.parked:
+            if head.turn.parked or head.is_over(head.turn.number):
                 break
             await self.bench.work()
         assert isinstance(self.bench.clock, ManualClock)
@@ -74,11 +81,17 @@ async def world(request: pytest.FixtureRequest, card: AgentCard) -> AsyncIterato
             clock=clock,
             sleeping_turns_per_caller=MOST,
         )
-        app = create_app(settings, backends, card, entrypoint=request.param)
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://test"
-        ) as client:
-            yield World(client, bench)
+        async with AsyncExitStack() as clients:
+
+            def serve() -> Agent:
+                app = create_app(settings, backends, card, entrypoint=request.param)
+                client = httpx.AsyncClient(
+                    transport=httpx.ASGITransport(app), base_url="http://test"
+                )
+                clients.push_async_callback(client.aclose)
+                return Agent(client)
+
+            yield World(serve, bench)
 
 
 async def test_a_message_is_refused_while_too_many_turns_sleep(world: World) -> None:
@@ -108,3 +121,29 @@ async def test_a_message_that_was_accepted_is_answered(world: World) -> None:
     assert (await world.send("alice")).reason == "UNSUPPORTED_OPERATION"
     again = await world.agent.call("SendMessage", sent, headers)
     assert again.task["id"] == first.task["id"]
+
+
+async def test_a_caller_whose_turns_sleep_for_days_is_refused(world: World) -> None:
+    """However long ago the last of them has fallen asleep."""
+    for _ in range(MOST):
+        assert not (await world.send("alice")).reason
+    assert isinstance(world.bench.clock, ManualClock)
+    for days in (0, 1, 10):
+        world.bench.clock.advance(days * 86_400)
+        assert (await world.send("alice")).reason == "UNSUPPORTED_OPERATION"
+
+
+async def test_a_process_that_gets_answers_alone_refuses(world: World) -> None:
+    """An answer opens a turn like a first message, and counts like one."""
+    asked = [await world.send("alice", "ask") for _ in range(2)]
+    world.agent = world.serve()
+    for _ in range(MOST - 1):
+        assert not (await world.send("alice")).reason
+    world.agent = world.serve()
+    first, second = [
+        await world.send("alice", taskId=one.task["id"], messageId=f"m-{number}")
+        for number, one in enumerate(asked)
+    ]
+    assert (first.reason, second.reason) == ("", "UNSUPPORTED_OPERATION")
+    again = await world.send("alice", taskId=asked[0].task["id"], messageId="m-0")
+    assert (again.reason, again.task["id"]) == ("", first.task["id"])

@@ -205,7 +205,7 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     record = Recorded(StepId("plan", "", 1), "json", b"1")
     used = ModelsUsed((Usage("m", input_tokens=1),))
     head = await storage.commit(head, Commit(entries=(record, used), token="one", parks=asleep))
-    await Sleepers(storage.table, storage.clock, 1).note(storage.scope.principal)
+    await Sleepers(storage, 1).note(storage.scope.principal)
     written.look()
     requeued = await storage.requeue(head)
     assert requeued is not None

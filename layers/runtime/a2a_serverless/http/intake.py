@@ -99,7 +99,7 @@ class Intake:
         self._backends = backends
         self._propagated = propagated
         self._most_asleep = most_asleep
-        self._sleepers = Sleepers(backends.storage.table, backends.storage.clock, most_asleep)
+        self._sleepers = Sleepers(backends.storage, most_asleep)
         self._barriers = DeletionBarriers(backends.storage.table, backends.storage.clock)
 
     async def accept(self, request: SendMessageRequest, context: CallContext) -> SendResult:
@@ -186,11 +186,13 @@ class Intake:
         scope = storage.scope.digest
         # First, so that what is refused is not stored; the look after the write decides.
         await self._barriers.check(scope, context_id, storage.clock.now_ms())
-        # A message that has made its task is answered, also now.
-        if scope[:PRINCIPAL_CHARS] in self._barriers.sleepers and (
-            task_id is None or await storage.head(task_id) is None
+        if (
+            scope[:PRINCIPAL_CHARS] in self._barriers.sleepers
+            and not await self._sleepers.admits(storage.scope.principal)
+            # A message that has made its task is answered, also now.
+            and (task_id is None or await storage.head(task_id) is None)
         ):
-            await self._check_sleepers(storage)
+            raise SleepersFullError(self._most_asleep)
         message, push = _without_push(request)
         opened = await storage.open_task(
             context_id,
@@ -230,8 +232,12 @@ class Intake:
             turn = _repeated_turn(head, request, key)
             if turn is not None:
                 return await self._rejoin(storage, head, turn, request, context)
-            if storage.scope.digest[:PRINCIPAL_CHARS] in self._barriers.sleepers:
-                await self._check_sleepers(storage)
+            # This process may open no tasks, and have read long ago of whom many turns sleep.
+            await self._barriers.until(head.scope, head.context_id)
+            if head.scope[:PRINCIPAL_CHARS] in self._barriers.sleepers and (
+                not await self._sleepers.admits(storage.scope.principal)
+            ):
+                raise SleepersFullError(self._most_asleep)
             commit = Commit(
                 entries=(turn_opened,),
                 idempotency_key=key,
@@ -252,10 +258,6 @@ class Intake:
             tail, opening = await Tail.resume(storage, head.task_id, accepted_at)
             return SendResult(turn=head.version, opening=opening, tail=tail)
         raise ConcurrencyError
-
-    async def _check_sleepers(self, storage: DurableStorage) -> None:
-        if not await self._sleepers.admits(storage.scope.principal):
-            raise SleepersFullError(self._most_asleep)
 
     async def _rejoin(
         self,

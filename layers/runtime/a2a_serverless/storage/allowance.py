@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from a2a_serverless.clock import Clock
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.codec import lives, seconds
-from a2a_serverless.storage.table import Range, Table, Update
+from a2a_serverless.storage.table import Range, Update
+from a2a_serverless.tasks.rules import expiry
+
+if TYPE_CHECKING:
+    from a2a_serverless.storage.durable import DurableStorage
 
 _COUNTED_S: Final = 60.0
 """Seconds for which a count is good."""
@@ -19,8 +22,6 @@ _PROCESSES: Final = 4
 """Processes that may admit one caller on counts of the same moment."""
 _MOST_CALLERS: Final = 1000
 """Callers whose counts a process keeps."""
-_WATCHED_MS: Final = 3_600_000
-"""The time for which a caller with many sleeping turns is counted by those who accept messages."""
 
 
 class Allowance:
@@ -59,17 +60,18 @@ class Sleepers:
     """The sleeping turns of each caller: how many there are, and of whom there are many.
 
     A worker notes each turn that falls asleep. From half of `most` on it stores that the caller is
-    to be counted before a message is accepted: so the messages of others cost no request.
+    to be counted before a message is accepted: so the messages of others cost no request. That
+    holds until the last of the turns has expired which slept then.
 
     Args:
-        table: where the turns are.
-        clock: tells when a count is too old.
+        storage: where the turns are, of any scope.
         most: the sleeping turns that a caller may have; 0: any number.
     """
 
-    def __init__(self, table: Table, clock: Clock, most: int) -> None:
-        self._table = table
-        self._clock = clock
+    def __init__(self, storage: DurableStorage, most: int) -> None:
+        self._table = storage.table
+        self._clock = storage.clock
+        self._ttl_s = storage.timing.ttl_s
         self._allowed = Allowance(most)
         self._few = Allowance(math.ceil(most / 2))
         self._watched: dict[str, int] = {}
@@ -104,6 +106,6 @@ class Sleepers:
         if len(self._watched) >= _MOST_CALLERS:
             self._watched.clear()
         self._watched[caller] = now_ms
-        until = now_ms + _WATCHED_MS
+        until = expiry(now_ms, self._ttl_s)
         values = {"until": until, "expires_at": seconds(until)}
         await self._table.write(Update(key=layout.sleeper_item(caller), values=values))

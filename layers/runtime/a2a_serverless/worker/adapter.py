@@ -143,9 +143,7 @@ class WorkerAdapter:
             quarantine=backends.quarantine if settings.worker_turns > 1 else None,
             since=self.since,
         )
-        self.sleepers = Sleepers(
-            backends.storage.table, self.clock, settings.sleeping_turns_per_caller
-        )
+        self.sleepers = Sleepers(backends.storage, settings.sleeping_turns_per_caller)
         self.deadline_margin_s = deadline_margin_s
         self.has_heartbeat = has_heartbeat
 
