@@ -196,6 +196,14 @@ def shop(names: dict[str, Any]) -> None:
         assert run.artifacts["final-answer"].text == "A book on tea"
 
 
+@plays("calling-agents", 2)
+def passing_on(names: dict[str, Any]) -> None:
+    agents = {"https://books.example": lambda said: f"A book on {said.text}"}
+    with AgentBench(names["Host"], agents=agents) as bench:
+        run = bench.send("tea")
+        assert run.artifacts["book"].text == "A book on tea"
+
+
 @plays("waiting", 6)
 def approver(names: dict[str, Any]) -> None:
     with AgentBench(names["Approver"]) as bench:

@@ -16,7 +16,7 @@ from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_jsonrpc_routes
 from a2a.server.tasks import TaskUpdater
-from a2a.types import AgentCard, Artifact, Part, StreamResponse, Task, TaskArtifactUpdateEvent
+from a2a.types import AgentCard, Part
 from google.protobuf.json_format import MessageToJson
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
@@ -1037,69 +1037,71 @@ def test_the_text_behind_a_question_is_passed_on_once(reader: tuple[Peer, Remote
     assert shown == ["asktwo\nbookthree", "asktwo\nbookthree"]
 
 
-def test_an_agent_that_does_not_stream_gives_its_text_in_one_piece() -> None:
-    """So does the kit's; the pieces are the reply's text."""
+def test_short_chunks_are_passed_on_once_each(reader: tuple[Peer, Remote]) -> None:
+    """The SDK's server (1.3) may show a chunk in the first Task of a stream, and stream it then."""
+    peer, books = reader
+    go_on(peer)
+    pieces: list[str] = []
+
+    async def aloud(ctx: TaskContext) -> None:
+        reply = await ctx.call_agent("books", "one" + " a" * 200, on_text=pieces.append)
+        await ctx.complete(reply.text)
+
+    with AgentBench(Buyer(aloud, books)) as tested:
+        assert tested.send("read").artifacts["final-answer"].text == "one" + "a" * 200
+    assert "".join(pieces) == "one" + "a" * 200
+
+
+@pytest.mark.parametrize("after_s", [0, 30, 5000])
+def test_a_call_that_outlives_its_process_passes_on_the_rest(after_s: float) -> None:
+    """No process waits where nothing streams; the text comes in one piece then."""
     pieces: list[str] = []
 
     async def aloud(ctx: TaskContext) -> None:
         reply = await ctx.call_agent("books", "tea", on_text=pieces.append)
         await ctx.complete(reply.text)
 
-    with AgentBench(
-        Buyer(aloud, Remote("http://books")),
-        agents={"books": lambda _: Outcome("a book", after_s=30)},
-    ) as tested:
+    agents = {"books": lambda _: Outcome("a book", after_s=after_s)}
+    with AgentBench(Buyer(aloud, Remote("http://books")), agents=agents) as tested:
         assert tested.send("tea").artifacts["final-answer"].text == "a book"
     assert pieces == ["a book"]
 
 
-def test_texts_that_grow_beside_one_another_are_passed_on_in_order() -> None:
-    """What comes to the first one behind the second's text is held back, as it fits no more."""
-    pieces = calls._Pieces(Task())
-    grown = [("a", "1", False), ("b", "2", False), ("a", "3", True), ("b", "4", True)]
-    given = [
-        pieces.of_update(
-            TaskArtifactUpdateEvent(
-                artifact=Artifact(artifact_id=name, parts=[Part(text=text)]), append=append
-            )
-        )
-        for name, text, append in grown
-    ]
-    assert given == ["1", "\n2", "", ""]
-
-
-@pytest.mark.parametrize("reader", ["stock"], indirect=True)
-def test_a_chunk_that_is_shown_and_streamed_is_passed_on_once(
-    reader: tuple[Peer, Remote], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The SDK's server (1.3) may show a chunk in the first Task of a stream, and stream it then."""
-    peer, books = reader
+def test_an_answer_without_a_task_is_passed_on(peer: Peer) -> None:
+    """Its text is the reply's."""
     pieces: list[str] = []
 
-    async def overlapping(self: Any, task_id: str) -> Any:
-        task = await self.look(task_id)
-        while "".join(part.text for each in task.artifacts for part in each.parts) != "onetwo":
-            task = await self.look(task_id)
-        yield StreamResponse(task=task)
-        again = Artifact(artifact_id="one", parts=[Part(text="two")])
-        yield StreamResponse(artifact_update=TaskArtifactUpdateEvent(artifact=again, append=True))
-        go_on(peer)
+    async def aloud(ctx: TaskContext) -> None:
+        await ctx.complete((await ctx.call_agent("books", "message", on_text=pieces.append)).text)
 
-    monkeypatch.setattr(remotes.RemoteClient, "follow", overlapping)
+    with bench(peer, aloud) as tested:
+        assert tested.send("go").artifacts["final-answer"].text == "only this"
+    assert pieces == ["only this"]
+
+
+def test_a_call_in_a_step_passes_its_text_on(reader: tuple[Peer, Remote]) -> None:
+    """The step holds what was emitted, with its record."""
+    peer, books = reader
+    go_on(peer)
 
     async def aloud(ctx: TaskContext) -> None:
-        reply = await ctx.call_agent("books", ctx.user_text, on_text=pieces.append)
-        await ctx.complete(reply.text)
+        async def show(piece: str) -> None:
+            await ctx.emit_text_artifact(piece, "read", append=True)
+
+        async def tool() -> str:
+            return (await ctx.call_agent("books", "one two", on_text=show)).text
+
+        await ctx.complete(await ctx.step("tool", tool))
 
     with AgentBench(Buyer(aloud, books)) as tested:
-        assert tested.send("one two three").state == "completed"
-    assert pieces == ["onetwo", "three"]
+        run = tested.send("read")
+    assert run.artifacts["read"].text == run.artifacts["final-answer"].text == "onetwo"
 
 
 def test_a_stream_that_has_missed_the_end_is_left(
     reader: tuple[Peer, Remote], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a time without an event the task is read, and its text passed on to the end."""
+    """After a time without an event the call waits without it; the rest of the text comes then."""
     peer, books = reader
     monkeypatch.setattr(calls, "_IN_STEP_S", 0.2)
     follow = remotes.RemoteClient.follow

@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -34,9 +34,7 @@ from a2a.types import (
     Part,
     Role,
     SendMessageRequest,
-    StreamResponse,
     Task,
-    TaskArtifactUpdateEvent,
     TaskState,
 )
 from google.protobuf.json_format import ParseDict, SerializeToJsonError
@@ -70,6 +68,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MESSAGE: Final = f"{CALL}.message"
+_TEXT: Final = f"{CALL}.text"
+_REST: Final = f"{CALL}.rest"
 DAY_S: Final = 86_400.0
 DEPTH: Final = "a2a-serverless/call-depth"
 """In the metadata of a message: how many agents have called one another up to it."""
@@ -85,6 +85,10 @@ _MOST_INTERNAL: Final = 3
 """Internal errors of another agent, in one process, after which it counts as failed."""
 MOST_FILES: Final = 8_000_000
 """The most bytes of files in a message to another agent."""
+_NEXT_READ_S: Final = 0.2
+"""From one reading of a task whose text is passed on to the next one, at least."""
+_SILENCES: Final = 6
+"""So many times `_IN_STEP_S` without an event a stream is listened to."""
 _IN_STEP_S: Final = 10.0
 """The longest wait from one look to the next in a call that holds its process."""
 _MOST_NAME: Final = 100
@@ -265,58 +269,25 @@ class Said:
         return SendMessageRequest(message=message)
 
 
-class _Pieces:
-    """The text of another task's artifacts as it grows, piece by piece.
-
-    The pieces, joined, are what `Reply.text` has at the end. What does not go on where the last
-    piece has ended, as a second artifact that grows beside the first, is held back until it does.
-    """
-
-    def __init__(self, known: Task) -> None:
-        self._texts: dict[str, list[str]] = {}
-        self._given: list[str] = []
-        self._fits = True
-        self.of_task(known)
-
-    def of_task(self, task: Task) -> str:
-        """Return the next piece after a task was seen as it is."""
-        self._texts = {each.artifact_id: [_said_in(each)] for each in task.artifacts}
-        return self._next()
-
-    def grows_by(self, update: TaskArtifactUpdateEvent, task: Task) -> bool:
-        """Return True if a chunk follows what was seen of its artifact; `task` is as it is now."""
-        artifact_id, text = update.artifact.artifact_id, _said_in(update.artifact)
-        now = [_said_in(each) for each in task.artifacts if each.artifact_id == artifact_id]
-        before = "".join(self._texts.get(artifact_id, []))
-        return any(each.startswith(before + text) for each in now)
-
-    def of_update(self, update: TaskArtifactUpdateEvent) -> str:
-        """Return the next piece after an artifact was sent, or a chunk of one."""
-        artifact_id, text = update.artifact.artifact_id, _said_in(update.artifact)
-        before = self._texts.get(artifact_id, [])
-        goes_on = update.append and before and artifact_id == next(reversed(self._texts))
-        if goes_on and self._fits and any(before):
-            before.append(text)
-            self._given.append(text)
-            return text
-        self._texts[artifact_id] = [*before, text] if update.append else [text]
-        return self._next()
-
-    def _next(self) -> str:
-        whole, given = _text_of(self._texts), "".join(self._given)
-        self._fits = whole.startswith(given)
-        piece = whole.removeprefix(given) if self._fits else ""
-        self._given.append(piece)
-        return piece
+def _text_of(artifacts: Iterable[Artifact]) -> str:
+    """Return the texts of artifacts, one below the other; their parts follow one another."""
+    texts = ("".join(get_text_parts(each.parts)) for each in artifacts)
+    return "\n".join(filter(None, texts))
 
 
-def _said_in(artifact: Artifact) -> str:
-    return "".join(get_text_parts(artifact.parts))
+def _text_in(outcome: Outcome) -> str:
+    """Return the text of an outcome that is passed on: a question's and a failure's are not."""
+    if "message" in outcome:
+        return "\n".join(get_text_parts(ParseDict(outcome["message"], Message()).parts))
+    task = ParseDict(outcome.get("task", {}), Task())
+    has_ended = task.status.state == TaskState.TASK_STATE_COMPLETED
+    last = "\n".join(get_text_parts(task.status.message.parts)) if has_ended else ""
+    return _text_of(task.artifacts) or last
 
 
-def _text_of(texts: Mapping[str, Sequence[str]]) -> str:
-    """Return the texts of artifacts, each of which is given in pieces, one below the other."""
-    return "\n".join(filter(None, map("".join, texts.values())))
+def _passed(given: str) -> Outcome:
+    """Return the record of a text that was passed on."""
+    return {"length": len(given), "digest": digest("text", given)}
 
 
 class AgentCall:
@@ -339,8 +310,8 @@ class AgentCall:
         self._turn = turn
         self._key = key
         self._on_text = on_text
-        self._known = Task()
-        """The task at the question that is answered: its text was passed on before."""
+        self._known = ""
+        """The text at the question that is answered: it was passed on before."""
         self.name, self._remote = _resolved(turn, agent)
 
     async def reply(self, said: Said, timeout_s: float) -> Reply:
@@ -368,13 +339,13 @@ class AgentCall:
     async def _recorded(self, said: Said, timeout_s: float) -> Outcome:
         """Return what a call comes to; each record is stored before what follows it begins.
 
-        One whose text is passed on waits in this process, in the step that has what it comes to: a
-        piece of a process that dies is taken back with that step.
+        The text is passed on in steps of its own: a piece of a process that dies is taken back with
+        its step.
         """
         turn, wait_id = self._turn, self._turn.journal.id_of(f"{CALL} {self.name}", self._key)
         self._step_id = wait_id
         turn.journal.called[wait_id] = self._remote
-        plan_id, sent_id = _ids_beside(wait_id)
+        plan_id, sent_id, text_id, rest_id = _ids_beside(wait_id)
         self._may_be_there = turn.journal.found(plan_id) is not None
         message_id = key_of(*turn.key, wait_id)
         planned = partial(self._planned, said, message_id, timeout_s)
@@ -382,14 +353,18 @@ class AgentCall:
         until = plan["until"]
         send = partial(self._send, plan)
         sent = await turn.step(sent_id, send, _JSON, _Looks(), deadline=until)
-        if self._on_text is not None:
-            here = partial(self._here, plan, dict(sent))
-            return dict(await turn.step(wait_id, here, _JSON, ONCE))
-        if CALL_OPEN not in sent:
-            return dict(sent)
-        look = partial(self._look, plan, sent[CALL_OPEN])
-        looked = turn.step(wait_id, look, _JSON, _Looks(), deadline=until, delays=_stays)
-        return dict(await looked)
+        passed, outcome = _passed(self._known), dict(sent)
+        if CALL_OPEN in sent:
+            task_id = sent[CALL_OPEN]
+            if self._on_text is not None:
+                along = partial(self._read_along, plan, task_id, self._known)
+                passed = _passed(await turn.step(text_id, along, _JSON, ONCE))
+            look = partial(self._look, plan, task_id)
+            looked = turn.step(wait_id, look, _JSON, _Looks(), deadline=until, delays=_stays)
+            outcome = dict(await looked)
+        if rest := self._rest(outcome, passed):
+            await turn.step(rest_id, partial(self._pass_on, rest), _JSON, ONCE)
+        return outcome
 
     async def _within(self, step: ActiveStep, said: Said, timeout_s: float) -> Outcome:
         """Return what a call in a step comes to: the step is its record, and it waits here.
@@ -402,17 +377,11 @@ class AgentCall:
         message_id = digest("call", own, self.name, self._key, number)
         plan = await self._planned(said, message_id, timeout_s)
         self._may_be_there = True
-        return await self._here(plan)
-
-    async def _here(self, plan: Outcome, found: Outcome | None = None) -> Outcome:
-        """Return what a call comes to, which waits in this process and passes on its text.
-
-        `found`: what it has come to so far; None: its message is to be sent.
-        """
         calls, waits, tried = self._turn.journal.calls, _Looks(), 0
-        pieces = _Pieces(self._known)
+        found: Outcome | None = None
+        given = self._known
         while found is None or CALL_OPEN in found:
-            tried, is_silent = tried + 1, False
+            tried += 1
             try:
                 if found is None:
                     found, tried = await self._send(plan), 0
@@ -420,76 +389,61 @@ class AgentCall:
                         calls[self.name, found[CALL_OPEN]] = self._remote
                 else:
                     task_id = found[CALL_OPEN]
-                    is_silent = await self._follow(plan, task_id, pieces)
+                    given = await self._read_along(plan, task_id, given)
                     found = await self._look(plan, task_id)
                     calls.pop((self.name, task_id), None)
             except NoAnswerError as error:
                 wait_s = min(waits.wait_s(tried, error) or 0, _IN_STEP_S, self._left_s(plan))
-                await self._turn.wait_here(0 if is_silent else wait_s)
-        if "task" in found:
-            await self._pass_on(pieces.of_task(ParseDict(found["task"], Task())))
+                await self._turn.wait_here(wait_s)
+        await self._pass_on(self._rest(found, _passed(given)))
         return found
 
-    async def _follow(self, plan: Outcome, task_id: str, pieces: _Pieces) -> bool:
-        """Pass on the text of a task's events until it has come to something, or they are cut.
+    async def _read_along(self, plan: Outcome, task_id: str, given: str) -> str:
+        """Pass on the text of a task while its events come; return all that was passed on.
 
-        Return True if they have only been silent: the stream of a server that has missed the end
-        would stay open.
+        An event is a sign to read the task: the SDK's server may show a chunk in the first Task of
+        a stream and stream it as well, so that chunks cannot be added to what was read. It ends
+        with the task, the stream, a minute of silence, or the time of this process.
         """
         if self._on_text is None:
-            return False
-        is_sure = True
-        async with aclosing(self._events(plan, task_id)) as events:
-            async for event in events:
-                if event is None:
-                    return True
-                if event.HasField("task"):
-                    is_sure = False
-                    await self._pass_on(pieces.of_task(event.task))
-                    if self._outcome(event.task, plan) is not None:
-                        return False
-                elif event.HasField("artifact_update"):
-                    update = event.artifact_update
-                    if update.append and not is_sure:
-                        # The SDK's server may have shown a chunk in the Task that it streams next.
-                        task = await self._seen(task_id)
-                        if not pieces.grows_by(update, task):
-                            await self._pass_on(pieces.of_task(task))
-                            continue
-                    is_sure = True
-                    await self._pass_on(pieces.of_update(update))
-                elif event.status_update.status.state in (*TERMINAL, *INTERRUPTED):
-                    return False
-        return False
-
-    async def _seen(self, task_id: str) -> Task:
-        """Return a task as it is.
-
-        Raises:
-            NoAnswerError: it cannot be seen.
-        """
-        try:
-            return await (await self._connected()).look(task_id)
-        except CallRefusedError as error:
-            raise NoAnswerError(str(error)) from error
-
-    async def _events(
-        self, plan: Outcome, task_id: str
-    ) -> AsyncGenerator[StreamResponse | None, None]:
-        """Yield the events of a task until they are cut; None after `_IN_STEP_S` without one."""
+            return given
+        changed = asyncio.Event()
         with suppress(CallRefusedError, NoAnswerError):
             client = await self._connected()
-            async with aclosing(client.follow(task_id)) as events:
-                while True:
-                    try:
-                        async with asyncio.timeout(max(0.0, min(_IN_STEP_S, self._left_s(plan)))):
-                            event = await anext(events, None)
-                    except TimeoutError:
-                        yield None
-                        return
-                    if event is None:
-                        return
-                    yield event
+            listening = asyncio.create_task(_listen(client, task_id, changed))
+            try:
+                is_last = False
+                while not is_last:
+                    is_last = listening.done()
+                    changed.clear()
+                    task = await client.look(task_id)
+                    text = _text_of(task.artifacts)
+                    if text.startswith(given):
+                        await self._pass_on(text.removeprefix(given))
+                        given = text
+                    is_last = is_last or self._outcome(task, plan) is not None
+                    is_last = is_last or not await self._is_changed(plan, changed)
+            finally:
+                listening.cancel()
+                await asyncio.wait([listening])
+        return given
+
+    async def _is_changed(self, plan: Outcome, changed: asyncio.Event) -> bool:
+        """Return True after an event; False after a minute without one, or when it is time."""
+        await asyncio.sleep(_NEXT_READ_S)
+        for _ in range(_SILENCES):
+            if self._left_s(plan) <= 0 or self._turn.leaves_within(_IN_STEP_S):
+                return False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_IN_STEP_S):
+                    return await changed.wait()
+        return False
+
+    def _rest(self, outcome: Outcome, passed: Outcome) -> str:
+        """Return the text of an outcome behind what was passed on; empty if it is another text."""
+        text, length = _text_in(outcome), passed["length"]
+        is_same = self._on_text is not None and _passed(text[:length]) == passed
+        return text[length:] if is_same else ""
 
     async def _pass_on(self, piece: str) -> None:
         given = self._on_text(piece) if piece and self._on_text is not None else None
@@ -564,7 +518,7 @@ class AgentCall:
         """
         self._looks += 1
         step_id, journal = self._step_id, self._turn.journal
-        if step_id is None or self._on_text is not None or journal.is_signaled(step_id, 0):
+        if step_id is None or journal.is_signaled(step_id, 0):
             return False
         if self._looks <= _LOOKS and journal.found(step_id) is None:
             return False
@@ -623,8 +577,7 @@ class AgentCall:
         elif "task" in outcome:
             ParseDict(outcome["task"], task)
             state, parts = plain_state(task.status.state), task.status.message.parts
-        self._known = task
-        own_text = _text_of({each.artifact_id: [_said_in(each)] for each in task.artifacts})
+        self._known = _text_of(task.artifacts)
         own = [part for artifact in task.artifacts for part in artifact.parts]
         last_text = "\n".join(get_text_parts(parts))
         asks = task.status.state in INTERRUPTED
@@ -637,7 +590,7 @@ class AgentCall:
         return Reply(
             agent=self.name,
             state=state,
-            text=text or own_text or last_text,
+            text=text or self._known or last_text,
             question=last_text if asks else "",
             data=next(iter([*data_of(own), *data_of(parts)]), None),
             files=files_of([*own, *parts]),
@@ -688,7 +641,7 @@ async def _cancel_recorded(turn: ActiveTurn, plan_id: StepId, asked: set[tuple[s
     name = plan_id.name.removeprefix(f"{_MESSAGE} ")
     wait_id = plan_id._replace(name=f"{CALL} {name}")
     with _logged(turn, name):
-        ids = (*_ids_beside(wait_id), wait_id)
+        ids = (*_ids_beside(wait_id)[:2], wait_id)
         plan, sent, found = await asyncio.gather(*(_value(turn, each) for each in ids))
         if not plan:
             return
@@ -752,10 +705,24 @@ async def _value(turn: ActiveTurn, step_id: StepId) -> Outcome:
     return dict(json.loads(found.value)) if found is not None and found.form == _JSON.name else {}
 
 
-def _ids_beside(wait_id: StepId) -> tuple[StepId, StepId]:
-    """Return the ids of the records of a call's message and of its task, by that of its wait."""
+def _ids_beside(wait_id: StepId) -> list[StepId]:
+    """Return the ids of a call's records but the last one, by the id of that.
+
+    They are its message, its task, the text that was passed on while it came, and the rest of that.
+    """
     name = wait_id.name.removeprefix(f"{CALL} ")
-    return tuple(wait_id._replace(name=f"{each} {name}") for each in (_MESSAGE, CALL_SENT))  # type: ignore[return-value]
+    return [wait_id._replace(name=f"{each} {name}") for each in (_MESSAGE, CALL_SENT, _TEXT, _REST)]
+
+
+async def _listen(client: RemoteClient, task_id: str, changed: asyncio.Event) -> None:
+    """Set an event with each event of a task, and at the end of its stream."""
+    try:
+        with suppress(CallRefusedError, NoAnswerError):
+            async with aclosing(client.follow(task_id)) as events:
+                async for _ in events:
+                    changed.set()
+    finally:
+        changed.set()
 
 
 def _resolved(turn: ActiveTurn, agent: Any) -> tuple[str, Remote]:

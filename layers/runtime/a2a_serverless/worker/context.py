@@ -850,7 +850,7 @@ class TaskContext(UserTurn):
             key: tells calls of one agent in several asyncio tasks apart.
             timeout_s: seconds until the other task has to end or ask.
             on_text: a function that gets the text of its artifacts piece by piece, as it comes, and
-                may emit it. The call waits in its process then.
+                may emit it. The call stays in its process while it comes.
 
         Raises:
             TurnParked: the turn goes on in another process.

@@ -127,7 +127,7 @@ class RemoteClient:
             return task
 
     async def follow(self, task_id: str) -> AsyncGenerator[StreamResponse, None]:
-        """Yield what a task is, and the events that follow; nothing if the agent does not stream.
+        """Yield a task and the events that follow; nothing if the agent does not stream.
 
         >>> async with aclosing(client.follow(task_id)) as events:
         ...     async for event in events:
@@ -136,10 +136,8 @@ class RemoteClient:
         if not self._streams:
             return
         with _failures(self._name, f"does not stream its task {task_id}"):
-            size, request = 0, SubscribeToTaskRequest(id=task_id)
+            request = SubscribeToTaskRequest(id=task_id)
             async for event in self._streaming.subscribe(request):
-                if (size := size + event.ByteSize()) > MOST_BYTES:
-                    raise A2AClientError(f"its stream has more than {MOST_BYTES:,} bytes")
                 yield event
 
     async def register(self, task_id: str, url: str) -> bool:

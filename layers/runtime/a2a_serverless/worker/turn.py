@@ -833,6 +833,10 @@ class ActiveTurn(EventQueue):
         if found is None:
             await self.at_home(self._slept(step_id, until, seconds, caught))
 
+    def leaves_within(self, seconds: float) -> bool:
+        """Return True if the turn leaves its process at a record that comes after some seconds."""
+        return self._hands_over(seconds)
+
     async def _slept(
         self, step_id: StepId, until: int, seconds: float, caught: frozenset[StepId]
     ) -> None:
