@@ -134,8 +134,8 @@ class Status:
     """The same of each five minutes of the last two hours in which any ended, from `at` on, the
     newest first."""
     versions: Mapping[str, Mapping[str, Any]]
-    """The same of the last day by the version of the worker's code, for the two that came last,
-    the newest behind; `at` is when the first of its tasks ended."""
+    """The same of the last day by the version of the worker's code: of the newest, which is behind,
+    and of the one with the most ends before it; `at` is when the first of its tasks ended."""
     signing: Mapping[str, int]
     """The ids of the published keys of notifications, and since when they are, the oldest first."""
     tail: tuple[Mapping[str, Any], ...]
@@ -228,10 +228,13 @@ class Status:
 
     def _versions(self) -> Table:
         title, both = "Before and after the newest version", [*self.versions.values()]
-        if len(both) < _COMPARED:
-            only = "".join(f": {name} has ended all of them" for name in self.versions)
-            return Table(title, {}, (), f"No tasks of two versions ended within 24 hours{only}.")
         counts = [(sum(of["ended"].values()), of["ended"].get("failed", 0)) for of in both]
+        others = sum(self.last_day["ended"].values()) - sum(ended for ended, _ in counts)
+        if len(both) < _COMPARED:
+            said = [f"{name} has ended {counts[0][0]:,}" for name in self.versions]
+            said += [f"{_count(others, 'task has', 'tasks have')} no version"] if others else []
+            only = f": {', and '.join(said)}" if said else ""
+            return Table(title, {}, (), f"No tasks of two versions ended within 24 hours{only}.")
         rows = [
             (Cell("first end"), *(Cell(at=of["at"]) for of in both)),
             (Cell("ended"), *(Cell(f"{ended:,}") for ended, _ in counts)),
@@ -243,6 +246,8 @@ class Status:
         for name, text in _PERCENTILES.items():
             rows.append((Cell(text), *(_took(of, name) for of in both)))
         note = "Of the last 24 hours, by the version of the function that has claimed a task last."
+        if others:
+            note += f" {others:,} more ended with another version, or without one."
         columns = {"version": ""} | dict.fromkeys(self.versions, NUMBER)
         return Table(title, columns, rows, note=note)
 
@@ -425,11 +430,22 @@ def _grouped(ends: Iterable[Ends], name: str) -> Iterable[list[Ends]]:
 
 
 def _versions(ends: Iterable[Ends]) -> dict[str, Mapping[str, Any]]:
-    """Return how tasks of the two versions ended that came last; a number breaks a tie."""
-    named = [one for one in ends if one.code_version]
-    found = [summed(of) for of in _grouped(named, "code_version")]
-    found.sort(key=lambda one: (one.at, len(one.code_version), one.code_version))
-    return {one.code_version: _times(one) for one in found[-_COMPARED:]}
+    """Return how tasks of the newest version ended, and of that with the most ends before it.
+
+    The first task of a version may end long after its last was claimed, as one that has slept: so
+    the newest is the one with the highest number, and not the last that was seen first.
+    """
+    groups = list(_grouped([one for one in ends if one.code_version], "code_version"))
+    if not groups:
+        return {}
+    newest = max(groups, key=lambda of: (len(of[0].code_version), of[0].code_version))
+
+    def before(of: Sequence[Ends]) -> tuple[int, int]:
+        first = newest[0].at
+        return sum(one.ended for one in of if one.at < first), sum(one.ended for one in of)
+
+    others = sorted((of for of in groups if of is not newest), key=before)
+    return {of[0].code_version: _times(summed(of)) for of in (*others[-1:], newest)}
 
 
 def _took(of: Mapping[str, Any], name: str) -> Cell:

@@ -217,7 +217,7 @@ async def test_ends_are_counted_by_five_minutes(
 async def test_the_newest_version_stands_beside_the_one_before(
     storage: DurableStorage, inspector: Inspector, person: Person, clock: ManualClock
 ) -> None:
-    """With their failures and times; a version of yesterday, and workers without one, are out."""
+    """With their failures and times; others of the day are a number, yesterday's are out."""
     clock.advance(30 * 60)
 
     async def count(version: str, state: str, took_ms: int, minutes_ago: int) -> None:
@@ -229,13 +229,17 @@ async def test_the_newest_version_stands_beside_the_one_before(
 
     await count("9", "completed", 100, 90)
     assert [*(await status_of(inspector)).versions] == ["9"]
-    assert "9 has ended all of them" in (await person.get("/_console/status")).text
+    assert "hours: 9 has ended 1." in (await person.get("/_console/status")).text
+    await count("", "failed", 5, 1)
+    text = (await person.get("/_console/status")).text
+    assert "9 has ended 1, and 1 task has no version." in text
     await count("8", "completed", 100, 25 * 60)
     for minutes_ago in (70, 20, 6):
         await count("9", "completed", 100, minutes_ago)
     await count("10", "completed", 10_000, 10)
     await count("10", "failed", 10_000, 2)
-    await count("", "completed", 5, 1)
+    for version, minutes_ago in (("7", 80), ("6", 1), ("6", 1), ("6", 1), ("6", 1), ("6", 1)):
+        await count(version, "canceled", 5, minutes_ago)  # they have slept until then
     found = await status_of(inspector)
     assert [*found.versions] == ["9", "10"]
     before, newest = found.versions.values()
@@ -245,7 +249,9 @@ async def test_the_newest_version_stands_beside_the_one_before(
     (table,) = [one for one in found.tables() if one.title.startswith("Before and after")]
     assert [*table.columns] == ["version", "9", "10"]
     assert [str(cell) for cell in table.rows[2]] == ["failed", "0 (0.0%)", "1 (50.0%)"]
-    assert "1 (50.0%)" in (await person.get("/_console/status")).text
+    text = (await person.get("/_console/status")).text
+    assert "1 (50.0%)" in text
+    assert "7 more ended with another version, or without one." in text
 
 
 async def test_the_last_two_hours_are_shown_by_five_minutes(
