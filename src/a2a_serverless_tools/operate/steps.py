@@ -67,6 +67,8 @@ class Awaited:
     id: StepId
     name: str
     """Of the callback, poll, agent or step, with its key."""
+    since: int | None
+    """When its first record was written; None: unknown."""
     until: int
     """The end of the time of a callback; else when it is looked for again."""
     gives_up_at: int | None
@@ -78,6 +80,11 @@ class Awaited:
 def awaited_of(log: Log) -> tuple[Awaited, ...]:
     """Return what the agent's code waits for; the log was read from its beginning."""
     found = []
+    since: dict[StepId, int | None] = {}
+    for record in log.replayed():
+        for entry in record.entries:
+            if isinstance(entry, Recorded):
+                since.setdefault(entry.id, record.at)
     for of, wait in open_waits(log).items():
         begins, kind = next(each for each in _KINDS.items() if of.name.startswith(each[0]))
         found.append(
@@ -85,6 +92,7 @@ def awaited_of(log: Log) -> tuple[Awaited, ...]:
                 kind=kind,
                 id=of,
                 name=step_text(of).removeprefix(begins),
+                since=since.get(of),
                 until=wait.at,
                 gives_up_at=wait.deadline or None,
                 task_id=_called_task(log, of) if kind == "agent" else "",

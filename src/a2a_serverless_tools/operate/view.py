@@ -327,7 +327,7 @@ def _waits_for_answer(shown: Timeline) -> str:
 
 
 def _awaited(one: Awaited, now: int) -> str:
-    """Return what an agent's code waits for, until when, and what ends that."""
+    """Return what an agent's code waits for, since when, until when, and what ends that."""
     until = _ago(one.until, now)
     match one.kind:
         case "callback":
@@ -337,11 +337,12 @@ def _awaited(one: Awaited, now: int) -> str:
             text = f"for the poll {one.name}, which looks again at {until}"
         case "agent" if one.task_id:
             of = f"for the task {one.task_id} of the agent {one.name}"
-            text = f"{of}, which is looked at again at {until}"
+            text = f"{of}, which is looked at again at {until}, or when it notifies"
         case "agent":
             text = f"for the agent {one.name} to answer, which is asked again at {until}"
         case _:
             text = f"for the next try of the step {one.name} at {until}"
+    text += f"; waits since {_ago(one.since, now)}" if one.since else ""
     return f"{text}; gives up at {_ago(one.gives_up_at, now)}" if one.gives_up_at else text
 
 

@@ -47,8 +47,11 @@ async def test_a_callback_and_a_poll_are_shown_until_they_are_over() -> None:
     shown = await desk.begin()
     callback, poll = waits(shown)
     assert callback.startswith("for the callback paid [a] until 20")
-    assert callback.endswith("; a POST to its address ends that, or `a2a-serverless tasks signal`")
+    ends, since = callback.split("; ")[1:]
+    assert ends == "a POST to its address ends that, or `a2a-serverless tasks signal`"
+    assert since.startswith("waits since 20")
     assert poll.startswith("for the poll export, which looks again at 20")
+    assert "; waits since 20" in poll
     assert "; gives up at 20" in poll
     storage = desk.stand.bench.storage
     log = await storage.read(shown.head.task_id)
