@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = ("created", "state", "task", "owner", "took", "caller", "known", "asked")
 """The columns of a list, those of a fixed width first."""
+_NOT_OF_COST: Final = ("sort", "counts", "limit")
+"""The options of a list that its sums have no use for."""
+_LISTED: Final = 50
+"""The most tasks of a list, by default."""
 _MORE: Final = 10_000
 """How many tasks more than it has counted a deletion deletes, until it gives up."""
 
@@ -43,9 +47,7 @@ def _add(tasks: Parser) -> None:
     )
     add_filter(tasks)
     tasks.add_argument("--scope", metavar="SCOPE", help="the tasks of the owner with this digest")
-    tasks.add_argument(
-        "--limit", type=positive, default=50, metavar="N", help="at most (default: %(default)s)"
-    )
+    tasks.add_argument("--limit", type=positive, metavar="N", help=f"at most (default: {_LISTED})")
     tasks.add_argument(
         "--counts", action="store_true", help="the number of the owner's tasks in each state"
     )
@@ -103,6 +105,10 @@ async def _list(options: Namespace) -> int:
         return refuse(str(error))
     if options.counts and not which.owner:
         return refuse("--counts counts the tasks of one owner: name it with --user or --scope.")
+    if options.cost and (ignored := [o for o in _NOT_OF_COST if getattr(options, o)]):
+        return refuse(
+            f"--cost sums the newest 1,000 tasks by day and by caller: leave --{ignored[0]} out."
+        )
     inspector = await inspector_of(options)
     if options.cost:
         return await _print_costs(inspector, options, which)
@@ -123,7 +129,8 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
 
     now = inspector.storage.clock.now_ms()
     which = which.bounded(now)
-    left, after = options.limit, ""
+    limit = options.limit or _LISTED
+    left, after = limit, ""
     pages: list[Rows] = []
     with counting("looking for tasks") as found:
         while left > 0 and (after or not pages):
@@ -138,7 +145,7 @@ async def _print_rows(inspector: Inspector, options: Namespace, which: TaskFilte
                 draw(listed(rows, _SHOWN, now), has_titles=False)
             pages.append(page)
             left, after = left - len(rows), page.after
-            found(options.limit - left)
+            found(limit - left)
     if not any(page.rows for page in pages):
         say("No task matches.")
     if pages[0].search():

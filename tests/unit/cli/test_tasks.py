@@ -364,6 +364,9 @@ def test_a_look_at_a_queue_asks_all_servers(
     [
         (("tasks", "--state", "lost"), "lost is no state"),
         (("tasks", "--counts"), "--counts counts the tasks of one owner"),
+        (("tasks", "--cost", "--limit", "50"), "by day and by caller: leave --limit out."),
+        (("tasks", "--cost", "--sort", "duration"), "leave --sort out."),
+        (("tasks", "--cost", "--counts", "--user", "ann"), "leave --counts out."),
         (("tasks", "--tenant", "acme"), "A tenant is part of a caller's name"),
         (("tasks", "--scope", "x"), "x is no scope"),
         (("tasks", "--user", "ann", "--scope", BOB.digest), "is not that of ann: leave one of"),
