@@ -371,7 +371,9 @@ async def quiet(deployment: Deployment, _: Subject) -> Figures:
     for log in deployment.door.folder.rglob("*.log"):
         if log.name in {"stream.log", "worker.log"}:
             lines += log.read_text(encoding="utf-8").splitlines()
-    found = [line for line in lines if REFUSALS.search(line)]
+    # When the exporter is taken away, a grant may go before a function's last start with it; that
+    # they have the grant is what `traces` shows.
+    found = [line for line in lines if REFUSALS.search(line) and "otel_not_used" not in line]
     require(not found, f"refused: {[REFUSALS.split(line)[-1][:300] for line in found[:3]]}")
     return {"lines": len(lines)}
 
