@@ -109,6 +109,46 @@ def test_a_chat_keeps_its_conversation(visit: Visit) -> None:
     assert visit.said == []
 
 
+def test_a_text_that_was_not_sent_stays_in_its_field(visit: Visit) -> None:
+    """Such as an answer to a question that another tab has answered meanwhile."""
+    begin(visit, "ask")
+    expect(visit.page.locator("#now")).to_contain_text("The agent asks", timeout=20_000)
+    other = visit.context.new_page()
+    other.route("**/chat/live**", lambda route: route.abort())  # it shows what it has shown
+    other.goto(visit.page.url)
+    other.fill("#text", "Tuesday")
+    visit.page.fill("#text", "Saturday")
+    visit.page.press("#text", "Enter")
+    expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
+    other.press("#text", "Enter")
+    expect(other.locator(".alert")).to_contain_text("The question was answered")
+    expect(other.locator("#text")).to_have_value("Tuesday")
+    expect(other.locator("ol.talk")).to_have_count(1)
+    other.press("#text", "Enter")  # it is a message of its own: nothing is asked
+    expect(other.locator("ol.talk")).to_have_count(2, timeout=20_000)
+    expect(other.locator("#text")).to_have_value("")
+
+
+@pytest.mark.parametrize("width", [360, 390, 1440])
+def test_the_newest_line_is_in_sight(browser: Browser, site: Site, width: int) -> None:
+    """It stands above the form, also where the steps stand below the conversation."""
+    with visiting(browser, site, viewport={"width": width, "height": 640}) as visit:
+        begin(visit, "steps")
+        expect(visit.page.locator("#now")).to_have_text("failed", timeout=20_000)
+        visit.page.fill("#text", "ask")
+        visit.page.press("#text", "Enter")
+        expect(visit.page.locator("#now")).to_contain_text("The agent asks", timeout=20_000)
+        visit.page.wait_for_function(
+            """() => {
+              const at = (one) => one.getBoundingClientRect();
+              const [newest] = [...document.querySelectorAll("ol.talk li")].slice(-1).map(at);
+              const form = at(document.getElementById("say"));
+              return newest.top >= 0 && newest.bottom <= form.top && form.bottom <= innerHeight;
+            }"""
+        )
+        assert visit.page.evaluate("document.documentElement.scrollWidth") == width
+
+
 def test_files_are_sent_and_shown(visit: Visit) -> None:
     """Each byte of those chosen comes to the agent, also of one that a message has no room for.
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from a2a_serverless.errors import A2AServerlessError, InvalidArgumentError, UnreadableTaskError
+from a2a_serverless.storage.blobs import disposition
 from a2a_serverless.storage.deletion import Owner
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
@@ -293,7 +294,7 @@ class Pages:
         if found.WhichOneof("content") != "raw":
             return Response(status_code=404)
         headers = {
-            "Content-Disposition": f"attachment; filename=part-{path['part']}",
+            "Content-Disposition": disposition(found.filename or f"part-{path['part']}"),
             "Content-Security-Policy": "default-src 'none'; sandbox",
         }
         safe = kind if kind in IMAGES else "application/octet-stream"

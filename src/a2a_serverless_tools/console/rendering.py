@@ -46,6 +46,8 @@ _FIELD: Final = re.compile(
     r'; name="([^"]*)"(?:; filename="([^"]*)"(?:\r\ncontent-type: *([^\r]*))?)?', re.IGNORECASE
 )
 """Name, file and media type of a field of a form with files."""
+_ESCAPED: Final = re.compile("%(0A|0D|22)")
+"""A character of a file's name that a browser cannot write as it is."""
 _KEPT: Final = 50
 """Notes that are remembered."""
 
@@ -102,9 +104,14 @@ def page(template: str, *, status: int = 200, **values: Any) -> Response:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form, without spaces around them."""
+    """Return the fields of a form, without spaces around them, their lines as they were typed."""
     body = (await request.body()).decode(errors="replace")
-    return {name: value.strip() for name, value in parse_qsl(body)}
+    return {name: _typed(value) for name, value in parse_qsl(body)}
+
+
+def _typed(value: str) -> str:
+    """Return a field with the ends of lines of its author: a form has others."""
+    return value.replace("\r\n", "\n").strip()
 
 
 async def form_with_files(request: Request) -> tuple[dict[str, str], list[Part]]:
@@ -121,8 +128,9 @@ async def form_with_files(request: Request) -> tuple[dict[str, str], list[Part]]
             continue
         name, file, media_type = found.groups()
         if file is None:
-            form[name] = content.decode(errors="replace").strip()
+            form[name] = _typed(content.decode(errors="replace"))
         elif file:  # empty: no file was chosen
+            file = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), file)
             files.append(Part(raw=content, filename=file, media_type=media_type or ""))
     return form, files
 

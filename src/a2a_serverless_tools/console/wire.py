@@ -43,7 +43,9 @@ class Wire:
     last_event_id: str = ""
     problem: str = ""
     """Why the newest call was not taken; empty: nothing is known of that."""
-    running: asyncio.Task[None] | None = None
+    unsent: str = ""
+    """The text of the newest message, until the agent has taken it."""
+    running: list[asyncio.Task[None]] = field(default_factory=list)
     key: str = field(default="", repr=False)
     """The credentials that the operator has given; calls that follow send them as well."""
     count: int = 0
@@ -54,7 +56,7 @@ class Wire:
     @property
     def is_open(self) -> bool:
         """Return True while a call is answered."""
-        return self.running is not None and not self.running.done()
+        return not all(one.done() for one in self.running)
 
     @property
     def forgotten(self) -> int:
@@ -76,33 +78,35 @@ class Wire:
 
     async def cut(self) -> None:
         """Drop the connection, as if the network had failed."""
-        if self.running is not None and not self.running.done():
-            self.running.cancel()
-            await asyncio.wait([self.running], timeout=2)
+        for one in self.running:
+            one.cancel()
+        if self.running:
+            await asyncio.wait(self.running, timeout=2)
 
     async def call(
         self,
         method: str,
-        url: str,
+        *urls: str,
         body: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin a call, and cut the one before it."""
+        """Begin a call of each URL at once, and cut those before."""
         await self.cut()
         self.problem = ""
         own = {"A2A-Version": "1.0", "Accept": "text/event-stream, application/json"}
         shown, held = {**own, **(headers or {})}, credentials(self.key)
-        self.add("sent", f"{method} {url}")
-        for name, value in (shown | dict.fromkeys(held, "(yours)")).items():
-            self.add("sent", f"{name}: {value}")
-        if body is not None:
-            self.add("sent", _pretty(body))
+        for url in urls:
+            self.add("sent", f"{method} {url}")
+            for name, value in (shown | dict.fromkeys(held, "(yours)")).items():
+                self.add("sent", f"{name}: {value}")
+            if body is not None:
+                self.add("sent", _pretty(body))
         try:
-            request = httpx.Request(method, url, headers={**shown, **held}, json=body)
+            requests = [httpx.Request(method, url, headers=shown | held, json=body) for url in urls]
         except (UnicodeEncodeError, httpx.InvalidURL):
             self.fail("It was not sent: address and headers have to be plain ASCII.")
             return
-        self.running = asyncio.get_running_loop().create_task(self._run(request))
+        self.running = [asyncio.create_task(self._run(one)) for one in requests]
 
     async def _run(self, request: httpx.Request) -> None:
         try:
@@ -140,12 +144,14 @@ class Wire:
             error = said.get("error")
             told = error.get("message") if isinstance(error, dict) else None
             self.problem = f"The agent has refused it: {told or text.strip()[:_LONG]}"
+        else:
+            self.unsent = ""
         for value in (said, *said.values()):
             if not isinstance(value, dict):
                 continue
             task_id = value.get("taskId") or (value.get("id") if "status" in value else None)
-            if isinstance(task_id, str) and _TASK.fullmatch(task_id):
-                self.task_id = task_id
+            if isinstance(task_id, str) and _TASK.fullmatch(task_id) and task_id != self.task_id:
+                self.task_id, self.scope = task_id, ""
 
 
 def credentials(key: str) -> dict[str, str]:

@@ -57,12 +57,18 @@ async def visited(inspector: Inspector, **options: Any) -> AsyncIterator[Person]
 
 
 @contextmanager
-def developing(file: Path, *, push: bool = False, **settings: Any) -> Iterator[Dev]:
+def developing(
+    file: Path,
+    *,
+    push: bool = False,
+    agent: Path = ECHO / "agent.py",
+    card: Path = ECHO / "agent_card.json",
+    **settings: Any,
+) -> Iterator[Dev]:
     """`dev` on a file, with its console."""
     consoles: list[Console] = []
     with kept_lines(log_of(file)) as lines, TemporaryDirectory() as folder:
         beside = partial(served.beside, consoles, lines, Sessions(Path(folder)))
-        agent, card = f"{ECHO / 'agent.py'}:agent", ECHO / "agent_card.json"
-        options = Options(agent=agent, card=card, file=file, beside=beside, push=push)
+        options = Options(agent=f"{agent}:agent", card=card, file=file, beside=beside, push=push)
         with Stack(Settings(**({"auth": "none"} | settings)), options) as stack:
             yield stack, consoles[0]

@@ -54,6 +54,17 @@ def told(text: str) -> StatusChanged:
     return StatusChanged(status, archive=True)
 
 
+async def test_a_question_without_words_is_answered(
+    storage: DurableStorage, person: Person
+) -> None:
+    """The chat says that the agent waits, and its form names the task."""
+    asked = TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED)
+    await written(storage, StatusChanged(asked, archive=True))
+    text = (await person.get("/_console/chat?context=c")).text
+    assert "The agent waits for an answer. Your message answers it." in text
+    assert '<input type="hidden" form="say" name="task" value="t">' in text
+
+
 # -- what misleads -----------------------------------------------------------------------------
 
 

@@ -312,7 +312,7 @@ def test_a_chat_shows_the_tasks_of_the_caller_whose_key_it_has(tmp_path: Path) -
         headers = {"A2A-Version": "1.0", "X-API-Key": other}
         url = f"{stack.url}/message:send"
         assert httpx.post(url, json={"message": said}, headers=headers, trust_env=False).is_success
-        with httpx.Client(trust_env=False, base_url=stack.url) as person:
+        with httpx.Client(trust_env=False, base_url=stack.url, follow_redirects=True) as person:
             person.get(console.open_url())
             form = {"context": "c", "text": "hello there", "key": key}
             person.post("/_console/chat", data=form, headers={"Origin": stack.url})

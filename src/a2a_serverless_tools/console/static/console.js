@@ -194,24 +194,32 @@ if (location.hash === "#search") search();
 /** Send by Enter, once, and keep the newest line in sight until its reader scrolls away from it. */
 function talk(form) {
   const useWire = byId("use-wire");
-  const root = document.documentElement;
-  const atEnd = () => innerHeight + scrollY > root.scrollHeight - 120;
-  const toEnd = () => scrollTo(0, root.scrollHeight);
+  const text = byId("text");
+  // How far the end of the conversation is below the form, which covers the foot of the window.
+  const hidden = () => document.querySelector(".talks").getBoundingClientRect().bottom + form.offsetHeight - innerHeight;
   let follows = true;
+  let isBack = false;
+  // A text that was not taken comes back into its field, once.
+  const update = () => {
+    const unsent = document.querySelector("[data-unsent]")?.dataset.unsent;
+    if (unsent && !isBack && !text.value) text.value = unsent;
+    isBack ||= Boolean(unsent);
+    if (follows) scrollBy(0, hidden());
+  };
   useWire.checked = kept.get("wire") === "on";
   useWire.addEventListener("change", () => kept.set("wire", useWire.checked ? "on" : "off"));
-  byId("text").addEventListener("keydown", (event) => {
+  text.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
     form.requestSubmit();
   });
   form.addEventListener("submit", (event) => {
-    if (form.dataset.sent || !(byId("text").value.trim() || form.files.value)) event.preventDefault();
+    if (form.dataset.sent || !(text.value.trim() || form.files.value)) event.preventDefault();
     else form.dataset.sent = "yes";
   });
-  addEventListener("scroll", () => (follows = atEnd()));
-  new MutationObserver(() => follows && toEnd()).observe(byId("talk"), { subtree: true, childList: true, characterData: true });
-  toEnd();
+  addEventListener("scroll", () => (follows = Math.abs(hidden()) < 160));
+  new MutationObserver(update).observe(byId("talk"), { subtree: true, childList: true, characterData: true });
+  update();
 }
 
 if (byId("say")) talk(byId("say"));
