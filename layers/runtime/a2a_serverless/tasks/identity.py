@@ -113,7 +113,7 @@ def keyed_task_id(scope: Scope, context_id: str, idempotency_key: str) -> str:
     Raises:
         InvalidArgumentError: the key is empty or too long.
     """
-    if not 0 < _size(idempotency_key) <= MAX_KEY_BYTES:
+    if not (is_unicode(idempotency_key) and 0 < len(idempotency_key.encode()) <= MAX_KEY_BYTES):
         raise InvalidArgumentError(f"An idempotency key must have 1 to {MAX_KEY_BYTES} bytes.")
     raw = base64.urlsafe_b64decode(digest("task", scope.digest, context_id, idempotency_key) + "==")
     return str(uuid.UUID(bytes=raw, version=4))
@@ -147,7 +147,7 @@ def check_task_id(task_id: str) -> str:
 
 def check_context_id(context_id: str, field: str = "contextId") -> str:
     """Return a valid context id; refuse an empty one, and one that would not fit an index key."""
-    if not 0 < _size(context_id) <= MAX_CONTEXT_ID_BYTES:
+    if not (is_unicode(context_id) and 0 < len(context_id.encode()) <= MAX_CONTEXT_ID_BYTES):
         msg = f"A context id must have 1 to {MAX_CONTEXT_ID_BYTES} bytes."
         raise InvalidArgumentError(msg, field)
     return context_id
@@ -179,8 +179,3 @@ def unicode_of(value: Any) -> Any:
 def without_half(text: str) -> tuple[str, str]:
     """Return a text without the first half of a surrogate pair at its end, and that half."""
     return (text[:-1], text[-1]) if "\ud800" <= text[-1:] <= "\udbff" else (text, "")
-
-
-def _size(text: str) -> int:
-    """Return the bytes of `text`; 0 if it is not valid Unicode."""
-    return len(text.encode()) if is_unicode(text) else 0

@@ -227,7 +227,7 @@ class Delivery:
         any more, for instance after the commit that ended the turn.
         """
         run = self._run
-        if run is None or run.lease.must_claim or run.turn.state.is_released:
+        if run is None or run.lease.must_claim() or run.turn.state.is_released:
             self._log(level, action, text, exc_info=error or False)
             return
         head, attempts, uncounted = run.lease.head, None, None

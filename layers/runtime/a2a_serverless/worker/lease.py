@@ -215,13 +215,12 @@ class Lease:
         }
         """The fields that name the turn, for a line of the log."""
 
-    @property
-    def must_claim(self) -> bool:
-        """Return True when the next commit of an attempt has to claim the turn."""
-        return self._claims_on(self.head)
+    def must_claim(self, head: Head | None = None) -> bool:
+        """Return True if a commit on `head`, by default the newest, has to claim its turn.
 
-    def _claims_on(self, head: Head) -> bool:
-        """Return True if a commit on `head` has to claim the turn, which is not over there."""
+        It does not if the turn is over there.
+        """
+        head = self.head if head is None else head
         is_open = not head.is_over(self.params.turn)
         return is_open and self.token is not None and head.turn.token != self.token
 
@@ -294,7 +293,7 @@ class Lease:
             InvalidArgumentError, UnavailableError: as `DurableStorage.commit`.
         """
         for attempt in range(1, MOST_TRIES + 1):
-            if wanted is None and not self.must_claim:
+            if wanted is None and not self.must_claim():
                 return
             # Asked before every try: the delivery may be lost while others win the race.
             if self.reason is not None and self.is_lost:
@@ -325,7 +324,7 @@ class Lease:
         """
         # By `head`, not `self.head`: if the other loop has claimed since, HEAD's condition refuses
         # this commit.
-        claims = self._claims_on(head)
+        claims = self.must_claim(head)
         worker = process_name() if claims else ""
         commit = replace(  # with an id of its own: a rebased write is another request
             wanted, token=self.token, claims=claims, worker=worker, commit_id=new_token()
@@ -423,7 +422,7 @@ class Lease:
         renewed_after_s = timing.lease_s - timing.renew_before_s
         wait_s = CLAIM_AFTER_S
         while not await _stopped(self.clock, wait_s, stop):
-            if not is_claimed and self._is_writing() and self.must_claim and not was_writing:
+            if not is_claimed and self._is_writing() and self.must_claim() and not was_writing:
                 was_writing = True  # its first commit claims, unless the agent blocks the loop
                 continue
             try:

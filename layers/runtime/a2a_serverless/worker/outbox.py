@@ -249,7 +249,7 @@ class Outbox:
         return batch.opened_at + self.flush_after_s - self.lease.clock.monotonic()
 
     async def _store(self, batch: _Batch) -> None:
-        if not self.lease.must_claim:
+        if not self.lease.must_claim():
             faults.point("between-commits")
         if self.meter.unsure:
             # The commit before had no answer: HEAD tells whether it was stored, so that nothing is

@@ -124,7 +124,7 @@ class Settlement:
         The second is None unless this start is one of those.
         """
         head = self._lease.head
-        attempts = attempts_started(head, is_claimed=not self._lease.must_claim)
+        attempts = attempts_started(head, is_claimed=not self._lease.must_claim())
         if isinstance(self.error, StaleStateError):  # no agent has failed: another turn came first
             return after_interruption(head.turn, attempts - 1)
         if isinstance(self.error, NonDeterminismError):
@@ -206,7 +206,7 @@ class Settlement:
         The wait that a service has asked for counts up to the longest back-off.
         """
         self._outbox.discard()
-        if self._lease.must_claim:
+        if self._lease.must_claim():
             self._outbox.put(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)))
             # Claimed before the delivery goes back: otherwise this attempt would not be counted.
             await self._outbox.flush()
