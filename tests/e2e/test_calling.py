@@ -34,6 +34,8 @@ WAYS = ("curl", "Python", "JavaScript")
 TOOL = ("The official command line", "")
 """The block that `make clients` runs where the tool is to be had."""
 OWN = ("a2a-serverless send", "")
+SCHEDULE = ("On a schedule", "")
+"""Run on the emulated cloud, which has EventBridge: tests/cloud/checks.py."""
 """The block of our own command, whose program is that of this Python."""
 REQUESTS = {
     "discover": "",
@@ -185,7 +187,7 @@ def test_every_block_is_run() -> None:
     """A new block of the page needs a test: each way to call has the same four operations."""
     operations = ("Send", "Stream", "Resume after a cut", "Push")
     run = {(way, operation) for way in WAYS for operation in operations}
-    assert BLOCKS.keys() == run | {TOOL, OWN, ("Python", "Receive notifications")}
+    assert BLOCKS.keys() == run | {TOOL, OWN, SCHEDULE, ("Python", "Receive notifications")}
 
 
 def test_every_command_was_run() -> None:
