@@ -34,9 +34,9 @@ WAYS = ("curl", "Python", "JavaScript")
 TOOL = ("The official command line", "")
 """The block that `make clients` runs where the tool is to be had."""
 OWN = ("a2a-serverless send", "")
+"""The block of our own command, whose program is that of this Python."""
 SCHEDULE = ("On a schedule", "")
 """Run on the emulated cloud, which has EventBridge: tests/cloud/checks.py."""
-"""The block of our own command, whose program is that of this Python."""
 REQUESTS = {
     "discover": "",
     "send": "SendMessage",
