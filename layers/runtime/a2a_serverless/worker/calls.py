@@ -286,7 +286,7 @@ def _text_in(outcome: Outcome) -> str:
 
 
 def _passed(given: str) -> Outcome:
-    """Return the record of a text that was passed on."""
+    """Return the record of a text that was passed on, which the call's outcome has as a whole."""
     return {"length": len(given), "digest": digest("text", given)}
 
 
@@ -357,8 +357,8 @@ class AgentCall:
         if CALL_OPEN in sent:
             task_id = sent[CALL_OPEN]
             if self._on_text is not None:
-                along = partial(self._read_along, plan, task_id, self._known)
-                passed = _passed(await turn.step(text_id, along, _JSON, ONCE))
+                along = partial(self._passed_along, plan, task_id)
+                passed = await turn.step(text_id, along, _JSON, ONCE)
             look = partial(self._look, plan, task_id)
             looked = turn.step(wait_id, look, _JSON, _Looks(), deadline=until, delays=_stays)
             outcome = dict(await looked)
@@ -397,6 +397,9 @@ class AgentCall:
                 await self._turn.wait_here(wait_s)
         await self._pass_on(self._rest(found, _passed(given)))
         return found
+
+    async def _passed_along(self, plan: Outcome, task_id: str) -> Outcome:
+        return _passed(await self._read_along(plan, task_id, self._known))
 
     async def _read_along(self, plan: Outcome, task_id: str, given: str) -> str:
         """Pass on the text of a task while its events come; return all that was passed on.

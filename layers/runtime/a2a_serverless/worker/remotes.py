@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from typing import Final
 
 import httpx
@@ -185,19 +186,12 @@ async def connected(
             card = await _card(remote, name, http)
             # What was sent may be there, which `send` looks for before it sends again.
             retries = Retries(give_up_after_s=_AT_ONCE_S, longest_wait_s=2, repeat_sends=False)
+            config = ClientConfig(
+                httpx_client=http, streaming=False, supported_protocol_bindings=_BINDINGS
+            )
             whole, streaming = (
-                resuming(
-                    ClientFactory(
-                        ClientConfig(
-                            httpx_client=http,
-                            streaming=streams,
-                            supported_protocol_bindings=_BINDINGS,
-                        )
-                    ).create(card),
-                    http,
-                    retries,
-                )
-                for streams in (False, True)
+                resuming(ClientFactory(each).create(card), http, retries)
+                for each in (config, replace(config, streaming=True))
             )
         yield RemoteClient(name, whole, streaming, card)
 
@@ -244,8 +238,8 @@ async def _bounded(response: httpx.Response) -> None:
         raise A2AClientError(
             "it answers with a redirect, which is not followed: call the address that it leads to"
         )
-    told = (response.request.headers.get("accept"), response.headers.get("content-type"))
-    if not all(_EVENTS in (one or "") for one in told):
+    is_wanted = _EVENTS in response.request.headers.get("accept", "")
+    if not (is_wanted and _EVENTS in response.headers.get("content-type", "")):
         await read_whole(response, MOST_BYTES)
 
 
