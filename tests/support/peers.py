@@ -134,6 +134,7 @@ class Peer(httpx.AsyncBaseTransport):
 
     def __exit__(self, *_: object) -> None:
         self.run(self._server.__aexit__(None, None, None))
+        self.run(_end_all())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -189,6 +190,14 @@ class Peer(httpx.AsyncBaseTransport):
         if self.fails is not None and (given := self.fails(request, "after")) is not None:
             return given.status_code, given.headers.raw, given.content
         return answer.status_code, answer.headers.raw, body
+
+
+async def _end_all() -> None:
+    """End what a server has left in its loop: collected later, it would log errors elsewhere."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
 
 
 async def _made(executor: AgentExecutor | None) -> Any:
