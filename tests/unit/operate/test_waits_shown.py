@@ -12,6 +12,7 @@ from a2a_serverless.worker.context import active_turn
 from a2a_serverless_tools.operate.timeline import Timeline
 from a2a_serverless_tools.operate.view import facts
 from a2a_serverless_tools.testing import Outcome, StandIn
+from tests.support.clocks import ManualClock
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.worker.test_steps import Handle, Stand
 
@@ -19,8 +20,8 @@ from tests.unit.worker.test_steps import Handle, Stand
 class Desk:
     """The worker of a script, and an operator who looks at its task."""
 
-    def __init__(self, handle: Handle) -> None:
-        self.stand = Stand(handle, public_url="https://agent.example")
+    def __init__(self, handle: Handle, clock: ManualClock | None = None) -> None:
+        self.stand = Stand(handle, clock=clock, public_url="https://agent.example")
 
     async def begin(self) -> Timeline:
         await self.stand.send()
@@ -70,14 +71,14 @@ async def test_a_called_agent_is_shown_with_its_task() -> None:
 
     async def handle(ctx: TaskContext) -> None:
         turn = active_turn(ctx)
-        books = StandIn("books", lambda _: Outcome("a book", after_s=7200), turn.lease.clock)
+        books = StandIn("books", lambda _: Outcome("a book", after_s=72_000), turn.lease.clock)
         turn.agents = {"books": cast("Remote", books)}
         try:
-            await ctx.call_agent("books", "wait", timeout_s=3600)
+            await ctx.call_agent("books", "wait", timeout_s=36_000)
         finally:
             found.extend(books._tasks)
 
-    (text,) = waits(await Desk(handle).begin())
+    (text,) = waits(await Desk(handle, ManualClock()).begin())
     (task_id,) = found
     assert text.startswith(f"for the task {task_id} of the agent books")
     assert ", which is looked at again at 20" in text

@@ -17,6 +17,7 @@ from a2a.types import TaskState
 from a2a_serverless import steps
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker import Retry, TaskContext, TurnParked, current_context
+from tests.support.clocks import ManualClock
 from tests.support.workers import Agent, Bench, PacedClock, S, complete
 from tests.unit.worker.test_steps import Stand
 
@@ -301,7 +302,7 @@ async def test_an_agent_that_does_not_leave_is_cancelled() -> None:
             heard.append("cancelled")
             raise
 
-    stand = Stand(handle)
+    stand = Stand(handle, clock=ManualClock())
     began = stand.clock.monotonic()
     await stand.send()
     await left_by(stand, is_handed_over=False)

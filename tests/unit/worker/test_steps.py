@@ -69,12 +69,16 @@ class Script(Worker):
 
 
 class Stand:
-    """A worker on a script, by a clock that stands still; `ran` has what the script has done."""
+    """A worker on a script, by a clock that a test moves.
+
+    With ManualClock each sleep is over at once, also the ones of the worker itself: its deadline of
+    5,400 s may pass before the script has begun. That is for scripts that sleep in their process.
+    """
 
     def __init__(
         self, handle: Handle, *, clock: ManualClock | PacedClock | None = None, **settings: Any
     ) -> None:
-        self.clock = clock or ManualClock()
+        self.clock = clock or PacedClock()
         self.script = Script(handle)
         # As an event source on Lambda: a delivery lasts as long as its worker may run.
         options = {"retry_base_s": 0, "visibility_s": 5400, **settings}
@@ -432,7 +436,7 @@ async def test_a_step_is_tried_again_in_its_attempt() -> None:
         got = await ctx.step("fetch", fetch, retry=Retry(tries=4, base_s=30, cap_s=100))
         await ctx.complete(str(got))
 
-    stand = Stand(handle)
+    stand = Stand(handle, clock=ManualClock())
     await stand.send()
     head = await stand.work()
     assert (len(ran), head.turn.parked, head.turn.attempts) == (2, "asleep", 0)
@@ -762,7 +766,7 @@ async def test_waits_of_a_thread_end_in_its_process() -> None:
         await ctx.run_sync(blocking, ctx)
         await ctx.complete()
 
-    stand = Stand(handle)
+    stand = Stand(handle, clock=ManualClock())
     began = stand.clock.now_ms()
     await stand.send()
     assert (await stand.work()).state == S.TASK_STATE_COMPLETED
@@ -912,7 +916,7 @@ async def test_a_step_that_is_not_cancelled_again_starts_the_turn_over() -> None
         await asyncio.wait({asking})
         await ctx.sleep(3600)
 
-    stand = Stand(handle)
+    stand = Stand(handle, clock=ManualClock())
     await stand.send()
     await stand.work()
     await stand.pass_time(3600)
@@ -1378,7 +1382,7 @@ async def test_a_fault_that_is_caught_fails_the_task_whatever_follows(goes_on: s
         await ctx.respond("done")
 
     async with asyncio.timeout(30):
-        stand, head = await run(handle, retry_max_attempts=1)
+        stand, head = await run(handle, clock=ManualClock(), retry_max_attempts=1)
     assert head.state == S.TASK_STATE_FAILED
     assert await stand.text() == "The agent emitted a str, which is no A2A event."
     assert stand.script.starts == 1
