@@ -18,7 +18,6 @@ from langgraph.types import interrupt
 
 from a2a_serverless.frameworks.conversation import is_consent
 from a2a_serverless.frameworks.langgraph import LangGraphWorker
-from a2a_serverless.worker import TaskContext
 
 
 class StandIn(BaseChatModel):
@@ -66,12 +65,4 @@ GRAPH = (
 ).compile()
 
 
-class Chat(LangGraphWorker):
-    """The graph, with a last word of its own."""
-
-    async def finish(self, ctx: TaskContext, values: Any) -> None:
-        """Say how long the conversation is."""
-        await ctx.respond(f"{len(values['messages'])} messages in this conversation.")
-
-
-agent = Chat(GRAPH)
+agent = LangGraphWorker(GRAPH)

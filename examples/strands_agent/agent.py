@@ -15,7 +15,6 @@ from strands.models import Model
 
 from a2a_serverless.frameworks.conversation import is_consent
 from a2a_serverless.frameworks.strands import StrandsWorker
-from a2a_serverless.worker import TaskContext
 
 
 class StandIn(Model):  # type: ignore[misc] # the tests of this repository run without its types
@@ -71,12 +70,4 @@ def delete(what: str, tool_context: ToolContext) -> str:
     return "It is deleted." if approved else "Nothing is deleted."
 
 
-class Chat(StrandsWorker):
-    """The agent, with a last word of its own."""
-
-    async def finish(self, ctx: TaskContext, agent: Agent) -> None:
-        """Say how long the conversation is."""
-        await ctx.respond(f"{len(agent.messages)} messages in this conversation.")
-
-
-agent = Chat(lambda: Agent(model=StandIn(), tools=[delete], callback_handler=None))
+agent = StrandsWorker(lambda: Agent(model=StandIn(), tools=[delete], callback_handler=None))

@@ -41,7 +41,7 @@ class TripPlanner(Worker):
             for chunk in itinerary(city, days):
                 await ctx.emit_text_artifact(chunk, artifact_id="itinerary", append=True)
                 await ctx.sleep(self.chunk_delay_s)
-            await ctx.respond(f"Your plan for {city} is ready.")
+            await ctx.complete()
 
 
 def find_city(wishes: str) -> str | None:

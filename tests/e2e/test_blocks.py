@@ -115,7 +115,7 @@ def parrot(names: dict[str, Any]) -> None:
 def storyteller(names: dict[str, Any]) -> None:
     with AgentBench(names["agent"]) as bench:
         run = bench.send("Tell me a story", kill_after=4)
-        assert (run.text, run.attempts) == ("The end.", 2)
+        assert (run.state, run.attempts) == ("completed", 2)
         assert run.artifacts["story"].text == "Once upon a time."
         assert run.progress[-1].done == 4
 
@@ -607,4 +607,4 @@ def talk(names: dict[str, Any]) -> None:
             request = SendMessageRequest(message=message)
             with redirect_stdout(said):
                 asyncio.run(names["talk"](dev.wait_for(r"A2A at (\S+),"), KEY, request))
-    assert said.getvalue().count("Your plan for Lisbon is ready.") == 1
+    assert said.getvalue().count("# Lisbon in 2 days") == 1

@@ -264,20 +264,19 @@ async def test_the_agent_asks_back_until_it_knows_enough() -> None:
     bench = Bench(load_agent("agent.py:TripPlanner", folder=FOLDER), clock=(clock := PacedClock()))
     head = await bench.send("Plan a trip")
     assert await bench.work()
-    questions = [status_text(await bench.task(head))]
+    questions = []
     for text in ("lisbon", "9", "three days"):
+        questions.append(status_text(await bench.task(head)))
         opened = TurnOpened(request(text))
         newest = await bench.storage.commit(await bench.head(head), Commit(entries=(opened,)))
         await bench.enqueue(newest)
         working = asyncio.create_task(bench.work())
         await clock.pass_time(10)
         assert await working
-        questions.append(status_text(await bench.task(head)))
     assert questions == [
         "Which city: Kyoto, Lisbon, Oslo?",
         "How many days in Lisbon, 1 to 3?",
         "How many days in Lisbon, 1 to 3?",
-        "Your plan for Lisbon is ready.",
     ]
     task = await bench.task(head)
     (plan,) = texts(task, "itinerary")

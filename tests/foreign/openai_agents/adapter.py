@@ -53,6 +53,7 @@ from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
+    chunks,
     commits,
     differs_each_time,
     fails,
@@ -258,6 +259,8 @@ async def test_an_answer_that_comes_whole_is_sent() -> None:
         _, task = await Talk(OpenAIAgentsWorker(agent, run, steps=steps)).say("go")
         text = answered(task).replace("\n\n", "")
         assert text == "So.onetwo", (text, steps)
+        whole = await chunks(OpenAIAgentsWorker(agent, run, steps=steps, stream=False))
+        assert whole == ["So.", "\n\none", "two"], (whole, steps)
 
 
 async def test_what_a_model_says_of_its_refusal_is_told() -> None:

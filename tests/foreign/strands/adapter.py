@@ -28,6 +28,7 @@ from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
+    chunks,
     commits,
     differs_each_time,
     fails,
@@ -146,6 +147,16 @@ async def test_messages_are_parted() -> None:
     assert text == "So then.\n\nSo then.call x, x: yes (1)", text
 
 
+async def test_an_answer_that_is_not_streamed_is_one_chunk_of_each_message() -> None:
+    """`stream=False` is for clients that put something between the chunks of an artifact."""
+    make = functools.partial(Agent, model=Talkative(), tools=[idles], callback_handler=None)
+    for steps in (True, False):
+        streamed = await chunks(StrandsWorker(make, steps=steps), "call x")
+        assert streamed[:2] == ["So ", "then."], streamed
+        whole = await chunks(StrandsWorker(make, stream=False, steps=steps), "call x")
+        assert whole == ["So then.", "\n\nSo then.call x, x"], whole
+
+
 async def test_a_worker_chooses_what_the_model_gets() -> None:
     """`begin` makes the prompt: any that the SDK takes."""
 
@@ -220,6 +231,12 @@ async def test_an_answer_that_comes_whole_is_sent() -> None:
     for steps in (True, False):
         _, task = await Talk(StrandsWorker(make, steps=steps)).say("go")
         assert answered(task) == "whole", task
+
+
+@tool(name="asks")  # type: ignore[untyped-decorator] # as above
+def idles(what: str) -> str:
+    """Return what it is given."""
+    return what
 
 
 @tool(name="asks", context=True)  # type: ignore[untyped-decorator] # as above

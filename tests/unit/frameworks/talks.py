@@ -15,7 +15,7 @@ from a2a.helpers import get_data_parts, new_data_part
 from a2a.server.agent_execution import AgentExecutor
 from a2a.types import Message, Part, Role, SendMessageRequest, Task
 
-from a2a_serverless.tasks.entries import Caller, Recorded, TurnOpened
+from a2a_serverless.tasks.entries import ArtifactWritten, Caller, Recorded, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.questions import ASK
 from a2a_serverless.tasks.rules import Commit
@@ -250,6 +250,15 @@ def answered(task: Task) -> Any:
     parts = [part for artifact in task.artifacts for part in artifact.parts]
     data = get_data_parts(parts)
     return data[0] if data else "".join(part.text for part in parts)
+
+
+async def chunks(agent: Worker | AgentExecutor, text: str = "go") -> list[str]:
+    """The chunks in which a task's first turn sends its answer."""
+    talk = Talk(agent)
+    head, _ = await talk.say(text)
+    entries = [entry for record in await talk.bench.records(head) for entry in record.entries]
+    written = [entry.artifact for entry in entries if isinstance(entry, ArtifactWritten)]
+    return ["".join(part.text for part in artifact.parts) for artifact in written]
 
 
 async def commits(agent: Worker | AgentExecutor, text: str = "go") -> tuple[int, int]:

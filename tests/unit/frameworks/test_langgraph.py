@@ -64,6 +64,7 @@ from tests.unit.frameworks.files import PICTURE
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
+    chunks,
     commits,
     differs_each_time,
     fails,
@@ -523,6 +524,17 @@ async def test_the_answer_may_be_another_key(value: Any, expected: Any) -> None:
     both = LangGraphWorker(graph, answer="report", nodes=["writer"])
     _, task = await Talk(both).say("a")
     assert artifact_texts(task)["answer"][0].startswith("Draft")
+
+
+@pytest.mark.parametrize("steps", [True, False])
+async def test_an_answer_that_is_not_streamed_is_one_chunk_of_each_message(*, steps: bool) -> None:
+    """`stream=False` is for clients that put something between the chunks of an artifact."""
+    graph = chain(Report, one=says("Let me see."), two=says("Tea.")).compile()
+    streamed = await chunks(LangGraphWorker(graph, steps=steps))
+    assert len(streamed) > 2
+    whole = await chunks(LangGraphWorker(graph, stream=False, steps=steps))
+    assert whole == ["Let me see.", "\n\nTea."]
+    assert "".join(streamed) == "".join(whole)
 
 
 async def test_an_answer_has_its_files() -> None:

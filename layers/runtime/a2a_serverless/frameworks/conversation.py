@@ -220,10 +220,11 @@ class Answer:
     """The text of a turn's model calls, sent as chunks of one artifact.
 
     A blank line parts two messages, such as those before and after the call of a tool, and what an
-    earlier turn of the task has said.
+    earlier turn of the task has said. With `streams` False each message is one chunk.
     """
 
-    def __init__(self, ctx: TaskContext) -> None:
+    def __init__(self, ctx: TaskContext, *, streams: bool = True) -> None:
+        self.streams = streams
         self._ctx = ctx
         self._has_begun = any(one.artifact_id == ARTIFACT for one in ctx.previous_artifacts)
         self._message: object = None

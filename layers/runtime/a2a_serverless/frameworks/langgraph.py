@@ -102,6 +102,7 @@ class LangGraphWorker(FrameworkWorker):
         serde: writes and reads the state; by default LangGraph's, which warns of classes that are
             not its own. `JsonPlusSerializer(allowed_msgpack_modules=[Order])` allows some.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
+        stream: False: a message of a model is sent when its node has ended, as one chunk.
         urls: True: files by https URLs are taken too, and the URL is handed to the model as it is.
             Some providers' packages fetch it in the worker: the default refuses URLs.
 
@@ -139,6 +140,7 @@ class LangGraphWorker(FrameworkWorker):
         show_tools: bool = False,
         serde: SerializerProtocol | None = None,
         steps: bool = True,
+        stream: bool = True,
         urls: bool = False,
         **options: Any,
     ) -> None:
@@ -173,6 +175,7 @@ class LangGraphWorker(FrameworkWorker):
         heard = None if nodes is None else frozenset(nodes)
         self._shows = _Shows(heard, modes, subgraphs, show_tools)
         self._serde = serde
+        self._streams = stream
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the graph's input for a task's first message: by default a human's message.
@@ -235,7 +238,7 @@ class LangGraphWorker(FrameworkWorker):
         options = await self.passed.of(ctx, self._options)
         callers = Callers()
         config = merge_configs(options.pop("config", None), thread.config, {"callbacks": [callers]})
-        said = _Said(ctx, Answer(ctx), self.show)
+        said = _Said(ctx, Answer(ctx, streams=self._streams), self.show)
         with self._failures(ctx):
             if self._steps:
                 steps = Steps(ctx, conversation.pauses)
@@ -440,12 +443,13 @@ async def _give_files(ctx: TaskContext, message: AIMessage) -> None:
 
 
 class _Said:
-    """What a graph says: its text as it comes, and its files when it has ended."""
+    """What a graph says: its text as it comes, or whole, and its files when it has ended."""
 
     def __init__(self, ctx: TaskContext, answer: Answer, show: _Show) -> None:
         self._ctx = ctx
         self._answer = answer
         self._show = show
+        self._whole: dict[str | None, str] = {}
         self._files: dict[str | None, AIMessageChunk] = {}
 
     def anew(self) -> _Said:
@@ -462,8 +466,11 @@ class _Said:
             await self._show(self._ctx, mode, event)
 
     async def _say(self, token: AIMessage) -> None:
-        if words := _words(token):
+        words = _words(token)
+        if words and self._answer.streams:
             await self._answer.add(words, token.id)
+        elif words:
+            self._whole[token.id] = self._whole.get(token.id, "") + words
         if files := _files_of(token):  # the pieces of a file are joined by their index
             piece = AIMessageChunk(content=files)
             self._files[token.id] = (
@@ -471,7 +478,9 @@ class _Said:
             )
 
     async def end(self) -> None:
-        """Send the files."""
+        """Send the messages that are not streamed, and the files."""
+        for message_id, words in self._whole.items():
+            await self._answer.add(words, message_id)
         for message in self._files.values():
             await _give_files(self._ctx, message)
 

@@ -83,6 +83,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
             that is a function is called with the turn's TaskContext.
         show_tools: True: the client sees each call of a tool as a status.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
+        stream: False: a message of the model is sent when it is whole, as one chunk.
         urls: True: files by https URLs are taken too, and the URL is handed to the model as it is.
             Some providers' packages fetch it in the worker: the default refuses URLs.
 
@@ -113,6 +114,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
         run_config: RunConfig | Callable[[TaskContext], RunConfig] | None = None,
         *,
         steps: bool = True,
+        stream: bool = True,
         urls: bool = False,
         show_tools: bool = False,
         **options: Any,
@@ -121,6 +123,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
             options["run_config"] = run_config
         super().__init__(agent, Agent, options, steps=steps, show_tools=show_tools, urls=urls)
         self._agent = agent
+        self._streams = stream
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the input for a task's first message: by default its text, or all its parts.
@@ -161,12 +164,13 @@ class OpenAIAgentsWorker(FrameworkWorker):
         messages = Messages.of(conversation.ended, conversation.waiting)
         session = _ConversationSession(ctx.context_id, messages.begin())
         agent, options = self._agent, await self.passed.of(ctx, self._options)
+        answer = Answer(ctx, streams=self._streams)
         if self._steps:
             given_config = options.get("run_config") or {}
             if isinstance(given_config, dict):
                 given_config = RunConfig(**given_config)
             steps = Steps(ctx, conversation.pauses, shows_tools=self._show_tools)
-            recording = _Recording(steps, given_config)
+            recording = _Recording(steps, given_config, answer)
             agent, options["run_config"] = recording.agent(agent), recording.run_config()
         if conversation.waiting is None:
             given = self.begin(ctx)
@@ -174,7 +178,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
             given = await _answered(agent, conversation.waiting, *conversation.answers)
         with self._failures(ctx):
             run = Runner.run_streamed(agent, given, session=session, **options)
-            await _stream(ctx, run, is_recorded=self._steps)
+            await _stream(ctx, run, answer, is_recorded=self._steps)
         if run.interruptions:
             if "context" in options:  # it is made anew for the answer
                 run.context_wrapper.context = None
@@ -183,7 +187,7 @@ class OpenAIAgentsWorker(FrameworkWorker):
             await conversation.ask({**messages.waiting(session.items), **state}, _question(asked))
         await conversation.end(self.remember(session.items))
         if isinstance(run.final_output, str) and run.final_output not in _said(run):
-            await Answer(ctx).add(run.final_output, run)
+            await answer.add(run.final_output, run)
         await self.finish(ctx, run.final_output)
 
 
@@ -252,14 +256,16 @@ class _ConversationSession(SessionABC):  # type: ignore[misc] # its environment 
         self.items.clear()
 
 
-async def _stream(ctx: TaskContext, run: RunResultStreaming, *, is_recorded: bool) -> None:
+async def _stream(
+    ctx: TaskContext, run: RunResultStreaming, answer: Answer, *, is_recorded: bool
+) -> None:
     """Say what the run says, where its requests are no steps that do so; count their tokens, too.
 
     Raises:
         FinalError: the model's limit has cut an answer.
         ModelRefusedError: the model has refused.
     """
-    speech, ended_by = _Speech(Answer(ctx)), None
+    speech, ended_by = _Speech(answer), None
     try:
         async for event in run.stream_events():
             data = getattr(event, "data", None)
@@ -299,7 +305,7 @@ class _Speech:
 
     async def hear(self, event: Any) -> None:
         """Take the next event of a model's stream."""
-        if isinstance(event, ResponseTextDeltaEvent) and event.delta:
+        if isinstance(event, ResponseTextDeltaEvent) and event.delta and self._answer.streams:
             self._sent += event.delta
             # Models without ids of items give all of them one.
             await self._answer.add(event.delta, (self._request, event.item_id))
@@ -359,9 +365,9 @@ def _question(item: Any) -> dict[str, Any]:
 class _Recording:
     """Makes the requests and the tool calls of one turn steps, by copies of its agents."""
 
-    def __init__(self, steps: Steps, run_config: RunConfig) -> None:
+    def __init__(self, steps: Steps, run_config: RunConfig, answer: Answer) -> None:
         self._steps = steps
-        self._answer = Answer(steps.ctx)
+        self._answer = answer
         self._run_config = run_config
         self._copies: dict[int, Any] = {}
 

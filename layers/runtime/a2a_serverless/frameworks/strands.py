@@ -59,6 +59,7 @@ class StrandsWorker(FrameworkWorker):
             is a function is called with the turn's TaskContext.
         show_tools: True: the client sees each call of a tool as a status.
         steps: False: nothing is recorded, and a turn that is interrupted starts over.
+        stream: False: a message of the model is sent when it is whole, as one chunk.
 
     Raises:
         ConfigurationError: it is an agent, an option does not exist, or the SDK's version is
@@ -82,6 +83,7 @@ class StrandsWorker(FrameworkWorker):
         *,
         steps: bool = True,
         show_tools: bool = False,
+        stream: bool = True,
         **options: Any,
     ) -> None:
         if isinstance(make_agent, Agent):
@@ -92,6 +94,7 @@ class StrandsWorker(FrameworkWorker):
         super().__init__(make_agent, Callable, options, steps=steps, show_tools=show_tools)
         self._make_agent = make_agent
         self._made: WeakSet[Agent] = WeakSet()
+        self._streams = stream
 
     def begin(self, ctx: TaskContext) -> Any:
         """Return the prompt for a task's first message: by default its text, or all its parts.
@@ -129,8 +132,10 @@ class StrandsWorker(FrameworkWorker):
         agent = await self._new()
         agent.add_middleware(InvokeModelStage, _with_one_question_each)
         said: set[str] | None = None
+        speech = Answer(ctx, streams=self._streams)
         if self._steps:
-            recording = _Recording(Steps(ctx, conversation.pauses, shows_tools=self._show_tools))
+            steps = Steps(ctx, conversation.pauses, shows_tools=self._show_tools)
+            recording = _Recording(steps, speech)
             said = recording.said
             agent.add_middleware(InvokeModelStage, recording.request)
             agent.add_middleware(ExecuteToolStage, recording.call)
@@ -145,7 +150,7 @@ class StrandsWorker(FrameworkWorker):
             prompt = [{"interruptResponse": answer}]
         options = await self.passed.of(ctx, self._options)
         with self._failures(ctx):
-            interrupts, output = await _stream(ctx, agent, prompt, options, said)
+            interrupts, output = await _stream(speech, ctx, agent, prompt, options, said)
             if not self._steps:
                 used = agent.event_loop_metrics
                 _count(ctx, agent, used.accumulated_usage, calls=used.cycle_count)
@@ -176,16 +181,14 @@ class StrandsWorker(FrameworkWorker):
         return agent
 
 
-async def _stream(
-    ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str, Any], said: set[str] | None
-) -> Any:
+async def _stream(answer: Answer, ctx: TaskContext, agent: Agent, *given: Any) -> Any:
     """Run the agent, and send the text of its model but for what its steps have `said`.
 
     Return the interrupts that it ends with, and its structured output.
     """
     failure: Exception
     try:
-        return await _streamed(ctx, agent, prompt, options, said)
+        return await _streamed(answer, ctx, agent, *given)
     except EventLoopException as error:
         cause = error.original_exception
         failure = cause if isinstance(cause, FinalError) else error
@@ -193,12 +196,17 @@ async def _stream(
 
 
 async def _streamed(
-    ctx: TaskContext, agent: Agent, prompt: Any, options: dict[str, Any], said: set[str] | None
+    answer: Answer,
+    ctx: TaskContext,
+    agent: Agent,
+    prompt: Any,
+    options: dict[str, Any],
+    said: set[str] | None,
 ) -> Any:
-    answer, number, interrupts, output, stopped = Answer(ctx), 0, (), None, ""
+    number, interrupts, output, stopped = 0, (), None, ""
     last: Any = None
     async for event in agent.stream_async(prompt, **options):
-        if text := event.get("data"):
+        if answer.streams and (text := event.get("data")):
             await answer.add(text, number)
         elif "message" in event:
             text = _text_in(event["message"])
@@ -307,9 +315,9 @@ class _InterruptedError(Exception):
 class _Recording:
     """Middleware that makes the requests and the tool calls of one turn steps."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, answer: Answer) -> None:
         self._steps = steps
-        self._answer = Answer(steps.ctx)
+        self._answer = answer
         self.said: set[str] = set()
         """What the model's answers have said, in this attempt and in earlier ones."""
         self._failure: FinalError | None = None
@@ -325,7 +333,7 @@ class _Recording:
                 if isinstance(event, ModelStopReason):
                     stop = event["stop"]
                     _count(self._steps.ctx, context.agent, stop[2])
-                elif text := event.get("data"):
+                elif self._answer.streams and (text := event.get("data")):
                     await self._answer.add(text, request)
             if stop is not None:
                 await self._answer.rest(_text_in(stop[1]), request)

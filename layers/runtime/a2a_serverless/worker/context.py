@@ -306,6 +306,8 @@ class TaskContext(UserTurn):
     async def respond(self, text: str | None = None) -> None:
         """Complete the task, with `text` as its status message and no artifact.
 
+        Some clients do not show it, or show it alone: an answer is best in `complete`.
+
         >>> await ctx.respond("Nothing to do.")
         """
         await self._end_in(TaskState.TASK_STATE_COMPLETED, text)
