@@ -1,8 +1,9 @@
 """`python -m tests.conformance.sdks`: what the official servers do, beside ours.
 
-Runs one agent behind the official servers, of Python in memory and of JavaScript, and behind ours,
-asks each the same over JSON-RPC, prints the rows, and writes them into the table of
-docs/understand/official-servers.md. Exit codes: 0 the page was right, 1 a row was not.
+Runs one agent behind the official servers, of Python in memory and as a cluster, of JavaScript, and
+behind ours, asks each the same over JSON-RPC, prints the rows, and writes them into the table of
+docs/understand/official-servers.md. It needs `make foreign`. Exit codes: 0 the page was right, 1 a
+row was not.
 """
 
 from __future__ import annotations
@@ -15,27 +16,43 @@ import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_jsonrpc_routes
+from a2a.server.tasks import (
+    BasePushNotificationSender,
+    InMemoryPushNotificationConfigStore,
+    InMemoryTaskStore,
+)
 from a2a.types import Artifact, Part, TaskArtifactUpdateEvent, TaskState
 from google.protobuf.json_format import ParseDict
+from starlette.applications import Starlette
 
+from a2a_serverless.settings import Settings
+from a2a_serverless_tools.local.cards import card_of
+from a2a_serverless_tools.local.stack import Options, Stack
 from tests.conformance.sample_executors import Sample
-from tests.conformance.sides import Side, durable, stock
 from tests.support.foreign_clients import install_javascript
+from tests.support.stores import on_sql, sql_engines
+from tests.unit.push.receivers import Receiver
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "understand" / "official-servers.md"
 DATA: Final = {"n": 3, "big": 9007199254740993}
 """A whole number, and the first one that a double cannot hold."""
 ENDED: Final = ("COMPLETED", "FAILED")
 ENDS_S: Final = 30
-RULE: Final = "|---|---|---|---|---|---|"
+RULE: Final = "|---|---|---|---|---|---|---|"
+CARD: Final = Path(__file__).parents[1] / "foreign" / "card.json"
+TOKEN: Final = "token"
+CREDENTIALS: Final = {"scheme": "Bearer", "credentials": "secret"}
 
 _DATE: Final = re.compile(r"\(\d{4}-\d\d-\d\d,")
 
@@ -82,6 +99,13 @@ class Asking:
         message = {"messageId": f"{text}-{version}-{len(fields)}", "role": "ROLE_USER"}
         message |= {"parts": [{"text": text}], **fields}  # type: ignore[dict-item]
         return (await self.ask("SendMessage", {"message": message}, version)).json()
+
+    async def notified(self, text: str, config: Any) -> None:
+        """Send a message whose task notifies a webhook."""
+        message = {"messageId": "notified", "role": "ROLE_USER", "parts": [{"text": text}]}
+        more = {"taskPushNotificationConfig": config}
+        answer = await self.ask("SendMessage", {"message": message, "configuration": more})
+        assert "result" in answer.json(), answer.text
 
     async def stream(self, text: str) -> list[Any]:
         """Return the frames of a stream: results, or errors."""
@@ -168,6 +192,28 @@ async def after_the_end(server: Asking) -> str:
     return str(answer.get("error", {}).get("code", "a result"))
 
 
+async def webhook(server: Asking) -> str:
+    with Receiver() as receiver:
+        config = {"url": receiver.url(), "token": TOKEN, "authentication": CREDENTIALS}
+        await server.notified("says", config)
+        async with asyncio.timeout(ENDS_S):
+            while True:
+                sent = list(receiver.requests)
+                if sent and b"COMPLETED" in sent[-1].body:
+                    break
+                await asyncio.sleep(0.02)
+    kinds, told = [next(iter(json.loads(each.body))) for each in sent], sent[-1].headers
+    has_token = told.get("x-a2a-notification-token") == TOKEN
+    has_credentials = told.get("authorization") == "Bearer secret"
+    names = [("token", has_token), ("Authorization", has_credentials)]
+    has = [name for name, holds in names if holds] or ["neither"]
+    versions = told.get("a2a-version", "none")
+    return (
+        f"{len(kinds)}: {', '.join(dict.fromkeys(kinds))}; {' and '.join(has)};"
+        f" {told['content-type']}; A2A-Version: {versions}"
+    )
+
+
 ROWS: Final[Mapping[str, tuple[str, Callable[[Asking], Awaitable[str]], str]]] = {
     "`A2A-Version`": ("3.6.2", versions, "Major.Minor decides, a patch does not count"),
     "a first chunk with `append`": ("4.2.2", appended, "the artifact begins with it"),
@@ -184,18 +230,69 @@ ROWS: Final[Mapping[str, tuple[str, Callable[[Asking], Awaitable[str]], str]]] =
         "whole numbers have no `.0`; both are doubles on their way",
     ),
     "a message to a task that has ended": ("3.1.1", after_the_end, "-"),
+    "what a webhook with token and credentials gets": (
+        "4.3.3",
+        webhook,
+        "ends alone by default (`PushEvents`); the version tells how to read the body",
+    ),
 }
 """What is asked: the specification's section, the question, and the reason where ours differs."""
 
 
+class InTurn(httpx.AsyncBaseTransport):
+    """Gives each request to the next one of several processes, as a load balancer does."""
+
+    def __init__(self, *apps: Starlette) -> None:
+        self._next = cycle([httpx.ASGITransport(app) for app in apps])
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        return await next(self._next).handle_async_request(request)
+
+
 @asynccontextmanager
-async def python(side: Side) -> AsyncIterator[Asking]:
-    async with (
-        side(Behaving()) as app,
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://test", timeout=60
-        ) as http,
-    ):
+async def handled(tasks: Any, configs: Any, **more: Any) -> AsyncIterator[Starlette]:
+    """The official handler of Python on these stores."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        handler = DefaultRequestHandler(
+            Behaving(),
+            tasks,
+            card_of(CARD),
+            push_config_store=configs,
+            push_sender=BasePushNotificationSender(http, configs),
+            **more,
+        )
+        try:
+            yield Starlette(routes=create_jsonrpc_routes(handler, "/"))
+        finally:
+            await handler.aclose()
+
+
+@asynccontextmanager
+async def python() -> AsyncIterator[Asking]:
+    """The official server of Python, in memory."""
+    tasks, configs = InMemoryTaskStore(), InMemoryPushNotificationConfigStore()
+    async with handled(tasks, configs) as app, asked(transport=InTurn(app)) as server:
+        yield server
+
+
+@asynccontextmanager
+async def cluster() -> AsyncIterator[Asking]:
+    """Two of them on one database, with the versioned store and the event stream."""
+    with tempfile.TemporaryDirectory() as folder, sql_engines() as engine_of:
+        async with AsyncExitStack() as stack:
+            apps = []
+            for _ in range(2):
+                engine = engine_of(Path(folder, "tasks"))
+                stack.push_async_callback(engine.dispose)
+                own = await on_sql(engine)
+                app = handled(own.tasks, own.configs, event_stream=own.stream)
+                apps.append(await stack.enter_async_context(app))
+            yield await stack.enter_async_context(asked(transport=InTurn(*apps)))
+
+
+@asynccontextmanager
+async def asked(url: str = "http://test", **more: Any) -> AsyncIterator[Asking]:
+    async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False, **more) as http:
         yield Asking(http)
 
 
@@ -209,19 +306,26 @@ async def javascript() -> AsyncIterator[Asking]:
         assert process.stdout is not None
         url = (await process.stdout.readline()).decode().strip()
         try:
-            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
-                yield Asking(http)
+            async with asked(url) as server:
+                yield server
         finally:
             process.kill()
             await process.wait()
 
 
-async def rows() -> list[str]:
+def rows() -> list[str]:
     """Ask each server each question; the rows of the table."""
-    async with python(stock) as theirs, javascript() as node, python(durable) as ours:
+    settings = Settings(auth="none", retry_base_s=0.01, push_allowed_hosts="127.0.0.1")
+    options = Options(agent=f"{__file__}:Behaving", card=CARD, push=True)
+    with Stack(settings, options) as stack:
+        return asyncio.run(_rows(stack.url))
+
+
+async def _rows(url: str) -> list[str]:
+    async with python() as one, cluster() as two, javascript() as node, asked(url) as ours:
         return [
             f"| {name} | {section} | "
-            + " | ".join([await question(server) for server in (theirs, node, ours)])
+            + " | ".join([await question(server) for server in (one, two, node, ours)])
             + f" | {reason} |"
             for name, (section, question, reason) in ROWS.items()
         ]
@@ -230,7 +334,7 @@ async def rows() -> list[str]:
 def main() -> int:
     logging.disable()  # tracebacks of the agent that raises
     page = PAGE.read_text(encoding="utf-8")
-    own = asyncio.run(rows())
+    own = rows()
     sys.stdout.write("".join(f"{row}\n" for row in own))
     head = page.splitlines()[: page.splitlines().index(RULE) + 1]
     written = _DATE.sub(f"({datetime.now(UTC):%Y-%m-%d},", "\n".join([*head, *own, ""]), count=1)

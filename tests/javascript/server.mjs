@@ -4,7 +4,9 @@
 import { createServer } from "node:http";
 import {
   AgentEvent,
+  DefaultPushNotificationSender,
   DefaultRequestHandler,
+  InMemoryPushNotificationStore,
   InMemoryTaskStore,
   JsonRpcTransportHandler,
   ServerCallContext,
@@ -95,7 +97,7 @@ const card = {
   name: "Compared",
   description: "Runs on two servers.",
   version: "1.0.0",
-  capabilities: { streaming: true, extensions: [] },
+  capabilities: { streaming: true, pushNotifications: true, extensions: [] },
   defaultInputModes: ["text/plain"],
   defaultOutputModes: ["text/plain"],
   skills: [],
@@ -104,4 +106,8 @@ const card = {
   securityRequirements: [],
   signatures: [],
 };
-const rpc = new JsonRpcTransportHandler(new DefaultRequestHandler(card, new InMemoryTaskStore(), agent));
+const hooks = new InMemoryPushNotificationStore();
+const sender = new DefaultPushNotificationSender(hooks);
+const rpc = new JsonRpcTransportHandler(
+  new DefaultRequestHandler(card, new InMemoryTaskStore(), agent, undefined, hooks, sender),
+);
