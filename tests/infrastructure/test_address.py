@@ -42,13 +42,69 @@ def variable(transformed: Json, function: str, name: str) -> Any:
 # -- the stage -------------------------------------------------------------------------------------
 
 
-def test_the_api_has_one_stage_and_one_regional_endpoint(transformed: Json) -> None:
+def test_the_api_has_one_stage(transformed: Json) -> None:
     """The stage is called a2a, and SAM adds no second one."""
     stages = [r for r in transformed.values() if r["Type"] == "AWS::ApiGateway::Stage"]
     deployments = [r for r in transformed.values() if r["Type"] == "AWS::ApiGateway::Deployment"]
     assert [stage["Properties"]["StageName"] for stage in stages] == ["a2a"]
     assert [deployment["Properties"].get("StageName") for deployment in deployments] == [None]
-    assert transformed["RestApi"]["Properties"]["EndpointConfiguration"] == {"Types": ["REGIONAL"]}
+
+
+ENDPOINTS = "vpce-0a,vpce-1b"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({}, {"Types": ["REGIONAL"]}),
+        (
+            {"VpcEndpointIds": ENDPOINTS},
+            {"Types": ["PRIVATE"], "VpcEndpointIds": ["vpce-0a", "vpce-1b"]},
+        ),
+    ],
+)
+def test_a_private_api_is_reached_from_its_endpoints_alone(
+    document: Json, transformed: Json, parameters: Json, expected: Json
+) -> None:
+    """With VpcEndpointIds the API is private, and its policy takes requests of these endpoints."""
+    api = transformed["RestApi"]["Properties"]
+    assert resolved(document, api["EndpointConfiguration"], **parameters) == expected
+    policy = api["Body"]["x-amazon-apigateway-policy"]
+    if not parameters:
+        assert policy["Fn::If"][2] == {"Ref": "AWS::NoValue"}
+        return
+    (statement,) = resolved(document, policy, **parameters)["Statement"]
+    assert statement == {
+        "Effect": "Allow",
+        "Principal": "*",
+        "Action": "execute-api:Invoke",
+        "Resource": "execute-api:/*",
+        "Condition": {"StringEquals": {"aws:SourceVpce": ["vpce-0a", "vpce-1b"]}},
+    }
+
+
+@pytest.mark.parametrize("policy", ["TLS_1_2", "SecurityPolicy_TLS13_1_3_2025_09"])
+def test_the_least_tls_is_that_of_api_and_domain(
+    document: Json, transformed: Json, policy: str
+) -> None:
+    """A policy of TLS 1.3 holds for both, with the access mode that it needs.
+
+    TLS_1_2 is the domain's alone: an API's own host keeps what API Gateway gives it.
+    """
+    assert policy in document["Parameters"]["TlsPolicy"]["AllowedValues"]
+    names = ("SecurityPolicy", "EndpointAccessMode")
+    domain, api = (
+        resolved(
+            document,
+            {name: transformed[which]["Properties"][name] for name in names},
+            TlsPolicy=policy,
+        )
+        for which in ("Domain", "RestApi")
+    )
+    if policy == "TLS_1_2":
+        assert (domain, api) == ({"SecurityPolicy": policy}, {})
+    else:
+        assert domain == api == {"SecurityPolicy": policy, "EndpointAccessMode": "STRICT"}
 
 
 def test_every_deployment_reaches_the_stage(document: Json) -> None:
@@ -124,6 +180,11 @@ ACCOUNT = "eu-central-1:123456789012"
         ("WebAclArn", "arn:aws:wafv2:us-east-1:123456789012:global/webacl/acl/1-2", False),
         ("HostedZoneId", "Z0123", True),
         ("HostedZoneId", "/hostedzone/Z0123", False),
+        ("VpcEndpointIds", "", True),
+        ("VpcEndpointIds", "vpce-0a1b,vpce-2c", True),
+        ("VpcEndpointIds", "vpce-0a1b, vpce-2c", False),
+        ("PermissionsBoundaryArn", "arn:aws:iam::123456789012:policy/team/bounds", True),
+        ("PermissionsBoundaryArn", "arn:aws:iam::123456789012:role/bounds", False),
         ("DomainName", "agent.example.com", True),
         ("DomainName", "https://agent.example.com", False),
         ("DomainName", "*.example.com", False),
@@ -159,9 +220,8 @@ def test_public_url_has_no_slash_at_its_end(document: Json, url: str, *, is_take
 
 
 def test_a_domain_leads_to_the_stages_root(transformed: Json) -> None:
-    """Under a domain the card is where clients look for it, over TLS 1.2 at least."""
+    """Under a domain the card is where clients look for it."""
     domain = transformed["Domain"]["Properties"]
-    assert domain["SecurityPolicy"] == "TLS_1_2"
     assert domain["EndpointConfiguration"]["Types"] == ["REGIONAL"]
     assert domain["RegionalCertificateArn"] == {"Ref": "CertificateArn"}
     assert transformed["DomainRoot"]["Properties"] == {
@@ -282,6 +342,11 @@ def refused(document: Json, **chosen: str) -> list[str]:
         ({"OidcIssuer": "https://i", "OidcAudience": "a2a"}, [f"OidcIssuer needs {TOKENS}"]),
         ({"VpcSubnetIds": "subnet-1"}, ["VpcSubnetIds needs VpcSecurityGroupIds"]),
         ({"VpcSecurityGroupIds": "sg-1"}, ["VpcSecurityGroupIds needs VpcSubnetIds"]),
+        (
+            {**DOMAIN, "VpcEndpointIds": ENDPOINTS},
+            ["VpcEndpointIds needs an empty DomainName"],
+        ),
+        ({"VpcEndpointIds": ENDPOINTS}, []),
         ({}, []),
         (DOMAIN, []),
         ({**DOMAIN, "HostedZoneId": "Z1", "WebAclArn": "arn:acl"}, []),

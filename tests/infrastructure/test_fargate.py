@@ -14,6 +14,7 @@ from a2a_serverless.wiring import INDEXES_OF_WORKER
 from a2a_serverless.worker.adapter import PULL_LIMIT_S
 from a2a_serverless_tools.cli import main
 from tests.infrastructure.test_address import refused
+from tests.infrastructure.test_permissions import BOUNDARY
 from tests.support import pages
 from tests.support.image import instructions, sent, stages
 from tests.support.oci import configuration
@@ -280,13 +281,16 @@ def test_an_image_installs_nothing_without_its_hash(project: Path) -> None:
 
 
 def test_the_agents_parameters_are_those_of_the_stack(document: Json, fargate: Json) -> None:
-    """Secret, policies and environment have one form, and one meaning, in both templates."""
-    for name in ("AgentSecretArn", "AgentPolicyArns", "AgentEnvironment", "Settings"):
+    """Secret, policies, boundary and environment have one form and meaning in both templates."""
+    agents = ("AgentSecretArn", "AgentPolicyArns", "AgentEnvironment", "Settings")
+    for name in (*agents, "PermissionsBoundaryArn"):
         own, stacks = fargate["Parameters"][name], document["Parameters"][name]
         assert {k: v for k, v in own.items() if k != "Description"} == {
             k: v for k, v in stacks.items() if k != "Description"
         }
     assert {"VpcSubnetIds", "VpcSecurityGroupIds"} <= fargate["Parameters"].keys()
+    roles = [it for it in fargate["Resources"].values() if it["Type"] == "AWS::IAM::Role"]
+    assert [role["Properties"]["PermissionsBoundary"] for role in roles] == 2 * [BOUNDARY]
 
 
 def test_the_agents_parameters_reach_its_worker(

@@ -144,6 +144,15 @@ def test_the_workers_policies(document: Json, key: str, secret: str, policies: s
     ]
 
 
+BOUNDARY = {"Fn::If": ["HasBoundary", {"Ref": "PermissionsBoundaryArn"}, {"Ref": "AWS::NoValue"}]}
+
+
+def test_a_boundary_is_every_roles(document: Json) -> None:
+    """No role is without the PermissionsBoundaryArn."""
+    roles = [it for it in document["Resources"].values() if it["Type"] == "AWS::IAM::Role"]
+    assert [role["Properties"]["PermissionsBoundary"] for role in roles] == 5 * [BOUNDARY]
+
+
 def test_the_agents_parameters_reach_the_worker_alone(document: Json) -> None:
     """No other resource is told of the agent's secret, policies or variables.
 

@@ -36,6 +36,8 @@ SETS: Final[Mapping[str, Mapping[str, str]]] = {
         "DomainName": "agent.example.com",
         "CertificateArn": "arn:${partition}:acm:${region}:123456789012:certificate/c",
         "HostedZoneId": "Z1",
+        "TlsPolicy": "SecurityPolicy_TLS13_1_3_2025_09",
+        "PermissionsBoundaryArn": "arn:${partition}:iam::123456789012:policy/bounds",
         "WebAclArn": "arn:${partition}:wafv2:${region}:123456789012:regional/webacl/a/b",
         "AlarmTopicArn": "arn:${partition}:sns:${region}:123456789012:alarms",
         "KmsKeyArn": "arn:${partition}:kms:${region}:123456789012:key/0a1b",
@@ -54,6 +56,7 @@ SETS: Final[Mapping[str, Mapping[str, str]]] = {
     "small": {
         "Auth": "none",
         "PublicUrl": "https://cdn.example.com/agent",
+        "VpcEndpointIds": "vpce-0a1b2c3d,vpce-4e5f6a7b",
         "OtelEndpoint": "https://otel.example.com",
         "WorkerTimeout": "60",
         "MaxAttempts": "1",
