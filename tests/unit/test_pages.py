@@ -78,7 +78,7 @@ def test_each_row_on_a_peer_has_source_and_date() -> None:
     """The rows of the tables on other systems have a link and a date, or the number of a source."""
     rows = {
         "durable-execution": (
-            15,
+            12,
             r"^\| (?:Temporal|Restate|DBOS|Inngest|LangGraph|Conductor|Lambda d).*$",
         ),
         "benchmarks": (3, r"^\| (?:\[a2akit|SDK cluster, |\[fasta2a).*$"),
