@@ -186,7 +186,6 @@ def _bookshop(said: HistoryMessage) -> Outcome:
     return Outcome("A book on tea") if is_known else Outcome("Which cover?", "input_required")
 
 
-@plays("waiting", 5)
 @plays("calling-agents")
 def shop(names: dict[str, Any]) -> None:
     with AgentBench(names["Shop"], agents={"books": _bookshop}) as bench:
@@ -204,14 +203,14 @@ def passing_on(names: dict[str, Any]) -> None:
         assert run.artifacts["book"].text == "A book on tea"
 
 
-@plays("waiting", 6)
+@plays("waiting", 5)
 def approver(names: dict[str, Any]) -> None:
     with AgentBench(names["Approver"]) as bench:
         bench.signal("approved", "yes")
         assert bench.send("Buy it").artifacts["final-answer"].text == 'Approved: "yes"'
 
 
-@plays("waiting", 7)
+@plays("waiting", 6)
 def poller(names: dict[str, Any]) -> None:
     looks: list[str] = []
 
