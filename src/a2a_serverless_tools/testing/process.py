@@ -56,6 +56,7 @@ class _InlineHeartbeat(Heartbeat):
         self,
         *jobs: Job,
         on_blocked: OnBlocked | None = None,  # noqa: ARG002 - without a thread nothing is noticed
+        later: bool = False,  # noqa: ARG002 - it costs nothing here
     ) -> AsyncIterator[None]:
         stop = asyncio.Event()
         running = [asyncio.create_task(job(stop)) for job in jobs]
@@ -499,6 +500,8 @@ class _TellingHeartbeat(_InlineHeartbeat):
         self._noticing = Heartbeat()
 
     @asynccontextmanager
-    async def over(self, *jobs: Job, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
-        async with super().over(*jobs), self._noticing.over(on_blocked=on_blocked):
+    async def over(
+        self, *jobs: Job, on_blocked: OnBlocked | None = None, later: bool = False
+    ) -> AsyncIterator[None]:
+        async with super().over(*jobs, later=later), self._noticing.over(on_blocked=on_blocked):
             yield

@@ -63,9 +63,12 @@ class Heartbeat:
             await asyncio.get_running_loop().create_future()
 
     @asynccontextmanager
-    async def over(self, *jobs: Job, on_blocked: OnBlocked | None = None) -> AsyncIterator[None]:
+    async def over(
+        self, *jobs: Job, on_blocked: OnBlocked | None = None, later: bool = False
+    ) -> AsyncIterator[None]:
         """Run jobs while the block runs; they have ended when the block is left.
 
+        `later`: they begin within `LOOK_S`, and not at all if the block is left before that.
         `on_blocked` is called for each blockage of the loop that runs the block: in the thread, or
         when the block is left after a blockage that was not reported yet.
 
@@ -78,19 +81,20 @@ class Heartbeat:
         thread.users += 1
         if on_blocked:
             thread.listeners[on_blocked] = copy_context()
+        running: list[_Running] = []
         try:
-            running = [thread.start(job) for job in jobs]
+            running += [thread.start(job, later=later) for job in jobs]
             try:
                 yield
             finally:
-                for _, stop in running:
-                    call_in(thread.loop, stop.set)
-                ends = [asyncio.wrap_future(done) for done, _ in running]
-                for error in await asyncio.gather(*ends, return_exceptions=True):
+                # Without a call into the thread for what has not begun.
+                ends = [asyncio.wrap_future(end) for one in running if (end := one.stop())]
+                for error in await asyncio.gather(*ends, return_exceptions=True) if ends else ():
                     if error is not None:
                         extra = {"action": "heartbeat"}
                         logger.error("A job of the heartbeat failed", extra=extra, exc_info=error)
         finally:
+            thread.jobs.difference_update(running)
             thread.users -= 1
             if on_blocked:
                 context = thread.listeners.pop(on_blocked)
@@ -100,6 +104,36 @@ class Heartbeat:
                 if self._thread is thread:
                     self._thread = None
                 await thread.end()
+
+
+class _Running:
+    """A job that a thread has begun, or is to begin, in the context of its caller."""
+
+    def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
+        self._job = job
+        self._loop = loop
+        self._context = copy_context()
+        self._lock = threading.Lock()
+        self._stop = asyncio.Event()
+        self._is_over = False
+        self.done: Future[None] | None = None
+        """Its end; None: it has not begun."""
+
+    def begin(self) -> None:
+        """Begin it, unless it has begun, or was stopped before."""
+        with self._lock:
+            if self.done is None and not self._is_over:
+                self.done = self._context.run(
+                    asyncio.run_coroutine_threadsafe, self._job(self._stop), self._loop
+                )
+
+    def stop(self) -> Future[None] | None:
+        """Ask for its end, and return that; None: it never begins."""
+        with self._lock:
+            self._is_over = True
+            if self.done is not None:
+                call_in(self._loop, self._stop.set)
+            return self.done
 
 
 class _Thread:
@@ -115,7 +149,8 @@ class _Thread:
         self._home = asyncio.get_running_loop()
         self._home_thread = threading.get_ident()
         self.lag = _Lag(self._home, self._home_thread)
-        self._jobs: dict[Future[None], asyncio.Event] = {}
+        self.jobs: set[_Running] = set()
+        """Those of the blocks that run."""
         self._stop = asyncio.Event()
         self._over = self._home.create_future()
         # A daemon, so that it never keeps a process alive whose loop has died.
@@ -126,18 +161,18 @@ class _Thread:
             self.loop.close()
             raise _no_thread() from error
 
-    def start(self, job: Job) -> tuple[Future[None], asyncio.Event]:
+    def start(self, job: Job, *, later: bool) -> _Running:
         """Begin a job in the context of the caller, so that its log lines name the turn.
 
-        Return its end, and what asks for it.
+        `later`: at the next look, and without waking the thread.
         """
         if self.has_ended:
             raise _no_thread()
-        stop = asyncio.Event()
-        done = asyncio.run_coroutine_threadsafe(job(stop), self.loop)
-        self._jobs[done] = stop
-        done.add_done_callback(self._jobs.pop)
-        return done, stop
+        running = _Running(job, self.loop)
+        self.jobs.add(running)
+        if not later:
+            running.begin()
+        return running
 
     def tell_end(self, listener: OnBlocked, context: Context) -> None:
         """Tell a listener, which has been removed, of a blockage that has ended just now."""
@@ -170,6 +205,18 @@ class _Thread:
 
     async def _stay(self) -> None:
         """Look at the home loop until the end, or until that loop has died with its turns."""
+        try:
+            await self._look()
+        finally:
+            self.has_ended = True
+            # What was to begin at the next look hears of the end as well: it begins before that.
+            self._begin_jobs()
+            for _ in range(2):
+                await asyncio.sleep(0)
+        ends = [asyncio.wrap_future(end) for job in tuple(self.jobs) if (end := job.stop())]
+        await asyncio.gather(*ends, return_exceptions=True)
+
+    async def _look(self) -> None:
         absent = 0
         while not self._stop.is_set():
             with suppress(TimeoutError):
@@ -178,19 +225,18 @@ class _Thread:
             # The home loop may stand still for a moment between two of its runs.
             absent = 0 if self._home.is_running() else absent + 1
             if absent > 1:
-                break
-            if not (self._jobs or self.listeners):
+                return
+            self._begin_jobs()
+            if not (self.jobs or self.listeners):
                 continue
             blocked = self.lag.look()
             if blocked is not None:
                 for listener, context in tuple(self.listeners.items()):
                     _report(listener, context, *blocked)
-        self.has_ended = True
-        running = dict(self._jobs)
-        for stop in running.values():
-            stop.set()
-        ends = [asyncio.wrap_future(done) for done in running]
-        await asyncio.gather(*ends, return_exceptions=True)
+
+    def _begin_jobs(self) -> None:
+        for job in tuple(self.jobs):
+            job.begin()
 
 
 def _report(listener: OnBlocked, context: Context, seconds: float, place: str) -> None:

@@ -46,7 +46,7 @@ from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationPara
 from a2a_serverless.tasks.identity import TaskKey, new_token
 from a2a_serverless.tasks.rules import Commit, ContextWrite, renewing
 from a2a_serverless.worker.failures import StaleStateError, log_exceptions
-from a2a_serverless.worker.heartbeat import Heartbeat, OnBlocked
+from a2a_serverless.worker.heartbeat import LOOK_S, Heartbeat, OnBlocked
 from a2a_serverless.worker.steps import ParkedError
 
 Merged: TypeAlias = Callable[[], Awaitable[ContextWrite]]
@@ -410,7 +410,8 @@ class Lease:
         if self.head.cancel is not None:  # it came after the delivery was read
             self.canceling.set()
         polling = partial(self.poller.over, self)
-        async with self.heartbeat.over(self._keep_claim, polling, on_blocked=on_blocked):
+        jobs = (self._keep_claim, polling)
+        async with self.heartbeat.over(*jobs, on_blocked=on_blocked, later=True):
             yield
 
     async def _keep_claim(self, stop: asyncio.Event) -> None:
@@ -480,7 +481,8 @@ class Lease:
         else:
             await handle.extend(seconds)
         self._count_from(asked_at, seconds)
-        async with self.heartbeat.over(partial(self._keep_delivery, handle)):
+        keeping, later = partial(self._keep_delivery, handle), RENEW_AFTER * seconds > LOOK_S
+        async with self.heartbeat.over(keeping, later=later):
             yield
 
     async def _keep_delivery(self, handle: Handle[Operation], stop: asyncio.Event) -> None:
