@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,8 +66,10 @@ def pages() -> dict[str, str]:
 
 def table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """Return a table."""
-    lines = [[*titles], ["---"] * len([*titles]), *([*row] for row in rows)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    head, *lines = [
+        f"| {' | '.join(cells)} |\n" for cells in ([*titles], *([*row] for row in rows))
+    ]
+    return "".join([head, f"|{'---|' * len([*titles])}\n", *lines])
 
 
 # -- the code ----------------------------------------------------------------------------------
@@ -117,8 +120,16 @@ def _stores() -> str:
 
 
 def _adapters() -> str:
-    intro = "Each adapter is in its own module of `a2a_serverless.frameworks`."
-    members = [api.member(f"a2a_serverless.frameworks.{module}", name) for module, name in ADAPTERS]
+    intro = (
+        "Each adapter is in its own module of `a2a_serverless.frameworks`. What several have is"
+        " shown at the first one, and what each [Worker](worker.md) has is there."
+    )
+    known = {*api.member("a2a_serverless.worker.context", "Worker").members}
+    members = []
+    for module, name in ADAPTERS:
+        one = api.member(f"a2a_serverless.frameworks.{module}", name)
+        members.append(replace(one, members=tuple(it for it in one.members if it not in known)))
+        known |= {*one.members}
     return _listed("Adapters of frameworks", intro, members)
 
 
@@ -128,10 +139,10 @@ def _listed(title: str, intro: str, members: Iterable[api.Member]) -> str:
 
 
 def _modules() -> str:
-    sections = ["# Modules\n\nThe modules of both packages, each by the first sentence about it.\n"]
+    sections = ["# Modules\n\nThe layer's modules, each by the first sentence about it.\n"]
     groups: dict[str, list[tuple[str, str]]] = {}
     for name, path in api.modules().items():
-        if path.name == "__main__.py":
+        if path.name == "__main__.py" or name.startswith("a2a_serverless_tools"):
             continue
         doc = (api.ast_doc(path) or "").split("\n\n")[0]
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
@@ -165,7 +176,7 @@ def _rows(of: type[BaseModel], named: Callable[[str], str]) -> Iterator[tuple[st
     given = _given()
     for name, field in of.model_fields.items():
         parameter = f"`{given[named(name)]}`" if named(name) in given else ""
-        doc = api.cell(own[name].doc)
+        doc = "that of the parameter" if parameter else api.cell(own[name].doc)
         yield f"`{named(name)}`", doc, _kind(field), _shown(field.default), parameter
 
 
@@ -254,49 +265,63 @@ def _allowed(of: Mapping[str, Any]) -> str:
 # -- commands ----------------------------------------------------------------------------------
 
 
+_SHARED: Final = 3
+"""From so many commands on, an option with one meaning has one row for all of them."""
+
+
 def _commands() -> str:
     os.environ["COLUMNS"] = "100"
-    parser = _parser()
+    commands = [*_below(_parser(), 1)]
+    found = Counter(row for parser, _ in commands for row in _arguments(parser))
+    shared = dict(row for row, number in reversed(found.most_common()) if number >= _SHARED)
     sections = [
         (
             "# Commands\n\nThe exit code 2 says that the call, the agent, the card or a place is"
-            " unusable; one sentence says which.\n"
+            " unusable; one sentence says which. With `-v` or `--verbose` a command logs what"
+            " happens to stderr.\n"
         ),
+        "## Options of several commands\n",
+        table(("argument", "meaning"), sorted(shared.items())),
     ]
-    for command in _subparsers(parser):
-        sections += _command(command, 2)
+    for parser, level in commands:
+        sections += _command(parser, level, shared)
     return "\n".join(sections)
 
 
-def _subparsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    found: list[argparse.ArgumentParser] = []
+def _below(
+    parser: argparse.ArgumentParser, level: int
+) -> Iterator[tuple[argparse.ArgumentParser, int]]:
+    """Yield the commands of a parser with their levels, each before those below it."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            found += dict.fromkeys(action.choices.values())
-    return found
+            for command in dict.fromkeys(action.choices.values()):
+                yield command, level + 1
+                yield from _below(command, level + 1)
 
 
-def _command(parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
+def _command(
+    parser: argparse.ArgumentParser, level: int, shared: Mapping[str, str]
+) -> Iterator[str]:
     yield f"{'#' * level} `{parser.prog}`\n"
     yield f"{' '.join((parser.description or '').split())}\n"
+    rows = [*_arguments(parser)]
+    if own := [row for row in rows if shared.get(row[0]) != row[1]]:
+        yield table(("argument", "meaning"), own)
+    if also := [name for name, meaning in rows if shared.get(name) == meaning]:
+        yield f"Also {', '.join(also)}.\n"
+
+
+def _arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """Yield the name and the meaning of each argument of a command, but of `--verbose`."""
     formatter = parser._get_formatter()
-    rows = []
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
-            continue
-        value = formatter._format_args(
-            action, formatter._get_default_metavar_for_positional(action)
-        )
-        names = ", ".join(action.option_strings)
-        if action.help == argparse.SUPPRESS:
-            continue
-        shown = " ".join(part for part in (names, value) if part)
-        text = formatter._expand_help(action) if action.help else ""
-        rows.append((f"`{shown}`".replace("|", "\\|"), " ".join(text.split()).replace("|", "\\|")))
-    if rows:
-        yield table(("argument", "meaning"), rows)
-    for verb in _subparsers(parser):
-        yield from _command(verb, level + 1)
+        is_row = not isinstance(action, argparse._SubParsersAction | argparse._HelpAction)
+        if is_row and action.help != argparse.SUPPRESS and action.dest != "verbose":
+            metavar = formatter._get_default_metavar_for_positional(action)
+            value = formatter._format_args(action, metavar)
+            shown = " ".join(part for part in (", ".join(action.option_strings), value) if part)
+            text = formatter._expand_help(action) if action.help else ""
+            yield f"`{shown}`".replace("|", "\\|"), " ".join(text.split()).replace("|", "\\|")
 
 
 # -- what operators see ------------------------------------------------------------------------

@@ -26,6 +26,19 @@ def test_the_page_on_agents_names_all_of_ctx() -> None:
     assert sorted(named) == [name for name in dir(TaskContext) if not name.startswith("_")]
 
 
+MOST_WORDS = {"reference": 28_700, "others": 83_000}
+"""Of docs/reference, and of all other pages; lower the number when pages get shorter."""
+
+
+def test_the_pages_keep_to_their_budgets_of_words() -> None:
+    """Words are what spaces separate, in text, tables and code: as `wc -w` counts them."""
+    words = dict.fromkeys(MOST_WORDS, 0)
+    for page in ROOT.glob("docs/**/*.md"):
+        part = "reference" if "reference" in page.parts else "others"
+        words[part] += len(page.read_text(encoding="utf-8").split())
+    assert [part for part, most in MOST_WORDS.items() if words[part] > most] == [], words
+
+
 PEERS = re.compile(
     r"a2akit|fasta2a|AgentCore|SDK cluster|SDK's (?:cluster|server)|[Dd]urable functions|Temporal\b"
     r"|Restate\b|DBOS|Inngest"
