@@ -213,7 +213,8 @@ cloud: $(CLOUD) ## sam deploy onto an emulated AWS, its checks, sam delete: docs
 
 .PHONY: cloud-up
 cloud-up: $(CLOUD) ## the deployment without an account: prints its address, and a key; Ctrl-C ends it
-	@$(BIN)/python -m tests.cloud --up $(CLOUD_ARGS)
+	@$(BIN)/python -m a2a_serverless_tools.cloud --sam $(TOOL)/sam/bin/sam \
+		--emulator build/cloud/venv/bin/python $(CLOUD_ARGS)
 
 # Each makes a virtual environment of its own, for which Debian's python3 may lack venv.
 .PHONY: findings
@@ -293,7 +294,7 @@ lock: $(VENV)/.stamp ## resolve the dependencies again
 	for name in $(TOOLS); do \
 		$(UV) pip compile requirements/tools/$$name.in $(LOCK) -o requirements/tools/$$name.txt || exit; \
 	done
-	$(UV) pip compile requirements/cloud.in $(subst 3.11,3.13,$(LOCK)) -o requirements/cloud.txt
+	$(UV) pip compile requirements/tools/cloud.in $(subst 3.11,3.13,$(LOCK)) -o requirements/tools/cloud.txt
 	for name in $(PEERS); do \
 		$(UV) pip compile benchmarks/peers/requirements/$$name.in $(LOCK) \
 			-o benchmarks/peers/requirements/$$name.txt || exit; \
@@ -345,7 +346,7 @@ build/foreign/javascript/.stamp: $(wildcard tests/foreign/javascript/*) tests/fo
 	cd $(@D) && npm ci --prefer-offline && touch .stamp
 
 # The emulated AWS runs on the Python of the functions, which are its children.
-build/cloud/venv/requirements.txt: requirements/cloud.txt | $(UV)
+build/cloud/venv/requirements.txt: requirements/tools/cloud.txt | $(UV)
 	@python=$$($(PYTHON_3_13)) || { \
 		echo "make cloud needs Python 3.13, on which the functions run: install it." >&2; exit 2; \
 	}; $(UV) venv --quiet --clear --python "$$python" $(@D)

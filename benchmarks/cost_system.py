@@ -34,7 +34,7 @@ from tests.support.gateway import adapted, rest_event
 from tests.support.simulation.environments import Environments
 from tests.support.simulation.gateway import response_of
 from tests.support.simulation.pushing import stream_filter
-from tests.support.simulation.routes import Routes
+from tests.support.simulation.routes import routes_of
 from tests.support.template import Template
 
 HERE = Path(__file__).parent
@@ -119,7 +119,7 @@ class System:
             events = aws.client("sqs", long_poll=long_poll).meta.events
             events.register("before-send.sqs.*", self._count_sqs)
         self._filter = stream_filter(load_settings())
-        self._routes = Routes.of(Template())
+        self._routes = routes_of(Template())
         server = HttpServer(import_module("stream").app, bind(0))
         self._stream_url = stack.enter_context(server).url
         self._to_stream = stack.enter_context(httpx.Client(trust_env=False, timeout=120))

@@ -15,14 +15,14 @@ from typing import Any, Final
 import httpx
 
 from a2a_serverless import aws
+from a2a_serverless_tools.cloud.stack import run
+from a2a_serverless_tools.cloud.template import SUBSTITUTIONS
 from a2a_serverless_tools.console.rendering import BASE
 from tests.cloud import kills, neighbours, releases, updates
-from tests.cloud.deployment import Deployment, run
-from tests.cloud.emulator import ROOT
+from tests.cloud.deployment import ROOT, Deployment
 from tests.cloud.guided import guided
 from tests.cloud.own import ENDS, Own, alone
 from tests.cloud.preflight import preflight
-from tests.cloud.template import SUBSTITUTIONS
 from tests.live.account import ERRORS, Account, is_denied
 from tests.live.findings import Figures, require
 from tests.live.subject import Subject, artifact_text, ordered, state, status_text
@@ -291,7 +291,7 @@ async def _command(deployment: Deployment, *arguments: str) -> str:
     at = ["--stack", deployment.name, "--region", "us-east-1"]
     command = [str(ROOT / ".venv" / "bin" / "a2a-serverless"), *arguments, *at]
     environment = {**os.environ, **deployment.emulator.environment()}
-    return await run(command, environment, within_s=COMMAND_S)
+    return await run(command, environment, within_s=COMMAND_S, folder=ROOT)
 
 
 async def _console(deployment: Deployment, path: str) -> str:

@@ -15,8 +15,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from tests.cloud import template
-from tests.cloud.deployment import DEPLOY_S, SAM, Deployment, PhaseError
+from a2a_serverless_tools.cloud import template
+from a2a_serverless_tools.cloud.stack import DEPLOY_S, PhaseError
+from tests.cloud.deployment import SAM, Deployment
 from tests.cloud.own import wrong_remains
 from tests.live.findings import Figures, require
 from tests.live.subject import Subject

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
+import signal
 import time
 import uuid
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
+from a2a_serverless_tools.cloud.stack import PARAMETERS, PLATFORM, run
 from a2a_serverless_tools.scaffold.project import KINDS
 from a2a_serverless_tools.scaffold.source import CARD, CARD_NAME
-from tests.artefact.build import PLATFORM
-from tests.cloud.deployment import PARAMETERS, Deployment, build, run
-from tests.cloud.emulator import ROOT
+from tests.cloud.deployment import ROOT, Deployment, build
 from tests.cloud.own import Own, Patient, beside, subject_of
 from tests.e2e.releases import EARLIER, last_release, make_earlier
 from tests.live.findings import Figures, require
@@ -26,6 +27,7 @@ from tests.live.stack import first_key
 from tests.live.subject import VERSION, Subject, artifact_text, ordered, state
 
 MAKE_S: Final = 300.0
+UP_S: Final = 600.0
 BIN: Final = ROOT / ".venv" / "bin"
 IN_FLIGHT: Final = 8
 STEPS: Final = 5
@@ -60,6 +62,45 @@ async def made(deployment: Deployment, subject: Subject) -> Figures:
     after = await subject.ended(await subject.begin("say"), within_s=100)
     require(state(after) == "COMPLETED", "the first stack does not work after the other's end")
     return {"answered": artifact_text(task)[:60]}
+
+
+async def brought_up(deployment: Deployment, _: Subject) -> Figures:
+    """Run `make cloud-up` in a project out of the wheel: its agent answers; Ctrl-C ends it."""
+    folder = deployment.door.folder / "up"
+    await _project(folder, ROOT)
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    process = await asyncio.create_subprocess_exec(
+        "make",
+        "cloud-up",
+        cwd=folder / "mine",
+        env=inherited,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    said: list[str] = []
+    try:
+        async with asyncio.timeout(UP_S):
+            while not (said and said[-1].startswith("Ctrl-C")):
+                said.append((await process.stdout.readuntil()).decode())
+        shown = "".join(said)
+        found = re.search(r"Its agent: (\S+)\nA client's key: (\S+)", shown)
+        require(found is not None, f"it said {shown}")
+        url, key = found.groups()  # type: ignore[union-attr] - it was required
+        message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "Two days in Oslo"}]}
+        async with httpx.AsyncClient(base_url=url, timeout=180) as http:
+            headers = {**VERSION, "X-API-Key": key}
+            answer = await http.post("/message:send", json={"message": message}, headers=headers)
+        require(state(answer.json()["task"]) == "COMPLETED", f"its agent answered {answer.text}")
+    except asyncio.IncompleteReadError as ended:
+        require(False, f"it ended: {''.join(said)}{ended.partial.decode()}")  # noqa: FBT003
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        rest = (await process.communicate())[0].decode()
+    require("interrupted" in rest, f"after Ctrl-C it said {rest}")
+    return {line.partition(":")[0]: line.split()[-2] for line in said if line.endswith(" s\n")}
 
 
 async def of_each_kind(deployment: Deployment, subject: Subject) -> Figures:
@@ -178,7 +219,7 @@ async def _older(folder: Path, release: str) -> Path:
     """Return the source of what is upgraded."""
     await asyncio.to_thread(folder.mkdir)
     archive = ["sh", "-c", 'git archive --format=tar "$1" | tar -x -C "$2"', "sh"]
-    await run([*archive, release or "HEAD", str(folder)], os.environ, within_s=MAKE_S)
+    await run([*archive, release or "HEAD", str(folder)], os.environ, within_s=MAKE_S, folder=ROOT)
     if not release:
         make_earlier(folder)
         _replace(folder / "template.yaml", LAST_OUTPUT, "")
@@ -214,6 +255,7 @@ async def _command(arguments: list[str], folder: Path, source: Path = ROOT) -> s
 
 CHECKS: Final = (
     Own("two-stacks", "a project of init is deployed beside the stack, and deleted", made),
+    Own("cloud-up", "`make cloud-up` in a project of init: its agent answers", brought_up),
     Own("kinds", "a project of each kind of init is deployed, and answers", of_each_kind),
     Own("upgrade", "tasks in flight end whole while their stack gets newer code", upgraded),
 )

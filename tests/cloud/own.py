@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import httpx
 
+from a2a_serverless_tools.cloud.door import opened
+from a2a_serverless_tools.cloud.emulator import free_port
 from tests.cloud.deployment import KEPT, MADE_AGAIN, Deployment
-from tests.cloud.door import opened
-from tests.cloud.emulator import free_port
 from tests.live.findings import Check, Figures, require
 from tests.live.made import Made
 from tests.live.stack import first_key

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
-from tests.cloud.deployment import SAM, Deployment, PhaseError, run
-from tests.cloud.emulator import REGION, ROOT
+from a2a_serverless_tools.cloud.emulator import REGION
+from a2a_serverless_tools.cloud.stack import PhaseError, run
+from tests.cloud.deployment import ROOT, SAM, Deployment
 from tests.live.findings import Figures, require
 from tests.live.subject import Subject
 

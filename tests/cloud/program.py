@@ -9,29 +9,30 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shutil
-import signal
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE
-from tests.cloud import checks as own
-from tests.cloud.breaks import BREAKS
-from tests.cloud.deployment import Deployment, PhaseError, build
-from tests.cloud.door import opened
-from tests.cloud.emulator import (
+from a2a_serverless_tools.cloud.door import opened
+from a2a_serverless_tools.cloud.emulator import (
+    VERSION,
     check_port,
     check_version,
     free_port,
-    locked_version,
     started,
 )
+from a2a_serverless_tools.cloud.program import EXIT_INTERRUPTED, phase, say, until_signal
+from a2a_serverless_tools.cloud.stack import PhaseError
+from tests.cloud import checks as own
+from tests.cloud.breaks import BREAKS
+from tests.cloud.deployment import PYTHON, Deployment, build
 from tests.cloud.own import SLACK, subject_of, wrong_remains
 from tests.cloud.updates import Emulated
 from tests.live import report, runner
@@ -40,11 +41,9 @@ from tests.live.findings import Check, Outcome
 from tests.live.forms import FORMS, in_form
 from tests.live.made import Made
 from tests.live.runner import Findings
-from tests.live.stack import first_key
 from tests.live.subject import Subject
 
 PROGRAM: Final = "python -m tests.cloud"
-EXIT_INTERRUPTED: Final = 130
 FOLDER: Final = Path(__file__).parents[2] / "build" / "cloud"
 CHECKS_S: Final = 5400.0
 SHORT: Final = (
@@ -61,36 +60,22 @@ SHORT: Final = (
     "substitutions",
     "traces",
     "commands",
+    "cloud-up",
     "guided",
     "logs",
 )
 """The checks of a run that has to be short."""
-
-T = TypeVar("T")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments ask for; return the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        does = _up if options.up else _broken if options.breaks else _checked
-        return asyncio.run(_until_signal(does(options)))
+        does = _broken if options.breaks else _checked
+        return asyncio.run(until_signal(does(options)))
     except (ConfigurationError, PhaseError) as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return EXIT_UNUSABLE
-
-
-async def _until_signal(running: Awaitable[int]) -> int:
-    """Wait for the end; Ctrl-C and SIGTERM end it, with what it has started."""
-    task = asyncio.ensure_future(running)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        _say("interrupted")
-        return EXIT_INTERRUPTED
 
 
 async def _checked(options: argparse.Namespace) -> int:
@@ -99,17 +84,17 @@ async def _checked(options: argparse.Namespace) -> int:
     async with _deployed(options, live_agent=True) as deployment:
         folder = FOLDER / "reports" / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         async with asyncio.timeout(CHECKS_S):
-            found = await _phase("checks", _check(deployment, names, folder))
+            found = await phase("checks", _check(deployment, names, folder))
         if found.interrupted:
             return EXIT_INTERRUPTED
-        kept = await _phase("sam delete", deployment.delete())
-        _say(f"remains: {', '.join(sorted(kept)) or 'nothing'}")
+        kept = await phase("sam delete", deployment.delete())
+        say(f"remains: {', '.join(sorted(kept)) or 'nothing'}")
         wrong = wrong_remains(kept)
         for line in wrong:
-            _say(line)
+            say(line)
         for finding in found.findings:
             if finding.outcome == "failed":
-                _say(f"FAILED: {finding.name}: {finding.says}")
+                say(f"FAILED: {finding.name}: {finding.says}")
         return 0 if found.is_well and not wrong else 1
 
 
@@ -128,11 +113,11 @@ async def _check(deployment: Deployment, names: set[str], folder: Path) -> Findi
     found = Findings()
     ground = Emulated(deployment, found)
     *every, last = _every(deployment)
-    forms = [in_form(form, ground, _say, found) for form in FORMS if form.name in names]
+    forms = [in_form(form, ground, say, found) for form in FORMS if form.name in names]
     chosen = [check for check in every if check.name in names]
     async with _subject(deployment, folder) as subject:
-        await runner.run(subject, [*chosen, *forms, *[last] * (last.name in names)], _say, found)
-        _say(f"report: {report.write(folder, subject, found)}")
+        await runner.run(subject, [*chosen, *forms, *[last] * (last.name in names)], say, found)
+        say(f"report: {report.write(folder, subject, found)}")
     return found
 
 
@@ -144,15 +129,15 @@ async def _broken(options: argparse.Namespace) -> int:
         # What is broken never comes: there is no use in waiting for long.
         async with _subject(deployment, FOLDER / "reports" / "breaks", slack=1) as subject:
             for each in BREAKS:
-                _say(f"BREAK: {each.name}")
+                say(f"BREAK: {each.name}")
                 undo = await each.does(deployment, await deployment.stack())
-                found = await runner.run(subject, [by_name[each.check]], _say)
+                found = await runner.run(subject, [by_name[each.check]], say)
                 await undo()
                 if found.interrupted:
                     return EXIT_INTERRUPTED
                 if found.findings[0].outcome is not Outcome.FAILED:
                     missed += 1
-                    _say(f"NOT FOUND: {each.name}")
+                    say(f"NOT FOUND: {each.name}")
     return 1 if missed else 0
 
 
@@ -175,56 +160,28 @@ def _chosen(options: argparse.Namespace) -> set[str]:
     return chosen
 
 
-async def _up(options: argparse.Namespace) -> int:
-    """Deploy, say what to try, and wait to be interrupted."""
-    async with _deployed(options, live_agent=False) as deployment:
-        key = await first_key(deployment.account, await deployment.stack())
-        at = {"stack": deployment.name, "url": deployment.door.url, "aws": deployment.emulator.url}
-        _say(_TO_TRY.format(key=key, **at))
-        await asyncio.Event().wait()
-    return 0
-
-
-_TO_TRY: Final = """
-The stack {stack} is deployed. Its agent: {url}
-A client's key: {key}
-
-    curl -s {url}.well-known/agent-card.json
-    curl -sN -H 'X-API-Key: {key}' -H 'A2A-Version: 1.0' -H 'Content-Type: application/json' \\
-        {url}message:stream -d '{{"message": {{"messageId": "m1", "role": "ROLE_USER",
-            "parts": [{{"text": "Two days in Oslo"}}]}}}}'
-
-For operators, in another terminal:
-
-    export AWS_ENDPOINT_URL={aws} AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test
-    .venv/bin/a2a-serverless tasks --stack {stack} --region us-east-1
-    .venv/bin/a2a-serverless console --stack {stack} --region us-east-1
-
-Ctrl-C ends it, and leaves nothing."""
-
-
 @asynccontextmanager
 async def _deployed(options: argparse.Namespace, *, live_agent: bool) -> AsyncIterator[Deployment]:
     """Start the emulator, build and deploy; end all of it with the block."""
     ports = [options.port or free_port(), free_port()]
     check_port(ports[0])
-    await check_version()
+    await check_version(PYTHON)
     FOLDER.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=FOLDER))
     async with AsyncExitStack() as ending:
         ending.callback(_remove, folder, keeps=options.keep)
-        emulator = await _phase(
-            f"ministack {locked_version()}",
-            ending.enter_async_context(started(folder, ports[1])),
+        emulator = await phase(
+            f"ministack {VERSION}",
+            ending.enter_async_context(started(folder, ports[1], PYTHON)),
         )
-        await _phase("sam build", build(folder / "build", live_agent=live_agent))
+        await phase("sam build", build(folder / "build", live_agent=live_agent))
         door = await ending.enter_async_context(
             opened(emulator, folder / "build", folder, ports[0])
         )
         deployment = Deployment(
             emulator=emulator, door=door, build=folder / "build", name=options.stack
         )
-        await _phase("sam deploy", deployment.deploy())
+        await phase("sam deploy", deployment.deploy())
         yield deployment
 
 
@@ -233,17 +190,8 @@ def _remove(folder: Path, *, keeps: bool) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _phase(name: str, does: Awaitable[T]) -> T:
-    """Wait for a phase, and say how long it took."""
-    began = time.monotonic()
-    result = await does
-    _say(f"{name}: {time.monotonic() - began:.1f} s")
-    return result
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--up", action="store_true", help="deploy the project's own agent and wait")
     parser.add_argument("--breaks", action="store_true", help="break it: each break must be found")
     parser.add_argument("--short", action="store_true", help="the checks that take no minutes")
     parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="this check")
@@ -253,8 +201,3 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--keep", action="store_true", help="keep the run's folder and its logs")
     return parser
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()

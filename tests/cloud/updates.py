@@ -17,8 +17,7 @@ from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.push.signing import _signing_key
 from a2a_serverless.storage.keys import SETTLED_S
-from tests.cloud.deployment import Deployment
-from tests.cloud.emulator import ROOT
+from tests.cloud.deployment import ROOT, Deployment
 from tests.cloud.own import UNANSWERED, Own, alone
 from tests.live.callers import ENDPOINTS, issuer_for
 from tests.live.findings import Figures, require

@@ -26,7 +26,8 @@ from botocore.parsers import ResponseParserError
 from moto import mock_aws
 
 from a2a_serverless.errors import ConfigurationError
-from tests.cloud import emulator as ministack
+from a2a_serverless_tools.cloud import emulator as ministack
+from tests.cloud.deployment import PYTHON
 from tests.support import emulators
 
 GUIDE: Final = "https://docs.aws.amazon.com/amazondynamodb/latest/developerguide"
@@ -661,9 +662,9 @@ def of_fauxqs() -> Iterator[Client]:
 
 @asynccontextmanager
 async def _of_ministack() -> Any:
-    await ministack.check_version()
+    await ministack.check_version(PYTHON)
     with tempfile.TemporaryDirectory() as folder:
-        async with ministack.started(Path(folder), ministack.free_port()) as emulator:
+        async with ministack.started(Path(folder), ministack.free_port(), PYTHON) as emulator:
             yield at(emulator.url)
 
 

@@ -20,7 +20,8 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import load_card
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
-from tests.support.simulation.routes import Route, Routes
+from a2a_serverless_tools.cloud.routes import Route, Routes
+from tests.support.simulation.routes import routes_of
 from tests.support.template import Template
 
 Json = dict[str, Any]
@@ -90,7 +91,7 @@ def served(project: Path) -> list[Served]:
 @pytest.fixture(scope="module")
 def routes(document: Json, transformed: Json) -> Routes:
     """The routes of the API as CloudFormation gets them."""
-    return Routes.of(Template({**document, "Resources": transformed}), body="Body")
+    return routes_of(Template({**document, "Resources": transformed}), body="Body")
 
 
 def asked(path: str) -> Iterator[tuple[str, str]]:
@@ -251,7 +252,7 @@ def test_the_table_as_written_is_the_table_deployed(
     template: Template, routes: Routes, served: list[Served]
 ) -> None:
     """SAM's transform changes no route: the local stack reads template.yaml itself."""
-    written = Routes.of(template)
+    written = routes_of(template)
     for each in served:
         for _, encoded in asked(each.path):
             assert written.find(each.method, encoded) == routes.find(each.method, encoded)

@@ -27,6 +27,7 @@ PROJECT_FILES: Final = (
     "samconfig.toml",
     "functions/**/*",
     "layers/runtime/Makefile",
+    "requirements/tools/cloud.txt",
     "requirements/tools/sam.txt",
 )
 """Patterns of the files of the repository that a project has as well."""

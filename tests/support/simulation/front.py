@@ -16,7 +16,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from tests.support.simulation.environments import Concurrency, Environments
 from tests.support.simulation.gateway import Gateway
-from tests.support.simulation.routes import Routes, refusals, request_limits
+from tests.support.simulation.routes import refusals, request_limits, routes_of
 from tests.support.simulation.throttle import Throttle
 from tests.support.simulation.web_adapter import WebAdapter
 from tests.support.template import Template
@@ -57,7 +57,7 @@ def front(
     api, stream = _functions(app, settings)
     with closing(api):
         yield Gateway(
-            Routes.of(template),
+            routes_of(template),
             refusals(template),
             buffered={api.name: api},
             streamed={stream.name: stream},

@@ -26,9 +26,10 @@ from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive, Scope, Send
 
+from a2a_serverless_tools.cloud.routes import Route, Routes
 from a2a_serverless_tools.local.background import surviving
 from tests.support.simulation.environments import Environments, ThrottledError
-from tests.support.simulation.routes import Refusal, Route, Routes
+from tests.support.simulation.routes import Refusal
 from tests.support.simulation.throttle import Throttle
 from tests.support.simulation.web_adapter import WebAdapter
 

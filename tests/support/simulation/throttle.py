@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from a2a_serverless.clock import Clock, SystemClock
-from tests.support.simulation.routes import Route
+from a2a_serverless_tools.cloud.routes import Route
 
 
 @dataclass(slots=True)

@@ -13,10 +13,11 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from a2a_serverless_tools.cloud.routes import Routes
 from tests.support.gateway import rest_event
 from tests.support.simulation.environments import Environments, Handler
 from tests.support.simulation.gateway import Gateway
-from tests.support.simulation.routes import Routes, refusals
+from tests.support.simulation.routes import refusals, routes_of
 from tests.support.simulation.web_adapter import WebAdapter
 from tests.support.template import Template
 
@@ -64,7 +65,7 @@ def open_gateway(template: Template) -> Iterator[Open]:
             closing.callback(function.close)
             adapter = WebAdapter("StreamFunction", app, timeout_s=315)
             return Gateway(
-                Routes.of(template),
+                routes_of(template),
                 refusals(template),
                 buffered={function.name: function},
                 streamed={adapter.name: adapter},

@@ -1,18 +1,18 @@
 """What of the built template the emulator cannot have, and what it gets instead.
 
-Each substitution is true of MiniStack 1.5.33. The check `substitutions` asks the running emulator
-whether it still needs each, and fails where it does not.
+Each substitution is true of MiniStack 1.5.33. `make cloud` of the framework's repository asks the
+running emulator whether it still needs each. This file runs on the emulator's Python, which has
+what reads SAM's templates, and imports nothing of ours.
 """
 
 from __future__ import annotations
 
 import json
 import string
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-
-from samtranslator.yaml_helper import yaml_parse
 
 Json = dict[str, Any]
 
@@ -22,6 +22,8 @@ _ANY: Final = "x-amazon-apigateway-any-method"
 
 def substituted(template: Path, parameters: Mapping[str, str]) -> Json:
     """Return a built template as the emulator can deploy it with these values of parameters."""
+    from samtranslator.yaml_helper import yaml_parse  # noqa: PLC0415 - the emulator's Python has it
+
     document: Json = yaml_parse(template.read_text(encoding="utf-8"))
     for substitution in SUBSTITUTIONS.values():
         substitution(document, parameters)
@@ -91,3 +93,7 @@ def _mappings(value: Any) -> Iterator[Json]:
             waiting += node.values() if isinstance(node, dict) else node
         if isinstance(node, dict):
             yield node
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]))

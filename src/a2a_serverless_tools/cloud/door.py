@@ -27,8 +27,8 @@ import boto3
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.context import INVOCATION_HEADER
 from a2a_serverless.http.function import _CONTEXT_HEADER
-from tests.cloud.emulator import PYTHON, REGION, Emulator, free_port
-from tests.support.simulation.routes import Routes
+from a2a_serverless_tools.cloud.emulator import REGION, Emulator, free_port
+from a2a_serverless_tools.cloud.routes import Routes
 
 START_S: Final = 120.0
 """How long a web server may take on a busy machine."""
@@ -96,8 +96,8 @@ class Door:
     async def _pass_on(
         self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        assert self.api is not None
-        api = self.api
+        if (api := self.api) is None:
+            raise ConnectionError("no API is deployed yet")
         line, *fields = head.decode("latin-1").rstrip("\r\n").split("\r\n")
         method, target, version = line.split(" ", 2)
         path = target.partition("?")[0]
@@ -153,7 +153,7 @@ class Door:
         """Return the deployed function's variables, and what Lambda adds to them."""
         layer = self.build / "RuntimeLayer" / "python"
         return {
-            "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ['PATH']}",
+            "PATH": f"{self.emulator.python.parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(layer),  # it is at /opt/python on AWS
             "PYTHONDONTWRITEBYTECODE": "1",
             **self.emulator.environment(),

@@ -1,4 +1,4 @@
-"""MiniStack, an AWS in one process: made, started and ended here."""
+"""MiniStack, an AWS in one process: started and ended here."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ import httpx
 
 from a2a_serverless.errors import ConfigurationError
 
-ROOT: Final = Path(__file__).parents[2]
+VERSION: Final = "1.5.33"
+"""The emulator's version: what is substituted for the rest of AWS is true of this one."""
 REGION: Final = "us-east-1"
-LOCK: Final = ROOT / "requirements" / "cloud.txt"
-PYTHON: Final = ROOT / "build" / "cloud" / "venv" / "bin" / "python"
 START_S: Final = 120.0
 STOP_S: Final = 3.0
 
@@ -39,6 +38,8 @@ class Emulator:
     port: int
     pid: int
     log: Path
+    python: Path
+    """What runs it, and the functions."""
 
     @property
     def url(self) -> str:
@@ -109,15 +110,8 @@ def check_port(port: int) -> None:
             raise ConfigurationError(msg) from error
 
 
-def locked_version() -> str:
-    """Return the emulator's version that is locked."""
-    lines = LOCK.read_text(encoding="utf-8").splitlines()
-    (line,) = (line for line in lines if line.startswith("ministack=="))
-    return line.removeprefix("ministack==").partition(" ")[0]
-
-
-async def check_version() -> None:
-    """Refuse an emulator that is not the locked one: what is substituted is true of that one.
+async def check_version(python: Path) -> None:
+    """Refuse an emulator of another version.
 
     Raises:
         ConfigurationError: it is another, or none.
@@ -125,22 +119,24 @@ async def check_version() -> None:
     asks = "from importlib.metadata import version; print(version('ministack'))"
     try:
         asking = await asyncio.create_subprocess_exec(
-            PYTHON, "-c", asks, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+            python, "-c", asks, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
         )
         found = (await asking.communicate())[0].decode().strip() or "none"
     except OSError:
         found = "none"
-    if found != locked_version():
-        msg = (
-            f"The emulator is ministack {found}, and {LOCK.name} has {locked_version()}: remove "
-            "build/cloud/venv and run make cloud, which makes it anew."
+    if found != VERSION:
+        folder = python.parents[1]
+        raise ConfigurationError(
+            f"The emulator in {folder} is ministack {found}, and {VERSION} is needed: remove that"
+            " folder, and make makes it again."
         )
-        raise ConfigurationError(msg)
 
 
 @asynccontextmanager
-async def started(folder: Path, port: int) -> AsyncIterator[Emulator]:
-    """Start the emulator, with all that it writes below `folder`; end it with the block.
+async def started(folder: Path, port: int, python: Path) -> AsyncIterator[Emulator]:
+    """Start the emulator on its own Python, which has its packages; end it with the block.
+
+    All that it writes is below `folder`.
 
     Raises:
         ConfigurationError: it does not start.
@@ -148,8 +144,8 @@ async def started(folder: Path, port: int) -> AsyncIterator[Emulator]:
     log = folder / "emulator.log"
     for name in ("tmp", "state", "s3"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    process = _launch(folder, port, log)
-    emulator = Emulator(port, process.pid, log)
+    process = _launch(folder, port, log, python)
+    emulator = Emulator(port, process.pid, log, python)
     try:
         await _until_ready(emulator, process)
         yield emulator
@@ -157,10 +153,10 @@ async def started(folder: Path, port: int) -> AsyncIterator[Emulator]:
         _stop(process)
 
 
-def _launch(folder: Path, port: int, log: Path) -> subprocess.Popen[bytes]:
+def _launch(folder: Path, port: int, log: Path, python: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         return subprocess.Popen(
-            [PYTHON, Path(__file__).parent / "launch.py"],
+            [python, "-P", Path(__file__).parent / "launch.py"],
             env=_environment(folder, port),
             stdin=subprocess.PIPE,
             stdout=output,

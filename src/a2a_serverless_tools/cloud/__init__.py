@@ -1,0 +1,1 @@
+"""A project deployed by SAM on an emulated AWS, without an account."""
