@@ -464,19 +464,20 @@ def test_the_commands(block: Block) -> None:
         assert not wrong, f"{block}: {wrong}"
 
 
-def test_our_commands_on_all_other_pages() -> None:
-    """What operators type is a command of ours, too."""
+def test_commands_on_all_other_pages() -> None:
+    """What operators type is a command of ours, of SAM, of make, or of AWS's command line."""
     lines = [
         (block, words)
         for page in sorted(pages.DOCS.glob("**/*.md"))
         if page not in PAGES and "reference" not in page.parts
         for block in blocks(page)
-        for line in block.source.replace("\\\n", " ").splitlines()
-        if re.match(r" *([A-Z_]+=\S+ )*a2a-serverless ", line)
+        for line in re.split(r"\n(?=\S| *(?:a2a|aws|sam|make))", block.source.replace("\\\n", " "))
+        if re.match(r" *([A-Z_]+=\S+ )*(a2a-serverless|aws|make|sam) ", line)
         for words in commands(line)
+        if words[0] in PARSERS
     ]
-    assert len(lines) > 40
-    wrong = [f"{block}: {ours(words)}" for block, (_, *words) in lines]
+    assert len(lines) > 100
+    wrong = [f"{block}: {PARSERS[program](words)}" for block, (program, *words) in lines]
     assert [text for text in wrong if not text.endswith(": ")] == []
 
 
@@ -525,26 +526,38 @@ def sam(words: list[str]) -> str:
     """`sam` itself is in no environment of the tests: its options and our parameters are known."""
     command, *options = words
     given = {word.partition("=")[0] for word in options if re.match(r"[A-Z]\w+=", word)}
-    known = command in {"build", "deploy", "validate"} and all(
+    known = command in {"build", "delete", "deploy", "validate"} and all(
         option in SAM_OPTIONS for option in options if option.startswith("--")
     )
     return "" if known and given <= PARAMETERS.keys() else f"sam {words}"
 
 
-SAM_OPTIONS = {"--parameter-overrides", "--config-env", "--guided"}
+SAM_OPTIONS = {"--parameter-overrides", "--config-env", "--guided", "--stack-name"}
 AWS = botocore.session.get_session()
+CLI_ALONE = {"cloudformation deploy", "logs tail", "s3 rb", "s3 sync"}
+"""What AWS's command line makes of several requests; no description of a service has it."""
 
 
 def aws(words: list[str]) -> str:
     """What the description of a service does not have: the operation, or one of its parameters."""
     service, command, *options = words
+    if f"{service} {command}" in CLI_ALONE:
+        return ""
+    if command == "wait":
+        names = AWS.get_waiter_model(service).waiter_names
+        known = {xform_name(name, "-") for name in names}
+        return "" if options[0] in known else f"{service} waits for no {options[0]}"
     model = AWS.get_service_model(service)
     operations = {xform_name(name, "-"): name for name in model.operation_names}
     if command not in operations:
         return f"{service} has no {command}"
     shape = model.operation_model(operations[command]).input_shape
     taken = {xform_name(name, "-") for name in (shape.members if shape else ())}
-    given = {option.removeprefix("--") for option in options if option.startswith("--")}
+    given = {
+        option.removeprefix("--").removeprefix("no-")
+        for option in options
+        if option.startswith("--")
+    }
     return ", ".join(given - taken - {"query", "output", "region"})
 
 
