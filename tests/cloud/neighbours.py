@@ -68,7 +68,8 @@ async def brought_up(deployment: Deployment, _: Subject) -> Figures:
     """Run `make cloud-up` in a project out of the wheel: its agent answers; Ctrl-C ends it."""
     folder = deployment.door.folder / "up"
     await _project(folder, ROOT)
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    mine = ("MAKE", "MFLAGS", "CLOUD_ARGS")  # of this run
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(mine)}
     process = await asyncio.create_subprocess_exec(
         "make",
         "cloud-up",
