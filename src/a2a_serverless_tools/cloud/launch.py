@@ -1,4 +1,4 @@
-"""The emulator with three changes; it runs on its own Python, and imports nothing of ours.
+"""The emulator with three changes; it runs on its own Python, and imports nothing of this package.
 
 An event source of a FIFO queue hands over one batch at a time there, because a batch may hold
 messages of several groups (`_sqs_esm_concurrency` of MiniStack 1.5.33). A batch of one message

@@ -2,7 +2,7 @@
 
 Each substitution is true of MiniStack 1.5.33. `make cloud` of the framework's repository asks the
 running emulator whether it still needs each. This file runs on the emulator's Python, which has
-what reads SAM's templates, and imports nothing of ours.
+what reads SAM's templates, and imports nothing of this package.
 """
 
 from __future__ import annotations
