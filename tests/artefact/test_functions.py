@@ -247,7 +247,7 @@ def test_the_stream_function_serves(
         )
     try:
         url, key = f"http://127.0.0.1:{port}", {"X-API-Key": API_KEY}
-        with httpx.Client(base_url=url, trust_env=False, headers=key) as http:
+        with httpx.Client(base_url=url, trust_env=False, headers=key, timeout=60) as http:
             wait_until_ready(http, process)
             figure = Figure(
                 kind="cold start, process to first event",

@@ -252,7 +252,7 @@ class InTurn(httpx.AsyncBaseTransport):
 @asynccontextmanager
 async def handled(tasks: Any, configs: Any, **more: Any) -> AsyncIterator[Starlette]:
     """The official handler of Python on these stores."""
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         handler = DefaultRequestHandler(
             Behaving(),
             tasks,

@@ -259,7 +259,7 @@ def test_push(world: World, way: str) -> None:
         world.run(way, "Push")
         task = receiver.wait_for(r"event \S+ of task (\S+) .*TASK_STATE_COMPLETED")
         shown = httpx.get(
-            f"{world.url}/tasks/{task}", headers={"A2A-Version": "1.0"}, trust_env=False
+            f"{world.url}/tasks/{task}", headers={"A2A-Version": "1.0"}, trust_env=False, timeout=60
         ).json()
         assert shown["status"]["state"] == "TASK_STATE_COMPLETED"
         asked = receiver.said().count("TASK_STATE_INPUT_REQUIRED")
@@ -288,7 +288,9 @@ def test_the_receiver_refuses_what_is_not_signed(world: World, headers: dict[str
     """A request with the right token and no signature of the agent's is answered with 403."""
     with world.receiver() as receiver:
         url = f"http://127.0.0.1:{world.receiver_port}/hook"
-        answer = httpx.post(url, json={}, headers={**FORGED, **headers}, trust_env=False)
+        answer = httpx.post(
+            url, json={}, headers={**FORGED, **headers}, trust_env=False, timeout=60
+        )
         assert answer.status_code == 403
         receiver.wait_for("refused: ")
 

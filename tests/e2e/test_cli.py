@@ -126,9 +126,9 @@ def test_dev_without_push(tmp_path: Path) -> None:
     env = environment(PROBE_FOLDER=str(tmp_path))
     with running(*arguments, env=env, output=tmp_path / "log") as stack:
         url = stack.wait_for(r"A2A at (\S+),")
-        card = httpx.get(f"{url}/.well-known/agent-card.json").json()
+        card = httpx.get(f"{url}/.well-known/agent-card.json", timeout=60).json()
         assert card["capabilities"]["pushNotifications"] is False
-        assert httpx.get(f"{url}/.well-known/jwks.json").status_code == 404
+        assert httpx.get(f"{url}/.well-known/jwks.json", timeout=60).status_code == 404
 
 
 @pytest.mark.emulators
@@ -142,7 +142,7 @@ def test_api_without_authentication_is_for_programs_here(
         env = environment(**provisioned, A2A_AUTH=auth, A2A_API_KEYS="ann=a-key-of-twenty-or-more")
         with running(*serving, env=env, output=tmp_path / auth) as api:
             url = api.wait_for(r"A2A at (\S+),")
-            response = httpx.get(f"{url}/tasks", headers=foreign, trust_env=False)
+            response = httpx.get(f"{url}/tasks", headers=foreign, trust_env=False, timeout=60)
             assert response.status_code == status, response.text
 
 
@@ -162,7 +162,7 @@ def refused(url: str) -> list[httpx.Response]:
     new, old = {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}
     versions = {"A2A-Version": SENT}
     answers = []
-    with httpx.Client(base_url=url, trust_env=False) as http:
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
         for method, bodies in (("SendMessage", params), ("GetTask", [{"id": SENT}]), (SENT, [{}])):
             for body, headers in itertools.product(bodies, (new, old, versions)):
                 call = {"jsonrpc": "2.0", "id": SENT, "method": method, "params": body}
@@ -306,7 +306,7 @@ def test_the_current_folders_agent_wins(project: Path) -> None:
 
     with running("dev", "--port", "0", env=environment(), output=here / "log", cwd=here) as stack:
         url = stack.wait_for(r"A2A at (\S+),")
-        card = httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False).json()
+        card = httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False, timeout=60).json()
         said = stack.said()
 
     assert card["name"].startswith("My ")
@@ -342,7 +342,7 @@ def test_no_card_falls_back_to_no_other(agent: str, tmp_path: Path) -> None:
     command = ("api", *named, "--port", "0")
     with running(*command, env=env, output=tmp_path / "log", cwd=tmp_path) as api:
         url = api.wait_for(r"A2A at (\S+),")
-        card = httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False).json()
+        card = httpx.get(f"{url}/.well-known/agent-card.json", trust_env=False, timeout=60).json()
         assert "card made of its class and docstring, as there is no agent_card.json" in api.said()
     assert card["name"] == ("Said" if agent == "named" else "Mine")
 

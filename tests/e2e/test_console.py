@@ -120,7 +120,7 @@ def console(visit: Visit, monkeypatch: pytest.MonkeyPatch, said: Callable[[], st
         class Ended:
             def wait(self) -> None:
                 url = re.findall(r"http://\S+", said())[0]
-                with httpx.Client(trust_env=False, follow_redirects=True) as person:
+                with httpx.Client(trust_env=False, follow_redirects=True, timeout=60) as person:
                     person.get(url)
                     visit(person, url.partition("/open?")[0])
 

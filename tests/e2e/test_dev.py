@@ -27,7 +27,7 @@ from tests.support.a2a_calls import message
 
 async def test_card_names_the_address_that_was_asked(dev: Served) -> None:
     """One URL for each binding and version: a client stays where it has found the card."""
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         for address in (dev.url, dev.url.replace("127.0.0.1", "localhost")):
             card = await A2ACardResolver(http, address).get_agent_card()
             urls = [interface.url.rstrip("/") for interface in card.supported_interfaces]

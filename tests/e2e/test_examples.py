@@ -129,7 +129,9 @@ async def test_approval_worker(start: Start, tmp_path: Path) -> None:
             task = await send(client, "12 chairs")
             until(lambda: "Decline: " in log.read_text(encoding="utf-8"))
             (link,) = re.findall(r"Approve: (\S+)", log.read_text(encoding="utf-8"))
-            async with httpx.AsyncClient(trust_env=False, headers={"Origin": url}) as browser:
+            async with httpx.AsyncClient(
+                trust_env=False, headers={"Origin": url}, timeout=60
+            ) as browser:
                 page = await browser.get(link)
                 fields = dict(re.findall(r'name="(.+?)" value="(.+?)"', page.text))
                 assert fields == {"decision": "approve"}

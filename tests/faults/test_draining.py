@@ -68,7 +68,7 @@ async def test_a_spot_worker_gives_back_what_cannot_end(
 async def health(port: int) -> int:
     """The answer of the health check; 0 without one."""
     try:
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
             answer = await client.get(f"http://127.0.0.1:{port}/")
     except httpx.TransportError:
         return 0

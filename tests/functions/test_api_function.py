@@ -319,7 +319,7 @@ def stream_process() -> Iterator[httpx.Client]:
     }
     process = subprocess.Popen([FOLDER / "stream.sh"], cwd="/", env=variables)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             wait_until_ready(client, process)
             yield client
     finally:

@@ -72,7 +72,7 @@ async def check(url: str, backends: Backends, parts: list[dict[str, Any]]) -> No
     message = {"messageId": "1", "role": "ROLE_USER", "parts": parts}
     body = {"message": message, "configuration": {"returnImmediately": True}}
     headers = {**CREDENTIALS, "A2A-Version": "1.0"}
-    async with httpx.AsyncClient(headers=headers, trust_env=False) as http:
+    async with httpx.AsyncClient(headers=headers, trust_env=False, timeout=60) as http:
         sent = (await http.post(f"{url}/message:send", json=body)).json()
     storage = backends.storage.for_scope(Scope.of("", "alice"))
     task = await storage.load_task(sent["task"]["id"], inline=WHOLE)
@@ -86,7 +86,7 @@ async def test_python(url: str, backends: Backends, file: Path) -> None:
     source = "async def example(http, url):\n" + textwrap.indent(code("python"), "    ")
     names: dict[str, Any] = {}
     exec(f"{source}\n    return message", names)  # noqa: S102 - the page's own code
-    async with httpx.AsyncClient(headers=CREDENTIALS, trust_env=False) as http:
+    async with httpx.AsyncClient(headers=CREDENTIALS, trust_env=False, timeout=60) as http:
         message = await names["example"](http, url)
     await check(url, backends, MessageToDict(message)["parts"])
 

@@ -357,7 +357,7 @@ def test_uploads_of_a_tenant_without_a_task(purge: Run, run: Run, ask: Callable[
         said = f"{user} of {tenant}".encode()
         wanted = {"size": len(said), "sha256": sha256(said).hexdigest(), "tenant": tenant}
         asked = ask(user, "POST", "/files", json=wanted)
-        httpx.put(asked["url"], headers=asked["headers"], content=said, trust_env=False)
+        httpx.put(asked["url"], headers=asked["headers"], content=said, trust_env=False, timeout=60)
     lines = [json.loads(line) for line in run("export", "--user", "ann").out.splitlines()]
     exported = {line["scope"]: b64decode(line["part"]["raw"]) for line in lines[:-1]}
     scopes = {tenant: Scope.of(tenant, "ann").digest for tenant in ("", "acme")}

@@ -85,7 +85,7 @@ class Talk:
 @contextmanager
 def opened(dev: Dev) -> Iterator[Talk]:
     stack, console = dev
-    with httpx.Client(trust_env=False, base_url=stack.url) as person:
+    with httpx.Client(trust_env=False, base_url=stack.url, timeout=60) as person:
         assert person.get(console.open_url()).status_code == 303
         yield Talk(person, console)
 

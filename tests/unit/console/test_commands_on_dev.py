@@ -65,7 +65,11 @@ def refused(url: str, run: Run) -> str:
         message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": "a"}]}
         body = {"message": message, "configuration": {"taskPushNotificationConfig": hook}}
         answer = httpx.post(
-            f"{url}/message:send", json=body, headers={"A2A-Version": "1.0"}, trust_env=False
+            f"{url}/message:send",
+            json=body,
+            headers={"A2A-Version": "1.0"},
+            trust_env=False,
+            timeout=60,
         )
         task_id = str(answer.json()["task"]["id"])
         until = time.monotonic() + 20
@@ -121,7 +125,7 @@ async def test_a_message_that_cannot_be_read(running: Dev) -> None:
     """The page of queues shows it escaped, with the reason."""
     stack, console = running
     await undecodable(console)
-    async with httpx.AsyncClient(trust_env=False, base_url=stack.url) as person:
+    async with httpx.AsyncClient(trust_env=False, base_url=stack.url, timeout=60) as person:
         await person.get(console.open_url())
         shown = (await person.get("/_console/queues")).text
         assert "&lt;b&gt;poison&lt;/b&gt;" in shown

@@ -37,7 +37,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
 
 @pytest.fixture
 def http(running: Dev) -> Iterator[httpx.Client]:
-    with httpx.Client(trust_env=False, base_url=running[0].url) as client:
+    with httpx.Client(trust_env=False, base_url=running[0].url, timeout=60) as client:
         yield client
 
 
@@ -52,7 +52,11 @@ def sent(stack: Stack, text: str = "a b c") -> str:
     """The id of a task that has ended."""
     body = {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}}
     answer = httpx.post(
-        f"{stack.url}/message:send", json=body, headers={"A2A-Version": "1.0"}, trust_env=False
+        f"{stack.url}/message:send",
+        json=body,
+        headers={"A2A-Version": "1.0"},
+        trust_env=False,
+        timeout=60,
     )
     return str(answer.json()["task"]["id"])
 
@@ -85,7 +89,7 @@ def test_the_printed_url_opens_it_once(running: Dev, http: httpx.Client) -> None
     cookie = answer.headers["set-cookie"]
     assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/_console"))
     assert url.rpartition("=")[2] not in cookie
-    with httpx.Client(trust_env=False) as other:
+    with httpx.Client(trust_env=False, timeout=60) as other:
         again = other.get(url)
     assert (again.status_code, "used already" in again.text) == (403, True)
     assert http.get(url).headers["location"] == "/_console/chat"  # its own browser is in already
@@ -168,7 +172,7 @@ def test_who_may_look_acts_by_no_route(running: Dev) -> None:
     named = {"scope": head.scope, "id": "looked-at", "queue": "undecodable_queue", "call": "x"}
     url = console.open_url(may_act=False)
     acting = looking = 0
-    with httpx.Client(trust_env=False, base_url=stack.url) as reader:
+    with httpx.Client(trust_env=False, base_url=stack.url, timeout=60) as reader:
         assert reader.get(url).status_code == 303
         for method, route, _ in console._pages.routes():
             path = re.sub(r"{(\w+)(:int)?}", lambda found: named.get(found[1], "0"), route)
@@ -311,8 +315,12 @@ def test_a_chat_shows_the_tasks_of_the_caller_whose_key_it_has(tmp_path: Path) -
         }
         headers = {"A2A-Version": "1.0", "X-API-Key": other}
         url = f"{stack.url}/message:send"
-        assert httpx.post(url, json={"message": said}, headers=headers, trust_env=False).is_success
-        with httpx.Client(trust_env=False, base_url=stack.url, follow_redirects=True) as person:
+        assert httpx.post(
+            url, json={"message": said}, headers=headers, trust_env=False, timeout=60
+        ).is_success
+        with httpx.Client(
+            trust_env=False, base_url=stack.url, follow_redirects=True, timeout=60
+        ) as person:
             person.get(console.open_url())
             form = {"context": "c", "text": "hello there", "key": key}
             person.post("/_console/chat", data=form, headers={"Origin": stack.url})

@@ -116,7 +116,10 @@ async def test_the_public_url_is_an_address_too() -> None:
 
 def test_an_answer_leaves_at_once() -> None:
     """An accepted connection has TCP_NODELAY: else an answer waits 40 ms for the client's ACK."""
-    with HttpServer(Starlette(), bind(0)) as server, httpx.Client(trust_env=False) as client:
+    with (
+        HttpServer(Starlette(), bind(0)) as server,
+        httpx.Client(trust_env=False, timeout=60) as client,
+    ):
         assert client.get(server.url).status_code == 404
         (connection,) = server._server.server_state.connections
         accepted: socket.socket = connection.transport.get_extra_info("socket")

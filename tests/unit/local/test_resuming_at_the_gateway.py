@@ -85,7 +85,9 @@ async def test_what_was_too_much_is_asked_for_again(
 
     with served(backends, clock, ThrottleRate="1") as url:
         async with (
-            httpx.AsyncClient(trust_env=False, event_hooks={"response": [note]}) as http,
+            httpx.AsyncClient(
+                trust_env=False, event_hooks={"response": [note]}, timeout=60
+            ) as http,
             client_at(url, clock, http, binding) as client,
         ):
             before = clock.monotonic()
@@ -118,7 +120,7 @@ async def test_a_silent_stream_is_cut_and_resumed(
 
     with served(backends, clock) as url:
         async with (
-            httpx.AsyncClient(trust_env=False, event_hooks={"request": [note]}) as http,
+            httpx.AsyncClient(trust_env=False, event_hooks={"request": [note]}, timeout=60) as http,
             client_at(url, clock, http, binding) as client,
         ):
             events = [event async for event in client.send_message(request("wait"))]

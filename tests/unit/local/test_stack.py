@@ -38,7 +38,7 @@ def test_pages_are_refused_where_callers_are_not_known(auth: str) -> None:
     """Without keys a request of another origin's page gets 403; with a key it is answered."""
     settings = Settings.model_validate({"auth": auth, "api_keys": SecretStr(f"ann={KEY}")})
     options = Options(agent=AGENT, card=CARD)
-    with Stack(settings, options) as stack, httpx.Client(trust_env=False) as http:
+    with Stack(settings, options) as stack, httpx.Client(trust_env=False, timeout=60) as http:
         headers = {"A2A-Version": "1.0", "X-API-Key": KEY}
         assert http.get(f"{stack.url}/tasks", headers=headers).status_code == 200
         foreign = http.get(f"{stack.url}/tasks", headers=headers | FOREIGN)
@@ -68,7 +68,7 @@ def test_headers_that_api_gateway_refuses_are_refused() -> None:
     """An author learns of the limit before the deployment."""
     with (
         Stack(Settings(auth="none"), Options(agent=AGENT, card=CARD)) as stack,
-        httpx.Client(trust_env=False) as http,
+        httpx.Client(trust_env=False, timeout=60) as http,
     ):
         headers = {"A2A-Version": "1.0", "X-Long": "x" * GATEWAY_HEADER_BYTES}
         assert http.get(f"{stack.url}/tasks", headers=headers).status_code == 431

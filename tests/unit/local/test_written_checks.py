@@ -58,7 +58,9 @@ def test_an_agent_of_any_length_passes(
     with Stack(settings, options) as stack:
         with fails:
             run(stack.url)
-        listed = httpx.get(f"{stack.url}/tasks", headers={"A2A-Version": "1.0"}, trust_env=False)
+        listed = httpx.get(
+            f"{stack.url}/tasks", headers={"A2A-Version": "1.0"}, trust_env=False, timeout=60
+        )
     (task,) = listed.json()["tasks"]
     ended = "CANCELED" if seconds else "REJECTED" if failure else "COMPLETED"
     assert task["status"]["state"] == f"TASK_STATE_{ended}"

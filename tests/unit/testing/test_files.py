@@ -14,7 +14,7 @@ class Summary(Worker):
     """Fetches the files of a message and gives their sizes, and the last one's text, back."""
 
     async def handle(self, ctx: TaskContext) -> None:
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
             for file in ctx.files:
                 content = file.content
                 if file.url is not None:
@@ -54,8 +54,8 @@ def test_a_file_may_be_missing_or_its_server_down(
 def test_the_server_answers_like_one(fake_files: FakeFiles) -> None:
     """HEAD has the headers alone; a file that was not added is not there; a type is guessed."""
     fake_files.add("image.png", b"\x89PNG")
-    head = httpx.head(fake_files.url("image.png"), trust_env=False)
+    head = httpx.head(fake_files.url("image.png"), trust_env=False, timeout=60)
     assert (head.headers["content-type"], head.headers["content-length"]) == ("image/png", "4")
-    assert httpx.get(fake_files.url("other"), trust_env=False).status_code == 404
+    assert httpx.get(fake_files.url("other"), trust_env=False, timeout=60).status_code == 404
     assert fake_files.requests == ["image.png", "other"]
     assert file_part("unknown", b"").media_type == "application/octet-stream"
