@@ -87,8 +87,9 @@ async def brought_up(deployment: Deployment, _: Subject) -> Figures:
                 said.append((await process.stdout.readuntil()).decode())
         shown = "".join(said)
         found = re.search(r"Its agent: (\S+)\nA client's key: (\S+)", shown)
-        require(found is not None, f"it said {shown}")
-        url, key = found.groups()  # type: ignore[union-attr] - it was required
+        require(found, f"it said {shown}")
+        assert found is not None
+        url, key = found.groups()
         message = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "Two days in Oslo"}]}
         async with httpx.AsyncClient(base_url=url, timeout=180) as http:
             headers = {**VERSION, "X-API-Key": key}
