@@ -336,10 +336,13 @@ def main() -> int:
     page = PAGE.read_text(encoding="utf-8")
     own = rows()
     sys.stdout.write("".join(f"{row}\n" for row in own))
-    head = page.splitlines()[: page.splitlines().index(RULE) + 1]
-    written = _DATE.sub(f"({datetime.now(UTC):%Y-%m-%d},", "\n".join([*head, *own, ""]), count=1)
+    lines = page.splitlines()
+    first = lines.index(RULE) + 1
+    last = next(at for at in range(first, len(lines)) if not lines[at].startswith("|"))
+    text = "\n".join([*lines[:first], *own, *lines[last:], ""])
+    written = _DATE.sub(f"({datetime.now(UTC):%Y-%m-%d},", text, count=1)
     PAGE.write_text(written, encoding="utf-8")
-    return int(any(row not in page.splitlines() for row in own))
+    return int(any(row not in lines for row in own))
 
 
 if __name__ == "__main__":

@@ -389,6 +389,22 @@ def order_after_return(client: Client) -> str:
     return f"a2 shown: {early}; then a1 shown: {bodies(own.receive(MaxNumberOfMessages=1))}"
 
 
+def timed_out(client: Client) -> str:
+    own = queue(client)
+    for body in ("a1", "a2"):
+        own.send(body, "a")
+    own.receive(MaxNumberOfMessages=1, VisibilityTimeout=8)
+    meanwhile = bodies(own.receive(MaxNumberOfMessages=1))
+    again: list[Any] = []
+
+    def comes() -> bool:
+        again.extend(own.receive(MaxNumberOfMessages=1))
+        return bool(again)
+
+    until(comes, 30)
+    return f"meanwhile: {meanwhile}; then: {bodies(again)}"
+
+
 def own_delay(client: Client) -> str:
     own = queue(client)
     return refused(own.send, body="m", group="g", DelaySeconds=5)
@@ -593,6 +609,13 @@ SQS_ROWS: Final = (
         "No message overtakes one of its group that is in flight",
         f"{SQS}/SQSDeveloperGuide/FIFO-queues-understanding-logic.html",
         "Turns of a task run in order by HEAD, whatever the queue does",
+    ),
+    Row(
+        "The visibility of a group's first message ends after 8 s",
+        timed_out,
+        "Meanwhile none of the group; then the first again",
+        f"{SQS}/SQSDeveloperGuide/FIFO-queues-understanding-logic.html",
+        "A turn whose worker died comes back in this way: shown on each",
     ),
     Row(
         "A message of a FIFO queue has a delay of its own",
