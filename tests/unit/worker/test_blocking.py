@@ -238,6 +238,50 @@ async def test_no_thread_is_left_between_turns() -> None:
     assert heartbeats_alive() == []
 
 
+async def test_a_short_block_begins_nothing_that_may_begin_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job that may begin later begins at the thread's next look, or not at all."""
+    begun = threading.Event()
+
+    async def duty(stop: asyncio.Event) -> None:
+        begun.set()
+        await stop.wait()
+
+    async with Heartbeat().over(duty, later=True):
+        assert await asyncio.to_thread(begun.wait, WAIT_S)
+    begun.clear()
+    monkeypatch.setattr(heartbeats, "LOOK_S", 2 * WAIT_S)
+    heartbeat = Heartbeat()
+    async with heartbeat.over():
+        async with heartbeat.over(duty, later=True):
+            pass
+        async with heartbeat.over(duty):
+            assert await asyncio.to_thread(begun.wait, WAIT_S)
+            begun.clear()
+    assert not begun.is_set()
+
+
+async def test_what_has_not_begun_hears_that_its_thread_has_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A job that waits for the next look begins, and is cancelled, when that look fails."""
+    ended = threading.Event()
+
+    async def duty(stop: asyncio.Event) -> None:
+        try:
+            await stop.wait()
+        finally:
+            ended.set()
+
+    def broken(_: object) -> None:
+        raise RuntimeError("a fault of the runtime")
+
+    monkeypatch.setattr(heartbeats._Lag, "look", broken)
+    async with Heartbeat().over(duty, later=True):
+        assert await asyncio.to_thread(ended.wait, WAIT_S)
+
+
 def test_a_heartbeat_ends_with_the_loop_of_its_turns() -> None:
     """When the agents' loop has died, the heartbeat ends, and no heartbeat renews deliveries."""
     stopped = threading.Event()

@@ -40,7 +40,7 @@ from a2a_serverless.storage.layout import (
 )
 from a2a_serverless.storage.table import NEW, Check, Item, Key, Put, Update, are
 from a2a_serverless.tasks.entries import StatusChanged, decode_entries
-from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.fold import Record, Snapshot
 from a2a_serverless.tasks.head import (
     ASLEEP,
     NEWER,
@@ -389,11 +389,13 @@ class Commits:
     the one before it. What does not fit is ignored; the reader asks again after `version`.
     """
 
-    def __init__(self, incarnation: str, version: int, since: Head | None = None) -> None:
+    def __init__(
+        self, incarnation: str, version: int, since: Head | Snapshot | None = None
+    ) -> None:
         self.incarnation = incarnation
         self.version = version
         self.since = since
-        """HEAD that names the snapshot of `version`; None: there is none."""
+        """The snapshot of `version`, or HEAD that names it; None: there is none."""
         self.records: list[Record] = []
         self._parts: list[Mapping[str, Any]] = []
 

@@ -57,7 +57,7 @@ from a2a_serverless.storage.codec import (
     sent_item,
 )
 from a2a_serverless.storage.contexts import Contexts, context_conflict
-from a2a_serverless.storage.snapshots import snapshot_of
+from a2a_serverless.storage.snapshots import NearSnapshots, snapshot_of
 from a2a_serverless.storage.table import (
     NEW,
     Item,
@@ -91,7 +91,14 @@ from a2a_serverless.tasks.entries import (
     parts_of,
     with_content,
 )
-from a2a_serverless.tasks.fold import Log, Record, belonging_to, check_history_length, task_of_head
+from a2a_serverless.tasks.fold import (
+    Log,
+    Record,
+    Snapshot,
+    belonging_to,
+    check_history_length,
+    task_of_head,
+)
 from a2a_serverless.tasks.head import ASLEEP, Head, Reason
 from a2a_serverless.tasks.identity import (
     ANONYMOUS,
@@ -251,6 +258,8 @@ class DurableStorage:
     """Adds fields to commits, and hears of them."""
     is_serial: bool = False
     """True: the turns of a conversation run one after the other."""
+    near: NearSnapshots = field(default_factory=NearSnapshots)
+    """Shorter ways to long tasks, in memory."""
 
     def for_scope(self, scope: Scope) -> Self:
         """Return the same storage seen by another owner; cheap."""
@@ -317,18 +326,23 @@ class DurableStorage:
         start = layout.event_sort(incarnation, after + 1) if incarnation else layout.EVENTS
         gaps: set[tuple[str, int]] = set()
         for attempt in range(1, _TORN_READS + 1):
+            near: Snapshot | None = None
             if commits is None and not is_whole:
-                found = await self._newest_items(task_id)
+                found, near = await self._newest_items(task_id)
             else:
                 found = await self.items_of(task_id, start)
-            head, commits = self._commits_in(found, commits, is_whole=is_whole)
+            head, commits = self._commits_in(found, commits, near, is_whole=is_whole)
             if head is None or commits is None or incarnation not in (None, head.incarnation):
                 return None
             records = belonging_to(head, commits.records, commits.version)
             if records is not None:
-                log = Log(head=head, records=records)
-                since = commits.since
-                return log if since is None else await self._since_snapshot(log, since)
+                log, since = Log(head=head, records=records), commits.since
+                if isinstance(since, Head):
+                    return await self._since_snapshot(log, since)
+                log = log if since is None else log.behind(since)
+                if not is_whole:
+                    self.near.keep(log)
+                return log
             start = layout.event_sort(commits.incarnation, commits.version + 1)
             gaps.add((commits.incarnation, commits.version + 1))
             await self.clock.sleep(pause_s(attempt))
@@ -345,11 +359,18 @@ class DurableStorage:
         # A later snapshot may have taken its place since HEAD was read: the whole log is still
         # there.
         if since is not None and since.last == named.snapshot.version:
-            return log.behind(since)
+            log = log.behind(since)
+            self.near.keep(log)
+            return log
         return await self.read(log.head.task_id, incarnation=log.head.incarnation)
 
     def _commits_in(
-        self, found: list[Item], commits: Commits | None, *, is_whole: bool
+        self,
+        found: list[Item],
+        commits: Commits | None,
+        near: Snapshot | None,
+        *,
+        is_whole: bool,
     ) -> tuple[Head | None, Commits | None]:
         """Return HEAD, and its commits: those of `commits` and what a Query has found behind them.
 
@@ -361,8 +382,11 @@ class DurableStorage:
             return None, commits
         # Deleted and created anew between two reads: what was read so far is of another task.
         if commits is None or commits.incarnation != head.incarnation:
-            since = None if is_whole or not head.snapshot.version else head
-            commits = Commits(head.incarnation, since.snapshot.version if since else 0, since)
+            if near is not None:
+                commits = Commits(head.incarnation, near.last, near)
+            else:
+                since = None if is_whole or not head.snapshot.version else head
+                commits = Commits(head.incarnation, since.snapshot.version if since else 0, since)
         commits.add(found)
         return head, commits
 
@@ -432,8 +456,11 @@ class DurableStorage:
         )
         return await self.table.all(wanted)
 
-    async def _newest_items(self, task_id: str) -> list[Item]:
-        """Return the items of a task since its snapshot, HEAD last; all, if it has none."""
+    async def _newest_items(self, task_id: str) -> tuple[list[Item], Snapshot | None]:
+        """Return the items of a task since its snapshot, HEAD last; all, if it has none.
+
+        Return the snapshot as well if it is one in memory.
+        """
         partition = layout.task_partition(self.scope.digest, task_id)
         wanted = Range(partition=partition, first=layout.EVENTS, last=layout.HEAD)
         pages = self.table.query(replace(wanted, newest_first=True, page=_NEWEST))
@@ -442,14 +469,17 @@ class DurableStorage:
         is_head = bool(found) and found[-1]["SK"] == layout.HEAD
         head = live_head(found[-1], self.clock.now_ms()) if is_head else None
         if head is None:
-            return found
+            self.near.forget((self.scope.digest, task_id))
+            return found, None
+        near = self.near.of(head)
         # Fewer items than were asked for need not be all: a page also ends at 1 MB.
-        start = layout.event_sort(head.incarnation, head.snapshot.version + 1, 0)
+        since = head.snapshot.version if near is None else near.last
+        start = layout.event_sort(head.incarnation, since + 1, 0)
         oldest = found[0]["SK"]
         if oldest <= start:
-            return found
+            return found, near
         before = await self.table.all(replace(wanted, first=start, last=oldest))
-        return [*(item for item in before if item["SK"] < oldest), *found]
+        return [*(item for item in before if item["SK"] < oldest), *found], near
 
     async def changed(self, task_id: str, version: int, timeout_s: float) -> None:
         """Return when the task may have moved beyond `version`, at the latest after `timeout_s`."""

@@ -3,12 +3,16 @@
 The worker that has ended a turn stores what the log has made of the task as a blob, and HEAD names
 it. A snapshot is never more than a shorter way: a reader that cannot have it reads the whole log,
 and a worker that dies before HEAD names it leaves that to the next one.
+
+A process keeps some in its memory as well (`NearSnapshots`), of tasks whose turns it has read.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
+from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,8 +26,9 @@ from a2a_serverless.storage.blobs import put_whole, whole
 from a2a_serverless.storage.codec import text_of, value_of
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import decode_entries, encode_entries
-from a2a_serverless.tasks.fold import Record, Snapshot
+from a2a_serverless.tasks.fold import Log, Record, Snapshot
 from a2a_serverless.tasks.head import AttemptEnd, Head, SnapshotName
+from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import naming, wants_snapshot
 
 if TYPE_CHECKING:
@@ -33,6 +38,62 @@ logger = logging.getLogger(__name__)
 
 _BESIDE: Final = ("token", "commit_id", "at", "worker", "ended", "trace")
 """What a commit says beside its version and its entries."""
+
+NEAR_COMMITS: Final = 32
+"""Commits since the last snapshot in memory after which a task gets another one there."""
+NEAR_BYTES: Final = 8_000_000
+"""The most bytes of the tasks whose snapshots a process keeps in memory, as stored."""
+
+
+class NearSnapshots:
+    """The snapshots that this process keeps in memory, those that were used last. Thread-safe.
+
+    Whoever reads a task reads HEAD first. The commits of an incarnation never change: so a snapshot
+    is right as long as HEAD has its incarnation, whatever was written behind it.
+    """
+
+    def __init__(self, most_bytes: int = NEAR_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._kept: OrderedDict[TaskKey, tuple[Head, Snapshot]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, head: Head) -> Snapshot | None:
+        """Return the snapshot of a task if it is nearer than the one that HEAD names."""
+        with self._lock:
+            then, near = self._kept.get((head.scope, head.task_id), (None, None))
+            if then is None or near is None:
+                return None
+            if then.incarnation != head.incarnation or near.last > head.version:
+                del self._kept[head.scope, head.task_id]
+                return None
+            self._kept.move_to_end((head.scope, head.task_id))
+        return near if near.last > head.snapshot.version else None
+
+    def keep(self, log: Log) -> None:
+        """Keep what a task was before its open turn, if that is far from its last snapshot.
+
+        `log` was read from its beginning, or from a snapshot on.
+        """
+        head, turn = log.head, log.head.turn
+        last = turn.number - 1
+        if last - (log.since.last if log.since else 0) < NEAR_COMMITS or not turn.is_open:
+            return
+        # Its message was accepted while no turn was open: no restart goes back behind it.
+        if turn.base != turn.number or turn.begun or log.needs_newer:
+            return
+        made = None if head.size > self._most_bytes else log.fold(last).snapshot()
+        if made is None:
+            return
+        with self._lock:
+            self._kept[head.scope, head.task_id] = head, made
+            self._kept.move_to_end((head.scope, head.task_id))
+            while sum(of.size for of, _ in self._kept.values()) > self._most_bytes:
+                self._kept.popitem(last=False)
+
+    def forget(self, task: TaskKey) -> None:
+        """Drop the snapshot of a task that is gone."""
+        with self._lock:
+            self._kept.pop(task, None)
 
 
 async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:

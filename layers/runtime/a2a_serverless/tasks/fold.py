@@ -158,7 +158,10 @@ class Fold:
         self.since, self.version = since, since.version
         record = Record(version=since.version, entries=since.entries)
         for entry in record.entries:
-            self._change(entry, record)
+            if isinstance(entry, MessageAppended):  # most of them, and nothing takes them back
+                self.history.append(entry.message)
+            else:
+                self._change(entry, record)
         self._changes.clear()
 
     @property
