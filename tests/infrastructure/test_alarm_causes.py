@@ -27,6 +27,7 @@ from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker.agents import deployed_agent, pulling_agent
 from a2a_serverless.worker.function import flush_now_and_then
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
+from tests.support import pages
 from tests.support.alarms import NAMESPACE, STACK, CloudWatch, alarms_of, rung
 from tests.support.messages import request
 from tests.support.workers import Agent, Bench, PacedClock, S, complete, params_of, status
@@ -284,11 +285,13 @@ async def test_turns_of_five_hours_ring_nothing(watched: Watched) -> None:
 CAPACITY = [
     # workers' share of what comes, the longest run, minutes until the first alarm, alarms
     (0.0, "900", 7, {"LateStartsAlarm", "StuckTasksAlarm"}),
+    (0.0, "300", 7, {"LateStartsAlarm", "StuckTasksAlarm"}),
     (0.0, "60", 7, {"LateStartsAlarm", "StuckTasksAlarm"}),
     (0.5, "900", 10, {"LateStartsAlarm"}),
     (0.5, "300", 10, {"LateStartsAlarm"}),
     (0.5, "60", 10, {"LateStartsAlarm"}),
     (0.9, "900", 10, {"LateStartsAlarm"}),
+    (0.9, "300", 10, {"LateStartsAlarm"}),
     (0.9, "60", 10, {"LateStartsAlarm"}),
     (1.0, "900", 0, set[str]()),
 ]
@@ -329,6 +332,15 @@ async def test_turns_that_begin_late_ring(
     assert watched.rung(WorkerTimeout=longest_s) == rings
     assert (first is not None) is bool(rings)
     assert first is None or first <= minutes
+
+
+def test_the_page_has_the_minutes_until_an_alarm() -> None:
+    """The table of the page is what is tested, for each share and each longest run."""
+    page = pages.part("operate")
+    for share, words in ((0.0, "none"), (0.5, "half"), (0.9, "nine tenths")):
+        minutes = [str(most) for of, _, most, _ in CAPACITY if of == share]
+        assert len(minutes) == 3
+        assert f"| {words} | {' | '.join(minutes)} |" in page
 
 
 async def test_a_caller_waits_for_itself(watched: Watched) -> None:
