@@ -281,6 +281,9 @@ async def commands(deployment: Deployment, subject: Subject) -> Figures:
     require(any(task_id in line for line in listed), "tasks does not list the task")
     page = await _console(deployment, f"{BASE}/task/{shown['scope']}/{task_id}")
     require(task_id in page, "the console's page of the task does not name it")
+    first = await _console(deployment, f"{BASE}/status")
+    for title in ("Tasks that ended", "Webhooks that fail now", "Before and after the newest"):
+        require(title in first, f"the console's first page does not say: {title}")
     await _command(deployment, "tasks", "purge", "--user", "default", "--yes", "--settle", "1")
     gone = await subject.http.get(f"/tasks/{task_id}", headers={"A2A-Version": "1.0"})
     require(gone.status_code == httpx.codes.NOT_FOUND, f"a purged task: {gone.status_code}")
