@@ -15,13 +15,12 @@ from typing import Any, Final
 import httpx
 
 from a2a_serverless import aws
-from a2a_serverless_tools.cloud.stack import run
 from a2a_serverless_tools.cloud.template import SUBSTITUTIONS
 from a2a_serverless_tools.console.rendering import BASE
 from tests.cloud import kills, neighbours, releases, updates
 from tests.cloud.deployment import ROOT, Deployment
 from tests.cloud.guided import guided
-from tests.cloud.own import ENDS, Own, alone
+from tests.cloud.own import COMMAND_S, ENDS, Own, alone, command
 from tests.cloud.preflight import preflight
 from tests.live.account import ERRORS, Account, is_denied
 from tests.live.findings import Figures, require
@@ -29,7 +28,6 @@ from tests.live.subject import Subject, artifact_text, ordered, state, status_te
 from tests.support import pages
 from tests.support.otlp import collector
 
-COMMAND_S: Final = 180.0
 CODE: Final = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 REFUSALS: Final = re.compile(r"AccessDenied|not authorized to perform|UnrecognizedClient")
 
@@ -275,26 +273,19 @@ async def commands(deployment: Deployment, subject: Subject) -> Figures:
     """Ask the commands of operators about a task, and have them delete all that a caller has."""
     task_id = await subject.begin("say")
     await subject.ended(task_id, within_s=60)
-    shown = json.loads(await _command(deployment, "task", task_id, "--json"))
+    shown = json.loads(await command(deployment, "task", task_id, "--json"))
     require(task_id in json.dumps(shown), "task shows another task")
-    listed = (await _command(deployment, "tasks", "--user", "default", "--json")).splitlines()
+    listed = (await command(deployment, "tasks", "--user", "default", "--json")).splitlines()
     require(any(task_id in line for line in listed), "tasks does not list the task")
     page = await _console(deployment, f"{BASE}/task/{shown['scope']}/{task_id}")
     require(task_id in page, "the console's page of the task does not name it")
     first = await _console(deployment, f"{BASE}/status")
     for title in ("Tasks that ended", "Webhooks that fail now", "Before and after the newest"):
         require(title in first, f"the console's first page does not say: {title}")
-    await _command(deployment, "tasks", "purge", "--user", "default", "--yes", "--settle", "1")
+    await command(deployment, "tasks", "purge", "--user", "default", "--yes", "--settle", "1")
     gone = await subject.http.get(f"/tasks/{task_id}", headers={"A2A-Version": "1.0"})
     require(gone.status_code == httpx.codes.NOT_FOUND, f"a purged task: {gone.status_code}")
     return {"listed": len(listed)}
-
-
-async def _command(deployment: Deployment, *arguments: str) -> str:
-    at = ["--stack", deployment.name, "--region", "us-east-1"]
-    command = [str(ROOT / ".venv" / "bin" / "a2a-serverless"), *arguments, *at]
-    environment = {**os.environ, **deployment.emulator.environment()}
-    return await run(command, environment, within_s=COMMAND_S, folder=ROOT)
 
 
 async def _console(deployment: Deployment, path: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ import httpx
 
 from a2a_serverless_tools.cloud.door import opened
 from a2a_serverless_tools.cloud.emulator import free_port
-from tests.cloud.deployment import KEPT, MADE_AGAIN, Deployment
+from a2a_serverless_tools.cloud.stack import run
+from tests.cloud.deployment import KEPT, MADE_AGAIN, ROOT, Deployment
 from tests.live.findings import Check, Figures, require
 from tests.live.made import Made
 from tests.live.stack import first_key
@@ -23,6 +25,7 @@ SLACK: Final = 3
 """How many times as long as on AWS everything may take, on a busy machine of two cores."""
 LONGEST_S: Final = 300.0
 """Without slack, how long a task may take whose processes are killed: a kill costs it 90 s."""
+COMMAND_S: Final = 180.0
 AT_ONCE: Final = 4
 """Requests at the same time: each is a process of a function."""
 ENDS: Final = frozenset({"COMPLETED", "CANCELED", "FAILED", "REJECTED"})
@@ -41,6 +44,14 @@ class Own:
     def on(self, deployment: Deployment) -> Check:
         """Return the check of this deployment."""
         return Check(self.name, self.proves, lambda subject: self.run(deployment, subject))
+
+
+async def command(deployment: Deployment, *arguments: str) -> str:
+    """Run a command of operators on the stack; return what it said."""
+    at = ["--stack", deployment.name, "--region", "us-east-1"]
+    whole = [str(ROOT / ".venv" / "bin" / "a2a-serverless"), *arguments, *at]
+    environment = {**os.environ, **deployment.emulator.environment()}
+    return await run(whole, environment, within_s=COMMAND_S, folder=ROOT)
 
 
 @asynccontextmanager

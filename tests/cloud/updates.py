@@ -18,7 +18,7 @@ from samtranslator.yaml_helper import yaml_parse
 from a2a_serverless.push.signing import _signing_key
 from a2a_serverless.storage.keys import SETTLED_S
 from tests.cloud.deployment import ROOT, Deployment
-from tests.cloud.own import UNANSWERED, Own, alone
+from tests.cloud.own import UNANSWERED, Own, alone, command
 from tests.live.callers import ENDPOINTS, issuer_for
 from tests.live.findings import Figures, require
 from tests.live.forms import addresses, is_so, opened
@@ -132,8 +132,10 @@ def _restart(deployment: Deployment, *functions: str) -> None:
 async def resigned(deployment: Deployment, subject: Subject) -> Figures:
     """Give the notifications another signing key, and look at who signs before and after its time.
 
-    The new key signs when each receiver can have it. That time is not waited for: the published
-    key's item is given an earlier one.
+    Then the former key is revoked, and the running process publishes it no more.
+
+    The new key signs when each receiver can have it. That time is not waited for: the items of both
+    published keys are given earlier ones.
     """
     call, stack = deployment.account.call, await deployment.stack()
     secret = uuid.uuid4().hex * 2
@@ -154,21 +156,33 @@ async def resigned(deployment: Deployment, subject: Subject) -> Figures:
     before = await next_told()
     require(before.kid == old, "the new key signs before receivers can have it")
     require(await _published(subject) == {old, new}, "the new key is not published before it signs")
-    earlier_ms = (time.time() - SETTLED_S) * 1000
-    await call(
-        "dynamodb",
-        "update_item",
-        TableName=stack.resources["TaskTable"],
-        Key={"PK": {"S": "JWKS"}, "SK": {"S": f"KEY#{new}"}},
-        UpdateExpression="SET published_at = :at",
-        ConditionExpression="attribute_exists(PK)",
-        ExpressionAttributeValues={":at": {"N": str(round(earlier_ms))}},
-    )
+    for kid, times in ((old, 2), (new, 1)):
+        earlier_ms = (time.time() - times * SETTLED_S) * 1000
+        await call(
+            "dynamodb",
+            "update_item",
+            TableName=stack.resources["TaskTable"],
+            Key={"PK": {"S": "JWKS"}, "SK": {"S": f"KEY#{kid}"}},
+            UpdateExpression="SET published_at = :at",
+            ConditionExpression="attribute_exists(PK)",
+            ExpressionAttributeValues={":at": {"N": str(round(earlier_ms))}},
+        )
     after = await next_told()
     require(after.kid == new, "the former key still signs")
     require(await _published(subject) == {old, new}, "the former key is no longer published")
     await verified(subject, before.notification, before.url)
-    return {"keys published": 2}
+    await command(deployment, "keys", "revoke", old, "--yes")
+    later = await subject.until("a notification", told_anew, within_s=60, every_s=1)
+    require(later.kid == new, "the process that pushes signs with the revoked key")
+    _restart(deployment)  # the processes that clients call keep the key set for minutes
+
+    async def gone() -> bool | None:
+        with contextlib.suppress(*UNANSWERED):
+            return await _published(subject) == {new} or None
+        return None
+
+    await subject.until("the end of the revoked key", gone, within_s=60, every_s=1)
+    return {"keys published": 2, "revoked": 1}
 
 
 async def _published(subject: Subject) -> set[str]:
