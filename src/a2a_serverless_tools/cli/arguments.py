@@ -54,6 +54,8 @@ class Parser(argparse.ArgumentParser):
         return found, left
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments") and message.endswith(".py"):
+            message += ": the option --agent names an agent's file"
         self.exit(EXIT_UNUSABLE, f"{self.prog}: {message}; see {self.prog} --help\n")
 
     def does(self, run: Run, description: str) -> None:

@@ -40,7 +40,7 @@ def _add_docs(docs: Parser) -> None:
     docs.add_argument("topic", nargs="?", default="", metavar="TOPIC", help="the name of a page")
     docs.add_argument("--browser", action="store_true", help="open the page in a browser")
     docs.add_argument(
-        "--search", metavar="WORDS", help="list the pages about WORDS, the best first"
+        "--search", metavar="WORDS", nargs="+", help="list the pages about WORDS, the best first"
     )
 
 
@@ -54,7 +54,7 @@ def _docs(options: Namespace) -> int:
             f" {PROGRAM} docs --search {topic} those about it."
         )
     if options.search is not None:
-        return _search(pages, options.search)
+        return _search(pages, " ".join(options.search))
     if options.browser:
         folder = Path(tempfile.mkdtemp(prefix="a2a-serverless-docs-"))
         say(f"the pages are in {folder}")

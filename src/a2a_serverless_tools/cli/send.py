@@ -264,6 +264,8 @@ class _Talk:
         self._agent, self._http, self._client = agent, http, client
         self._out: Path | None = options.out
         self._as_json: bool = options.json
+        self._key = " --key KEY" if options.key and _KEY not in os.environ else ""
+        """What the next command needs as well; the key itself is not shown again."""
         self._files: list[Path] = options.file
         self._asked_at: float | None = None
         """When the stream was asked for from which nothing has come yet."""
@@ -379,7 +381,7 @@ class _Talk:
     def say_ids(self, what: str = "it may go on; see it") -> None:
         """Say how to name the task."""
         if self.answer.task_id and not self._as_json:
-            again = _again(self.url, self.answer.task_id)
+            again = _again(self.url, self.answer.task_id) + self._key
             say(f"{what}: {again}")
             for each in self.answer.questions if len(self.answer.questions) > 1 else ():
                 say(printable(f"answer one: {again} --question {shlex.quote(each)}"))

@@ -35,6 +35,8 @@ _TO_TRY: Final = """
 The stack {stack} is deployed. Its agent: {url}
 A client's key: {key}
 
+    .venv/bin/a2a-serverless send --key {key} {url} 'Two days in Oslo'
+
     curl -s {url}.well-known/agent-card.json
     curl -sN -H 'X-API-Key: {key}' -H 'A2A-Version: 1.0' -H 'Content-Type: application/json' \\
         {url}message:stream -d '{{"message": {{"messageId": "m1", "role": "ROLE_USER",

@@ -83,7 +83,7 @@ class OwnCode:
 
     def named(self, paths: Iterable[str]) -> str:
         """Return the names of changed files, for a sentence."""
-        names = sorted(map(self._name, paths))
+        names = sorted({*map(self._name, paths)})
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         return ", ".join(names[:NAMED]) + more
 

@@ -35,6 +35,14 @@ def parser() -> Parser:
     return parser
 
 
+def test_an_agent_that_no_option_names(parser: Parser, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever types the file alone is told of the option."""
+    with pytest.raises(SystemExit):
+        parser.parse_args(["task", "one", "agent.py"])
+    said = capsys.readouterr().err
+    assert "agent.py: the option --agent names an agent's file" in said
+
+
 @pytest.mark.parametrize("scope", [DASHED, TWICE_DASHED, "plain"])
 @pytest.mark.parametrize("task_id", [DASHED, TWICE_DASHED, "plain"])
 def test_an_id_or_scope_may_begin_with_a_dash(parser: Parser, task_id: str, scope: str) -> None:

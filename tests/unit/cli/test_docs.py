@@ -69,7 +69,7 @@ def test_what_readers_look_for_leads_to_its_page(capsys: pytest.CaptureFixture[s
 
 def test_a_search_finds_all_words(capsys: pytest.CaptureFixture[str]) -> None:
     """Words of a page begin as those of the search, in any order; without a page it ends with 1."""
-    assert main(["docs", "--search", "POIN kill"]) == 0
+    assert main(["docs", "--search", "POIN", "kill"]) == 0
     assert capsys.readouterr().out.startswith("kill-points  ")
     assert main(["docs", "--search", "fold nowheretobefound"]) == 1
     said = capsys.readouterr()

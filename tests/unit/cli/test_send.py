@@ -516,7 +516,8 @@ def test_a_key_is_sent_as_the_card_asks(
         assert refused[:2] == (2, "")
         assert "--key" in refused.err
         assert refused.err.count("\n") == 1
-        assert run("send", url, "hello", "--key", KEY).code == 0
+        asked = run("send", url, "ask", "--key", KEY)
+        assert (asked.code, asked.err.rstrip().endswith(" --key KEY")) == (3, True), asked.err
         assert run("send", url, "hello", "--header", f"X-API-Key: {KEY}").code == 0
         monkeypatch.setenv("A2A_API_KEY", KEY)
         assert run("send", url, "hello").code == 0

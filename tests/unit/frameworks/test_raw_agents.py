@@ -95,7 +95,7 @@ agent = Agent()
         ("from pydantic_ai import Agent", "Agent", "a class: write `agent = Agent(…)`"),
         (f"{GRAPH}\nagent = graph.with_retry()", "agent", "name the graph itself, or call"),
         ("def make(): ...", "make", "a function: call it, `agent = make_agent()`"),
-        (GRAPH, "agent", "has no 'agent', but graph: write `agent = graph`."),
+        (GRAPH, "agent", "has no 'agent', but graph: write `agent = graph`, or name"),
         ("import strands\nagent = strands.Agent()", "agent", "StrandsWorker(lambda: Agent(…))"),
         (
             "import crewai\ncrew = crewai.Crew()",

@@ -260,13 +260,17 @@ class TestFile:
         [
             ("{", "is not a card"),
             ("[]", "lacks name"),
+            ("{}", "lacks name, .*, defaultInputModes, "),
             ('{\n"nmae": "Typo"}', r"nmae.*\(line 2\)\.$"),
             ('{\n\n"name": 5}', r"is not a card.*\(line 3\)\.$"),
             ('{"name": "x",\n"capabilities": {\n"streaming": "yes"}}', r"\(line 3\)\.$"),
             ('{"skills": [\n{"id": "a",\n"tags": "b"}]}', r"\(line 3\)\.$"),
             ('{"name": "x"\n"version": "1"}', "line 2 column 1"),
             ('{"name": "Only a name"}', "lacks description, version, capabilities"),
-            (SKILLESS, r'lacks skills: write at least one, \{"id": …, "name": …, "desc.*"tags"'),
+            (
+                SKILLESS,
+                r'lacks skills: write at least one skill, \{"id": …, "name": …, "desc.*"tags"',
+            ),
             ("\ud800", "is not a card"),
             (GRPC, "offers GRPC 1.0, which is not served"),
         ],

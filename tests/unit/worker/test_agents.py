@@ -115,14 +115,14 @@ def test_a_file_alone_names_its_agent(folder: Path) -> None:
             "@/neighbour.py:agent",
             (
                 "The agent '{}' cannot be used: @/neighbour.py has no 'agent':"
-                " write `agent = ITS_CLASS()`, a Worker's."
+                " write a class that derives from Worker, and `agent = ITS_NAME()`."
             ),
         ),
         (
             "@/agent_file.py:other",
             (
                 f"The agent '{{}}' cannot be used: @/agent_file.py has no 'other', but {THERE}:"
-                " write `other = Executor`."
+                " write `other = Executor`, or name @/agent_file.py:waiter."
             ),
         ),
         ("@/agent_file.py:number", f"The agent '{{}}' is of the type int{NEITHER}"),
@@ -130,7 +130,7 @@ def test_a_file_alone_names_its_agent(folder: Path) -> None:
             "@/agent_file.py:Path",
             (
                 f"The agent '{{}}' cannot be used: @/agent_file.py has no 'Path', but {THERE}:"
-                " write `Path = Executor`."
+                " write `Path = Executor`, or name @/agent_file.py:waiter."
             ),
         ),
         ("@/agent_file.py:NAME", f"The agent '{{}}' is of the type str{NEITHER}"),

@@ -32,7 +32,7 @@ _SERVED = tuple(
 
 _MAX_BYTES = 1_000_000
 """The longest file. What is made of it has to fit into one answer of Lambda, as JSON in JSON."""
-_NO_SKILL = ': write at least one, {"id": …, "name": …, "description": …, "tags": […]}'
+_NO_SKILL = ': write at least one skill, {"id": …, "name": …, "description": …, "tags": […]}'
 _SOMEWHERE = "https://localhost"
 _FIRST_SEGMENTS = frozenset(
     {".well-known", "api", "callbacks", "extendedAgentCard", "healthz", "message", "tasks", "v1"}
@@ -74,7 +74,8 @@ def load_card(path: Path | str, *, folder: Path | None = None) -> AgentCard:
     missing = missing_fields(card)
     if missing:
         way_out = _NO_SKILL if "skills" in missing else ""
-        raise ConfigurationError(f"The agent card {path} lacks {', '.join(missing)}{way_out}.")
+        names = ", ".join(re.sub("_([a-z])", lambda it: it[1].upper(), name) for name in missing)
+        raise ConfigurationError(f"The agent card {path} lacks {names}{way_out}.")
     offered = ((way.protocol_binding, way.protocol_version) for way in _ways(card))
     unknown = [" ".join(way) for way in offered if way not in _SERVED]
     if unknown:

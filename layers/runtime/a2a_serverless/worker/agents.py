@@ -186,9 +186,9 @@ def load_agent(reference: str, *, folder: Path | None = None) -> AgentExecutor:
     if found is None:
         has = [each for each, value in vars(module).items() if _is_agent(value, module)]
         way_out = (
-            f", but {', '.join(has)}: write `{name} = {has[0]}`"
+            f", but {', '.join(has)}: write `{name} = {has[0]}`, or name {path}:{has[-1]}"
             if has
-            else (f": write `{name} = ITS_CLASS()`, a Worker's")
+            else f": write a class that derives from Worker, and `{name} = ITS_NAME()`"
         )
         raise ConfigurationError(
             f"The agent {reference!r} cannot be used: {path} has no {name!r}{way_out}."
