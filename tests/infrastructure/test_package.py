@@ -37,6 +37,8 @@ BROUGHT_BY = {
 """Packages that come with a dependency, whose interface they are a part of."""
 IN_LAMBDA = {"boto3", "botocore"}
 """What Lambda's Python runtime brings itself."""
+ON_THE_EMULATOR = {f"{TOOLS}.cloud.launch", f"{TOOLS}.cloud.template"}
+"""What runs on the emulator's own Python, with the packages of requirements/tools/cloud.in."""
 
 
 def table(project: Path) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def names(requirements: list[str]) -> set[str]:
 def imported() -> dict[str, set[str]]:
     """The modules of both packages by what they import that is neither their own nor Python's.
 
-    Adapters of frameworks are left out.
+    Adapters of frameworks are left out, and what the emulator's Python runs.
     """
     graph = grimp.build_graph(
         PACKAGE, TOOLS, include_external_packages=True, exclude_type_checking_imports=True
@@ -75,7 +77,7 @@ def imported() -> dict[str, set[str]]:
         module: {
             importer
             for importer in graph.find_modules_that_directly_import(module)
-            if not importer.startswith(ADAPTERS)
+            if not importer.startswith(ADAPTERS) and importer not in ON_THE_EMULATOR
         }
         for module in outside - sys.stdlib_module_names
     }
