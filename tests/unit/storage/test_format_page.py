@@ -73,7 +73,6 @@ ITEMS: Final = (
 )
 KEYS: Final = {"PK": {"S"}, "SK": {"S"}}
 """Each item has them; the page says so once."""
-UNWRITTEN: Final = "nothing writes it yet"
 S = TaskState
 TRACE: Final = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
 
@@ -100,6 +99,15 @@ def rows(title: str, header: str) -> Rows:
         elif inside and not set(line) <= set("|- "):
             found[cells[0].strip("`")] = cells[1:]
     assert found, title
+    return found
+
+
+def attributes(kind: str) -> dict[str, tuple[str, str]]:
+    """The attributes of a kind of item: their types, and when they are there, by name."""
+    found = {}
+    for cell, (_, when) in rows(kind, "attribute").items():
+        name, _, types = cell.partition("` ")
+        found[name] = (types or "S", when or "always")
     return found
 
 
@@ -259,9 +267,7 @@ async def test_the_tables_name_every_attribute_and_no_other() -> None:
     assert set(written.types) == set(ITEMS)
     for kind in ITEMS:
         listed = KEYS | {
-            name: set(cells[0].split(", "))
-            for name, cells in rows(kind, "attribute").items()
-            if cells[2] != UNWRITTEN
+            name: set(types.split(", ")) for name, (types, _) in attributes(kind).items()
         }
         assert dict(written.types[kind]) == listed, kind
     assert_parts(written.events)
@@ -269,9 +275,9 @@ async def test_the_tables_name_every_attribute_and_no_other() -> None:
 
 def assert_parts(events: list[_Typed]) -> None:
     """What the page says of single parts holds: of the first, of version 1, of all."""
-    listed = rows("EVENT", "attribute")
-    every = {name for name, cells in listed.items() if cells[2] in {"always", "each part"}}
-    opening = {name for name, cells in listed.items() if cells[2] == "first part of version 1"}
+    listed = attributes("EVENT")
+    every = {name for name, (_, when) in listed.items() if when == "always"}
+    opening = {name for name, (_, when) in listed.items() if when == "first part of version 1"}
     for event in events:
         place = layout.event_position(event["SK"]["S"])
         assert place is not None
@@ -283,8 +289,7 @@ def test_heads_attributes_are_those_of_the_codec() -> None:
     """The page's attributes of HEAD, their types and its "always" are those of the code."""
     names = {"S": str, "N": int, "B, NULL": bytes | None}
     listed = {
-        name: (names[cells[0]], cells[2] == "always")
-        for name, cells in rows("HEAD", "attribute").items()
+        name: (names[types], when == "always") for name, (types, when) in attributes("HEAD").items()
     }
     # A field that is None has no attribute, but for copies of what is in the log.
     stored: dict[object, object] = {
@@ -306,9 +311,7 @@ def test_heads_attributes_are_those_of_the_codec() -> None:
 
 def test_the_turns_fields_are_those_of_the_codec() -> None:
     """The page lists each field of a turn, and which of them are always there."""
-    listed = {
-        name: cells[1] == "always" for name, cells in rows("The current turn", "field").items()
-    }
+    listed = {name: not cells[1] for name, cells in rows("The current turn", "field").items()}
     assert listed == {name: form.default is MISSING for name, form in codec._FORMS[Turn].items()}
 
 
