@@ -323,12 +323,12 @@ def rows() -> list[str]:
 
 async def _rows(url: str) -> list[str]:
     async with python() as one, cluster() as two, javascript() as node, asked(url) as ours:
-        return [
-            f"| {name} | {section} | "
-            + " | ".join([await question(server) for server in (one, two, node, ours)])
-            + f" | {reason} |"
-            for name, (section, question, reason) in ROWS.items()
-        ]
+        found = []
+        for name, (section, question, reason) in ROWS.items():
+            first, second, *others = [await question(it) for it in (one, two, node, ours)]
+            second = "as Python" if second == first else second
+            found.append(f"| {' | '.join([name, section, first, second, *others, reason])} |")
+        return found
 
 
 def main() -> int:

@@ -52,6 +52,7 @@ CLIENTS: Final = {
 JAVASCRIPT: Final = ROOT / "build" / "foreign" / "javascript"
 BREAKS_CHUNKS: Final = ("google_adk", "crewai", "strands_client", "nemo")
 """Clients that give a model no whole text of an artifact that is streamed in chunks."""
+CLOSED: Final = "chunks, lastChunk"
 READ_S: Final = 900
 """How long a client may take for all forms, in seconds."""
 LONGEST: Final = 45
@@ -126,6 +127,17 @@ def cell(told: Mapping[str, str], form: str) -> str:
     return "✓ within a report" if TEXT in says else f"`{says[:LONGEST]}…`"
 
 
+def shown(told: Told, way: str) -> Iterator[str]:
+    """Yield the cells of a way of calling; that of `lastChunk` only where it differs."""
+    cells = {
+        form: cell(told.get(f"{way}|{form}", {"error": "no answer: "}), form) for form in FORMS
+    }
+    closed = cells.pop(CLOSED)
+    if closed != cells["chunks"]:
+        cells["chunks"] += f"; with lastChunk {closed}"
+    yield from cells.values()
+
+
 def rows(client: str, told: Told, *, card: str = "") -> list[str]:
     """Return the rows of a client; ways of calling that read the same have one.
 
@@ -133,8 +145,7 @@ def rows(client: str, told: Told, *, card: str = "") -> list[str]:
     """
     ways: dict[tuple[str, ...], list[str]] = {}
     for way in dict.fromkeys(key.partition("|")[0] for key in told if "|" in key):
-        cells = [cell(told.get(f"{way}|{form}", {"error": "no answer: "}), form) for form in FORMS]
-        ways.setdefault(tuple(cells), []).append(way)
+        ways.setdefault(tuple(shown(told, way)), []).append(way)
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     name = f"{CLIENTS[client]} {told['version']['says']}"
     return [
@@ -158,7 +169,7 @@ def with_table(page: str, table: Sequence[str]) -> str:
     lines = page.splitlines()
     first = next(at for at, line in enumerate(lines) if line.startswith("|"))
     last = next(at for at in range(first, len(lines)) if not lines[at].startswith("|"))
-    heads = ["client", "run", *FORMS]
+    heads = ["client", "run", *(form for form in FORMS if form != CLOSED)]
     own = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}", *table]
     return "\n".join([*lines[:first], *own, *lines[last:], ""])
 
