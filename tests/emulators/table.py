@@ -487,14 +487,14 @@ DYNAMODB_ROWS: Final = (
         twice_in_one,
         "ValidationException",
         f"{API}/API_TransactWriteItems.html",
-        "The contract of tables asks each table for it",
+        "The contract of tables",
     ),
     Row(
         "A transaction of 100 and of 101 writes",
         many_writes,
         "100 at most",
         LIMITS,
-        "The contract of tables asks each table for it",
+        "The contract of tables",
     ),
     Row(
         "A transaction of more than 4 MB",
@@ -529,7 +529,7 @@ DYNAMODB_ROWS: Final = (
         same_key_twice,
         "ValidationException",
         f"{API}/API_BatchGetItem.html",
-        "The contract of tables asks each table for it",
+        "The contract of tables",
     ),
     Row(
         "A consistent read of an index",
@@ -566,14 +566,14 @@ SQS_ROWS: Final = (
         groups,
         "As many of a group as possible, then others; none of a group with a message in flight",
         f"{SQS}/SQSDeveloperGuide/FIFO-queues-understanding-logic.html",
-        "Several turns of a group in one receive are shown on moto and MiniStack alone",
+        "Only moto and MiniStack show several turns of a group in one receive",
     ),
     Row(
         "A message is deleted by the receipt of an earlier receive",
         old_receipt,
         "The request succeeds, and the message is kept",
         f"{SQS}/APIReference/API_DeleteMessage.html",
-        "The fence in HEAD, and no receipt, decides who may write",
+        "The fence in HEAD decides who may write, not a receipt",
     ),
     Row(
         "A deleted message's receipt is used again",
@@ -587,7 +587,7 @@ SQS_ROWS: Final = (
         dead_letter,
         "The third receive moves it. Group kept; count and number are not documented",
         f"{SQS}/SQSDeveloperGuide/sqs-dead-letter-queues.html",
-        "The handler of dead letters reads the ids alone, and neither count nor number",
+        "The handler of dead letters reads only ids",
     ),
     Row(
         "A message is sent again with its deduplication id, after it was deleted",
@@ -601,7 +601,7 @@ SQS_ROWS: Final = (
         same_attempt,
         "The same messages under the same receipts",
         f"{SQS}/APIReference/API_ReceiveMessage.html",
-        "That the id is sent is tested; that SQS heeds it can be shown on AWS alone",
+        "Tests show that the id is sent; only AWS can show that SQS heeds it",
     ),
     Row(
         "Of two received messages of a group the second is shown, and then the first",
@@ -615,7 +615,7 @@ SQS_ROWS: Final = (
         timed_out,
         "Meanwhile none of the group; then the first again",
         f"{SQS}/SQSDeveloperGuide/FIFO-queues-understanding-logic.html",
-        "A turn whose worker died comes back in this way: shown on each",
+        "A turn whose worker died comes back so: shown on each",
     ),
     Row(
         "A message of a FIFO queue has a delay of its own",
@@ -636,7 +636,7 @@ SQS_ROWS: Final = (
         long_visibility,
         "InvalidParameterValue",
         f"{SQS}/APIReference/API_ChangeMessageVisibility.html",
-        "The bound is ours (`_LONGEST_LEASE_S`), and tested by the request that is sent",
+        "The bound is ours (`_LONGEST_LEASE_S`), tested by the request",
     ),
 )
 
