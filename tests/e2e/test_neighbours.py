@@ -323,7 +323,9 @@ def test_a_neighbour_hardly_notices_an_attack(
             ratios = zip(("answers", "lists"), calm, attacked, strict=True)
             said = ", ".join(f"{what} {one:.2f} s, then {two:.2f} s" for what, one, two in ratios)
             file.write(f"{attack}: p95 of {said}; answered {dict(account.answers)}\n\n")
-    assert account.answers.keys() == statuses
+    # Half a minute need not be long enough for the attack to meet its limit.
+    assert {200} <= account.answers.keys() <= statuses
+    assert not LONG or account.answers.keys() == statuses
     for before, during in zip(calm, attacked, strict=True):
         assert during <= 2 * before, (calm, attacked, account.sends)
     alarms = alarms_of(transform(TEMPLATE))
