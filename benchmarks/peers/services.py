@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from a2a_serverless_tools.cloud.emulator import free_port
+
 START_S = 60.0
 STOP_S = 20.0
 NOBODY = "nobody"
@@ -212,14 +214,6 @@ def _until_it_answers(server: Postgres) -> None:
             time.sleep(0.1)
         else:
             return
-
-
-def free_port() -> int:
-    """Return a port of the loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _listens(port: int) -> bool:

@@ -16,11 +16,12 @@ from a2a.client import A2ACardResolver
 from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.client import upload
+from a2a_serverless_tools.cloud.emulator import free_port
 from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.sockets import bind
 from tests.e2e.commands import Running, environment, running, until
 from tests.support.a2a_calls import Caller
-from tests.support.emulators import CREDENTIALS, free_port
+from tests.support.emulators import CREDENTIALS
 from tests.support.simulation.simulated_aws import BUCKET, served_s3, simulated_aws
 
 SIZE = 100_000_000

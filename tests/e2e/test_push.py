@@ -16,10 +16,10 @@ import httpx
 import jwt
 import pytest
 
+from a2a_serverless_tools.cloud.emulator import free_port
 from tests.e2e.commands import Deployed, deployed, environment, running
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import REST, Agent, Answer
-from tests.support.emulators import free_port
 from tests.unit.push.receivers import OK, Receiver, Request, status
 
 SETTLE_S = 60.0

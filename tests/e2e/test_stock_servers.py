@@ -17,8 +17,9 @@ import httpx
 import pytest
 
 from a2a_serverless.stores import create_table
+from a2a_serverless_tools.cloud.emulator import free_port
 from tests.support.databases import LONG
-from tests.support.emulators import Emulator, dynamodb_local, free_port
+from tests.support.emulators import Emulator, dynamodb_local
 from tests.support.required import ROOT, python_of
 
 EXAMPLE: Final = "examples.stock_server"

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from a2a_serverless_tools.cloud.emulator import free_port
 from tests.faults.crowd import COMPLETED, at_rest, ends
 from tests.faults.harness import Emulators, operation_of, until
-from tests.support.emulators import free_port
 
 pytestmark = pytest.mark.emulators
 

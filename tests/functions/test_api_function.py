@@ -26,8 +26,8 @@ from a2a_serverless.settings import load_settings
 from a2a_serverless.storage.deletion import DeletionJob, Owner
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
+from a2a_serverless_tools.cloud.emulator import free_port
 from a2a_serverless_tools.contract import Storage
-from tests.support.emulators import free_port
 from tests.support.gateway import HOST, adapted, rest_event
 from tests.support.handlers import cold_start, event_file
 from tests.support.messages import chunk, storyteller

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +20,8 @@ from typing import IO, Any, Final
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+
+from a2a_serverless_tools.cloud.emulator import free_port
 
 EMULATORS: Final = Path(__file__).parents[1] / "emulators"
 EMULATORS_VARIABLE: Final = "A2A_EMULATORS"
@@ -143,14 +144,6 @@ def _file(relative: Path, description: str) -> Path:
     if not path.is_file():
         raise EmulatorMissingError(f"{description} is not installed: run `make emulators`.")
     return path
-
-
-def free_port() -> int:
-    """A port on which no process listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

@@ -26,7 +26,7 @@ import boto3
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.context import INVOCATION_HEADER
-from a2a_serverless.http.function import _CONTEXT_HEADER
+from a2a_serverless.http.function import CONTEXT_HEADER
 from a2a_serverless_tools.cloud.emulator import REGION, Emulator, free_port
 from a2a_serverless_tools.cloud.routes import Routes
 
@@ -35,7 +35,7 @@ START_S: Final = 120.0
 
 _HEAD_LIMIT: Final = 1 << 16
 _STREAMS: Final = "response-streaming-invocations"
-_OURS: Final = ("connection", "x-forwarded-proto", _CONTEXT_HEADER, INVOCATION_HEADER)
+_OURS: Final = ("connection", "x-forwarded-proto", CONTEXT_HEADER, INVOCATION_HEADER)
 """Headers that are set here, whatever a client has sent."""
 
 
@@ -110,7 +110,7 @@ class Door:
             return
         context = {"domainName": f"127.0.0.1:{self.port}", "path": path, "stage": "a2a"}
         invocation = {"request_id": str(uuid.uuid4())}
-        headers += [f"{_CONTEXT_HEADER}: {json.dumps(context)}"]
+        headers += [f"{CONTEXT_HEADER}: {json.dumps(context)}"]
         headers += [f"{INVOCATION_HEADER}: {json.dumps(invocation)}"]
         server = await self._server(api)
         await _exchange(server.port, method, target, version, headers, reader, writer)

@@ -63,7 +63,7 @@ class Deployed:
 
     @property
     def template(self) -> Path:
-        """The template as the emulator gets it."""
+        """Return the path of the template that the emulator gets."""
         return self.build / "cloud.json"
 
     def client(self, service: str) -> Any:

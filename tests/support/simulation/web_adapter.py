@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlencode
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.http.context import INVOCATION_HEADER
-from a2a_serverless.http.function import _CONTEXT_HEADER
+from a2a_serverless.http.function import CONTEXT_HEADER
 from tests.support.simulation.environments import Concurrency, LocalContext
 
 
@@ -59,7 +59,7 @@ def request_of(
     """
     query = urlencode(event["multiValueQueryStringParameters"] or {}, doseq=True)
     headers = {name.lower(): value for name, value in event["headers"].items()}
-    headers[_CONTEXT_HEADER] = json.dumps(event["requestContext"])
+    headers[CONTEXT_HEADER] = json.dumps(event["requestContext"])
     headers[INVOCATION_HEADER] = json.dumps(invocation)
     return event["path"] + (f"?{query}" if query else ""), headers
 

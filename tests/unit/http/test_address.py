@@ -14,7 +14,7 @@ from a2a.types import AgentCard, GetTaskRequest
 from pydantic import SecretStr
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import _CONTEXT_HEADER, lambda_handler, observed
+from a2a_serverless.http.function import CONTEXT_HEADER, lambda_handler, observed
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from tests.support.gateway import HOST, adapted, rest_event, staged
@@ -207,7 +207,7 @@ async def test_without_a_gateway_it_is_the_requests(
     """Behind a server alone the card names the server; nothing listens to the adapter's header."""
     transport = httpx.ASGITransport(create_app(settings, backends, card, entrypoint="stream"))
     async with httpx.AsyncClient(transport=transport, base_url="http://host.example") as client:
-        answer = await client.get(CARD, headers={_CONTEXT_HEADER: FORGED})
+        answer = await client.get(CARD, headers={CONTEXT_HEADER: FORGED})
     assert named(answer.json()) == at("http://host.example")
     assert "strict-transport-security" not in answer.headers
 
@@ -219,7 +219,7 @@ async def test_a_context_that_says_nothing(
     """A request without a domain, such as the adapter's own probe, is answered with its own URL."""
     transport = httpx.ASGITransport(observed(create_app(settings, backends, card)))
     async with httpx.AsyncClient(transport=transport, base_url="http://host.example") as client:
-        answer = await client.get(CARD, headers={_CONTEXT_HEADER: context})
+        answer = await client.get(CARD, headers={CONTEXT_HEADER: context})
     assert named(answer.json()) == at("http://host.example")
 
 
@@ -235,7 +235,7 @@ async def test_the_application_does_not_see_the_context() -> None:
     async with httpx.AsyncClient(transport=httpx.ASGITransport(observed(app))) as client:
         await client.send(adapted(rest_event("GET", CARD)))
     ((*names,),) = seen
-    assert _CONTEXT_HEADER not in names
+    assert CONTEXT_HEADER not in names
     assert "x-amzn-lambda-context" in names
 
 

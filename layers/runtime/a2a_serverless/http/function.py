@@ -40,7 +40,7 @@ All answers of the application are text. A REST API without binary types would p
 client undecoded.
 """
 
-_CONTEXT_HEADER = "x-amzn-request-context"
+CONTEXT_HEADER = "x-amzn-request-context"
 """The header in which the Lambda Web Adapter passes an event's `requestContext` on, in JSON."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost"})
 _REQUEST_ID = re.compile(r"[0-9a-fA-F-]{1,64}")
@@ -145,9 +145,9 @@ def observed(app: ASGIApp) -> ASGIApp:
             given = Headers(scope=scope)
             request_id = _request_id(given)
             # The application does not see this header, because it tells more about the caller.
-            name = _CONTEXT_HEADER.encode()
+            name = CONTEXT_HEADER.encode()
             headers = [header for header in scope["headers"] if header[0].lower() != name]
-            context = from_header(given, _CONTEXT_HEADER)
+            context = from_header(given, CONTEXT_HEADER)
             scope = _from_gateway({**scope, "headers": headers}, context)
         try:
             with log_context(request_id=request_id):

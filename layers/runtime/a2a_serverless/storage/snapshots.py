@@ -48,8 +48,8 @@ NEAR_BYTES: Final = 8_000_000
 class NearSnapshots:
     """The snapshots that this process keeps in memory, those that were used last. Thread-safe.
 
-    Whoever reads a task reads HEAD first. The commits of an incarnation never change: so a snapshot
-    is right as long as HEAD has its incarnation, whatever was written behind it.
+    The commits of an incarnation never change. So a snapshot is valid as long as HEAD, which every
+    read fetches, has the same incarnation; what was written since is read behind it.
     """
 
     def __init__(self, most_bytes: int = NEAR_BYTES) -> None:

@@ -83,8 +83,9 @@ class Heartbeat:
             thread.listeners[on_blocked] = copy_context()
         running: list[_Running] = []
         try:
-            running += [thread.start(job, later=later) for job in jobs]
             try:
+                # One after the other: those before one that cannot begin are ended, too.
+                running.extend(thread.start(job, later=later) for job in jobs)
                 yield
             finally:
                 # Without a call into the thread for what has not begun.
