@@ -35,7 +35,6 @@ API: Final = "https://docs.aws.amazon.com/amazondynamodb/latest/APIReference"
 SQS: Final = "https://docs.aws.amazon.com/AWSSimpleQueueService/latest"
 EXPIRY_WAIT_S: Final = 90
 LONGEST_ITEM: Final = 400 * 1024
-LONGEST_MESSAGE: Final = 1024 * 1024
 
 Client = Callable[[str], Any]
 """Returns a boto3 client of a service."""
@@ -87,9 +86,9 @@ def item(key: str, **values: Any) -> dict[str, Any]:
     return {"k": {"S": key}, **values}
 
 
-def put(name: Mapping[str, str], key: str, *, new: bool = True, **values: Any) -> dict[str, Any]:
-    """Return a put of a transaction."""
-    condition = {"ConditionExpression": "attribute_not_exists(k)"} if new else {}
+def put(name: Mapping[str, str], key: str, **values: Any) -> dict[str, Any]:
+    """Return a transaction's put of a new item."""
+    condition = {"ConditionExpression": "attribute_not_exists(k)"}
     return {"Put": {**name, "Item": item(key, **values), **condition}}
 
 
@@ -100,39 +99,6 @@ def same_token(client: Client) -> str:
     again = refused(write, TransactItems=first, ClientRequestToken=token)
     other = refused(write, TransactItems=[put(name, "b")], ClientRequestToken=token)
     return f"again: {again}; another: {other}"
-
-
-def failed_items(client: Client) -> str:
-    name, dynamodb = table(client), client("dynamodb")
-    dynamodb.put_item(**name, Item=item("a"))
-    condition = "attribute_not_exists(k)"
-    wanted = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD", "ConditionExpression": condition}
-    one = {**name, "Item": item("a"), **wanted}
-    found = []
-    for call, request in (
-        (dynamodb.put_item, one),
-        (dynamodb.transact_write_items, {"TransactItems": [{"Put": one}]}),
-    ):
-        try:
-            call(**request)
-        except ClientError as error:
-            answer: Any = error.response
-            (reason,) = answer.get("CancellationReasons") or [answer]
-            found.append("item" if reason.get("Item") else "none")
-    return f"single: {found[0]}; transaction: {found[1]}"
-
-
-def twice_in_one(client: Client) -> str:
-    name = table(client)
-    writes = [put(name, "a", new=False), put(name, "a", new=False)]
-    return refused(client("dynamodb").transact_write_items, TransactItems=writes)
-
-
-def many_writes(client: Client) -> str:
-    name, write = table(client), client("dynamodb").transact_write_items
-    sizes = (100, 101)
-    told = [refused(write, TransactItems=[put(name, f"{n}") for n in range(s)]) for s in sizes]
-    return f"100: {told[0]}; 101: {told[1]}"
 
 
 def large_transaction(client: Client) -> str:
@@ -168,56 +134,6 @@ def batch_size(client: Client) -> str:
     answer = dynamodb.batch_get_item(RequestItems={of: {"Keys": keys}})
     left = answer.get("UnprocessedKeys", {}).get(of, {}).get("Keys", [])
     return f"{len(answer['Responses'][of])} items, {len(left)} unprocessed"
-
-
-def same_key_twice(client: Client) -> str:
-    (of,) = table(client).values()
-    wanted = {of: {"Keys": [{"k": {"S": "a"}}] * 2}}
-    return refused(client("dynamodb").batch_get_item, RequestItems=wanted)
-
-
-def consistent_index(client: Client) -> str:
-    name = indexed(client)
-    return refused(
-        client("dynamodb").query,
-        **name,
-        IndexName="by-g",
-        ConsistentRead=True,
-        KeyConditionExpression="g = :g",
-        ExpressionAttributeValues={":g": {"S": "x"}},
-    )
-
-
-def indexed(client: Client) -> dict[str, str]:
-    """Make a table with a stream, write an item, and add an index; return the table's name."""
-    name, dynamodb = table(client, streams=True), client("dynamodb")
-    dynamodb.put_item(**name, Item=item("a", g={"S": "x"}))
-    index = {
-        "IndexName": "by-g",
-        "KeySchema": [{"AttributeName": "g", "KeyType": "HASH"}],
-        "Projection": {"ProjectionType": "KEYS_ONLY"},
-    }
-    kinds = [{"AttributeName": each, "AttributeType": "S"} for each in "kg"]
-    changed = [{"Create": index}]
-    dynamodb.update_table(**name, AttributeDefinitions=kinds, GlobalSecondaryIndexUpdates=changed)
-    until(lambda: is_active(dynamodb.describe_table(**name)["Table"]), 30)
-    return name
-
-
-def is_active(described: Any) -> bool:
-    return all(i["IndexStatus"] == "ACTIVE" for i in described.get("GlobalSecondaryIndexes", ()))
-
-
-def added_index(client: Client) -> str:
-    name, dynamodb = indexed(client), client("dynamodb")
-    answer = dynamodb.query(
-        **name,
-        IndexName="by-g",
-        KeyConditionExpression="g = :g",
-        ExpressionAttributeValues={":g": {"S": "x"}},
-    )
-    stream = dynamodb.describe_table(**name)["Table"].get("LatestStreamArn")
-    return f"{answer['Count']} item; stream {'kept' if stream else 'gone'}"
 
 
 def records(client: Client, name: Mapping[str, str]) -> list[Any]:
@@ -389,33 +305,6 @@ def order_after_return(client: Client) -> str:
     return f"a2 shown: {early}; then a1 shown: {bodies(own.receive(MaxNumberOfMessages=1))}"
 
 
-def timed_out(client: Client) -> str:
-    own = queue(client)
-    for body in ("a1", "a2"):
-        own.send(body, "a")
-    own.receive(MaxNumberOfMessages=1, VisibilityTimeout=8)
-    meanwhile = bodies(own.receive(MaxNumberOfMessages=1))
-    again: list[Any] = []
-
-    def comes() -> bool:
-        again.extend(own.receive(MaxNumberOfMessages=1))
-        return bool(again)
-
-    until(comes, 30)
-    return f"meanwhile: {meanwhile}; then: {bodies(again)}"
-
-
-def own_delay(client: Client) -> str:
-    own = queue(client)
-    return refused(own.send, body="m", group="g", DelaySeconds=5)
-
-
-def large_message(client: Client) -> str:
-    own = queue(client)
-    told = [refused(own.send, body="x" * (LONGEST_MESSAGE + more), group="g") for more in (0, 1)]
-    return f"1 MB: {told[0]}; a byte more: {told[1]}"
-
-
 def long_visibility(client: Client) -> str:
     own = queue(client)
     own.send("m", "g")
@@ -476,27 +365,6 @@ DYNAMODB_ROWS: Final = (
         " repetition is refused, and `DurableStorage._settle` finds the commit in the log",
     ),
     Row(
-        "A failed condition returns the item, where ALL_OLD asks for it",
-        failed_items,
-        "In both",
-        f"{API}/API_TransactWriteItems.html",
-        "The loser of a race goes on from the HEAD in the error: shown on each",
-    ),
-    Row(
-        "Two writes of a transaction are on one item",
-        twice_in_one,
-        "ValidationException",
-        f"{API}/API_TransactWriteItems.html",
-        "The contract of tables",
-    ),
-    Row(
-        "A transaction of 100 and of 101 writes",
-        many_writes,
-        "100 at most",
-        LIMITS,
-        "The contract of tables",
-    ),
-    Row(
         "A transaction of more than 4 MB",
         large_transaction,
         "ValidationException",
@@ -523,27 +391,6 @@ DYNAMODB_ROWS: Final = (
         "16 MB, the rest in UnprocessedKeys",
         f"{API}/API_BatchGetItem.html",
         "What is left is read again: tests say so with answers of their own",
-    ),
-    Row(
-        "A batch of reads names an item twice",
-        same_key_twice,
-        "ValidationException",
-        f"{API}/API_BatchGetItem.html",
-        "The contract of tables",
-    ),
-    Row(
-        "A consistent read of an index",
-        consistent_index,
-        "ValidationException",
-        f"{GUIDE}/HowItWorks.ReadConsistency.html",
-        "No request asks for one",
-    ),
-    Row(
-        "An index is added to a table with a stream",
-        added_index,
-        "It is filled, and the stream goes on",
-        f"{GUIDE}/GSI.OnlineOps.html",
-        "The template has all indexes from the first deployment on",
     ),
     Row(
         "An item is written a second time, unchanged",
@@ -609,27 +456,6 @@ SQS_ROWS: Final = (
         "No message overtakes one of its group that is in flight",
         f"{SQS}/SQSDeveloperGuide/FIFO-queues-understanding-logic.html",
         "Turns of a task run in order by HEAD, whatever the queue does",
-    ),
-    Row(
-        "The visibility of a group's first message ends after 8 s",
-        timed_out,
-        "Meanwhile none of the group; then the first again",
-        f"{SQS}/SQSDeveloperGuide/FIFO-queues-understanding-logic.html",
-        "A turn whose worker died comes back so: shown on each",
-    ),
-    Row(
-        "A message of a FIFO queue has a delay of its own",
-        own_delay,
-        "InvalidParameterValue: only the queue has one",
-        f"{SQS}/APIReference/API_SendMessage.html",
-        "No send asks for one",
-    ),
-    Row(
-        "A message of 1 MB",
-        large_message,
-        "1 MB at most",
-        f"{SQS}/SQSDeveloperGuide/quotas-messages.html",
-        "Messages have ids only",
     ),
     Row(
         "A visibility of more than 12 hours",

@@ -105,9 +105,9 @@ def rows(title: str, header: str) -> Rows:
 def attributes(kind: str) -> dict[str, tuple[str, str]]:
     """The attributes of a kind of item: their types, and when they are there, by name."""
     found = {}
-    for cell, (_, when) in rows(kind, "attribute").items():
+    for cell, (_, *when) in rows(kind, "attribute").items():
         name, _, types = cell.partition("` ")
-        found[name] = (types or "S", when or "always")
+        found[name] = (types or "S", "".join(when) or "always")
     return found
 
 
