@@ -74,7 +74,6 @@ EXAMPLES = {
 """The examples whose parts a page shows; test_frameworks.py runs them with their frameworks."""
 
 NOT_RUN = {
-    ("calling", "text"): "what the official command line has shown",
     ("develop", "text"): "what dev prints: tests/unit/cli/test_author_lines.py",
     ("frameworks", "json"): "metadata of a status: tests/unit/frameworks",
     ("model-key", "ini"): "a file of settings",
