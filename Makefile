@@ -139,6 +139,10 @@ attack: $(VENV)/.stamp emulators ## one caller attacks each account for ten minu
 	A2A_ATTACK=long A2A_FAULTS=long $(BIN)/python -m pytest $(ALL) tests/e2e/test_neighbours.py tests/faults/test_attacks.py
 	@cat build/attack.md
 
+.PHONY: mutants
+mutants: $(VENV)/.stamp ## damages one guarantee after the other: tests have to notice each (FILES="tasks worker/lease.py")
+	$(BIN)/python -m tests.mutants $(FILES)
+
 .PHONY: newest
 newest: $(VENV)/.stamp ## what breaks on today's newest packages: prints it, and never fails
 	-$(BIN)/python -m tests.newest
@@ -269,7 +273,8 @@ release-check: dist docs $(TOOL)/release/requirements.txt ## all of a release bu
 
 .PHONY: projects
 projects: $(VENV)/.stamp ## a project of each kind out of the wheel, the wheel on each Python, and what newcomers wait for
-	A2A_PROJECTS=long $(BIN)/python -m pytest $(ALL) tests/e2e/test_projects.py $(PROJECTS_ARGS)
+	A2A_PROJECTS=long $(BIN)/python -m pytest $(ALL) tests/e2e/test_projects.py \
+		tests/e2e/test_first_agent.py $(PROJECTS_ARGS)
 	@cat build/newcomers.md
 
 .PHONY: lock

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from a2a_serverless_tools.scaffold.source import AGENT
 from tests.e2e import installed
 from tests.e2e.commands import Running, environment, run, running
 from tests.e2e.test_calling import unused_port
+from tests.e2e.test_projects import IS_LONG
 from tests.support import pages
 from tests.support.blocks import Block, blocks, commands
 
@@ -135,7 +135,7 @@ def test_the_agent_goes_on_after_the_kill(desk: Desk) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not os.environ.get("A2A_PROJECTS"), reason="`make long`: it asks an index")
+@pytest.mark.skipif(not IS_LONG, reason="`make projects`: it asks an index")
 @pytest.mark.timeout(900)
 def test_the_installation(tmp_path: Path) -> None:
     """The blocks before, as they stand, in a copy of nothing but the wheel."""
