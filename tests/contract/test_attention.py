@@ -170,7 +170,7 @@ class World:
         return sorted((o.task_id, o.why.kind, o.why.reason) for o in own if o.why is not None)
 
 
-@pytest.mark.parametrize("seed", range(8 if LONG else 3))
+@pytest.mark.parametrize("seed", range(8 if LONG else 2))
 async def test_the_index_says_what_every_head_says(
     storage: DurableStorage, clock: ManualClock, seed: int
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 import a2a_serverless
 from a2a_serverless.errors import ConfigurationError
 from tests.live import __main__ as program
-from tests.live import files, messages, stack, streams
+from tests.live import messages, stack, streams
 from tests.live.checks import CHECKS
 from tests.live.findings import Check, Figures
 from tests.live.forms import FORMS
@@ -52,7 +52,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "SENT_BYTES", 100_000)
     monkeypatch.setattr(messages, "ANSWERED_BYTES", 100_000)
     monkeypatch.setattr(messages, "FILE_BYTES", 3_000_000)
-    monkeypatch.setattr(files, "UPLOADED_BYTES", 100_000_000)
 
 
 @pytest.mark.timeout(900)

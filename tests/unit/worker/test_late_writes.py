@@ -38,13 +38,14 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing.process import _InlineHeartbeat
+from tests.support.databases import LONG
 from tests.support.messages import request, texts
 from tests.support.queues import is_empty
 from tests.support.workers import Agent, S, chunk, status
 from tests.unit.worker.quarantine import JumpingLoop, LoopClock
 from tests.unit.worker.shares import LaggingTable, SlowQueue, _seeded
 
-SEEDS: Final = range(10)
+SEEDS: Final = range(10 if LONG else 3)
 TASKS: Final = 40
 TALKS: Final = 10
 """The conversations that the tasks belong to: their turns wait for one another."""

@@ -29,6 +29,7 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from a2a_serverless_tools.local.provision import queue_attributes
+from tests.support.databases import LONG
 from tests.support.handlers import LambdaContext
 from tests.support.messages import request
 from tests.support.queues import is_empty, take
@@ -264,7 +265,7 @@ LATE_S = 10
 
 
 @pytest.mark.long(but=3)
-@pytest.mark.parametrize(("turn_s", "run_s"), pairs())
+@pytest.mark.parametrize(("turn_s", "run_s"), pairs()[:: 1 if LONG else 4])
 def test_the_turns_of_a_dead_worker_start_soon(turn_s: int, run_s: int) -> None:
     """Among busy workers they begin within a visibility, one turn and 10 s, in three receives."""
     for death in simulate(turn_s, run_s, turns=2, deaths=1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -10,11 +9,10 @@ import pytest
 
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
+from tests.support.databases import LONG
 from tests.support.workers import PacedClock
 from tests.unit.worker import question_kills
 from tests.unit.worker.step_kills import tables
-
-LONG = os.environ.get("A2A_FAULTS") == "long"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from itertools import product
@@ -18,20 +17,16 @@ from a2a_serverless.worker.turn import BUSY_S
 from a2a_serverless_tools.testing import AgentBench, Run, step
 from a2a_serverless_tools.testing.run import When
 from tests.support.clocks import ManualClock
+from tests.support.databases import LONG
 from tests.support.workers import PacedClock, S
 from tests.unit.worker.test_steps import Stand
 
-LONG = os.environ.get("A2A_FAULTS") == "long"
 MINUTE, WORKER_S = 60, 900
 DAY_S = 12 * 3600
 POLLS = [
-    (1, 1200, 0, WORKER_S),
     (5, 1200, 0, WORKER_S),
     (30, 3600, 0, DAY_S),
-    (45, 1200, 5, WORKER_S),
-    (45, 3600, 0, WORKER_S),
-    (59, 1200, 0, WORKER_S),
-    (59, 3600, 5, WORKER_S),
+    (59, 1200, 5, WORKER_S),
     (60, 1200, 0, WORKER_S),
     (120, 10_800, 5, WORKER_S),
 ]

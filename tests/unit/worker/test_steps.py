@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -38,6 +37,7 @@ from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.steps import MAX_OFFLOADED_BYTES
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.clocks import ManualClock
+from tests.support.databases import LONG
 from tests.support.queues import left
 from tests.support.workers import (
     Agent,
@@ -53,7 +53,6 @@ from tests.unit.worker import step_kills
 from tests.unit.worker.test_exits import PLACES, Exits, Place, exits, interrupts
 
 Handle = Callable[[TaskContext], Awaitable[None]]
-LONG = os.environ.get("A2A_FAULTS") == "long"
 
 
 class Script(Worker):
@@ -1353,8 +1352,8 @@ async def test_without_steps_nothing_is_recorded() -> None:
     ("kind", "seeds"),
     [
         ("memory", 300 if LONG else 6),
-        ("file", 300 if LONG else 3),
-        pytest.param("dynamodb", 60 if LONG else 2, marks=pytest.mark.emulators),
+        ("file", 300 if LONG else 2),
+        pytest.param("dynamodb", 60 if LONG else 1, marks=pytest.mark.emulators),
     ],
 )
 def test_random_kills_repeat_nothing_that_is_recorded(
