@@ -1,38 +1,41 @@
 """Damage one guarantee at a time, and tell whether a test notices: `make mutants`.
 
-`mutants.toml` has the damages. Each is made in a copy of the layer, on which the tests of `_TESTS`
-are run until one fails. If none does, the guarantee has no test.
+`mutants.toml` has the damages. The tests are run once, to see which of them come to which damaged
+line. Then each damage is made in a process of its own, in the code that is loaded there, and those
+tests are run, the shortest first, until one fails. If none does, the guarantee has no test.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
+import multiprocessing
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
+import time
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import pytest
 
 _ROOT = Path(__file__).parents[1]
-_LONGEST_S = 900
+_LAYER = _ROOT / "layers/runtime/a2a_serverless"
+_LONGEST_S = 600
 """A damage with which the tests take longer is noticed: they wait for what it has taken away."""
-_TESTS = {
-    "tasks": "unit/tasks contract/test_cancel.py contract model unit/worker",
-    "storage": "unit/storage/test_tail.py contract unit/storage unit/worker unit/http",
-    "queues": "contract/test_queues.py unit/queues",
-    "worker": "unit/worker contract model",
-    "push": "unit/push contract",
-    "http": "unit/http contract functions conformance",
-    "addresses.py": "unit/test_addresses.py unit/push",
-}
-"""By folder of the layer: the tests that are run, in this order."""
+_MOST = 400
+"""Tests of a damage: what the shortest of them do not notice, none is made for."""
+_TESTS = "unit/tasks unit/storage unit/push unit/http unit/worker unit/test_addresses.py contract"
+_TOOL = sys.monitoring.PROFILER_ID
+_fork = multiprocessing.get_context("fork")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class Mutant:
     """A damage: in a file, the text `old`, which is there once, becomes `new`."""
 
@@ -40,73 +43,148 @@ class Mutant:
     promise: str
     old: str
     new: str
+    tests: list[int] = field(default_factory=list)
+    """The numbers of the tests that come to one of its lines."""
 
-    def is_killed(self, tests: str) -> bool:
-        """Return True if one of the tests, which are paths in tests/, fails on it."""
-        with tempfile.TemporaryDirectory(prefix="a2a-mutant-") as folder:
-            self._make(Path(folder, "runtime"))
-            paths = [f"tests/{name}" for name in tests.split()]
-            command = [sys.executable, "-m", "pytest", "-xq", "-pno:cacheprovider", *paths]
-            environment = {"PYTHONPATH": f"{folder}/runtime", "A2A_EMULATORS": "/nonexistent"}
-            try:
-                done = subprocess.run(
-                    command,
-                    check=False,
-                    cwd=_ROOT,
-                    env=os.environ | environment,
-                    capture_output=True,
-                    text=True,
-                    timeout=_LONGEST_S,
-                )
-            except subprocess.TimeoutExpired:
-                return True
-        if done.returncode not in (0, 1):
-            raise SystemExit(f"{self.file}: {self.promise}\n{done.stdout[-3000:]}{done.stderr}")
-        return done.returncode == 1
+    def __post_init__(self) -> None:
+        self.path = str(_LAYER / self.file)
+        self.text = Path(self.path).read_text(encoding="utf-8")
+        if self.text.count(self.old) != 1:
+            raise SystemExit(f"{self.file} has {self.old!r} {self.text.count(self.old)} times.")
+        first = self.text[: self.text.index(self.old)].count("\n") + 1
+        self.lines = range(first, first + self.old.count("\n") + 1)
 
-    def _make(self, runtime: Path) -> None:
-        """Copy the layer with this damage."""
-        shutil.copytree(_ROOT / "layers/runtime", runtime)
-        path = runtime / "a2a_serverless" / self.file
-        text = path.read_text(encoding="utf-8")
-        if text.count(self.old) != 1:
-            raise SystemExit(
-                f"{self.file} has {text.count(self.old)} times {self.old!r}: not once."
-            )
-        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+    def functions(self) -> list[FunctionType]:
+        """Return the functions that have its lines, as they are loaded."""
+        parts = self.file.removesuffix(".py").split("/")
+        importlib.import_module(".".join(["a2a_serverless", *parts]))
+        gc.unfreeze()  # what was loaded before the tests were collected
+        return [
+            each
+            for each in gc.get_objects()
+            if isinstance(each, FunctionType)
+            and each.__code__.co_filename == self.path
+            and {line for _, _, line in each.__code__.co_lines()} & {*self.lines}
+        ]
 
-
-def mutants() -> list[Mutant]:
-    """Return all damages."""
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return [
-        Mutant(file, promise, *texts)
-        for file, each in table.items()
-        for promise, texts in each.items()
-    ]
+    def make(self) -> None:
+        """Damage the code that is loaded."""
+        damaged = compile(self.text.replace(self.old, self.new), self.path, "exec")
+        codes = {code.co_qualname: code for code in _codes(damaged)}
+        found = self.functions()
+        if not found:
+            raise SystemExit(f"{self.file}: {self.promise}: no function has it.")
+        for each in found:
+            each.__code__ = codes[each.__code__.co_qualname]
 
 
-def main() -> None:
-    """Print each damage, killed or alive; exit with 1 if one is alive."""
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+class Damages:
+    """Plugin: runs the tests once, and then for each damage those that come to it."""
+
+    def __init__(self, mutants: Sequence[Mutant], processes: int) -> None:
+        self._mutants = mutants
+        self._processes = processes
+        self._come: set[tuple[str, int]] = set()
+        """The lines to which the test that runs has come, each with its file."""
+        self.alive = 0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Do all of it in the place of a run."""
+        took_s = self._watched(session)
+        if session.testsfailed:
+            raise session.Failed("Tests fail without a damage.")
+        running: list[tuple[Mutant, Any, float]] = []
+        for mutant in self._mutants:
+            mutant.tests.sort(key=took_s.__getitem__)
+            if len(running) == self._processes:
+                self._tell(*running.pop(0))
+            process = _fork.Process(target=_run, args=(session, mutant))
+            process.start()
+            running.append((mutant, process, time.monotonic() + _LONGEST_S))
+        for each in running:
+            self._tell(*each)
+        _say(f"{len(self._mutants) - self.alive} of {len(self._mutants)} damages are noticed.")
+        return True
+
+    def _watched(self, session: pytest.Session) -> list[float]:
+        """Run the tests; return how long each has taken, in seconds."""
+        monitoring, took_s = sys.monitoring, list[float]()
+        monitoring.use_tool_id(_TOOL, "mutants")
+        monitoring.register_callback(_TOOL, monitoring.events.LINE, self._comes)
+        for function in {each for mutant in self._mutants for each in mutant.functions()}:
+            monitoring.set_local_events(_TOOL, function.__code__, monitoring.events.LINE)
+        for number, item in enumerate(session.items):
+            self._come.clear()
+            monitoring.restart_events()
+            began = time.process_time()
+            after = session.items[number + 1] if number + 1 < len(session.items) else None
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
+            took_s.append(time.process_time() - began)
+            for mutant in self._mutants:
+                if any((mutant.path, line) in self._come for line in mutant.lines):
+                    mutant.tests.append(number)
+        monitoring.free_tool_id(_TOOL)
+        return took_s
+
+    def _comes(self, code: CodeType, line: int) -> object:
+        self._come.add((code.co_filename, line))
+        return sys.monitoring.DISABLE
+
+    def _tell(self, mutant: Mutant, process: Any, until: float) -> None:
+        process.join(max(0.0, until - time.monotonic()))
+        is_alive = process.exitcode == 0
+        process.kill()
+        self.alive += is_alive
+        word = "ALIVE " if is_alive else "noticed"
+        _say(f"{word} {mutant.file}: {mutant.promise} ({len(mutant.tests)} tests)")
+
+
+def _run(session: pytest.Session, mutant: Mutant) -> None:
+    """Run the tests of a damage in a process of its own; end it with 1 if one fails."""
+    forks = session.config.pluginmanager.getplugin("tests.support.forks")
+    forks._begin(session.config, f"mutant{os.getpid()}")
+    session.config.pluginmanager.unregister(name="terminalreporter")
+    mutant.make()
+    items = [session.items[number] for number in mutant.tests[:_MOST]]
+    for item, following in zip_longest(items, items[1:]):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            os._exit(1)
+    os._exit(0)
+
+
+def _say(line: str) -> None:
+    sys.__stdout__.write(f"{line}\n")  # type: ignore[union-attr]
+    sys.__stdout__.flush()  # type: ignore[union-attr]
+
+
+def main() -> int:
+    """Print each damage, noticed or alive; return 1 if one is alive."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="*", help="of the layer, or folders; all by default")
     parser.add_argument("-n", type=int, default=2, help="damages at a time")
-    parser.add_argument("--tests", help="paths in tests/, in the place of those of the folders")
+    parser.add_argument("--tests", default=_TESTS, help="paths in tests/")
     args = parser.parse_args()
-    chosen = [one for one in mutants() if one.file.startswith(tuple(args.files or [""]))]
-
-    def is_killed(one: Mutant) -> bool:
-        return one.is_killed(args.tests or _TESTS[one.file.partition("/")[0]])
-
-    alive = 0
-    with ThreadPoolExecutor(args.n) as pool:
-        for one, killed in zip(chosen, pool.map(is_killed, chosen), strict=True):
-            alive += not killed
-            sys.stdout.write(f"{'killed' if killed else 'ALIVE '} {one.file}: {one.promise}\n")
-            sys.stdout.flush()
-    sys.stdout.write(f"{len(chosen) - alive} of {len(chosen)} are killed.\n")
-    sys.exit(bool(alive))
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    chosen = [
+        Mutant(file, promise, *texts)
+        for file, each in table.items()
+        for promise, texts in each.items()
+        if file.startswith(tuple(args.files or [""]))
+    ]
+    damages = Damages(chosen, args.n)
+    paths = [f"tests/{name}" for name in args.tests.split()]
+    code = pytest.main(["-qs", "-pno:cacheprovider", *paths], plugins=[damages])
+    return int(bool(damages.alive) or code != pytest.ExitCode.OK)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

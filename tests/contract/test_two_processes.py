@@ -50,8 +50,8 @@ asyncio.run(write(table, scope, task_id, int(times)))
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        ("file", 10_000 if LONG else 400),
-        pytest.param("dynamodb", 10_000 if LONG else 400, marks=pytest.mark.emulators),
+        ("file", 10_000 if LONG else 200),
+        pytest.param("dynamodb", 10_000 if LONG else 200, marks=pytest.mark.emulators),
     ],
 )
 @pytest.mark.timeout(900)

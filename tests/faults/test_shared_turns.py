@@ -154,7 +154,7 @@ async def test_healthy_turns_survive_their_neighbours(emulators: Emulators, tmp_
 POINTS = ("after-receive:3", "after-claim:3", "between-commits:3", "before-ack:2", "before-nack:1")
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", POINTS if IS_LONG else POINTS[1::2])
 async def test_siblings_survive_a_death_at(
     emulators: Emulators, tmp_path: Path, point: str
 ) -> None:

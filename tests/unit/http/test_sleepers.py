@@ -65,7 +65,7 @@ class World:
         return answer
 
 
-@pytest.fixture(params=["api", "stream"])
+@pytest.fixture(params=["api", pytest.param("stream", marks=pytest.mark.long)])
 async def world(request: pytest.FixtureRequest, card: AgentCard) -> AsyncIterator[World]:
     """Both functions that accept messages, on a table with the grants of their roles."""
     clock = ManualClock()
