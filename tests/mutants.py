@@ -31,7 +31,9 @@ _LONGEST_S = 600
 _MOST = 400
 """Tests of a damage: what the shortest of them do not notice, none is made for."""
 _TESTS = "unit/tasks unit/storage unit/push unit/http unit/worker unit/test_addresses.py contract"
-_TOOL = sys.monitoring.PROFILER_ID
+_MONITORING: Any = getattr(sys, "monitoring", None)
+"""Of Python 3.12 or later."""
+_TOOL, _NOTICED = 2, 3
 _fork = multiprocessing.get_context("fork")
 
 
@@ -71,10 +73,7 @@ class Mutant:
         """Damage the code that is loaded."""
         damaged = compile(self.text.replace(self.old, self.new), self.path, "exec")
         codes = {code.co_qualname: code for code in _codes(damaged)}
-        found = self.functions()
-        if not found:
-            raise SystemExit(f"{self.file}: {self.promise}: no function has it.")
-        for each in found:
+        for each in self.functions():
             each.__code__ = codes[each.__code__.co_qualname]
 
 
@@ -116,11 +115,14 @@ class Damages:
 
     def _watched(self, session: pytest.Session) -> list[float]:
         """Run the tests; return how long each has taken, in seconds."""
-        monitoring, took_s = sys.monitoring, list[float]()
+        monitoring, took_s = _MONITORING, list[float]()
         monitoring.use_tool_id(_TOOL, "mutants")
         monitoring.register_callback(_TOOL, monitoring.events.LINE, self._comes)
-        for function in {each for mutant in self._mutants for each in mutant.functions()}:
-            monitoring.set_local_events(_TOOL, function.__code__, monitoring.events.LINE)
+        for mutant in self._mutants:
+            if not (found := mutant.functions()):
+                raise session.Failed(f"{mutant.file}: {mutant.promise}: no function has it.")
+            for each in found:
+                monitoring.set_local_events(_TOOL, each.__code__, monitoring.events.LINE)
         for number, item in enumerate(session.items):
             self._come.clear()
             monitoring.restart_events()
@@ -136,19 +138,21 @@ class Damages:
 
     def _comes(self, code: CodeType, line: int) -> object:
         self._come.add((code.co_filename, line))
-        return sys.monitoring.DISABLE
+        return _MONITORING.DISABLE
 
     def _tell(self, mutant: Mutant, process: Any, until: float) -> None:
         process.join(max(0.0, until - time.monotonic()))
         is_alive = process.exitcode == 0
         process.kill()
+        if process.exitcode not in {0, _NOTICED, None}:
+            raise RuntimeError(f"{mutant.file}: {mutant.promise}: ended with {process.exitcode}.")
         self.alive += is_alive
         word = "ALIVE " if is_alive else "noticed"
         _say(f"{word} {mutant.file}: {mutant.promise} ({len(mutant.tests)} tests)")
 
 
 def _run(session: pytest.Session, mutant: Mutant) -> None:
-    """Run the tests of a damage in a process of its own; end it with 1 if one fails."""
+    """Run the tests of a damage in a process of its own, whose exit code says if one fails."""
     forks = session.config.pluginmanager.getplugin("tests.support.forks")
     forks._begin(session.config, f"mutant{os.getpid()}")
     session.config.pluginmanager.unregister(name="terminalreporter")
@@ -157,13 +161,12 @@ def _run(session: pytest.Session, mutant: Mutant) -> None:
     for item, following in zip_longest(items, items[1:]):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
-            os._exit(1)
+            os._exit(_NOTICED)
     os._exit(0)
 
 
 def _say(line: str) -> None:
-    sys.__stdout__.write(f"{line}\n")  # type: ignore[union-attr]
-    sys.__stdout__.flush()  # type: ignore[union-attr]
+    os.write(1, f"{line}\n".encode())  # where pytest keeps what is printed
 
 
 def main() -> int:
