@@ -21,9 +21,9 @@ class Dev(Caller):
         self.command = command
         self.folder = folder
 
-    def send(self, text: str = "hi", *, waits: bool = True) -> dict[str, Any]:
+    def send(self, text: str = "hi", *, waits: bool = True, **fields: Any) -> dict[str, Any]:
         """The same, however long it takes: on a busy machine a process starts slowly."""
-        task = super().send(text, waits=waits)
+        task = super().send(text, waits=waits, **fields)
         is_open = task["status"]["state"] in {"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"}
         return self.until("COMPLETED|FAILED|CANCELED", task["id"]) if waits and is_open else task
 

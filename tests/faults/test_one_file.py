@@ -7,7 +7,7 @@ import random
 import sqlite3
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,9 +50,11 @@ LIMIT_S: Final = 2
 SENDERS: Final = 12
 WITHIN_S: Final = 1800 if IS_LONG else 150
 
-KINDS: Final = ("api", "worker 1", "worker 2", "sweep", "push")
+APART: Final = ("api", "worker 1", "worker 2", "sweep", "push")
+TOGETHER: Final = ("serve",)
 READY: Final = {
     "api": r"A2A at (\S+),",
+    "serve": r"A2A at (\S+),",
     "worker": "turns at a time",
     "sweep": "sweeping",
     "push": "webhooks at a time",
@@ -77,7 +79,9 @@ class Deployment:
             "api": ["--card", CARD, "--port", "0"],
             "worker": ["--agent", AGENT, "--concurrency", "4"],
             "push": ["--concurrency", "4"],
+            "serve": ["--agent", AGENT, "--card", CARD, "--port", "0", "--no-console"],
         }
+        options["serve"] += ["--file", self.table.removeprefix("file:")]
         variables = {
             **SHORT,
             "A2A_MAX_ATTEMPTS": "100",
@@ -96,7 +100,7 @@ class Deployment:
         started = processes.start(name, [kind, *options.get(kind, [])], variables, output)
         self.running[name] = started
         said = await started.says(READY[kind])
-        if kind == "api":
+        if kind in {"api", "serve"}:
             self.url = said
 
     async def kill(self, name: str) -> None:
@@ -168,13 +172,15 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str, within_s: f
         await asyncio.sleep(0.2)
 
 
+@pytest.mark.parametrize("kinds", [APART, TOGETHER], ids=["apart", "together"])
 @pytest.mark.timeout(2 * WITHIN_S)
 async def test_kills_of_all_processes_lose_nothing(
-    tmp_path: Path, record_property: Callable[[str, object], None]
+    kinds: tuple[str, ...], tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Every task ends with each chunk once and is told of; no message is left; the file is whole.
 
-    API, workers, sweep and push die at random times, again and again, and are started again. Steps
+    API, workers, sweep and push die at random times, again and again, and are started again; or
+    the one process that is all of them, in which operations go with the commits of tasks. Steps
     are tried again meanwhile, turns sleep and are handed over, and tasks are canceled. A step runs
     again only if the one after it has not begun: it was under way at a kill. No turn that has left
     its process at a record runs a step again.
@@ -186,8 +192,8 @@ async def test_kills_of_all_processes_lose_nothing(
     deployment, chance = Deployment(tmp_path, settings.table), random.Random(1)  # noqa: S311
     with Receiver() as receiver, closing(backends.storage.table):
         try:
-            await asyncio.gather(*(deployment.start(name) for name in KINDS))
-            tasks = await under_kills(deployment, chance, backends.storage, receiver.url())
+            await asyncio.gather(*(deployment.start(name) for name in kinds))
+            tasks = await under_kills(deployment, kinds, chance, backends.storage, receiver.url())
             await until(lambda: is_quiet(backends, receiver), "all is told", WITHIN_S)
         finally:
             await deployment.close()
@@ -269,7 +275,11 @@ def told_in(ledger: Path) -> dict[str, Did]:
 
 
 async def under_kills(
-    deployment: Deployment, chance: random.Random, storage: DurableStorage, hook: str
+    deployment: Deployment,
+    kinds: Sequence[str],
+    chance: random.Random,
+    storage: DurableStorage,
+    hook: str,
 ) -> list[str]:
     """Return the tasks, which have ended while processes were killed."""
     places = asyncio.Semaphore(SENDERS)
@@ -280,8 +290,9 @@ async def under_kills(
 
     async def kill() -> None:
         while not ended.is_set() or deployment.killed.total() < KILLS_LEFT:
-            await asyncio.sleep(chance.uniform(0.05, 1.0))
-            await deployment.kill(chance.choice(KINDS))
+            # Where all parts die at once, nothing goes on meanwhile.
+            await asyncio.sleep(chance.uniform(0.05, 1.0 if len(kinds) > 1 else 5.0))
+            await deployment.kill(chance.choice(kinds))
 
     ended = asyncio.Event()
     async with httpx.AsyncClient(timeout=10) as client, asyncio.TaskGroup() as group:

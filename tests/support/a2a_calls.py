@@ -115,9 +115,9 @@ class Caller:
         headers = {"A2A-Version": "1.0"}
         self.http = httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60)
 
-    def send(self, text: str = "hi", *, waits: bool = True) -> dict[str, Any]:
+    def send(self, text: str = "hi", *, waits: bool = True, **fields: Any) -> dict[str, Any]:
         """Send a message; return its task, with `waits` as it is when its turn is over."""
-        said = message(text, messageId=uuid.uuid4().hex)
+        said = message(text, messageId=uuid.uuid4().hex, **fields)
         body = {"message": said, "configuration": {"returnImmediately": not waits}}
         answer = self.http.post("/message:send", json=body)
         assert answer.status_code == 200, answer.text

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -77,10 +78,13 @@ def _workers(
             for worker in made:
                 free.put_nowait(worker)
 
-        async def work(worker: _Worker, handle: Handle[Operation]) -> None:
+        def begun(worker: _Worker, handle: Handle[Operation]) -> Future[bool]:
             adapter, thread = worker
             deadline = adapter.clock.monotonic() + settings.run_limit_s
-            await asyncio.wrap_future(thread.start(adapter.process(handle, deadline=deadline)))
+            return thread.start(adapter.process(handle, deadline=deadline))
+
+        async def ended(worker: _Worker, turn: Future[bool]) -> None:
+            await asyncio.wrap_future(turn)
             free.put_nowait(worker)
 
         async with asyncio.TaskGroup() as running:
@@ -90,7 +94,8 @@ def _workers(
                     if succession and not await succession.may_begin(handle.sent_at):
                         await handle.nack()
                         return
-                    running.create_task(work(worker, handle))
+                    # Begun here: a task would begin behind the next look at the queue.
+                    running.create_task(ended(worker, begun(worker, handle)))
                     break
                 else:
                     free.put_nowait(worker)
@@ -233,8 +238,11 @@ class Stack:
     async def _take_over(self, backends: Backends) -> None:
         """Check the file, and free what a process that was killed has received: it is gone."""
         await check_backends(backends, self.settings)
-        if self.options.frees and isinstance(backends.operations, TableQueue):
-            await backends.operations.free()
+        jobs = None if backends.push is None else backends.push.jobs
+        received = (backends.operations, backends.quarantine, backends.dead_letters, jobs)
+        for queue in received if self.options.frees else ():
+            if isinstance(queue, TableQueue):
+                await queue.free()
 
     def _path(self, starting: ExitStack) -> Path:
         if self.options.file is not None:

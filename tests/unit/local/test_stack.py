@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -13,7 +17,10 @@ from pydantic import SecretStr
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.storage.table import Write
 from a2a_serverless.tasks.head import Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import aws_backends, memory_backends
@@ -23,6 +30,8 @@ from tests.support.a2a_calls import Caller
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.simulation.simulated_aws import simulated_aws
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parents[3]
 AGENT = f"{ROOT / 'functions' / 'worker' / 'agent.py'}:agent"
@@ -52,6 +61,53 @@ def test_turns_share_a_local_worker() -> None:
     with Stack(settings, options) as stack, Caller(stack.url) as caller:
         for task in [caller.send(waits=False) for _ in range(TURNS)]:
             caller.until("COMPLETED", task["id"])
+
+
+def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its operation is sent and received with its message, and acknowledged with its end.
+
+    Where no worker waits, it is sent and received by two of its own.
+    """
+    writes = list[str]()
+    write = SqliteTable._write
+
+    def counted(table: SqliteTable, wanted: Sequence[Write]) -> None:
+        kinds = {each.key.SK.partition("#")[0] for each in wanted} & {"GROUP", "HEAD"}
+        writes.append("+".join(sorted(kinds)))
+        write(table, wanted)
+
+    def written(*, by_place: bool, **fields: Any) -> tuple[str, list[str]]:
+        """The task of a message, and what the transactions of its turn have written."""
+        queue = stack.backends.operations
+        assert isinstance(queue, TableQueue)
+        place, is_done = queue.place, lambda: asyncio.run(queue.waiting()) == []
+        with monkeypatch.context() as patch:
+            waiting = partial(until, partial(place, queue._table)) if by_place else lambda: None
+            patch.setattr(queue, "place", lambda _: waiting())
+            patch.setattr(SqliteTable, "_write", counted)
+            task = caller.send(**fields)
+            until(is_done)
+        seen = [kinds for kinds in writes if kinds]  # what else the process does has none
+        writes.clear()
+        return task["id"], seen
+
+    options = Options(agent=AGENT, card=CARD, concurrency=1)
+    with Stack(Settings(auth="none"), options) as stack, Caller(stack.url) as caller:
+        caller.send()  # the process tells of itself once a minute
+        task_id, of_first = written(by_place=True)
+        _, of_next = written(by_place=True, text="Oslo", taskId=task_id)
+        assert of_first == of_next == ["GROUP+HEAD", "GROUP+HEAD"]
+        _, alone = written(by_place=False)
+        assert alone == ["HEAD", "GROUP", "GROUP", "GROUP+HEAD"]
+
+
+def until(found: Callable[[], T]) -> T:
+    """What a function returns once that is true."""
+    deadline = time.monotonic() + 30
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return value
 
 
 def test_a_stack_with_turns_that_do_not_fit_does_not_start() -> None:

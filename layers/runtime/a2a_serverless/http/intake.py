@@ -6,8 +6,10 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import closing
 from copy import deepcopy
-from typing import Final, Literal
+from dataclasses import field
+from typing import Any, Final, Literal
 
 from a2a.types import SendMessageRequest, TaskPushNotificationConfig
 
@@ -28,8 +30,9 @@ from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.propagated import PropagatedVariables
-from a2a_serverless.queues.fifo import FifoQueue, send_operation
+from a2a_serverless.queues.fifo import FifoQueue, Place, send_operation
 from a2a_serverless.storage.allowance import Sleepers
+from a2a_serverless.storage.changes import Change
 from a2a_serverless.storage.deletion import delete_behind_barrier
 from a2a_serverless.storage.durable import CreateResult, DeletionBarriers, DurableStorage
 from a2a_serverless.storage.endings import cancel_task
@@ -194,27 +197,25 @@ class Intake:
         ):
             raise SleepersFullError(self._most_asleep)
         message, push = _without_push(request)
-        opened = await storage.open_task(
-            context_id,
-            message,
-            caller=caller,
-            task_id=task_id,
-            idempotency_key=idempotency_key,
-            ttl_s=ttl_s,
-            push=push,
-            push_dialect=dialect,
-        )
-        head = opened.head
-        try:  # again: what a deletion does not see is stored after its barrier
-            await self._barriers.check(scope, head.context_id, head.created_at)
-        except BeingDeletedError:
-            await delete_behind_barrier(storage, head)
-            raise
-        if opened.created:
-            metrics.count("TurnsAccepted")
-            # After the commit: if this process dies here, the sweeper finds the turn in the due
-            # index. The other way round, a worker could get a turn that does not exist yet.
-            await self._send(head, OperationParams.of(head, head.turn.number), is_new_task=True)
+        with closing(_Sending(self._backends, is_new_task=True)) as sending:
+            opened = await storage.with_beside(sending.beside).open_task(
+                context_id,
+                message,
+                caller=caller,
+                task_id=task_id,
+                idempotency_key=idempotency_key,
+                ttl_s=ttl_s,
+                push=push,
+                push_dialect=dialect,
+            )
+            head = opened.head
+            try:  # again: what a deletion does not see is stored after its barrier
+                await self._barriers.check(scope, head.context_id, head.created_at)
+            except BeingDeletedError:
+                await delete_behind_barrier(storage, head)
+                raise
+            if opened.created:
+                await sending.accepted(head)
         return opened
 
     async def _follow_up(
@@ -244,16 +245,14 @@ class Intake:
                 push=push,
                 push_dialect=context.dialect,
             )
-            try:
-                head = await storage.commit(head, commit)
-            except ConcurrencyError:
-                continue
-            except RepeatedKeyError as repeated:
-                return await self._rejoin(storage, head, repeated.turn, request, context)
-            metrics.count("TurnsAccepted")
-            # After the commit: should this process die here, the sweeper finds the turn in the due
-            # index.
-            await self._send(head, OperationParams.of(head, head.version))
+            with closing(_Sending(self._backends)) as sending:
+                try:
+                    head = await storage.with_beside(sending.beside).commit(head, commit)
+                except ConcurrencyError:
+                    continue
+                except RepeatedKeyError as repeated:
+                    return await self._rejoin(storage, head, repeated.turn, request, context)
+                await sending.accepted(head)
             accepted_at = Cursor(head.version, 0, incarnation_tag(head.incarnation))
             tail, opening = await Tail.resume(storage, head.task_id, accepted_at)
             return SendResult(turn=head.version, opening=opening, tail=tail)
@@ -278,22 +277,61 @@ class Intake:
         # The first may not have been sent. If it was, SQS drops this one by its deduplication id,
         # or a worker by HEAD.
         if again is not None:
-            await self._send(tail.head, again)
+            await _sent(self._backends.operations, "turn", Operation.to_run(again), tail.head)
         return SendResult(turn=turn, opening=tail.snapshot(), tail=tail, is_repeated=True)
 
-    async def _send(
-        self, head: Head, params: OperationParams, *, is_new_task: bool = False
-    ) -> None:
+
+@dataclass(slots=True, eq=False)
+class _Sending:
+    """Sends the operation of a turn that a commit opens.
+
+    Where a worker of this process waits for one, it is sent and received in the step of the commit,
+    and handed over when the turn is accepted. Elsewhere it is sent then.
+    """
+
+    backends: Backends
+    is_new_task: bool = False
+    _operation: Operation = field(init=False)
+    _place: Place | None = field(default=None, init=False)
+
+    def close(self) -> None:
+        """Leave the place that was kept."""
+        if self._place is not None:
+            self._place.leave()
+
+    async def beside(self, head: Head) -> list[Change[Any]]:
+        """Return what is stored of it with the commit that makes `head`."""
+        params = OperationParams.of(head, head.version)
+        self._operation = Operation.to_run(params, is_new_task=self.is_new_task)
+        queue = self.backends.operations
+        self._place = self._place or queue.place(self.backends.storage.table)
+        if self._place is None:
+            return []
+        with spans.messaging("send", queue.name, queue.system):
+            sent = self._operation.within(spans.trace_context())
+            return [await self._place.receiving(sent, is_first=self.is_new_task)]
+
+    async def accepted(self, head: Head) -> None:
+        """Count the turn that the commit has opened, and give its operation to a worker."""
+        metrics.count("TurnsAccepted")
+        # After the commit: if this process dies here, the sweeper finds the turn in the due index.
+        # The other way round, a worker could get a turn that does not exist yet.
         faults.point("after-create")
-        operation = Operation.to_run(params, is_new_task=is_new_task)
-        if await _sent(self._backends.operations, "turn", operation, head):
+        queue = self.backends.operations
+        if await _sent(queue, "turn", self._operation, head, self._place):
             faults.point("after-send")
 
 
 async def _sent(
-    queue: FifoQueue[Operation], kind: Literal["turn", "cancel"], operation: Operation, head: Head
+    queue: FifoQueue[Operation],
+    kind: Literal["turn", "cancel"],
+    operation: Operation,
+    head: Head,
+    place: Place | None = None,
 ) -> bool:
     """Send an operation on a turn of a task; return False if it could not be sent.
+
+    It is given to `place` if it is stored as received there.
 
     Log it as `send_turn` or `send_cancel`, or as `send_turn_failed` or `send_cancel_failed`. The
     request does not fail with it, because its commit stands: the due index has the turn, and the
@@ -302,7 +340,8 @@ async def _sent(
     action = f"send_{kind}"
     ids = {"task_id": head.task_id, "context_id": head.context_id, "turn": operation.params.turn}
     try:
-        await send_operation(queue, operation)
+        if place is None or not place.give():
+            await send_operation(queue, operation)
     except Exception:
         metrics.count("SendFailures")
         logger.exception("%s not sent", kind, extra={"action": f"{action}_failed", **ids})

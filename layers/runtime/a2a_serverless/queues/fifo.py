@@ -10,7 +10,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from pydantic import ValidationError
 
@@ -23,6 +23,10 @@ from a2a_serverless.errors import (
 from a2a_serverless.observability import spans
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.values import dataclass
+
+if TYPE_CHECKING:
+    from a2a_serverless.storage.changes import Change
+    from a2a_serverless.storage.table import Table
 
 logger = logging.getLogger(__name__)
 
@@ -155,6 +159,16 @@ class Handle(ABC, Generic[M]):
                 visibility ends.
         """
 
+    async def acknowledging(self, table: Table) -> Change[Any] | None:  # noqa: ARG002 - of queues elsewhere
+        """Return the change that acknowledges the delivery in one step with writes to `table`.
+
+        None: the message is not in that table. Once the change is stored, `ack` does nothing.
+
+        Raises:
+            UnavailableError: no answer within the retry budget.
+        """
+        return None
+
     @abstractmethod
     async def extend(self, lease_s: float) -> None:
         """Keep the message from other consumers for `lease_s` from now.
@@ -190,6 +204,25 @@ async def acknowledge(
     return outcome.is_done
 
 
+class Place(Protocol):
+    """A `pull` of this process that waits, and is kept for one message until `leave`."""
+
+    async def receiving(self, message: Any, *, is_first: bool) -> Change[Any]:
+        """Return the change by which a message is sent, and at once received by the `pull`.
+
+        It changes nothing where other messages of the group wait. `is_first`: there never was one.
+
+        Raises:
+            UnavailableError: no answer within the retry budget.
+        """
+
+    def give(self) -> bool:
+        """Let the `pull` return the message, if its change is stored; return False if it is not."""
+
+    def leave(self) -> None:
+        """Let the `pull` go on."""
+
+
 class FifoQueue(ABC, Generic[M]):
     """A queue of messages of one kind.
 
@@ -214,6 +247,13 @@ class FifoQueue(ABC, Generic[M]):
     @abstractmethod
     async def send(self, message: M) -> None:
         """Enqueue a message, unless one with its deduplication id was sent within 5 minutes."""
+
+    def place(self, table: Table) -> Place | None:  # noqa: ARG002 - of queues elsewhere
+        """Keep a `pull` of this process that waits; None: none waits, or the queue has no `table`.
+
+        What is given to it is sent and received in one step with other writes to `table`.
+        """
+        return None
 
     async def send_all(self, messages: Sequence[M]) -> list[Exception | None]:
         """Send up to 10 messages of different groups; return for each why it was not sent, or None.

@@ -11,8 +11,11 @@ import asyncio
 import json
 import logging
 import random
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from copy import copy
 from dataclasses import field
+from functools import partial
 from itertools import count
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec
 
@@ -31,6 +34,7 @@ from a2a_serverless.queues.fifo import (
     Handle,
     M,
 )
+from a2a_serverless.storage.changes import Change
 from a2a_serverless.storage.layout import BY_DUE, GROUP, queue_partition
 from a2a_serverless.storage.table import Check, Item, Key, Put, Range, Table, Watch, are
 from a2a_serverless.tasks.identity import digest
@@ -129,7 +133,10 @@ class _Group:
             return cls(key, version=item.get("version"), damaged=str(item.get("messages", "")))
 
     def put(self) -> Put:
-        """Return the write of the group, on condition that no other was made since it was read."""
+        """Return the write of the group, on condition that no other was made since it was read.
+
+        The group is then as it is once that is stored.
+        """
         item: Item = {
             **self.key._asdict(),
             "messages": _packed(self.messages),
@@ -143,15 +150,8 @@ class _Group:
             item |= {"due_key": self.key.PK, "due_at": self.due_at}
         is_first = self.version is None
         when = [Check("version", "absent")] if is_first else are(version=self.version)
+        self.version = item["version"]
         return Put(item=item, when=when)
-
-    async def written(self, table: Table) -> bool:
-        """Write the group; return False if another write was made since it was read."""
-        put = self.put()
-        is_written = await table.did(put)
-        if is_written:
-            self.version = put.item["version"]
-        return is_written
 
     def add(self, body: str, deduplication_id: str, now: int, reason: str = "") -> bool:
         """Append a message; return False if it was sent before.
@@ -218,6 +218,23 @@ class _Group:
             self.expires_at = now // 1000 + _DEDUPLICATION_S
         return True
 
+    def deliver(self, body: str, deduplication_id: str, now: int, visibility_s: float) -> bool:
+        """Add a message and deliver it; return False if others wait, or it was sent before."""
+        if self.messages or self.damaged is not None:
+            return False
+        return self.add(body, deduplication_id, now) and self.receive(now, visibility_s)
+
+    def changing(
+        self, step: Callable[Concatenate[_Group, P], bool], *args: P.args, **kwargs: P.kwargs
+    ) -> Change[_Group]:
+        """Return a step as a change, which may be stored together with others."""
+
+        def decide(group: _Group) -> _Group:
+            after = copy(group)
+            return after if step(after, *args, **kwargs) else group
+
+        return Change(self, decide, lambda _, after: after.put(), partial(_Group.of, self.key))
+
     @property
     def receipt(self) -> str:
         """Return the name of the latest delivery; empty without a message."""
@@ -234,17 +251,50 @@ class _TableHandle(Handle[M]):
     def __init__(self, queue: TableQueue[M], record: EventRecord) -> None:
         super().__init__(queue.kind, record)
         self._queue = queue
+        self._ack: Change[_Group] | None = None
 
     async def ack(self) -> None:
-        await self._queue.delete(self._record)
+        if self._ack is None or not self._ack.is_stored:
+            await self._queue.delete(self._record)
+
+    async def acknowledging(self, table: Table) -> Change[_Group] | None:
+        self._ack = await self._queue.deleting(self._record, table)
+        return self._ack
 
     async def nack(self, *, delay_s: float = 0) -> None:
         self.hidden_until = 0
         await self._queue.hide(self._record, delay_s)
 
     async def extend(self, lease_s: float) -> None:
-        if not await self._queue.hide(self._record, lease_s):
+        # Of one that is being acknowledged, the message is gone before its writer knows.
+        if not await self._queue.hide(self._record, lease_s) and self._ack is None:
             raise ConcurrencyError("The delivery has expired.")
+
+
+class _Pull:
+    """A pull that waits; the `Place` of a message while it is kept for one."""
+
+    def __init__(self, queue: TableQueue[Any]) -> None:
+        self.waker = Waker()
+        self.is_kept = False
+        self.record: EventRecord | None = None
+        self._queue = queue
+        self._change: Change[_Group] | None = None
+
+    async def receiving(self, message: Any, *, is_first: bool) -> Change[_Group]:
+        self._change = await self._queue.delivering(message, is_first=is_first)
+        return self._change
+
+    def give(self) -> bool:
+        if self._change is None or not self._change.is_stored:
+            return False
+        self.record = _record(self._queue.name, self._change.after)
+        self.leave()
+        return True
+
+    def leave(self) -> None:
+        self.is_kept = False
+        self.waker.wake()
 
 
 class TableQueue(FifoQueue[M]):
@@ -286,7 +336,9 @@ class TableQueue(FifoQueue[M]):
         self._undecodable = undecodable or f"{self.name}.undecodable"
         self._dead_letters = dead_letters
         self._max_receives = max_receives
-        self._waiting: set[Waker] = set()
+        self._waiting: list[_Pull] = []
+        self._lock = threading.Lock()
+        """Held to add a pull to those that wait, or to take one away."""
         self._failures = 0
 
     async def send(self, message: M) -> None:
@@ -304,8 +356,16 @@ class TableQueue(FifoQueue[M]):
 
     async def shutdown(self) -> None:
         self.is_closed = True
-        for waker in tuple(self._waiting):
-            waker.wake()
+        for pull in tuple(self._waiting):
+            pull.waker.wake()
+
+    def place(self, table: Table) -> _Pull | None:
+        with self._lock:
+            if table is not self._table or self.is_closed or not self._waiting:
+                return None
+            pull = self._waiting.pop()
+            pull.is_kept = True
+        return pull
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -332,15 +392,32 @@ class TableQueue(FifoQueue[M]):
 
     async def hide(self, record: EventRecord, seconds: float) -> bool:
         """Set the visibility of a delivery; return False if the delivery has expired."""
-        key, now = self._key(record["attributes"]["MessageGroupId"]), self._clock.now_ms()
+        key, now = self._key_of(record), self._clock.now_ms()
         return (
             await self._change(key, _Group.hide, record["receiptHandle"], now, seconds) is not None
         )
 
     async def delete(self, record: EventRecord) -> None:
         """Remove a delivered message; do nothing if the delivery has expired."""
-        key, now = self._key(record["attributes"]["MessageGroupId"]), self._clock.now_ms()
+        key, now = self._key_of(record), self._clock.now_ms()
         await self._change(key, _Group.delete, record["receiptHandle"], now)
+
+    async def delivering(self, message: M, *, is_first: bool) -> Change[_Group]:
+        """Return the change that sends a message and receives it; see `Place.receiving`."""
+        body, own, now = message.model_dump_json(), message.deduplication_id, self._clock.now_ms()
+        key = self._key(message.group)
+        group = _Group(key) if is_first else await self._read(key)
+        return group.changing(_Group.deliver, body, own, now, self._visibility_s)
+
+    async def deleting(self, record: EventRecord, table: Table) -> Change[_Group] | None:
+        """Return the change that removes a delivered message; None if it is not in `table`."""
+        if table is not self._table:
+            return None
+        # As it was received: a guess, which saves the read.
+        group = (
+            record.group if isinstance(record, _Record) else await self._read(self._key_of(record))
+        )
+        return group.changing(_Group.delete, record["receiptHandle"], self._clock.now_ms())
 
     async def free(self) -> None:
         """Make all messages visible, where the consumers that have received them are gone."""
@@ -389,7 +466,7 @@ class TableQueue(FifoQueue[M]):
             with self._table.watch(self._partition) as watch:
                 records, next_s = await self._receive(limit)
                 if not records and wait_s > 0:
-                    await self._news(watch, min(wait_s, next_s))
+                    records = await self._news(watch, min(wait_s, next_s))
         except UnavailableError as error:
             self._failures += 1
             self._log_failure(error)
@@ -433,7 +510,7 @@ class TableQueue(FifoQueue[M]):
                     self._log_failure(error)
                     continue
                 if group is not None:
-                    taken.append(self._record(group))
+                    taken.append(_record(self.name, group))
         return taken, next_s
 
     async def _bury(self, group: _Group, now: int) -> None:
@@ -468,7 +545,7 @@ class TableQueue(FifoQueue[M]):
             group = await self._read(key)
             if not step(group, *args, **kwargs):
                 return None
-            if await group.written(self._table):
+            if await self._table.did(group.put()):
                 return group
             if tries == MOST_TRIES:
                 break
@@ -483,7 +560,7 @@ class TableQueue(FifoQueue[M]):
             logger.error("%s Its messages are set aside", reason, extra={"action": "damaged_group"})
             for start in range(0, len(group.damaged), _PART):
                 await self.keep_undecodable(group.damaged[start : start + _PART], reason=reason)
-            if not await group.written(self._table):
+            if not await self._table.did(group.put()):
                 return await self._read(key)  # another consumer has set it aside, or written to it
         return group
 
@@ -492,37 +569,61 @@ class TableQueue(FifoQueue[M]):
             for item in page:
                 yield _Group.of(Key(item["PK"], item["SK"]), item)
 
-    async def _news(self, watch: Watch, seconds: float) -> None:
-        """Return when the queue may have changed, at the latest after `seconds` of its clock."""
-        waker = Waker()
-        self._waiting.add(waker)
+    async def _news(self, watch: Watch, seconds: float) -> list[EventRecord]:
+        """Wait until the queue may have changed, at the latest after `seconds` of its clock.
+
+        Return the delivery that was given to this pull meanwhile, if one was.
+        """
+        pull = _Pull(self)
+        with self._lock:
+            self._waiting.append(pull)
         try:
             if not self.is_closed:
-                waits = [self._clock.sleep(seconds), waker.wait(LONGEST_WAIT_S)]
+                waits = [self._clock.sleep(seconds), pull.waker.wait(LONGEST_WAIT_S)]
                 if self._table.wakes:
                     waits.append(watch.wait(LONGEST_WAIT_S))
                 await first_of(*waits)
         finally:
-            self._waiting.discard(waker)
+            with self._lock:
+                if pull in self._waiting:
+                    self._waiting.remove(pull)
+        pull.waker.clear()
+        while pull.is_kept:  # by a sender that is at its commit
+            await pull.waker.wait(POLL_S)
+            pull.waker.clear()
+        return [] if pull.record is None else [pull.record]
 
     def _key(self, group: str) -> Key:
         return Key(self._partition, f"{GROUP}{group}")
 
-    def _record(self, group: _Group) -> EventRecord:
-        """Return the delivery of a group as SQS's event source passes it on."""
-        first, name = group.messages[0], group.key.SK.removeprefix(GROUP)
-        return {
-            "messageId": f"{name}.{first.number}",
-            "receiptHandle": group.receipt,
-            "body": first.body,
-            "attributes": {
-                "ApproximateReceiveCount": str(group.receives),
-                "MessageGroupId": name,
-                "MessageDeduplicationId": first.deduplication_id,
-                "SentTimestamp": str(first.sent_at),
-            },
-            "messageAttributes": {},
-            "eventSource": "aws:sqs",
-            "eventSourceARN": f"arn:aws:sqs:local:000000000000:{self.name}",
-            "awsRegion": "local",
-        }
+    def _key_of(self, record: EventRecord) -> Key:
+        return self._key(record["attributes"]["MessageGroupId"])
+
+
+class _Record(dict[str, Any]):
+    """A delivery as SQS's event source passes it on."""
+
+    group: _Group
+    """As it was stored with the receive."""
+
+
+def _record(queue: str, group: _Group) -> _Record:
+    """Return the delivery of a group that was received."""
+    first, name = group.messages[0], group.key.SK.removeprefix(GROUP)
+    record = _Record(
+        messageId=f"{name}.{first.number}",
+        receiptHandle=group.receipt,
+        body=first.body,
+        attributes={
+            "ApproximateReceiveCount": str(group.receives),
+            "MessageGroupId": name,
+            "MessageDeduplicationId": first.deduplication_id,
+            "SentTimestamp": str(first.sent_at),
+        },
+        messageAttributes={},
+        eventSource="aws:sqs",
+        eventSourceARN=f"arn:aws:sqs:local:000000000000:{queue}",
+        awsRegion="local",
+    )
+    record.group = group
+    return record

@@ -45,6 +45,8 @@ class Change(Generic[T]):
     """Returns the value that an item holds; None: it is gone."""
     after: T = field(init=False)
     """The value that was decided on, and is stored once the loop has ended."""
+    is_stored: bool = field(default=False, init=False)
+    """True once a transaction with its write is known to have passed."""
 
     def write(self) -> Write | None:
         """Decide, and return the write; None: there is nothing to write."""
@@ -114,6 +116,8 @@ async def change(
             if all(is_done) and not also:
                 return
         else:
+            for one, _ in wanted:
+                one.is_stored = True
             return
         await pause_after(clock, attempt)
     msg = f"Others have changed {writes[-1].key.PK} {MOST_TRIES} times in a row; try again."

@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar
@@ -134,6 +135,9 @@ from a2a_serverless.tasks.rules import (
 M = TypeVar("M", bound=AnyMessage)
 
 logger = logging.getLogger(__name__)
+
+Beside = Callable[[Head], Awaitable[list[Change[Any]]]]
+"""Returns what changes in the same table in one step with a commit."""
 
 MAX_COMMIT_BYTES: Final = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
@@ -260,10 +264,18 @@ class DurableStorage:
     """True: the turns of a conversation run one after the other."""
     near: NearSnapshots = field(default_factory=NearSnapshots)
     """Shorter ways to long tasks, in memory."""
+    beside: Beside | None = None
+    """Called before each creation and commit with the HEAD that it makes."""
 
     def for_scope(self, scope: Scope) -> Self:
         """Return the same storage seen by another owner; cheap."""
         return replace(self, scope=scope)
+
+    def with_beside(self, beside: Beside) -> Self:
+        """Return the same storage, whose commits have changes beside them."""
+        view = copy(self)
+        view.beside = beside
+        return view
 
     @property
     def webhooks(self) -> Webhooks:
@@ -604,9 +616,8 @@ class DurableStorage:
     ) -> CreateResult:
         """Create a task with its first turn open, in one request.
 
-        The id is `task_id`, or one that follows from (context, key), or a random one. `push` is
-        the configuration that came with the message; it is ignored if the creation is a repeated
-        one.
+        The id is `task_id`, or follows from (context, key), or is random. `push`, the configuration
+        that came with the message, is ignored if the creation is a repeated one.
 
         Raises:
             InvalidArgumentError: an id or the configuration cannot be stored.
@@ -658,12 +669,14 @@ class DurableStorage:
         if step.push is not None:
             push = inline_push(step.push, step.push_dialect, head)
             writes.append(Put(item=push_item(marked(push))))
-        joins = [conversation.joining(self, head, turn=1)] if head.serial_from else []
+        changes = [] if self.beside is None else await self.beside(head)
+        if head.serial_from:
+            changes.append(conversation.joining(self, head, turn=1))
         for _ in range(_INSERTS):
             # An expired HEAD stands there until DynamoDB deletes it: it does not hold the id.
             free = Put(item=head_item(head), when=[gone(self.clock.now_ms())])
             try:
-                await change(self.table, self.clock, *joins, also=[free, *writes])
+                await change(self.table, self.clock, *changes, also=[free, *writes])
             except ConditionFailedError as failed:
                 found = live_head(failed.items[0], self.clock.now_ms())
                 taker = found or await self.head(head.task_id)
@@ -757,7 +770,7 @@ class DurableStorage:
             writes.append(Put(item=sent_item(head, step.key_digest), when=[NEW]))
         if step.context_write is not None:
             writes.append(self.contexts.update(head.context_id, step.context_write))
-        changes: list[Change[Any]] = []
+        changes = [] if self.beside is None else await self.beside(head)
         if step.push is not None:
             push = inline_push(step.push, step.push_dialect, head)
             changes.append(await self.webhooks.inline(push))

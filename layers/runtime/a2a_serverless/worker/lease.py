@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from a2a_serverless import faults
 from a2a_serverless.clock import Clock, call_in, first_of
@@ -31,7 +31,7 @@ from a2a_serverless.observability import metrics, spans
 from a2a_serverless.observability.logs import correlation_id
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.activity import process_name
-from a2a_serverless.storage.changes import MOST_TRIES, pause_after
+from a2a_serverless.storage.changes import MOST_TRIES, Change, pause_after
 from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.tasks.attempts import (
     RefusalDecision,
@@ -208,6 +208,7 @@ class Lease:
 
     def __post_init__(self) -> None:
         self._home = asyncio.get_running_loop()
+        self.storage = self.storage.with_beside(self._acknowledging)
         self.key: TaskKey = self.head.scope, self.head.task_id
         self.ids: dict[str, object] = {
             "task_id": self.params.task_id,
@@ -337,6 +338,19 @@ class Lease:
         if claims:
             spans.current().event("claimed", {"a2a.commit": committed.version})
             faults.point("after-claim")
+
+    async def _acknowledging(self, head: Head) -> list[Change[Any]]:
+        """Return the acknowledgement of the delivery, if it goes with the commit that makes `head`.
+
+        It does not where more is left to do when the turn has ended: if this process dies before,
+        the delivery comes again, and does it.
+        """
+        turn = head.turn
+        is_last = head.is_over(self.params.turn) and not (turn.is_open or turn.has_share)
+        if self.handle is None or not is_last or head.serial_from:
+            return []
+        acknowledging = await self.handle.acknowledging(self.storage.table)
+        return [] if acknowledging is None else [acknowledging]
 
     def ended(self, reason: str, *, place: str = "", message: str = "") -> AttemptEnd:
         """Return the end of this attempt, with the correlation id of its lines in the log."""
