@@ -279,7 +279,7 @@ def middle(values: Sequence[float]) -> float:
 @pytest.mark.parametrize(
     ("attack", "statuses"), [("requests", {200}), ("sleeps", {200, 400}), ("files", {200, 429})]
 )
-@pytest.mark.timeout(900 if LONG else 300)
+@pytest.mark.timeout(3600 if LONG else 300)
 def test_a_neighbour_hardly_notices_an_attack(
     attack: str, statuses: set[int], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -37,7 +37,7 @@ IS_LONG: Final = FORM == "long"
 ATTACK_S: Final = 600.0
 CALM_ROUNDS, SHORT_ROUNDS = (45 if IS_LONG else 1), 2
 WORKERS: Final = 10 if IS_LONG else 2
-STREAMS, SLEEPING, FILES = (6, 50, 20) if IS_LONG else (2, 2, 2)
+STREAMS, SLEEPING, FILES = (6, 20, 20) if IS_LONG else (2, 2, 2)
 """What one caller may have of each."""
 LONGEST_S: Final = 120.0
 PARTS: Final = 100
@@ -47,14 +47,8 @@ TURN_S: Final = 2 if IS_LONG else 0.5
 PAUSE_S: Final = 10.0 if IS_LONG else 3.0
 """Between two requests of each of the attacker's clients: the processors are for all processes."""
 ACCOUNTS: Final = (
-    {
-        "turns": 3 * WORKERS,
-        "waits": STREAMS,
-        "streams": STREAMS + 2,
-        "objects": 1,
-        "copies": 1,
-        "webhooks": 1,
-    },
+    {"turns": 3 * WORKERS, "waits": STREAMS, "streams": STREAMS + 2},
+    {"objects": 1, "copies": 1, "webhooks": 1},
     {"sleeps": 5},
 )
 """What is attacked at once, each by so many requests: who has too many turns asleep opens none."""
@@ -219,7 +213,7 @@ class Attacker(Party):
 
     async def sleeps(self) -> str:
         """Have ever more turns that sleep, and wake together."""
-        return _said(await self.send("naps 20", waits=False))
+        return _said(await self.send("naps 60", waits=False))
 
     async def objects(self) -> str:
         """List all messages with all the files that they name."""
