@@ -20,6 +20,7 @@ from a2a_serverless.http.errors import count_error, internal_error
 from a2a_serverless.http.intake import _sent
 from a2a_serverless.observability import metrics
 from a2a_serverless.observability.logs import observed_attempt
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, caller_number
@@ -586,8 +587,7 @@ def test_requests_without_a_place_do_not_ring(watched: Watched) -> None:
             ("TableLimitAlarm", "AWS/DynamoDB", "WriteThrottleEvents", [3] * 5, place)
             for place in (
                 {"TableName": "TaskTable"},
-                {"TableName": "TaskTable", "GlobalSecondaryIndexName": "by-due"},
-                {"TableName": "TaskTable", "GlobalSecondaryIndexName": "by-scope"},
+                *({"TableName": "TaskTable", "GlobalSecondaryIndexName": it} for it in INDEXES),
             )
         ),
     ],
