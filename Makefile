@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
 # Tools whose packages exclude ours, each in an environment of its own, from hashed locks.
-TOOLS := sam checkov release zensical
+TOOLS := aws sam checkov release zensical
 TOOL := $(VENV)/tools
 SAM := $(TOOL)/sam/bin/sam
 # Four processes on two cores: many tests wait for other processes.
@@ -42,6 +42,8 @@ PEERS := a2akit sdk fasta2a
 
 # What an emulated AWS needs: `make cloud`.
 CLOUD := $(VENV)/.stamp build/cloud/venv/requirements.txt $(TOOL)/sam/requirements.txt
+# What its checks need besides: the commands of the pages.
+AWS := $(TOOL)/aws/requirements.txt
 
 export RELEASE
 # Every process that a test starts would compile all that it imports.
@@ -219,7 +221,7 @@ has-python-3.13: $(VENV)/.stamp
 	@{ $(PYTHON_3_13); } >/dev/null
 
 .PHONY: cloud
-cloud: $(CLOUD) ## sam deploy onto an emulated AWS, its checks, sam delete: docs/maintain/cloud.md (Python 3.13)
+cloud: $(CLOUD) $(AWS) ## sam deploy onto an emulated AWS, its checks, sam delete: docs/maintain/cloud.md (Python 3.13)
 	@$(BIN)/python -m tests.cloud $(CLOUD_ARGS)
 
 .PHONY: cloud-up

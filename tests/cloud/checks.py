@@ -17,7 +17,7 @@ import httpx
 from a2a_serverless import aws
 from a2a_serverless_tools.cloud.template import SUBSTITUTIONS
 from a2a_serverless_tools.console.rendering import BASE
-from tests.cloud import kills, neighbours, releases, updates
+from tests.cloud import documented, kills, neighbours, releases, restores, updates
 from tests.cloud.deployment import ROOT, Deployment
 from tests.cloud.guided import guided
 from tests.cloud.own import COMMAND_S, ENDS, Own, alone, command
@@ -411,6 +411,8 @@ CHECKS: Final = (
     *updates.CHECKS,
     *releases.CHECKS,
     *neighbours.CHECKS,
+    *restores.CHECKS,
+    *documented.CHECKS,
     Own("logs", "no call of a function was refused, by all logs", quiet),
 )
 """In the order in which they run: the logs are those of all the others."""

@@ -60,6 +60,7 @@ SHORT: Final = (
     "substitutions",
     "traces",
     "commands",
+    "restore-task",
     "cloud-up",
     "guided",
     "logs",

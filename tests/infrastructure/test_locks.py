@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 PIN = re.compile(r"^(?P<name>[a-z0-9._-]+)==(?P<version>\S+)", re.MULTILINE)
-TOOLS = ("tools/sam", "tools/checkov", "tools/release", "tools/zensical")
+TOOLS = ("tools/aws", "tools/sam", "tools/checkov", "tools/release", "tools/zensical")
 LOCKS = ("runtime", "local", "worker", "dev", *TOOLS)
 WRITTEN = "src/a2a_serverless_tools/scaffold/written"
 WORKFLOWS = (".github/workflows/release.yml", f"{WRITTEN}/deploy.yml")

@@ -120,6 +120,7 @@ def add_acts(verbs: Commands) -> None:
         verb.add_argument("--yes", action="store_true", help="do not ask first")
         verb.add_place(is_verb=True)
     _add_signal(verbs)
+    _add_restore(verbs)
 
 
 async def _act(options: Namespace, act: Act) -> int:
@@ -188,6 +189,34 @@ async def _signal(options: Namespace) -> int:
         is_dry=options.dry_run,
     )
     return await _on_one(inspector, options, "end a wait of", act)
+
+
+def _add_restore(verbs: Commands) -> None:
+    verb = verbs.add_parser("restore", help="puts a task back from a table restored beside")
+    verb.does(
+        _restore,
+        "Puts one task back as a table has it that was restored to an earlier time, with its log "
+        "and webhooks, and notes who has done it. Nothing is put over a task that is there, and "
+        "files come back only if they are still stored.",
+    )
+    verb.add_task_id()
+    verb.add_argument("--from", dest="source", metavar="TABLE", required=True, help="that table")
+    verb.add_argument("--dry-run", action="store_true", help="say what would be done, and end")
+    verb.add_argument("--yes", action="store_true", help="do not ask first")
+    verb.add_place(is_verb=True)
+
+
+async def _restore(options: Namespace) -> int:
+    """Put a task back; return 2 if it cannot be done."""
+    from a2a_serverless_tools.cli.places import beside, inspector_of
+    from a2a_serverless_tools.operate.acts import Acts
+
+    if (fault := fault_of(options.id, options.scope)) is not None:
+        return refuse(fault)
+    inspector = await inspector_of(options, is_change=True)
+    source = await beside(inspector, options.source)
+    act = partial(Acts(inspector).restore, options.id, source=source, is_dry=options.dry_run)
+    return await _on_one(source, options, "restore", act)
 
 
 async def _on_one(

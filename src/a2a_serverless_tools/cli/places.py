@@ -83,6 +83,20 @@ async def inspector_of(
     )
 
 
+async def beside(inspector: Inspector, table: str) -> Inspector:
+    """Return what looks at another table, of the same region.
+
+    Raises:
+        ConfigurationError: it cannot be used.
+    """
+    settings = inspector.settings.model_copy(update={"table": table})
+    if (file := table_file(table)) is not None and not file.exists():
+        raise ConfigurationError(f"There is no file {file}, which --from names.")
+    storage = open_storage(settings)
+    await check_storage(storage, settings)
+    return Inspector(storage, settings, place=f"the table {table}")
+
+
 def settings_of(options: Namespace) -> tuple[Settings, Logs | None, Workers | None]:
     """Return the settings, with the names out of the stack if one is named, its logs and workers.
 

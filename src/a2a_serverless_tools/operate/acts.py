@@ -48,6 +48,7 @@ from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector, in_line_of
 from a2a_serverless_tools.operate.journal import Journal, newest
 from a2a_serverless_tools.operate.lists import PAGE, TaskRow, listed
+from a2a_serverless_tools.operate.restoring import Restoration
 from a2a_serverless_tools.operate.tables import Table
 from a2a_serverless_tools.operate.timeline import InLine
 from a2a_serverless_tools.operate.wording import in_line, iso, left_at_record
@@ -247,6 +248,29 @@ class Acts:
         given = Signal(body, "application/json", (await self.journal()).by)
         doing = partial(self._signal, storage, log.head, step_id, given)
         return await self._noted("signal", scope, task_id, _callback_text(step_id), doing)
+
+    async def restore(
+        self, task_id: str, scope: str, source: Inspector, *, is_dry: bool = False
+    ) -> str:
+        """Put one task back as the table of `source` has it, which was restored beside this one.
+
+        Return what was done. With `is_dry` nothing is changed, and what cannot be done is raised
+        all the same.
+
+        Raises:
+            TaskNotFoundError: the table beside has no such task, or it has expired since.
+            UnreadableTaskError: it is damaged there, or of an earlier release.
+            UnsupportedOperationError: it cannot be put back; says why.
+        """
+        own = Scope(scope)
+        beside, target = source.storage.for_scope(own), self._storage.for_scope(own)
+        back = await Restoration.of(beside, target, task_id)
+        if why := _newer(back.log):
+            raise UnsupportedOperationError(why)
+        if is_dry:
+            return f"It can be done.{back.note}"
+        doing = partial(back.put, self._inspector.settings.push_events)
+        return await self._noted("restore", scope, task_id, f"from {source.place}", doing)
 
     async def _noted(
         self, act: str, scope: str, task_id: str, about: str, doing: Callable[[], Awaitable[str]]
@@ -518,7 +542,7 @@ def _refused(act: Act, head: Head, *, now_ms: int, waits: InLine | None = None) 
     return _not_sent(head, now_ms, waits) if act == "resend" else ""
 
 
-def _newer(head: Head) -> str:
+def _newer(head: Head | Log) -> str:
     """Return that a newer release alone may act on a task; empty: this one may, too."""
     if not head.needs_newer:
         return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from botocore.exceptions import ClientError
 from a2a_serverless import aws
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import JOURNAL, head_key, task_partition
-from a2a_serverless.storage.table import Range
+from a2a_serverless.storage.table import Range, Update
 from a2a_serverless.tasks.entries import StatusChanged, StepId
 from a2a_serverless.tasks.head import ASLEEP, AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit
@@ -22,6 +23,7 @@ from a2a_serverless.tasks.waits import CALLBACK, Signal, Until, kept_of
 from a2a_serverless_tools.operate.acts import ACTS, AT_ONCE
 from tests.support import pages
 from tests.support.clocks import ManualClock
+from tests.support.databases import Database, create_table
 from tests.support.recorded_calls import needed
 from tests.unit.cli.conftest import ANN, Run, opened, wait
 
@@ -239,6 +241,66 @@ def test_a_table_that_may_only_be_read(
     assert len(asked) <= 2 * (1 + AT_ONCE)
     assert [wait(storage.head(head.task_id)) for head in heads] == heads
     assert ("its end was not noted" in run("journal").out) is is_noted
+
+
+# -- a task of a table restored beside -------------------------------------------------------
+
+
+@pytest.fixture
+def beside(database: Database) -> Callable[[], None]:
+    """Makes a table `yesterday` with all that the table has."""
+
+    def made() -> None:
+        client = aws.client("dynamodb")
+        create_table(client, "yesterday")
+        for item in client.scan(TableName=database.table)["Items"]:
+            client.put_item(TableName="yesterday", Item=item)
+
+    return made
+
+
+RESTORE = ("tasks", "restore", "t", "--from", "yesterday")
+
+
+def test_a_task_comes_back_from_a_table_beside(
+    run: Run, storage: DurableStorage, beside: Callable[[], None], calls: Calls
+) -> None:
+    """Once, after a preview and a question, with the rights of the page; the journal has it."""
+    head = failed(storage, "t")
+    beside()
+    assert run("tasks", "delete", "t", "--yes").code == 0
+    assert run(*RESTORE, "--dry-run").out == "t: It can be done.\n"
+    assert run(*RESTORE).code == 2
+    assert wait(storage.head("t")) is None
+    calls.clear()
+    said = run(*RESTORE, "--yes")
+    assert (said.code, said.out.startswith("t: It is back, failed since 2026-")) == (0, True)
+    assert calls == documented("tasks restore")
+    assert wait(storage.head("t")) == head
+    again = run(*RESTORE, "--yes")
+    assert (again.code, "nothing is put over it" in again.err) == (2, True)
+    assert "  from the table yesterday  by " in run("journal").out
+
+
+def test_what_cannot_come_back_is_one_sentence(
+    run: Run, storage: DurableStorage, beside: Callable[[], None]
+) -> None:
+    """No such table, file or task, and a task of an earlier release: nothing is changed."""
+    failed(storage, "t")
+    failed(storage, "older")
+    wait(storage.table.write(Update(key=head_key(ANN.digest, "older"), values={}, remove=["mark"])))
+    beside()
+    assert run("tasks", "delete", "t", "--yes").code == 0
+    for task_id, table, why in (
+        ("t", "never", "The table never cannot be used: "),
+        ("t", "file:never.db", "There is no file never.db, which --from names."),
+        ("gone", "yesterday", "The table yesterday has no task gone: "),
+        ("older", "yesterday", "has the form of an earlier release"),
+        ("no/id", "yesterday", "no/id is no task id"),
+    ):
+        said = run("tasks", "restore", task_id, "--from", table, "--yes")
+        assert (said.code, said.err.count("\n"), why in said.err) == (2, 1, True), said.err
+    assert wait(storage.head("t")) is None
 
 
 # -- rights ----------------------------------------------------------------------------------
