@@ -31,7 +31,7 @@ CALLED := build/foreign/strands_client/requirements.txt build/peers/a2akit/requi
 # Frameworks and tools that are clients here, with the SDK that they ask for.
 DELEGATING := crewai strands_client
 DELEGATING += a2a_handler ag2 agno app_foundation astromesh beeai conductor fast_agent
-DELEGATING += langchain_adapters langchain_remote litellm nemo novaos ovos
+DELEGATING += langchain_adapters langchain_remote litellm nemo novaos ovos trpc_agent
 CLIENTS := $(FOREIGN) $(patsubst %,build/foreign/%/requirements.txt,$(DELEGATING))
 # Frameworks without an adapter, which docs/build/patterns.md shows: by the client of OpenAI's that they need.
 WITH_OPENAI := with_openai_2 with_openai_3

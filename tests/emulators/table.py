@@ -1,6 +1,6 @@
 """`python -m tests.emulators.table`: what each emulator does, beside what AWS documents.
 
-Runs each row on moto, DynamoDB Local, MiniStack and fauxqs, and prints the table of
+Runs each row on moto, DynamoDB Local, MiniStack and fauxqs, and prints the tables of
 docs/maintain/emulators.md. An emulator that is not installed has cells without an answer. Exit
 code 0, whatever the emulators do.
 """
@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 from uuid import uuid4
 
 import boto3
+import requests
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 from moto import mock_aws
@@ -467,7 +472,143 @@ SQS_ROWS: Final = (
 )
 
 
+# -- S3 --------------------------------------------------------------------------------------
+
+CONTENT: Final = b"content"
+SAVED: Final = 'attachment; filename="a.txt"'
+LINKED: Final = "https://docs.aws.amazon.com/AmazonS3/latest"
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A bucket, with links to one object as `storage/s3.py` signs them."""
+
+    s3: Any
+    place: dict[str, str]
+
+    def put_link(self, seconds: int = 60) -> tuple[str, dict[str, str]]:
+        """Return a link by which `CONTENT` is put once, and the headers to send with it."""
+        digest = b64encode(sha256(CONTENT).digest()).decode()
+        fixed = {"ContentType": "text/plain", "ChecksumSHA256": digest, "IfNoneMatch": "*"}
+        params = {**self.place, "ContentLength": len(CONTENT), **fixed}
+        url = self.s3.generate_presigned_url("put_object", Params=params, ExpiresIn=seconds)
+        names = ("Content-Type", "x-amz-checksum-sha256", "If-None-Match")
+        return str(url), dict(zip(names, fixed.values(), strict=True))
+
+    def get_link(self, seconds: int = 60) -> str:
+        """Return a link to the object, which names it a.txt of the type text/x-a."""
+        fixed = {
+            "ResponseContentType": "text/x-a",
+            "ResponseContentDisposition": SAVED,
+        }
+        params = {**self.place, **fixed}
+        url = self.s3.generate_presigned_url("get_object", Params=params, ExpiresIn=seconds)
+        return str(url)
+
+
+def bucket(client: Client, *, filled: bool = False) -> Bucket:
+    """Make a bucket; `filled`: its object has `CONTENT`."""
+    s3, place = client("s3"), {"Bucket": f"b{uuid4().hex}", "Key": "a"}
+    s3.create_bucket(Bucket=place["Bucket"])
+    if filled:
+        s3.put_object(**place, Body=CONTENT)
+    return Bucket(s3, place)
+
+
+def answered(url: str, verb: str = "GET", **request: Any) -> str:
+    """Make a request by a link; return "taken", or the code of its error."""
+    answer = requests.request(verb, url, timeout=30, **request)
+    if answer.ok:
+        return "taken"
+    found = re.search("<Code>(.*?)</Code>", answer.text)
+    return found[1] if found else f"{answer.status_code}"
+
+
+def used(client: Client, body: bytes = CONTENT, **changed: str | None) -> str:
+    """Use a link to put a body, with headers as changed; None leaves one out."""
+    url, headers = bucket(client).put_link()
+    named = {name.replace("_", "-"): value for name, value in changed.items()}
+    return answered(url, "PUT", data=body, headers={**headers, **named})
+
+
+def expired_links(client: Client) -> str:
+    get_url, (put_url, headers) = (
+        bucket(client, filled=True).get_link(1),
+        bucket(client).put_link(1),
+    )
+    time.sleep(2.5)  # emulators have no clock to set
+    return (
+        f"GET: {answered(get_url)}; PUT: {answered(put_url, 'PUT', data=CONTENT, headers=headers)}"
+    )
+
+
+def put_twice(client: Client) -> str:
+    url, headers = bucket(client).put_link()
+    first, again = (answered(url, "PUT", data=CONTENT, headers=headers) for _ in range(2))
+    return f"{first}, then {again}"
+
+
+def shown_headers(client: Client) -> str:
+    url = bucket(client, filled=True).get_link()
+    told = requests.get(url, timeout=30).headers
+    shows = (told["Content-Type"], told.get("Content-Disposition")) == ("text/x-a", SAVED)
+    return f"{'both' if shows else 'neither'}; {answered(url.replace('text%2Fx-a', 'text%2Fhtml'))}"
+
+
+WRONG: Final = "SignatureDoesNotMatch"
+DOOR: Final = "The door; `make live`"
+S3_ROWS: Final = (
+    Row(
+        "A link is used after its end",
+        expired_links,
+        "AccessDenied",
+        f"{LINKED}/userguide/using-presigned-url.html",
+        "Tests put a door before moto that computes signatures (`signed_links.py`)",
+    ),
+    Row(
+        "A PUT link, with another Content-Type",
+        lambda client: used(client, Content_Type="text/html"),
+        WRONG,
+        f"{LINKED}/API/sigv4-query-string-auth.html",
+        DOOR,
+    ),
+    Row(
+        "With a longer body",
+        lambda client: used(client, CONTENT * 2),
+        WRONG,
+        f"{LINKED}/API/sigv4-query-string-auth.html",
+        DOOR,
+    ),
+    Row(
+        "With other content",
+        lambda client: used(client, CONTENT.upper()),
+        "BadDigest",
+        f"{LINKED}/userguide/checking-object-integrity.html",
+        DOOR,
+    ),
+    Row(
+        "Twice, with If-None-Match",
+        put_twice,
+        "PreconditionFailed",
+        f"{LINKED}/userguide/conditional-writes.html",
+        DOOR,
+    ),
+    Row(
+        "A GET link has type and name; another type",
+        shown_headers,
+        f"Both; {WRONG}",
+        f"{LINKED}/API/API_GetObject.html",
+        "The door",
+    ),
+)
+
+
 # -- emulators -------------------------------------------------------------------------------
+
+
+def signing(service: str) -> dict[str, Any]:
+    """Return what makes links as the layer signs them: the older signature holds to less."""
+    return {"config": Config(signature_version="s3v4")} if service == "s3" else {}
 
 
 @contextmanager
@@ -479,7 +620,7 @@ def of_moto() -> Iterator[Client]:
 
         def client(service: str) -> Any:
             own: Any = {"endpoint_url": host} if service == "dynamodbstreams" else {}
-            return boto3.client(service, region_name=emulators.REGION, **own)
+            return boto3.client(service, region_name=emulators.REGION, **own, **signing(service))
 
         yield client
 
@@ -492,7 +633,7 @@ def at(url: str) -> Client:
         "aws_access_key_id": "test",
         "aws_secret_access_key": "test",
     }
-    return lambda service: boto3.client(service, **options)
+    return lambda service: boto3.client(service, **options, **signing(service))
 
 
 @contextmanager
@@ -580,11 +721,12 @@ def lines(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
 TABLES: Final = {
     "DynamoDB": (("moto", "DynamoDB Local", "MiniStack"), DYNAMODB_ROWS),
     "SQS": (("moto", "MiniStack", "fauxqs"), SQS_ROWS),
+    "S3, by signed links": (("moto", "MiniStack", "fauxqs"), S3_ROWS),
 }
 
 
 def main() -> int:
-    """Print both tables."""
+    """Print the tables."""
     for service, (names, rows) in TABLES.items():
         sys.stdout.write(f"## {service}\n\n")
         for line in lines(names, rows):

@@ -42,16 +42,18 @@ CLIENTS: Final = {
     "astromesh": "astromesh-a2a",
     "ovos": "OpenVoiceOS",
     "novaos": "NovaOS",
+    "trpc_agent": "tRPC-Agent",
     "app_foundation": "app-foundation",
     "a2a_handler": "a2a-handler",
     "conductor": "Conductor",
     "strands_ts": "Strands in TypeScript",
     "ai_sdk": "a2a-ai-provider",
+    "gemini_cli": "Gemini CLI",
 }
 """The name of each client, by its folder; those of JavaScript have one."""
 JAVASCRIPT: Final = ROOT / "build" / "foreign" / "javascript"
-BREAKS_CHUNKS: Final = ("google_adk", "crewai", "strands_client", "nemo")
-"""Clients that give a model no whole text of an artifact that is streamed in chunks."""
+BREAKS_CHUNKS: Final = ("google_adk", "crewai", "strands_client", "nemo", "trpc_agent")
+"""Clients that show streamed chunks whole only where the card has no streaming."""
 CLOSED: Final = "chunks, lastChunk"
 READ_S: Final = 900
 """How long a client may take for all forms, in seconds."""
@@ -82,7 +84,7 @@ def answering(*, streams: bool = True) -> Iterator[str]:
 
 def command(client: str) -> list[str | Path]:
     """Return the command that reads with a client; empty: it is not installed."""
-    if client in ("strands_ts", "ai_sdk"):
+    if client in ("strands_ts", "ai_sdk", "gemini_cli"):
         script = JAVASCRIPT / "reading.mjs"
         return ["node", script] if (JAVASCRIPT / "node_modules").exists() else []
     python = ROOT / "build" / "foreign" / client / "bin" / "python"
@@ -138,18 +140,22 @@ def shown(told: Told, way: str) -> Iterator[str]:
     yield from cells.values()
 
 
-def rows(client: str, told: Told, *, card: str = "") -> list[str]:
-    """Return the rows of a client; ways of calling that read the same have one.
+def whole(told: Told) -> Iterator[bool]:
+    """Yield for each way of calling whether chunks are shown whole."""
+    for key, one in told.items():
+        if key.endswith("|chunks"):
+            yield cell(one, "chunks") == "✓"
 
-    `card` says what is special about the card that it was given.
-    """
+
+def rows(client: str, told: Told) -> list[str]:
+    """Return the rows of a client; ways of calling that read the same have one."""
     ways: dict[tuple[str, ...], list[str]] = {}
     for way in dict.fromkeys(key.partition("|")[0] for key in told if "|" in key):
         ways.setdefault(tuple(shown(told, way)), []).append(way)
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     name = f"{CLIENTS[client]} {told['version']['says']}"
     return [
-        f"| {name}, {' and '.join(names)}{card} | {today} | {' | '.join(cells)} |"
+        f"| {name}, {' and '.join(names)} | {today} | {' | '.join(cells)} |"
         for cells, names in ways.items()
     ]
 
@@ -185,9 +191,9 @@ def main() -> int:
                 missing.append(CLIENTS[client])
                 continue
             own = rows(client, told)
-            if client in BREAKS_CHUNKS:
-                own += rows(client, read(client, silent), card=", card without streaming")
             others += [] if undated(own) == undated(table[client]) else [CLIENTS[client]]
+            if client in BREAKS_CHUNKS and not all(whole(read(client, silent))):
+                others.append(f"{CLIENTS[client]}, card without streaming")
             table[client] = own
             sys.stdout.write("".join(f"{row}\n" for row in own))
             sys.stdout.flush()

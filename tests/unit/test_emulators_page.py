@@ -10,6 +10,7 @@ from tests.emulators.table import (
     batch_size,
     cell,
     expired_item,
+    expired_links,
     of_moto,
     retained,
 )
@@ -18,8 +19,8 @@ from tests.support.pages import DOCS
 LINES = (DOCS / "maintain" / "emulators.md").read_text(encoding="utf-8").splitlines()
 CELLS = {line.split(" | ")[0].removeprefix("| "): line.strip("| ").split(" | ") for line in LINES}
 ROWS = [row for _, rows in TABLES.values() for row in rows]
-SLOW = (expired_item, batch_size, retained)
-"""They wait for 90 s, write 17 MB, or import all of moto's services."""
+SLOW = (expired_item, expired_links, batch_size, retained)
+"""They wait for an expiry, write 17 MB, or import all of moto's services."""
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.check.__name__)
