@@ -258,12 +258,10 @@ class Status:
         ]
         columns = {"process": "", "release": "", "turns": NUMBER, "seen": ""}
         note = (
-            f"{self.working:,} of {len(self.processes):,} have told of themselves within"
-            f" {duration(SEEN_MS)}. A worker tells once a minute while it works."
+            f"{self.working:,} of {len(self.processes):,} have reported within"
+            f" {duration(SEEN_MS)}. A worker reports once a minute while it works."
         )
-        none = (
-            "None has told of itself within the hour. On Lambda that is so while nothing is sent."
-        )
+        none = "None has reported within the hour. On Lambda that is so while nothing is sent."
         return Table("Workers", columns, rows, none, note if rows else "")
 
     def _signing(self) -> Table:
@@ -512,8 +510,8 @@ def _wrong(
     turns = waiting.queued
     if turns and not working:
         yield (
-            f"{_count(turns, 'message waits', 'messages wait')} for a worker, and none has told of"
-            f" itself for {duration(SEEN_MS)}: look whether workers run."
+            f"{_count(turns, 'message waits', 'messages wait')} for a worker, and none has reported"
+            f" for {duration(SEEN_MS)}: check whether workers run."
         )
     again = sum(_kind(one) == "again" for one in waits.found)
     if again:

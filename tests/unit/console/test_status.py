@@ -138,7 +138,7 @@ async def test_turns_that_wait_are_counted_by_what_they_wait_for(
 
 
 async def test_a_message_without_workers_is_wrong(clock: ManualClock) -> None:
-    """With a worker that has told of itself within three minutes it is well, and later not."""
+    """With a worker that has reported within three minutes it is well, and later not."""
     settings = Settings()
     backends = memory_backends(settings, clock)
     inspector = Inspector(backends.storage, settings, place="memory", backends=backends)
@@ -149,7 +149,7 @@ async def test_a_message_without_workers_is_wrong(clock: ManualClock) -> None:
     async def wrong() -> tuple[str, ...]:
         return (await status_of(inspector)).wrong
 
-    assert (await wrong())[0].startswith("1 message waits for a worker, and none has told")
+    assert (await wrong())[0].startswith("1 message waits for a worker, and none has reported")
     async with Presence(backends.storage.table, clock).over_turn():
         await asyncio.sleep(0)
     found: Status = await status_of(inspector)
