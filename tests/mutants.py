@@ -142,10 +142,13 @@ class Damages:
 
     def _tell(self, mutant: Mutant, process: Any, until: float) -> None:
         process.join(max(0.0, until - time.monotonic()))
-        is_alive = process.exitcode == 0
+        code = process.exitcode  # None: it takes too long
         process.kill()
-        if process.exitcode not in {0, _NOTICED, None}:
-            raise RuntimeError(f"{mutant.file}: {mutant.promise}: ended with {process.exitcode}.")
+        if code not in {0, _NOTICED, None}:
+            raise RuntimeError(
+                f"{mutant.file}: {mutant.promise}: its process has ended with {code}."
+            )
+        is_alive = code == 0
         self.alive += is_alive
         word = "ALIVE " if is_alive else "noticed"
         _say(f"{word} {mutant.file}: {mutant.promise} ({len(mutant.tests)} tests)")
