@@ -143,8 +143,8 @@ attack: $(VENV)/.stamp emulators ## one caller attacks each account for ten minu
 	@cat build/attack.md
 
 .PHONY: mutants
-mutants: $(VENV)/.stamp ## damages one guarantee after the other: tests have to notice each (FILES="tasks worker/lease.py")
-	$(BIN)/python -m tests.mutants $(FILES)
+mutants: $(VENV)/.stamp ## damages one guarantee after the other: tests have to notice each (WORDS="tasks worker/lease.py")
+	$(BIN)/python -m tests.mutants $(WORDS)
 
 .PHONY: newest
 newest: $(VENV)/.stamp ## what breaks on today's newest packages: prints it, and never fails

@@ -175,7 +175,7 @@ def _say(line: str) -> None:
 def main() -> int:
     """Print each damage, noticed or alive; return 1 if one is alive."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", help="of the layer, or folders; all by default")
+    parser.add_argument("words", nargs="*", help="of a file's path or a promise; all by default")
     parser.add_argument("-n", type=int, default=2, help="damages at a time")
     parser.add_argument("--tests", default=_TESTS, help="paths in tests/")
     args = parser.parse_args()
@@ -184,11 +184,11 @@ def main() -> int:
         Mutant(file, promise, *texts)
         for file, each in table.items()
         for promise, texts in each.items()
-        if file.startswith(tuple(args.files or [""]))
+        if any(word in f"{file}: {promise}" for word in args.words or [""])
     ]
     damages = Damages(chosen, args.n)
     paths = [f"tests/{name}" for name in args.tests.split()]
-    code = pytest.main(["-qs", "-pno:cacheprovider", *paths], plugins=[damages])
+    code = pytest.main(["-qs", "-pno:cacheprovider", "--timeout=120", *paths], plugins=[damages])
     return int(bool(damages.alive) or code != pytest.ExitCode.OK)
 
 
