@@ -66,8 +66,11 @@ class Mutant:
             for each in gc.get_objects()
             if isinstance(each, FunctionType)
             and each.__code__.co_filename == self.path
-            and {line for _, _, line in each.__code__.co_lines()} & {*self.lines}
+            and any(self._is_in(code) for code in _codes(each.__code__))
         ]
+
+    def _is_in(self, code: CodeType) -> bool:
+        return not {*self.lines}.isdisjoint(line for _, _, line in code.co_lines())
 
     def make(self) -> None:
         """Damage the code that is loaded."""
@@ -121,8 +124,8 @@ class Damages:
         for mutant in self._mutants:
             if not (found := mutant.functions()):
                 raise session.Failed(f"{mutant.file}: {mutant.promise}: no function has it.")
-            for each in found:
-                monitoring.set_local_events(_TOOL, each.__code__, monitoring.events.LINE)
+            for code in [code for each in found for code in _codes(each.__code__)]:
+                monitoring.set_local_events(_TOOL, code, monitoring.events.LINE)
         for number, item in enumerate(session.items):
             self._come.clear()
             monitoring.restart_events()
