@@ -26,7 +26,7 @@ def test_the_page_on_agents_names_all_of_ctx() -> None:
     assert sorted(named) == [name for name in dir(TaskContext) if not name.startswith("_")]
 
 
-MOST_WORDS = {"reference": 28_500, "others": 75_150}
+MOST_WORDS = {"reference": 28_500, "others": 75_000}
 """Of docs/reference, and of all other pages; lower the number when pages get shorter."""
 
 
