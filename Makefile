@@ -38,7 +38,7 @@ WITH_OPENAI := with_openai_2 with_openai_3
 PATTERNS := $(patsubst %,build/foreign/%/requirements.txt,$(WITH_OPENAI))
 
 # What benchmarks/peers compares with, each in an environment of its own.
-PEERS := a2akit sdk fasta2a
+PEERS := a2akit sdk langgraph
 
 # What an emulated AWS needs: `make cloud`.
 CLOUD := $(VENV)/.stamp build/cloud/venv/requirements.txt $(TOOL)/sam/requirements.txt
@@ -193,7 +193,7 @@ bench-push: $(VENV)/.stamp emulators ## what a slow webhook costs its task
 	$(BIN)/python -m benchmarks.push
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/.stamp emulators ## beside a2akit, the SDK's cluster mode, fasta2a: SHORT=1 in minutes
+bench-peers: $(VENV)/.stamp emulators ## beside the SDK's server, a2akit and LangGraph: SHORT=1 in minutes
 	@for peer in $(PEERS); do \
 		$(MAKE) --quiet build/peers/$$peer/requirements.txt || echo "$$peer cannot be installed." >&2; \
 	done

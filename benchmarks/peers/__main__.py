@@ -1,12 +1,15 @@
 """This project beside its peers, in one run: `python -m benchmarks.peers [--short]`.
 
-Each round starts one system after the other, with one agent (`benchmarks.peers.agent`) and one
-client (`benchmarks.peers.client`), and ends it again; the next round begins with another one.
+All systems run from the beginning to the end, with one agent (`benchmarks.peers.agent`) and one
+client (`benchmarks.peers.client`). A round measures one scenario after the other, each with one
+system after the other, so that a slow minute of the machine meets all of them; the next round
+begins with another system. Kills come once, at the end.
+
 PostgreSQL and Redis are those of Debian's packages, and gone when the run ends
 (`benchmarks.peers.services`). `make bench-peers` makes the peers' environments before. Only systems
-that did the same work are compared: a system that does not start, or does not stream a short task
-correctly, has an empty column; a scenario that it does not do correctly in every round has an empty
-cell. The reasons stand below the table.
+that did the same work are compared: a system that does not start, or does not answer a send, has an
+empty column; a scenario that it does not do correctly in every round has an empty cell. The reasons
+stand below the table.
 """
 
 from __future__ import annotations
@@ -17,9 +20,12 @@ import datetime as dt
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -27,10 +33,10 @@ import httpx
 import a2a_serverless
 from a2a_serverless.clock import SystemClock
 from benchmarks.peers import scenarios, table
-from benchmarks.peers.client import WrongAnswerError, connected
+from benchmarks.peers.client import WrongAnswerError
 from benchmarks.peers.scenarios import LONG, SHORT, Figures, Size, Trial
-from benchmarks.peers.services import Packages, ServiceMissingError, postgres, redis
-from benchmarks.peers.systems import PACKAGES, PEERS, SYSTEMS, Services, Start, System
+from benchmarks.peers.services import ServiceMissingError
+from benchmarks.peers.systems import SYSTEMS, Column, Services
 from benchmarks.processes import ROOT
 from tests.support.emulators import EmulatorMissingError, EmulatorStartError
 
@@ -41,12 +47,13 @@ FAILURES = (
     EmulatorStartError,
     FileNotFoundError,
     RuntimeError,
+    ServiceMissingError,
     TimeoutError,
     WrongAnswerError,
     httpx.HTTPError,
     subprocess.SubprocessError,
 )
-"""Errors that keep a system out of the table; any other error is a fault of the benchmark."""
+"""Errors that leave a column or a cell empty; any other error is a fault of the benchmark."""
 
 
 @dataclass(kw_only=True)
@@ -58,91 +65,90 @@ class Comparison:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def compare(services: Services, chosen: Mapping[str, Start], size: Size, rounds: int) -> Comparison:
-    """Run all rounds; a system that fails once is left out of all of them."""
+def compare(
+    services: Services, chosen: Mapping[str, Column], size: Size, rounds: int
+) -> Comparison:
+    """Start all systems, and run all rounds with those that answer a send."""
     done = Comparison(versions={name: version_of(services, name) for name in chosen})
-    names = list(chosen)
-    for number in range(rounds):
-        done.rounds.append({})
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            if name in done.failed:
-                continue
-            folder = services.folder / f"{number}-{names.index(name)}"
-            folder.mkdir()
+    trials: dict[str, Trial] = {}
+    with ExitStack() as stack:
+        for number, (name, column) in enumerate(chosen.items()):
+            (folder := services.folder / str(number)).mkdir()
+            start = partial(column.start, services, folder)
             try:
-                with chosen[name](services, folder) as running:
-                    figures = asyncio.run(measure(running, size))
+                trials[name] = Trial(system=stack.enter_context(start()), restart=start, size=size)
+                asyncio.run(scenarios.run(scenarios.check, trials[name]))
             except FAILURES as error:
-                done.failed[name] = f"{type(error).__name__}: {error}".replace("\n", " ")[:400]
-            else:
-                done.rounds[-1][name] = figures
-            say(number, name, done.failed.get(name, "done"))
-    for figures_of in done.rounds:
-        for name in done.failed:
-            figures_of.pop(name, None)
+                trials.pop(name, None)
+                done.failed[name] = said_of(error)
+            say("start", name, done.failed.get(name, "done"))
+        for number in range(rounds):
+            first = number % max(len(trials), 1)
+            turns = [*trials.items()][first:] + [*trials.items()][:first]
+            done.rounds.append({name: Figures() for name in trials})
+            for scenario in scenarios.SCENARIOS:
+                if scenario != "kills":
+                    for name, trial in turns:
+                        if any(scenario in it[name].missing for it in done.rounds):
+                            continue
+                        began = time.monotonic()
+                        measure(scenario, trial, done.rounds[-1][name])
+                        took = f"{time.monotonic() - began:.1f} s"
+                        say(f"round {number + 1}, {scenario}", name, took)
+        # At the same time: what is measured is the time for which they wait.
+        with ThreadPoolExecutor(len(trials)) as pool:
+            kill = partial(measure, "kills")
+            list(pool.map(kill, trials.values(), done.rounds[-1].values()))
     return done
 
 
-@contextmanager
-def services_of_a_run() -> Iterator[Services]:
-    """Start PostgreSQL and Redis for the block, in a folder that is removed with it.
-
-    Raises:
-        ServiceMissingError: one of them is not available, or did not start.
-    """
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder = Path(name)
-        folder.chmod(0o755)  # PostgreSQL runs as another user
-        packages = Packages(folder)
-        yield Services(
-            folder=folder,
-            environments=ENVIRONMENTS,
-            postgres=stack.enter_context(postgres(packages, folder)),
-            redis=stack.enter_context(redis(packages, folder)),
-        )
+def measure(scenario: str, trial: Trial, figures: Figures) -> None:
+    """Run a scenario; one that fails has a reason instead of figures."""
+    own = replace(trial, figures=Figures())  # a scenario that fails leaves no value
+    try:
+        asyncio.run(scenarios.run(scenarios.SCENARIOS[scenario], own))
+    except FAILURES as error:
+        figures.missing[scenario] = said_of(error)
+    else:
+        figures.values.update(own.figures.values)
 
 
-async def measure(running: System, size: Size) -> Figures:
-    """Run the scenarios against a running system."""
-    async with connected() as http:
-        return await scenarios.run(Trial(system=running, http=http, size=size))
+def said_of(error: Exception) -> str:
+    """Return the reason for an empty cell."""
+    return f"{type(error).__name__}: {error}".replace("\n", " ")[:300]
 
 
 def version_of(services: Services, system: str) -> str:
     """Return the version of a system; empty if its environment is missing."""
-    if system not in PEERS:
+    if not (peer := SYSTEMS[system].peer):
         return a2a_serverless.__version__
-    peer = PEERS[system]
     try:
-        return services.version(peer, PACKAGES[peer])
+        return services.version(peer)
     except (OSError, subprocess.SubprocessError):
         return ""
 
 
-def say(number: int, system: str, text: str) -> None:
+def say(when: str, what: str, text: str) -> None:
     """Print a line for the person who waits."""
-    print(f"round {number + 1}, {system}: {text}", file=sys.stderr, flush=True)
+    print(f"{when}, {what}: {text}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
     """Compare, print the table, and with `--write` put it into the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--short", action="store_true", help="a few minutes; no process is killed")
-    parser.add_argument("--rounds", type=int, help="by default 3, and 1 with --short")
+    parser.add_argument("--short", action="store_true", help="fewer messages and rounds")
+    parser.add_argument("--rounds", type=int, help="by default 7, and 2 with --short")
     parser.add_argument("--only", nargs="+", choices=SYSTEMS, metavar="SYSTEM")
     parser.add_argument(
         "--write", action="store_true", help="put the table into docs/understand/benchmarks.md"
     )
     options = parser.parse_args()
-    size, rounds = (SHORT, options.rounds or 1) if options.short else (LONG, options.rounds or 3)
+    size, rounds = (SHORT, options.rounds or 2) if options.short else (LONG, options.rounds or 7)
     chosen = {name: SYSTEMS[name] for name in options.only or SYSTEMS}
-    try:
-        with services_of_a_run() as services:
-            done = compare(services, chosen, size, rounds)
-    except ServiceMissingError as error:
-        print(error, file=sys.stderr)
-        return 1
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        Path(folder).chmod(0o755)  # PostgreSQL runs as another user
+        services = Services(folder=Path(folder), environments=ENVIRONMENTS, running=stack)
+        done = compare(services, chosen, size, rounds)
     today = dt.datetime.fromtimestamp(SystemClock().now_ms() / 1000, tz=dt.UTC).date()
     command = "make bench-peers" + (" SHORT=1" if options.short else "")
     text = table.tables(done.rounds, done.failed, done.versions, command, today)

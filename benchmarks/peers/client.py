@@ -10,10 +10,12 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import httpx
+
+from benchmarks.peers.agent import ANSWER
 
 ENDED: Final = frozenset({"completed", "canceled", "failed", "rejected"})
 PATIENCE_S: Final = 120.0
@@ -56,6 +58,8 @@ class Event:
     """The chunks that an artifact update brings, or that a task has."""
     at_ns: int
     event_id: str = ""
+    said: tuple[str, ...] = ()
+    """The texts of a status's message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,7 @@ class Client:
         `ids` are the ids of message and context; by default the message has a new id.
         """
         configuration: dict[str, Any] = {"blocking": waits}
-        if self.dialect == "1.0":
+        if self.dialect != "0.3":
             configuration = {"returnImmediately": not waits}
         params = {"message": self._message(text, ids), "configuration": configuration}
         return _event_of(await self._call("send", params))
@@ -116,17 +120,17 @@ class Client:
 
     def _message(self, text: str, ids: Mapping[str, str] | None = None) -> dict[str, Any]:
         plain = dict(ids or {"messageId": uuid.uuid4().hex})
-        if self.dialect == "1.0":
+        if self.dialect != "0.3":
             return plain | {"role": "ROLE_USER", "parts": [{"text": text}]}
         parts = [{"kind": "text", "text": text}]
         return plain | {"kind": "message", "role": "user", "parts": parts}
 
     def _request(self, method: str, params: object) -> dict[str, Any]:
-        name = METHODS[self.dialect][method]
+        name = METHODS.get(self.dialect, METHODS["1.0"])[method]
         return {"jsonrpc": "2.0", "id": "1", "method": name, "params": params}
 
     def _headers(self, after: str = "") -> dict[str, str]:
-        headers = {"A2A-Version": "1.0"} if self.dialect == "1.0" else {}
+        headers = {"A2A-Version": "1.0"} if self.dialect != "0.3" else {}
         return headers | ({"Last-Event-ID": after} if after else {})
 
     async def _call(self, method: str, params: object) -> Any:
@@ -143,7 +147,7 @@ class Client:
         async with self.http.stream("POST", self.url, json=request, headers=headers) as answer:
             if "text/event-stream" not in answer.headers.get("content-type", ""):
                 raise WrongAnswerError((await answer.aread()).decode(errors="replace")[:300])
-            yield _events_of(answer.aiter_lines())
+            yield _events_of(answer.aiter_lines(), self.dialect)
 
 
 @asynccontextmanager
@@ -154,7 +158,7 @@ async def connected() -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
-async def _events_of(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
+async def _events_of(lines: AsyncIterator[str], dialect: str) -> AsyncIterator[Event]:
     event_id = ""
     async for line in lines:
         at_ns = time.monotonic_ns()
@@ -162,7 +166,20 @@ async def _events_of(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
         if name == "id":
             event_id = value.strip()
         elif name == "data":
-            yield _event_of(_result_of(value), at_ns, event_id)
+            event = _event_of(_result_of(value), at_ns, event_id)
+            yield _of_langgraph(event) if dialect == "langgraph" else event
+
+
+def _of_langgraph(event: Event) -> Event:
+    """Return an event of LangGraph's server as other servers send it.
+
+    It streams what an agent emits as messages of a working status; its artifact is the answer.
+    """
+    if event.kind == "task":
+        return event
+    is_chunk = bool(event.said) and event.said != (ANSWER,)
+    kind, texts = ("artifact", event.said) if is_chunk else ("status", ())
+    return replace(event, kind=kind, texts=texts)
 
 
 def _result_of(text: str) -> Any:
@@ -198,6 +215,7 @@ def _read_event(result: Any, at_ns: int, event_id: str) -> Event:
     status = body.get("status", {})
     task_id = body["id"] if kind == "task" else body["taskId"]
     texts = tuple(part["text"] for part in parts)
+    said = tuple(part.get("text", "") for part in status.get("message", {}).get("parts", []))
     if not all(isinstance(text, str) for text in (task_id, *texts)):
         raise TypeError
     return Event(
@@ -207,4 +225,5 @@ def _read_event(result: Any, at_ns: int, event_id: str) -> Event:
         texts=texts,
         at_ns=at_ns,
         event_id=event_id,
+        said=said,
     )

@@ -11,25 +11,29 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import httpx
 
-from benchmarks.peers.client import ENDED, Client, Event, WrongAnswerError
+from benchmarks.peers.client import ENDED, Client, Event, WrongAnswerError, connected
 from benchmarks.peers.systems import System
 
 MS: Final = 1e6
 NS: Final = 1e9
 STREAMS: Final = 5
 GAP_S: Final = 0.25
-LONG_CHUNKS: Final = 1600
+LONG_CHUNKS: Final = 800
 LONG_CHUNK_BYTES: Final = 100
 CANCEL_PATIENCE_S: Final = 15.0
 KILLED_TASK_S: Final = 3.0
+ENDED_TASKS: Final = 5
+"""Tasks that have ended before a kill, and are looked for after it."""
+LOST: Final = "lost"
 POLL_S: Final = 0.1
-SCENARIO_S: Final = 300.0
-"""The longest time of a scenario, to which `Size.kill_patience_s` is added."""
+SCENARIO_S: Final = 45.0
+"""The longest time of a scenario; for kills `Size.kill_patience_s` is added."""
 LATE_START_S: Final = 1.0
 """Time for an agent that starts once more after its task has ended."""
 
@@ -46,15 +50,15 @@ class Size:
     senders: int
     cancels: int
     victims: int
-    """Tasks that run when a worker is killed; 0: none is killed."""
+    """Tasks that run when a process is killed."""
     kill_patience_s: float
 
 
 SHORT: Final = Size(
-    echoes=20, chunks=20, tasks=100, senders=20, cancels=2, victims=0, kill_patience_s=0
+    echoes=10, chunks=10, tasks=60, senders=20, cancels=1, victims=4, kill_patience_s=75
 )
 LONG: Final = Size(
-    echoes=40, chunks=40, tasks=500, senders=20, cancels=5, victims=12, kill_patience_s=90
+    echoes=20, chunks=20, tasks=200, senders=20, cancels=1, victims=12, kill_patience_s=90
 )
 
 
@@ -71,12 +75,15 @@ class Trial:
     """One round with one running system."""
 
     system: System
-    http: httpx.AsyncClient
+    restart: Callable[[], AbstractContextManager[System]]
+    """Starts the system once more on what it has kept, and ends it."""
     size: Size
     figures: Figures = field(default_factory=Figures)
+    http: httpx.AsyncClient | None = None
 
     def client(self, number: int = 0) -> Client:
-        """Return the client of one of the servers."""
+        """Return the client of one of the servers, on the connections of `run`."""
+        assert self.http is not None
         return Client(http=self.http, url=self.system.urls[number], dialect=self.system.dialect)
 
     def notes(self, what: str) -> dict[str, list[tuple[int, int]]]:
@@ -93,25 +100,19 @@ class Trial:
         self.figures.values[row] += values
 
 
-async def run(trial: Trial) -> Figures:
-    """Run all scenarios; those that fail have a reason instead of figures.
+Scenario = Callable[[Trial], Awaitable[None]]
+
+
+async def run(scenario: Scenario, trial: Trial) -> None:
+    """Run a scenario, which adds its values to the trial's figures.
 
     Raises:
-        WrongAnswerError, httpx.HTTPError, TimeoutError: the system does not pass `check`.
+        WrongAnswerError, httpx.HTTPError, TimeoutError: an answer is wrong, or there is no end.
     """
-    bound_s = SCENARIO_S + trial.size.kill_patience_s
-    await bounded(check(trial), bound_s)
-    for name, scenario in SCENARIOS.items():
-        if name == "kills" and not trial.size.victims:
-            continue
-        own = replace(trial, figures=Figures())  # a scenario that fails leaves no value
-        try:
-            await bounded(scenario(own), bound_s)
-        except (WrongAnswerError, httpx.HTTPError, TimeoutError) as error:
-            trial.figures.missing[name] = f"{type(error).__name__}: {error}"[:200]
-        else:
-            trial.figures.values.update(own.figures.values)
-    return trial.figures
+    async with connected() as http:
+        work = scenario(replace(trial, http=http))
+        patience_s = trial.size.kill_patience_s if scenario is kills else 0
+        await bounded(work, SCENARIO_S + patience_s)
 
 
 async def bounded(work: Awaitable[None], bound_s: float) -> None:
@@ -146,11 +147,9 @@ def ensure(holds: bool, what: str) -> None:  # noqa: FBT001 - an assertion
 
 
 async def check(trial: Trial) -> None:
-    """Stream a short task: every chunk once and in order, then the end."""
-    async with trial.client().stream(asked(chunks=5, gap_s=0.05)) as events:
-        seen = await _read(events)
-    _ensure_completed(seen)
-    ensure(seen.numbers == list(range(5)), f"chunks came as {seen.numbers}")
+    """Send and wait for the answer: a system that cannot do it is in no table."""
+    answer = await trial.client().send(asked())
+    ensure(answer.state == "completed", f"a send that waits answered a {answer.state} task")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +299,7 @@ async def _follow(trial: Trial, server: int, task_id: asyncio.Future[str]) -> Se
 
 
 async def long_artifact(trial: Trial) -> None:
-    """Stream an artifact of 1,600 chunks that come as quickly as the agent can emit them."""
+    """Stream an artifact of 800 chunks that come as quickly as the agent can emit them."""
     before = trial.system.written() if trial.system.written else 0
     began = time.monotonic()
     text = asked(chunks=LONG_CHUNKS, size=LONG_CHUNK_BYTES)
@@ -309,9 +308,9 @@ async def long_artifact(trial: Trial) -> None:
     _ensure_completed(seen)
     count = len(seen.live)
     ensure(seen.numbers == list(range(LONG_CHUNKS)), f"{count} of {LONG_CHUNKS} chunks came")
-    trial.add("1,600 chunks", time.monotonic() - began)
+    trial.add("800 chunks", time.monotonic() - began)
     if trial.system.written:
-        trial.add("1,600 chunks, written", (trial.system.written() - before) / 1e6)
+        trial.add("800 chunks, written", (trial.system.written() - before) / 1e6)
 
 
 async def reconnect(trial: Trial) -> None:
@@ -410,7 +409,8 @@ async def duplicates(trial: Trial) -> None:
             tasks.add((await client.send(asked(), waits=False, ids=ids)).task_id)
     for task_id in tasks:
         await _noted(trial, "started", task_id)
-    while not {*(await _states(client, tasks)).values()} <= ENDED:  # noqa: ASYNC110 - of a server
+    while not (states := {*(await _states(client, tasks)).values()}) <= ENDED:
+        ensure(LOST not in states, "a task is not there after its send was answered")
         await asyncio.sleep(POLL_S)
     await asyncio.sleep(LATE_START_S)
     started = trial.notes("started")
@@ -418,38 +418,55 @@ async def duplicates(trial: Trial) -> None:
 
 
 async def _states(client: Client, tasks: Collection[str]) -> dict[str, str]:
-    return {task: (await client.get(task)).state for task in tasks}
+    """Return the tasks' states; LOST for those that the server answers with an error."""
+    states = dict.fromkeys(tasks, LOST)
+    for task in tasks:
+        with suppress(WrongAnswerError):
+            states[task] = (await client.get(task)).state
+    return states
 
 
 async def kills(trial: Trial) -> None:
     """Kill a process while its agents run; count the tasks that complete, and measure the times.
 
-    One time is until the agent of the last task has started again, the other until that task is
-    completed. Tasks whose agent had ended before do not count.
+    A system with no other process of its kind is started again, on what it has kept. One time is
+    until the agent of the last task has started again, the other until that task is completed.
+    Tasks whose agent had ended before count only as kept or lost.
     """
-    ensure(len(trial.system.victims) > 1, "one process does everything: with it all is lost")
-    count = trial.size.victims
-    servers = len(trial.system.servers)
+    clients = [trial.client(number) for number in range(len(trial.system.servers))]
+    ended = [(await clients[0].send(asked())).task_id for _ in range(ENDED_TASKS)]
     load = asked(silence_s=KILLED_TASK_S)
-    sent = [await trial.client(n % servers).send(load, waits=False) for n in range(count)]
-    tasks = [task.task_id for task in sent]
-    for task_id in tasks:
-        await _noted(trial, "started", task_id)
+    sent = [
+        await clients[number % len(clients)].send(load, waits=False)
+        for number in range(trial.size.victims)
+    ]
+    for task in sent:
+        await _noted(trial, "started", task.task_id)
     victim = trial.system.victims[-1].process
     victim.kill()
     killed_at = time.monotonic()
-    hit = _running(trial, victim.pid, tasks)
+    hit = _running(trial, victim.pid, [task.task_id for task in sent])
     ensure(bool(hit), "the killed process ran no agent")
+    with ExitStack() as stack:
+        if len(trial.system.victims) == 1:
+            trial = replace(trial, system=stack.enter_context(trial.restart()))
+        await _after_a_kill(trial, hit, victim.pid, killed_at)
+        kept = (await _states(trial.client(), ended)).values()
+    trial.add("ended tasks, kept", 100 * sum(state == "completed" for state in kept) / len(ended))
+
+
+async def _after_a_kill(trial: Trial, hit: Collection[str], pid: int, killed_at: float) -> None:
+    """Wait until the tasks of a killed process have ended or are lost, or until patience ends."""
     left, finished = set(hit), 0
     while left and time.monotonic() - killed_at < trial.size.kill_patience_s:
         await asyncio.sleep(POLL_S)
         states = await _states(trial.client(), left)
         finished += sum(state == "completed" for state in states.values())
-        left = {task for task in left if states[task] not in ENDED}
+        left = {task for task in left if states[task] not in {*ENDED, LOST}}
     if finished == len(hit):
         trial.add("recovery after a kill", time.monotonic() - killed_at)
         started = trial.notes("started")
-        again = [at_ns for task in hit for by, at_ns in started[task] if by != victim.pid]
+        again = [at_ns for task in hit for by, at_ns in started[task] if by != pid]
         ensure(bool(again), "killed tasks are completed, and no agent has started again")
         trial.add("restart after a kill", max(again) / NS - killed_at)
     trial.add("killed tasks, finished", 100 * finished / len(hit))
@@ -464,14 +481,12 @@ def _running(trial: Trial, pid: int, tasks: Collection[str]) -> set[str]:
     return (started - ended).intersection(tasks)
 
 
-Scenario = Callable[[Trial], Awaitable[None]]
-
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "echo": echo,
     "first byte": first_byte,
     "throughput": throughput,
     "chunks": chunks,
-    "1,600 chunks": long_artifact,
+    "800 chunks": long_artifact,
     "lists": lists,
     "cancels": cancels,
     "duplicates": duplicates,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from benchmarks.peers.scenarios import Figures
+from benchmarks.peers.systems import PEERS, SYSTEMS
 from benchmarks.stream_figures import percentile
 
 BEGIN: Final = "<!-- the tables of make bench-peers begin -->"
@@ -45,9 +46,9 @@ ROWS: Final[Mapping[str, Sequence[Row]]] = {
         Row(title="chunk through another process, ms, p50", of="chunk, another process", digits=1),
         Row(title="p95", of="chunk, another process", share=95, digits=1),
     ),
-    "1,600 chunks": (
-        Row(title="1,600 chunks, s", of="1,600 chunks", digits=2),
-        Row(title="written for them, MB", of="1,600 chunks, written", digits=2),
+    "800 chunks": (
+        Row(title="800 chunks, s", of="800 chunks", digits=2),
+        Row(title="written for them, MB", of="800 chunks, written", digits=2),
     ),
     "lists": (
         Row(title="first page of 50 with history, ms", of="page with history"),
@@ -74,12 +75,16 @@ ROWS: Final[Mapping[str, Sequence[Row]]] = {
         Row(title="doubled by it", of="reconnect, chunks doubled"),
     ),
     "kills": (
-        Row(title="tasks of a killed worker that finish, %", of="killed tasks, finished"),
+        Row(title="ended tasks that a kill leaves, %", of="ended tasks, kept"),
+        Row(title="tasks of a killed process that finish, %", of="killed tasks, finished"),
         Row(title="the last of them starts again after, s", of="restart after a kill", digits=1),
         Row(title="and is completed after, s", of="recovery after a kill", digits=1),
     ),
 }
 """The rows of each scenario, in the order of the table."""
+COMPARED: Final = ("echo", "first byte", "throughput", "800 chunks", "lists")
+"""The scenarios whose rows are compared with the references."""
+REFERENCES: Final = ("SDK, SQLite", "SDK, memory")
 
 
 def tables(
@@ -89,30 +94,64 @@ def tables(
     command: str,
     today: dt.date,
 ) -> str:
-    """Return the tables in Markdown: medians of the rounds, and why cells are empty."""
-    names = [*versions]
+    """Return what the page shows: the systems, medians of the rounds, ratios, and missing cells."""
     begun = f"{today}, `{command}`, {len(rounds)} rounds, {os.cpu_count()} cores"
-    lines = [
-        f"{begun}, load {os.getloadavg()[0]:.1f} at the end.",
-        "",
-        "| | " + " | ".join(f"{name} {versions[name]}".strip() for name in names) + " |",
-        "|---|" + "---:|" * len(names),
-    ]
-    for scenario, rows in ROWS.items():
-        figures_of = {name: _of(scenario, name, rounds) for name in names}
-        for row in rows:
-            cells = [cell(row, figures_of[name]) for name in names]
-            if any(text != NONE for text in cells):
-                lines.append(f"| {row.title} | " + " | ".join(cells) + " |")
+    lines = [f"{begun}, load {os.getloadavg()[0]:.1f} at the end.", "", *_systems(versions, today)]
+    lines += ["", *_header([f"{name} {versions[name]}".strip() for name in versions])]
+    lines += _rows(
+        (row, [cell(row, _of(scenario, name, rounds)) for name in versions])
+        for scenario, rows in ROWS.items()
+        for row in rows
+    )
+    for peer in REFERENCES:
+        if peer in versions:
+            lines += ["", f"As a share of {peer}, the median of the ratios of each round:", ""]
+            lines += [*_header([*versions]), *_rows(_shares(peer, [*versions], rounds))]
     reasons = [f"- {name}: {reason}" for name, reason in failed.items()]
     reasons += [
         f"- {name}, {scenario}: {reason}"
-        for name in names
+        for name in versions
         for scenario, reason in _missing(name, rounds).items()
     ]
     if reasons:
         lines += ["", "Empty cells, and why:", "", *reasons]
     return "\n".join(lines) + "\n"
+
+
+def _systems(versions: Mapping[str, str], today: dt.date) -> Iterator[str]:
+    """Yield the table that says what runs in each column, and what that keeps."""
+    yield from ("| column | what runs | after a kill | after a power cut |", "|---|---|---|---|")
+    for name, version in versions.items():
+        column, of = SYSTEMS[name], ""
+        if column.peer:
+            peer = PEERS[column.peer]
+            of = f", [{peer.package} {version}]({peer.url}), {today}"
+        yield f"| {name}{of} | {column.runs} | {column.killed} | {column.power} |"
+
+
+def _header(names: Sequence[str]) -> list[str]:
+    return ["| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
+
+
+def _rows(rows: Iterable[tuple[Row, Sequence[str]]]) -> Iterator[str]:
+    """Yield the rows that have a figure."""
+    for row, cells in rows:
+        if any(text != NONE for text in cells):
+            yield f"| {row.title} | " + " | ".join(cells) + " |"
+
+
+def _shares(
+    peer: str, names: Sequence[str], rounds: Sequence[Mapping[str, Figures]]
+) -> Iterator[tuple[Row, list[str]]]:
+    for scenario in COMPARED:
+        for row in ROWS[scenario]:
+            cells = []
+            for name in names:
+                pairs = zip(_of(scenario, name, rounds), _of(scenario, peer, rounds), strict=False)
+                values = [(_value(row, own), _value(row, other)) for own, other in pairs]
+                shares = [own / other for own, other in values if own and other]
+                cells.append(f"{statistics.median(shares):.2f}" if shares else NONE)
+            yield row, cells
 
 
 def _of(scenario: str, name: str, rounds: Sequence[Mapping[str, Figures]]) -> list[Figures]:
@@ -123,17 +162,21 @@ def _of(scenario: str, name: str, rounds: Sequence[Mapping[str, Figures]]) -> li
 
 def cell(row: Row, figures: Sequence[Figures]) -> str:
     """Return the median, over the rounds, of a row's percentile."""
-    values = [
-        percentile(found, row.share) if len(found) > 1 else found[0]
-        for found in (round_.values.get(row.of, []) for round_ in figures)
-        if found
-    ]
+    values = [value for value in (_value(row, one) for one in figures) if value is not None]
     return f"{statistics.median(values):,.{row.digits}f}" if values else NONE
+
+
+def _value(row: Row, figures: Figures) -> float | None:
+    """Return a round's value of a row; None if it has none."""
+    found = figures.values.get(row.of)
+    if not found:
+        return None
+    return percentile(found, row.share) if len(found) > 1 else found[0]
 
 
 def _missing(name: str, rounds: Sequence[Mapping[str, Figures]]) -> dict[str, str]:
     return {
-        scenario: reason.replace("\n", " ")
+        scenario: reason
         for figures in rounds
         if name in figures
         for scenario, reason in figures[name].missing.items()

@@ -1,18 +1,19 @@
-"""a2akit on PostgreSQL and Redis.
+"""a2akit on PostgreSQL and Redis, or on SQLite.
 
-`python -m benchmarks.peers.servers.a2akit postgresql+asyncpg://… redis://…`. Each such process
-serves requests and runs agents; several processes on the same services share tasks.
+`python -m benchmarks.peers.servers.a2akit postgresql+asyncpg://… redis://…`, or with
+`sqlite+aiosqlite:///… memory`. Each process serves requests and runs agents; several processes on
+the same services share tasks.
 """
 
 from __future__ import annotations
 
-import socket
+import asyncio
 import sys
 
-import uvicorn
 from a2akit import A2AServer, AgentCardConfig, CapabilitiesConfig, TaskContext, Worker
 
 from benchmarks.peers.agent import work
+from benchmarks.peers.servers.web import keep_sqlite_as_we_do, serve
 
 
 class Ticker(Worker):
@@ -30,7 +31,7 @@ class Ticker(Worker):
         await ctx.respond(await work(ctx.user_text, ctx.task_id, emit))
 
 
-def main(database: str, redis: str) -> None:
+def main(database: str, broker: str) -> None:
     """Serve until a signal."""
     card = AgentCardConfig(
         name="Ticker",
@@ -41,18 +42,13 @@ def main(database: str, redis: str) -> None:
         worker=Ticker(),
         agent_card=card,
         storage=database,
-        broker=redis,
-        event_bus=redis,
+        broker=broker,
+        event_bus=broker,
         enable_telemetry=False,
     )
-    # With its protocol named: otherwise asyncio leaves Nagle's algorithm on.
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        server.as_fastapi_app(), log_level="warning", access_log=False, lifespan="on"
-    )
-    print(f"A2A at http://127.0.0.1:{listening.getsockname()[1]},", flush=True)
-    uvicorn.Server(config).run(sockets=[listening])
+    if database.startswith("sqlite"):
+        keep_sqlite_as_we_do()
+    asyncio.run(serve(server.as_fastapi_app()))
 
 
 if __name__ == "__main__":

@@ -1,30 +1,33 @@
-"""The official SDK's server in its cluster mode: database store and event stream on PostgreSQL.
+"""The official SDK's server: in memory, on SQLite, or in its cluster mode on PostgreSQL.
 
-`python -m benchmarks.peers.servers.sdk postgresql+asyncpg://…`. Several such processes on one
-database are replicas: the one that took the message runs the agent, the others follow through the
-database.
+`python -m benchmarks.peers.servers.sdk [sqlite+aiosqlite:///… | postgresql+asyncpg://…]`. Several
+processes on one PostgreSQL are replicas: the one that took the message runs the agent, the others
+follow through its event stream in the database.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 
-import uvicorn
 from a2a.helpers import new_task_from_user_message, new_text_message
 from a2a.server.agent_execution import AgentExecutor, RequestContext
-from a2a.server.cluster import DatabaseTaskEventStream, VersionedDatabaseTaskStore
+from a2a.server.cluster import (
+    DatabaseTaskEventStream,
+    VersionedDatabaseTaskStore,
+    VersionedTaskStore,
+)
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_jsonrpc_routes
-from a2a.server.tasks import TaskUpdater
+from a2a.server.tasks import DatabaseTaskStore, InMemoryTaskStore, TaskStore, TaskUpdater
 from a2a.types import Part, Role
 from sqlalchemy.ext.asyncio import create_async_engine
 from starlette.applications import Starlette
 
 from benchmarks.cards import card_of
 from benchmarks.peers.agent import work
+from benchmarks.peers.servers.web import keep_sqlite_as_we_do, serve
 
 CARD = card_of("Ticker", "Emits timed chunks.", binding="JSONRPC")
 
@@ -56,21 +59,22 @@ class Ticker(AgentExecutor):
         await TaskUpdater(event_queue, context.task_id, context.context_id).cancel()
 
 
-async def main(database: str) -> None:
+async def main(database: str = "") -> None:
     """Serve until a signal."""
-    engine = create_async_engine(database)
-    store, stream = VersionedDatabaseTaskStore(engine), DatabaseTaskEventStream(engine)
-    await store.initialize()
-    await stream.initialize()
+    store: TaskStore | VersionedTaskStore = InMemoryTaskStore()
+    stream = None
+    if database.startswith("sqlite"):
+        keep_sqlite_as_we_do()
+        store = DatabaseTaskStore(create_async_engine(database))
+        await store.initialize()
+    elif database:
+        engine = create_async_engine(database)
+        store, stream = VersionedDatabaseTaskStore(engine), DatabaseTaskEventStream(engine)
+        await store.initialize()
+        await stream.initialize()
     handler = DefaultRequestHandler(Ticker(), store, CARD, event_stream=stream)
-    app = Starlette(routes=create_jsonrpc_routes(handler, "/"))
-    # With its protocol named: otherwise asyncio leaves Nagle's algorithm on.
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.bind(("127.0.0.1", 0))
-    print(f"A2A at http://127.0.0.1:{listening.getsockname()[1]},", flush=True)
-    config = uvicorn.Config(app, lifespan="off", log_level="warning", access_log=False)
-    await uvicorn.Server(config).serve(sockets=[listening])
+    await serve(Starlette(routes=create_jsonrpc_routes(handler, "/")))
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))
