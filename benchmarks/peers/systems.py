@@ -217,13 +217,13 @@ SYSTEMS: Final[Mapping[str, Column]] = {
     "a2a-serverless, serve": Column(
         start=ours_in_one_process,
         runs="`serve --no-console --no-push`: one process on a file",
-        killed="tasks, queue and turns, which go on after the next start",
+        killed="tasks, queue and turns",
         power=BUT_THE_LAST,
     ),
     "a2a-serverless, api and worker": Column(
         start=ours_in_two_processes,
         runs="one process of `api` and one of `worker` on a file",
-        killed="tasks, queue and turns, which another worker goes on with",
+        killed="tasks, queue and turns",
         power=BUT_THE_LAST,
     ),
     "SDK cluster": Column(
@@ -237,13 +237,13 @@ SYSTEMS: Final[Mapping[str, Column]] = {
         peer="a2akit",
         start=partial(a2akit, is_alone=False),
         runs="two replicas on PostgreSQL and Redis, both for requests and agents",
-        killed="tasks, queue and turns, which the other replica runs again",
+        killed="tasks, queue and turns",
         power="every commit of a task; of the queue what Redis saved some minutes before",
     ),
     "a2a-serverless, emulators": Column(
         start=ours_on_emulators,
         runs="two `api` and two `worker` processes on DynamoDB Local and fauxqs",
-        killed="tasks, queue and turns, which another worker goes on with",
+        killed="tasks, queue and turns",
         power="nothing: both emulators are in memory (on AWS every commit)",
     ),
 }
