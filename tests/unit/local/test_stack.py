@@ -63,11 +63,28 @@ def test_turns_share_a_local_worker() -> None:
             caller.until("COMPLETED", task["id"])
 
 
-def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its operation is sent and received with its message, and acknowledged with its end.
+ASKING = """
+from a2a_serverless.worker import TaskContext, Worker
 
-    Where no worker waits, it is sent and received by two of its own.
+class Asking(Worker):
+    '''Asks once.'''
+
+    async def handle(self, ctx: TaskContext) -> None:
+        if ctx.user_text == "ask":
+            await ctx.request_input("What?")
+        else:
+            await ctx.complete("Done.")
+"""
+
+
+def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its operation is sent and received with its message, and acknowledged with its task's end.
+
+    That of a question is acknowledged behind it. Where no worker waits, an operation is sent and
+    received by two transactions of its own.
     """
+    (tmp_path / "agent.py").write_text(ASKING)
+    agent = f"{tmp_path / 'agent.py'}:Asking"
     writes = list[str]()
     write = SqliteTable._write
 
@@ -91,12 +108,15 @@ def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
         writes.clear()
         return task["id"], seen
 
-    options = Options(agent=AGENT, card=CARD, concurrency=1)
+    options = Options(agent=agent, card=CARD, concurrency=1)
     with Stack(Settings(auth="none"), options) as stack, Caller(stack.url) as caller:
         caller.send()  # the process tells of itself once a minute
-        task_id, of_first = written(by_place=True)
-        _, of_next = written(by_place=True, text="Oslo", taskId=task_id)
-        assert of_first == of_next == ["GROUP+HEAD", "GROUP+HEAD"]
+        _, of_task = written(by_place=True)
+        assert of_task == ["GROUP+HEAD", "GROUP+HEAD"]
+        task_id, of_question = written(by_place=True, text="ask")
+        assert of_question == ["GROUP+HEAD", "HEAD", "GROUP"]
+        _, of_answer = written(by_place=True, text="this", taskId=task_id)
+        assert of_answer == ["GROUP+HEAD", "GROUP+HEAD"]
         _, alone = written(by_place=False)
         assert alone == ["HEAD", "GROUP", "GROUP", "GROUP+HEAD"]
 

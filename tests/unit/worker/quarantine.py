@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
@@ -106,7 +106,7 @@ class Queue(MemoryQueue[Operation]):
         super().__init__(Operation, visibility_s=VISIBILITY_S, clock=clock, name=name)
         self._receives = receives
 
-    async def _receive(self, limit: int) -> tuple[list[EventRecord], float]:
+    async def _receive(self, limit: int) -> tuple[list[Any], float]:
         records, next_s = await super()._receive(limit)
         for record in records:
             self._receives[self.decode_record(record).message.task_id] += 1

@@ -139,6 +139,41 @@ async def test_what_a_cancel_starts_ends_with_it() -> None:
     assert work.ended == ["forever"]
 
 
+async def test_the_next_turn_begins_behind_the_end_of_what_was_started() -> None:
+    """No code of a turn runs beside that of the task's next turn, which a quick client opens."""
+    is_ending, may_end = asyncio.Event(), asyncio.Event()
+    tidied = list[bool]()
+
+    async def tidy() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_ending.set()
+            await may_end.wait()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.current_task is None:
+            asyncio.create_task(tidy())  # noqa: RUF006 - the turn ends it
+            await asyncio.sleep(0)
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED))
+        else:
+            tidied.append(may_end.is_set())
+            await complete(context, queue)
+
+    bench = Bench(Agent(execute), has_heartbeat=True)
+    task = await bench.send()
+    async with asyncio.timeout(WAIT_S):
+        first = asyncio.create_task(bench.work())
+        await is_ending.wait()
+        await bench.follow_up(await bench.head(task), "next")
+        second = asyncio.create_task(bench.work())
+        await asyncio.sleep(0.2)
+        may_end.set()
+        assert await first
+        assert await second
+    assert tidied == [True]
+
+
 async def test_turns_beside_each_other_end_their_own_tasks() -> None:
     """A turn's end touches no task of another turn that runs in the same process."""
     mine, others = Background(), Background()

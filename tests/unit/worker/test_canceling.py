@@ -214,6 +214,27 @@ async def test_a_paused_task_is_cancelled_by_its_operation() -> None:
     assert [m.parts[0].text for m in (await bench.task(task)).history] == ["hello", "which?"]
 
 
+async def test_the_cancel_of_a_paused_task_is_acknowledged_with_its_end() -> None:
+    """What cancel() emits before it acknowledges nothing: a worker may die until the end."""
+    left = list[Any]()
+
+    async def undo(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "undone", append=False))
+        while (await bench.head(task)).version == paused.version:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        left.extend(await operations.waiting())
+
+    bench = Bench(Agent(ask, undo), has_heartbeat=True)
+    operations: Any = bench.operations
+    task = await bench.send()
+    assert await bench.work()
+    paused = await bench.head(task)
+    await bench.cancel(task)
+    assert await bench.work()
+    await assert_canceled(bench, task.task_id)
+    assert (len(left), await operations.waiting()) == (1, [])
+
+
 async def test_a_paused_task_is_cancelled_by_whatever_is_delivered_first() -> None:
     """A copy of the finished turn's operation sees the request: the agent is told as well, once."""
     agent = Agent(ask)

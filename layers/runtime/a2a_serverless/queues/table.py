@@ -277,7 +277,7 @@ class _Pull:
     def __init__(self, queue: TableQueue[Any]) -> None:
         self.waker = Waker()
         self.is_kept = False
-        self.record: EventRecord | None = None
+        self.record: _Record | None = None
         self._queue = queue
         self._change: Change[_Group] | None = None
 
@@ -377,12 +377,13 @@ class TableQueue(FifoQueue[M]):
     async def pull(self, limit: int, wait_s: float) -> list[Handle[M]]:
         until = self._clock.monotonic() + wait_s
         while not self.is_closed:
-            left_s, now = until - self._clock.monotonic(), self._clock.now_ms()
+            left_s, handles = until - self._clock.monotonic(), list[Handle[M]]()
             records = await self._next(min(limit, MOST_AT_ONCE), left_s)
-            read = [await self.handle_of(record) for record in records]
-            handles = [handle for handle in read if handle is not None]
-            for handle in handles:
-                handle.hidden_until = now + int(self._visibility_s * 1000)
+            for record in records:
+                if (handle := await self.handle_of(record)) is not None:
+                    # As it is stored: what was given to this pull came long after its beginning.
+                    handle.hidden_until = record.group.due_at
+                    handles.append(handle)
             if records or left_s <= 0:
                 return handles
         return []
@@ -457,7 +458,7 @@ class TableQueue(FifoQueue[M]):
 
     # -- the table -----------------------------------------------------------------------------
 
-    async def _next(self, limit: int, wait_s: float) -> list[EventRecord]:
+    async def _next(self, limit: int, wait_s: float) -> list[_Record]:
         """Return deliveries; none if none was visible, and something may have changed since.
 
         None after a failure, too, which is logged: other deliveries of the caller go on.
@@ -480,9 +481,9 @@ class TableQueue(FifoQueue[M]):
         extra["error"] = type(error).__name__
         logger.warning("Receiving from the queue failed: %s", error, extra=extra)
 
-    async def _receive(self, limit: int) -> tuple[list[EventRecord], float]:
+    async def _receive(self, limit: int) -> tuple[list[_Record], float]:
         """Return deliveries, and the seconds after which to look again."""
-        now, taken = self._clock.now_ms(), list[EventRecord]()
+        now, taken = self._clock.now_ms(), list[_Record]()
         next_s = LONGEST_WAIT_S if self._table.wakes else POLL_S
         by_due = Range(partition=self._partition, index=BY_DUE, page=MOST_AT_ONCE)
         async for page in self._table.query(by_due):
@@ -569,7 +570,7 @@ class TableQueue(FifoQueue[M]):
             for item in page:
                 yield _Group.of(Key(item["PK"], item["SK"]), item)
 
-    async def _news(self, watch: Watch, seconds: float) -> list[EventRecord]:
+    async def _news(self, watch: Watch, seconds: float) -> list[_Record]:
         """Wait until the queue may have changed, at the latest after `seconds` of its clock.
 
         Return the delivery that was given to this pull meanwhile, if one was.

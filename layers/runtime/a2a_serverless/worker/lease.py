@@ -342,12 +342,11 @@ class Lease:
     async def _acknowledging(self, head: Head) -> list[Change[Any]]:
         """Return the acknowledgement of the delivery, if it goes with the commit that makes `head`.
 
-        It does not where more is left to do when the turn has ended: if this process dies before,
-        the delivery comes again, and does it.
+        It does where the task ends, and no turn can follow. Elsewhere it waits until no code of
+        this turn runs any more, as the next one begins behind it. It waits for a conversation, too:
+        if this process dies before that goes on, the delivery comes again.
         """
-        turn = head.turn
-        is_last = head.is_over(self.params.turn) and not (turn.is_open or turn.has_share)
-        if self.handle is None or not is_last or head.serial_from:
+        if self.handle is None or not head.is_terminal or head.serial_from:
             return []
         acknowledging = await self.handle.acknowledging(self.storage.table)
         return [] if acknowledging is None else [acknowledging]
