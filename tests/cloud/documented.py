@@ -15,6 +15,7 @@ from a2a_serverless_tools.cloud.emulator import REGION
 from a2a_serverless_tools.cloud.stack import PhaseError, run
 from tests.cloud.deployment import ROOT, SAM, Deployment
 from tests.cloud.own import Own, command
+from tests.cloud.preflight import SETTINGS
 from tests.live.findings import Figures, require
 from tests.live.subject import Subject
 from tests.support import commands, pages
@@ -29,19 +30,6 @@ ASKS: Final = re.compile(
 """A command that asks at a terminal."""
 STATUS: Final = re.compile(r"(a2a-serverless status.*?)(?=\s+#|$)", re.MULTILINE)
 """A command that ends with 1 where tasks have failed."""
-SETTINGS: Final = """\
-version = 0.1
-
-[default.global.parameters]
-stack_name = "{name}"
-region = "{region}"
-
-[default.deploy.parameters]
-template_file = "{template}"
-resolve_s3 = true
-capabilities = "CAPABILITY_IAM"
-confirm_changeset = false
-"""
 
 
 def scripts(**names: str) -> Iterator[tuple[str, list[str]]]:
@@ -66,7 +54,12 @@ async def shell(deployment: Deployment, script: str, **variables: str) -> str:
     folder.mkdir(exist_ok=True)
     (folder / "template.yaml").write_bytes((ROOT / "template.yaml").read_bytes())
     (folder / "samconfig.toml").write_text(
-        SETTINGS.format(name=deployment.name, region=REGION, template=deployment.template),
+        SETTINGS.format(
+            name=deployment.name,
+            region=REGION,
+            template=deployment.template,
+            confirms="false",
+        ),
         encoding="utf-8",
     )
     programs = [ROOT / ".venv/tools/aws/bin", ROOT / ".venv/bin", SAM.parent, os.environ["PATH"]]

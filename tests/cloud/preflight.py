@@ -34,7 +34,7 @@ region = "{region}"
 template_file = "{template}"
 resolve_s3 = true
 capabilities = "CAPABILITY_IAM"
-confirm_changeset = true
+confirm_changeset = {confirms}
 """
 
 
@@ -76,7 +76,8 @@ async def _preflight(
         template = template.with_name("edited.json")
         template.write_text(json.dumps(document), encoding="utf-8")
     (folder / "samconfig.toml").write_text(
-        SETTINGS.format(name=deployment.name, region=REGION, template=template), encoding="utf-8"
+        SETTINGS.format(name=deployment.name, region=REGION, template=template, confirms="true"),
+        encoding="utf-8",
     )
     command = [str(ROOT / ".venv" / "bin" / "a2a-serverless"), "preflight", *arguments]
     environment = {**os.environ, **deployment.emulator.environment(), "SAM_CLI_TELEMETRY": "0"}

@@ -134,7 +134,7 @@ def trace() -> Trace:
         for module, name in WAITS.items():
             patch.setattr(module, name, 60.0)
         # As on AWS, where operations are not sent with the commits of the table.
-        patch.setattr(TableQueue, "place", FifoQueue.place)
+        patch.setattr(TableQueue, "reserve", FifoQueue.reserve)
         asyncio.run(_send_twice(trace))
     return trace
 

@@ -208,13 +208,13 @@ def _add_restore(verbs: Commands) -> None:
 
 async def _restore(options: Namespace) -> int:
     """Put a task back; return 2 if it cannot be done."""
-    from a2a_serverless_tools.cli.places import beside, inspector_of
+    from a2a_serverless_tools.cli.places import inspector_of, on_other_table
     from a2a_serverless_tools.operate.acts import Acts
 
     if (fault := fault_of(options.id, options.scope)) is not None:
         return refuse(fault)
     inspector = await inspector_of(options, is_change=True)
-    source = await beside(inspector, options.source)
+    source = await on_other_table(inspector, options.source)
     act = partial(Acts(inspector).restore, options.id, source=source, is_dry=options.dry_run)
     return await _on_one(source, options, "restore", act)
 

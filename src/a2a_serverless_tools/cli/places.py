@@ -83,8 +83,8 @@ async def inspector_of(
     )
 
 
-async def beside(inspector: Inspector, table: str) -> Inspector:
-    """Return what looks at another table, of the same region.
+async def on_other_table(inspector: Inspector, table: str) -> Inspector:
+    """Return an inspector of another table of the same region.
 
     Raises:
         ConfigurationError: it cannot be used.

@@ -93,14 +93,14 @@ def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         writes.append("+".join(sorted(kinds)))
         write(table, wanted)
 
-    def written(*, by_place: bool, **fields: Any) -> tuple[str, list[str]]:
+    def written(*, reserves: bool, **fields: Any) -> tuple[str, list[str]]:
         """The task of a message, and what the transactions of its turn have written."""
         queue = stack.backends.operations
         assert isinstance(queue, TableQueue)
-        place, is_done = queue.place, lambda: asyncio.run(queue.waiting()) == []
+        reserve, is_done = queue.reserve, lambda: asyncio.run(queue.waiting()) == []
         with monkeypatch.context() as patch:
-            waiting = partial(until, partial(place, queue._table)) if by_place else lambda: None
-            patch.setattr(queue, "place", lambda _: waiting())
+            waiting = partial(until, partial(reserve, queue._table)) if reserves else lambda: None
+            patch.setattr(queue, "reserve", lambda _: waiting())
             patch.setattr(SqliteTable, "_write", counted)
             task = caller.send(**fields)
             until(is_done)
@@ -111,13 +111,13 @@ def test_a_turn_is_two_transactions(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     options = Options(agent=agent, card=CARD, concurrency=1)
     with Stack(Settings(auth="none"), options) as stack, Caller(stack.url) as caller:
         caller.send()  # the process tells of itself once a minute
-        _, of_task = written(by_place=True)
+        _, of_task = written(reserves=True)
         assert of_task == ["GROUP+HEAD", "GROUP+HEAD"]
-        task_id, of_question = written(by_place=True, text="ask")
+        task_id, of_question = written(reserves=True, text="ask")
         assert of_question == ["GROUP+HEAD", "HEAD", "GROUP"]
-        _, of_answer = written(by_place=True, text="this", taskId=task_id)
+        _, of_answer = written(reserves=True, text="this", taskId=task_id)
         assert of_answer == ["GROUP+HEAD", "GROUP+HEAD"]
-        _, alone = written(by_place=False)
+        _, alone = written(reserves=False)
         assert alone == ["HEAD", "GROUP", "GROUP", "GROUP+HEAD"]
 
 

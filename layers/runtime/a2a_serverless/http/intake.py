@@ -30,7 +30,7 @@ from a2a_serverless.http.context import CallContext
 from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics, spans
 from a2a_serverless.propagated import PropagatedVariables
-from a2a_serverless.queues.fifo import FifoQueue, Place, send_operation
+from a2a_serverless.queues.fifo import FifoQueue, Reservation, send_operation
 from a2a_serverless.storage.allowance import Sleepers
 from a2a_serverless.storage.changes import Change
 from a2a_serverless.storage.deletion import delete_behind_barrier
@@ -198,7 +198,7 @@ class Intake:
             raise SleepersFullError(self._most_asleep)
         message, push = _without_push(request)
         with closing(_Sending(self._backends, is_new_task=True)) as sending:
-            opened = await storage.with_beside(sending.beside).open_task(
+            opened = await storage.joined_by(sending.changes).open_task(
                 context_id,
                 message,
                 caller=caller,
@@ -247,7 +247,7 @@ class Intake:
             )
             with closing(_Sending(self._backends)) as sending:
                 try:
-                    head = await storage.with_beside(sending.beside).commit(head, commit)
+                    head = await storage.joined_by(sending.changes).commit(head, commit)
                 except ConcurrencyError:
                     continue
                 except RepeatedKeyError as repeated:
@@ -285,31 +285,31 @@ class Intake:
 class _Sending:
     """Sends the operation of a turn that a commit opens.
 
-    Where a worker of this process waits for one, it is sent and received in the step of the commit,
-    and handed over when the turn is accepted. Elsewhere it is sent then.
+    Where a worker of this process waits, the commit itself sends the operation, and has the worker
+    receive it; `accepted` lets the worker begin. Elsewhere `accepted` sends it.
     """
 
     backends: Backends
     is_new_task: bool = False
     _operation: Operation = field(init=False)
-    _place: Place | None = field(default=None, init=False)
+    _reservation: Reservation | None = field(default=None, init=False)
 
     def close(self) -> None:
-        """Leave the place that was kept."""
-        if self._place is not None:
-            self._place.leave()
+        """Release the worker, if it has got nothing."""
+        if self._reservation is not None:
+            self._reservation.release()
 
-    async def beside(self, head: Head) -> list[Change[Any]]:
-        """Return what is stored of it with the commit that makes `head`."""
+    async def changes(self, head: Head) -> list[Change[Any]]:
+        """Return what is stored of the operation with the commit that makes `head`."""
         params = OperationParams.of(head, head.version)
         self._operation = Operation.to_run(params, is_new_task=self.is_new_task)
         queue = self.backends.operations
-        self._place = self._place or queue.place(self.backends.storage.table)
-        if self._place is None:
+        self._reservation = self._reservation or queue.reserve(self.backends.storage.table)
+        if self._reservation is None:
             return []
         with spans.messaging("send", queue.name, queue.system):
             sent = self._operation.within(spans.trace_context())
-            return [await self._place.receiving(sent, is_first=self.is_new_task)]
+            return [await self._reservation.sending(sent, is_first=self.is_new_task)]
 
     async def accepted(self, head: Head) -> None:
         """Count the turn that the commit has opened, and give its operation to a worker."""
@@ -318,7 +318,7 @@ class _Sending:
         # The other way round, a worker could get a turn that does not exist yet.
         faults.point("after-create")
         queue = self.backends.operations
-        if await _sent(queue, "turn", self._operation, head, self._place):
+        if await _sent(queue, "turn", self._operation, head, self._reservation):
             faults.point("after-send")
 
 
@@ -327,11 +327,11 @@ async def _sent(
     kind: Literal["turn", "cancel"],
     operation: Operation,
     head: Head,
-    place: Place | None = None,
+    reservation: Reservation | None = None,
 ) -> bool:
     """Send an operation on a turn of a task; return False if it could not be sent.
 
-    It is given to `place` if it is stored as received there.
+    If a commit has sent it with a reservation, that is delivered instead.
 
     Log it as `send_turn` or `send_cancel`, or as `send_turn_failed` or `send_cancel_failed`. The
     request does not fail with it, because its commit stands: the due index has the turn, and the
@@ -340,7 +340,7 @@ async def _sent(
     action = f"send_{kind}"
     ids = {"task_id": head.task_id, "context_id": head.context_id, "turn": operation.params.turn}
     try:
-        if place is None or not place.give():
+        if reservation is None or not reservation.deliver():
             await send_operation(queue, operation)
     except Exception:
         metrics.count("SendFailures")

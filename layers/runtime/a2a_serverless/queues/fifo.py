@@ -160,9 +160,9 @@ class Handle(ABC, Generic[M]):
         """
 
     async def acknowledging(self, table: Table) -> Change[Any] | None:  # noqa: ARG002 - of queues elsewhere
-        """Return the change that acknowledges the delivery in one step with writes to `table`.
+        """Return the change that acknowledges the delivery, to be stored with writes to `table`.
 
-        None: the message is not in that table. Once the change is stored, `ack` does nothing.
+        None: the queue is not in that table. Once the change is stored, `ack` does nothing.
 
         Raises:
             UnavailableError: no answer within the retry budget.
@@ -204,23 +204,23 @@ async def acknowledge(
     return outcome.is_done
 
 
-class Place(Protocol):
-    """A `pull` of this process that waits, and is kept for one message until `leave`."""
+class Reservation(Protocol):
+    """A waiting `pull` of this process, reserved for one message until `release`."""
 
-    async def receiving(self, message: Any, *, is_first: bool) -> Change[Any]:
-        """Return the change by which a message is sent, and at once received by the `pull`.
+    async def sending(self, message: Any, *, is_first: bool) -> Change[Any]:
+        """Return the change that sends a message, and has the `pull` receive it.
 
-        It changes nothing where other messages of the group wait. `is_first`: there never was one.
+        It changes nothing where other messages of the group wait. `is_first`: the group is new.
 
         Raises:
             UnavailableError: no answer within the retry budget.
         """
 
-    def give(self) -> bool:
-        """Let the `pull` return the message, if its change is stored; return False if it is not."""
+    def deliver(self) -> bool:
+        """Let the `pull` return the message if its change is stored; return False if it is not."""
 
-    def leave(self) -> None:
-        """Let the `pull` go on."""
+    def release(self) -> None:
+        """Let the `pull` go on without a message, unless it has one."""
 
 
 class FifoQueue(ABC, Generic[M]):
@@ -248,10 +248,10 @@ class FifoQueue(ABC, Generic[M]):
     async def send(self, message: M) -> None:
         """Enqueue a message, unless one with its deduplication id was sent within 5 minutes."""
 
-    def place(self, table: Table) -> Place | None:  # noqa: ARG002 - of queues elsewhere
-        """Keep a `pull` of this process that waits; None: none waits, or the queue has no `table`.
+    def reserve(self, table: Table) -> Reservation | None:  # noqa: ARG002 - of queues elsewhere
+        """Reserve a waiting `pull` of this process for a message that goes with writes to `table`.
 
-        What is given to it is sent and received in one step with other writes to `table`.
+        None: no `pull` waits, or the queue is not in that table.
         """
         return None
 

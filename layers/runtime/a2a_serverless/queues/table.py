@@ -272,28 +272,28 @@ class _TableHandle(Handle[M]):
 
 
 class _Pull:
-    """A pull that waits; the `Place` of a message while it is kept for one."""
+    """A pull that waits, and may be reserved for a message."""
 
     def __init__(self, queue: TableQueue[Any]) -> None:
         self.waker = Waker()
-        self.is_kept = False
+        self.is_reserved = False
         self.record: _Record | None = None
         self._queue = queue
         self._change: Change[_Group] | None = None
 
-    async def receiving(self, message: Any, *, is_first: bool) -> Change[_Group]:
+    async def sending(self, message: Any, *, is_first: bool) -> Change[_Group]:
         self._change = await self._queue.delivering(message, is_first=is_first)
         return self._change
 
-    def give(self) -> bool:
+    def deliver(self) -> bool:
         if self._change is None or not self._change.is_stored:
             return False
         self.record = _record(self._queue.name, self._change.after)
-        self.leave()
+        self.release()
         return True
 
-    def leave(self) -> None:
-        self.is_kept = False
+    def release(self) -> None:
+        self.is_reserved = False
         self.waker.wake()
 
 
@@ -359,12 +359,12 @@ class TableQueue(FifoQueue[M]):
         for pull in tuple(self._waiting):
             pull.waker.wake()
 
-    def place(self, table: Table) -> _Pull | None:
+    def reserve(self, table: Table) -> _Pull | None:
         with self._lock:
             if table is not self._table or self.is_closed or not self._waiting:
                 return None
             pull = self._waiting.pop()
-            pull.is_kept = True
+            pull.is_reserved = True
         return pull
 
     # -- receiving -----------------------------------------------------------------------------
@@ -404,7 +404,7 @@ class TableQueue(FifoQueue[M]):
         await self._change(key, _Group.delete, record["receiptHandle"], now)
 
     async def delivering(self, message: M, *, is_first: bool) -> Change[_Group]:
-        """Return the change that sends a message and receives it; see `Place.receiving`."""
+        """Return the change that sends a message and receives it; see `Reservation.sending`."""
         body, own, now = message.model_dump_json(), message.deduplication_id, self._clock.now_ms()
         key = self._key(message.group)
         group = _Group(key) if is_first else await self._read(key)
@@ -589,7 +589,7 @@ class TableQueue(FifoQueue[M]):
                 if pull in self._waiting:
                     self._waiting.remove(pull)
         pull.waker.clear()
-        while pull.is_kept:  # by a sender that is at its commit
+        while pull.is_reserved:  # by a sender that is at its commit
             await pull.waker.wait(POLL_S)
             pull.waker.clear()
         return [] if pull.record is None else [pull.record]

@@ -136,8 +136,8 @@ M = TypeVar("M", bound=AnyMessage)
 
 logger = logging.getLogger(__name__)
 
-Beside = Callable[[Head], Awaitable[list[Change[Any]]]]
-"""Returns what changes in the same table in one step with a commit."""
+Joining = Callable[[Head], Awaitable[list[Change[Any]]]]
+"""Takes the HEAD that a commit makes; returns changes to the same table for its transaction."""
 
 MAX_COMMIT_BYTES: Final = 4_000_000
 """Below the 4 MB of a DynamoDB transaction, with room for keys and HEAD."""
@@ -264,17 +264,17 @@ class DurableStorage:
     """True: the turns of a conversation run one after the other."""
     near: NearSnapshots = field(default_factory=NearSnapshots)
     """Shorter ways to long tasks, in memory."""
-    beside: Beside | None = None
-    """Called before each creation and commit with the HEAD that it makes."""
+    joining: Joining | None = None
+    """Is asked before each creation and commit; None: no other changes join them."""
 
     def for_scope(self, scope: Scope) -> Self:
         """Return the same storage seen by another owner; cheap."""
         return replace(self, scope=scope)
 
-    def with_beside(self, beside: Beside) -> Self:
-        """Return the same storage, whose commits have changes beside them."""
+    def joined_by(self, joining: Joining) -> Self:
+        """Return the same storage, whose creations and commits are joined by other changes."""
         view = copy(self)
-        view.beside = beside
+        view.joining = joining
         return view
 
     @property
@@ -669,7 +669,7 @@ class DurableStorage:
         if step.push is not None:
             push = inline_push(step.push, step.push_dialect, head)
             writes.append(Put(item=push_item(marked(push))))
-        changes = [] if self.beside is None else await self.beside(head)
+        changes = [] if self.joining is None else await self.joining(head)
         if head.serial_from:
             changes.append(conversation.joining(self, head, turn=1))
         for _ in range(_INSERTS):
@@ -770,7 +770,7 @@ class DurableStorage:
             writes.append(Put(item=sent_item(head, step.key_digest), when=[NEW]))
         if step.context_write is not None:
             writes.append(self.contexts.update(head.context_id, step.context_write))
-        changes = [] if self.beside is None else await self.beside(head)
+        changes = [] if self.joining is None else await self.joining(head)
         if step.push is not None:
             push = inline_push(step.push, step.push_dialect, head)
             changes.append(await self.webhooks.inline(push))

@@ -208,7 +208,7 @@ class Lease:
 
     def __post_init__(self) -> None:
         self._home = asyncio.get_running_loop()
-        self.storage = self.storage.with_beside(self._acknowledging)
+        self.storage = self.storage.joined_by(self._acknowledging)
         self.key: TaskKey = self.head.scope, self.head.task_id
         self.ids: dict[str, object] = {
             "task_id": self.params.task_id,
@@ -340,11 +340,12 @@ class Lease:
             faults.point("after-claim")
 
     async def _acknowledging(self, head: Head) -> list[Change[Any]]:
-        """Return the acknowledgement of the delivery, if it goes with the commit that makes `head`.
+        """Return the acknowledgement of the delivery, if the commit that makes `head` stores it.
 
-        It does where the task ends, and no turn can follow. Elsewhere it waits until no code of
-        this turn runs any more, as the next one begins behind it. It waits for a conversation, too:
-        if this process dies before that goes on, the delivery comes again.
+        That is so where the task ends, as no turn can follow. After another end the next turn
+        begins with the acknowledgement, and so it comes when no code of this turn runs any more. In
+        a serial conversation it comes when the conversation goes on: if this process dies before
+        that, the delivery comes again.
         """
         if self.handle is None or not head.is_terminal or head.serial_from:
             return []

@@ -9,7 +9,7 @@ import pytest
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConditionFailedError
-from a2a_serverless.queues.fifo import Handle, Place
+from a2a_serverless.queues.fifo import Handle, Reservation
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.storage.changes import change
 from a2a_serverless.storage.table import NEW, Key, Put
@@ -21,19 +21,19 @@ OWN = Put(item=KEY._asdict(), when=[NEW])
 
 
 class Bench:
-    """A queue, a pull that waits, and a sender's place there."""
+    """A queue, and a pull that waits and is reserved by a sender."""
 
     def __init__(self, queues: TableQueues) -> None:
         self.queues = queues
         self.queue: TableQueue[Note] = queues.queue()
 
-    async def waits(self) -> tuple[asyncio.Task[list[Handle[Note]]], Place]:
-        """A pull that waits, and is kept."""
+    async def waits(self) -> tuple[asyncio.Task[list[Handle[Note]]], Reservation]:
+        """A pull that waits, and its reservation."""
         pull = asyncio.create_task(self.queue.pull(1, PATIENCE_S))
         async with asyncio.timeout(PATIENCE_S):
-            while (place := self.queue.place(self.queues.table)) is None:  # noqa: ASYNC110
+            while (reserved := self.queue.reserve(self.queues.table)) is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-        return pull, place
+        return pull, reserved
 
     async def stored(self, *changes: Any) -> None:
         """The changes are stored with a write of the sender's."""
@@ -46,14 +46,14 @@ class Bench:
 
 @on_tables
 async def test_a_message_is_received_with_its_senders_write(queues: TableQueues) -> None:
-    """The pull returns it once it is given; its handle acknowledges it like any other's."""
+    """The pull returns it once it is delivered; its handle acknowledges it like any other's."""
     bench = Bench(queues)
-    pull, place = await bench.waits()
+    pull, reserved = await bench.waits()
     await asyncio.sleep(0.01)
-    await bench.stored(await place.receiving(Note(text="1"), is_first=True))
+    await bench.stored(await reserved.sending(Note(text="1"), is_first=True))
     assert await bench.has(0, 1)
     assert not pull.done()
-    assert place.give()
+    assert reserved.deliver()
     (handle,) = await pull
     assert (handle.message.text, handle.attempt) == ("1", 1)
     # From its receive on, however long the pull has waited: so it is not renewed at once.
@@ -66,15 +66,15 @@ async def test_a_message_is_received_with_its_senders_write(queues: TableQueues)
 
 
 @on_tables
-async def test_what_its_sender_does_not_store_is_not_given(queues: TableQueues) -> None:
+async def test_what_its_sender_does_not_store_is_not_delivered(queues: TableQueues) -> None:
     """The pull goes on, and takes the next message that is sent."""
     bench = Bench(queues)
     await bench.stored()
-    pull, place = await bench.waits()
+    pull, reserved = await bench.waits()
     with pytest.raises(ConditionFailedError):
-        await bench.stored(await place.receiving(Note(text="lost"), is_first=True))
-    assert not place.give()
-    place.leave()
+        await bench.stored(await reserved.sending(Note(text="lost"), is_first=True))
+    assert not reserved.deliver()
+    reserved.release()
     await bench.queue.send(Note(task_id="other"))
     (handle,) = await pull
     assert handle.message.task_id == "other"
@@ -82,40 +82,40 @@ async def test_what_its_sender_does_not_store_is_not_given(queues: TableQueues) 
 
 
 @on_tables
-async def test_a_place_takes_no_message_before_others_of_its_group(queues: TableQueues) -> None:
+async def test_no_message_overtakes_others_of_its_group(queues: TableQueues) -> None:
     """It changes nothing where another message waits, or was sent under the same id."""
     bench = Bench(queues)
     await bench.queue.send(Note(text="1"))
     (first,) = await bench.queue.pull(1, PATIENCE_S)
-    pull, place = await bench.waits()
-    await bench.stored(await place.receiving(Note(text="2"), is_first=True))
-    assert not place.give()
+    pull, reserved = await bench.waits()
+    await bench.stored(await reserved.sending(Note(text="2"), is_first=True))
+    assert not reserved.deliver()
     await first.ack()
-    repeated = await place.receiving(Note(text="1"), is_first=False)
+    repeated = await reserved.sending(Note(text="1"), is_first=False)
     await change(queues.table, SystemClock(), repeated)
-    assert not place.give()
-    place.leave()
+    assert not reserved.deliver()
+    reserved.release()
     assert await bench.has(0, 0)
     await bench.queue.send(Note(text="3"))
     assert [handle.message.text for handle in await pull] == ["3"]
 
 
 @on_tables
-async def test_a_place_is_kept_for_one_sender(queues: TableQueues) -> None:
-    """There is none beside it, after a shutdown, or for the writes to another table."""
+async def test_a_pull_is_reserved_by_one_sender(queues: TableQueues) -> None:
+    """None is left beside it, after a shutdown, or for the writes to another table."""
     bench = Bench(queues)
-    pull, place = await bench.waits()
-    assert bench.queue.place(queues.table) is None
+    pull, reserved = await bench.waits()
+    assert bench.queue.reserve(queues.table) is None
     await bench.queue.shutdown()
-    await bench.stored(await place.receiving(Note(), is_first=False))
-    assert place.give()
+    await bench.stored(await reserved.sending(Note(), is_first=False))
+    assert reserved.deliver()
     assert [handle.message for handle in await pull] == [Note()]  # what is received is handed out
-    assert bench.queue.place(queues.table) is None
+    assert bench.queue.reserve(queues.table) is None
     other = Bench(queues)
-    pull, place = await other.waits()
-    place.leave()
+    pull, reserved = await other.waits()
+    reserved.release()
     elsewhere: Any = object()
-    assert other.queue.place(elsewhere) is None
+    assert other.queue.reserve(elsewhere) is None
     await other.queue.shutdown()
     assert await pull == []
 
