@@ -59,11 +59,17 @@ class Scripted(Worker):
         elif told == ORDER:
             await ctx.complete("The order is placed.")
         else:
-            await ctx.send_status("Looking at the tables.")
-            for number in range(20):
-                await ctx.emit_text_artifact(f"{number} ", artifact_id="count", append=number > 0)
-                await asyncio.sleep(0.15)
-            await ctx.respond("All twenty.")
+            await self._count(ctx, gate=Path(told.removeprefix("count ")))
+
+    async def _count(self, ctx: TaskContext, gate: Path) -> None:
+        """Tell twenty numbers, the second half of them once the test has made the file `gate`."""
+        await ctx.send_status("Looking at the tables.")
+        for number in range(20):
+            while number > 10 and not gate.exists():
+                await asyncio.sleep(0.05)
+            await ctx.emit_text_artifact(f"{number} ", artifact_id="count", append=number > 0)
+            await asyncio.sleep(0.15)
+        await ctx.respond("All twenty.")
 
     async def _compare(self, ctx: TaskContext) -> None:
         """Lose the shop in the middle of the first attempt; the second one has another price."""

@@ -45,15 +45,16 @@ def numbers(visit: Visit) -> list[int]:
 
 
 @pytest.mark.long(but=1)
-def test_a_task_is_followed_to_its_end(visit: Visit) -> None:
+def test_a_task_is_followed_to_its_end(visit: Visit, tmp_path: Path) -> None:
     """Its page shows each chunk without a reload, and stops asking when the task has ended."""
-    begin(visit, "count")
+    begin(visit, f"count {tmp_path / 'go'}")
     visit.page.click("text=Open the task")
     visit.page.click("#view-conversation")
     expect(visit.page.locator(".now .state")).to_have_text("working")
     visit.page.evaluate("window.same = true")
     name = visit.page.inner_text(".crumb code")[:8]
     expect(visit.page).to_have_title(f"working · {name} · a2a")
+    (tmp_path / "go").touch()
     expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
     expect(visit.page).to_have_title(f"completed · {name} · a2a")
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("0 1 2 3 4")
@@ -67,15 +68,16 @@ def test_a_task_is_followed_to_its_end(visit: Visit) -> None:
     assert visit.said == []
 
 
-def test_a_cut_connection_is_resumed(visit: Visit) -> None:
+def test_a_cut_connection_is_resumed(visit: Visit, tmp_path: Path) -> None:
     """What came before the cut and after it is each chunk once; the chat goes on meanwhile."""
-    begin(visit, "count")
+    begin(visit, f"count {tmp_path / 'go'}")
     visit.page.check("#use-wire")
     expect(visit.page.locator(".lines")).to_contain_text('"text": "3 "')
     visit.page.click("text=Cut the connection")
     expect(visit.page.locator(".lines")).to_contain_text("The connection was cut here.")
     before = numbers(visit)
     visit.page.click("text=Resume after")
+    (tmp_path / "go").touch()
     expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
     expect(visit.page.locator(".lines")).to_contain_text("The answer is complete.")
     assert "Last-Event-ID: " in visit.page.inner_text(".lines")
@@ -289,14 +291,15 @@ def test_all_of_a_caller_is_deleted_step_by_step(visit: Visit, site: Site) -> No
     assert seeds.done(count_data(storage)).is_nothing
 
 
-def test_a_confirmation_stays_open_beside_a_live_task(visit: Visit) -> None:
+def test_a_confirmation_stays_open_beside_a_live_task(visit: Visit, tmp_path: Path) -> None:
     """What is shown anew does not close it; once the task has ended there is nothing to cancel."""
-    begin(visit, "count")
+    begin(visit, f"count {tmp_path / 'go'}")
     visit.page.click("text=Open the task")
     visit.page.click("#view-conversation")
     visit.page.click("text=Cancel this task")
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("9 10")
     expect(visit.page.locator(".cancel button.danger")).to_be_visible()
+    (tmp_path / "go").touch()
     expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
     expect(visit.page.locator(".cancel button.danger")).to_be_hidden()
 
