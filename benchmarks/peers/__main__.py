@@ -42,6 +42,8 @@ from tests.support.emulators import EmulatorMissingError, EmulatorStartError
 
 ENVIRONMENTS = ROOT / "build" / "peers"
 PAGE = ROOT / "docs/understand/benchmarks.md"
+ALL = ROOT / "benchmarks/peers/figures.md"
+"""The whole table of the run of which the page shows a few rows."""
 FAILURES = (
     EmulatorMissingError,
     EmulatorStartError,
@@ -134,13 +136,13 @@ def say(when: str, what: str, text: str) -> None:
 
 
 def main() -> int:
-    """Compare, print the table, and with `--write` put it into the page."""
+    """Compare, print the table, and with `--write` put it where it is kept."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--short", action="store_true", help="fewer messages and rounds")
     parser.add_argument("--rounds", type=int, help="by default 7, and 2 with --short")
     parser.add_argument("--only", nargs="+", choices=SYSTEMS, metavar="SYSTEM")
     parser.add_argument(
-        "--write", action="store_true", help="put the table into docs/understand/benchmarks.md"
+        "--write", action="store_true", help="into docs/understand/benchmarks.md and figures.md"
     )
     options = parser.parse_args()
     size, rounds = (SHORT, options.rounds or 2) if options.short else (LONG, options.rounds or 7)
@@ -154,7 +156,8 @@ def main() -> int:
     text = table.tables(done.rounds, done.failed, done.versions, command, today)
     print(text)
     if options.write:
-        table.write(PAGE, text)
+        ALL.write_text(f"# All figures of benchmarks.md\n\n{text}", encoding="utf-8")
+        table.write(PAGE, table.summary(done.rounds, done.versions, command, today))
     return 1 if any("a2a-serverless" in name for name in done.failed) else 0
 
 

@@ -24,6 +24,8 @@ class Row:
     """A row: its name, the values from which it is made, and the percentile that it shows."""
 
     title: str
+    page: str = ""
+    """Its name on the page; empty where it stands in the whole table alone."""
     of: str
     share: int = 50
     digits: int = 0
@@ -31,11 +33,15 @@ class Row:
 
 ROWS: Final[Mapping[str, Sequence[Row]]] = {
     "echo": (
-        Row(title="blocking echo, ms, p50", of="echo"),
+        Row(title="blocking echo, ms, p50", page="echo, ms", of="echo"),
         Row(title="p95", of="echo", share=95),
     ),
-    "first byte": (Row(title="first event of a stream, ms, p50", of="first byte"),),
-    "throughput": (Row(title="completed tasks a second", of="tasks a second"),),
+    "first byte": (
+        Row(title="first event of a stream, ms, p50", page="first event, ms", of="first byte"),
+    ),
+    "throughput": (
+        Row(title="completed tasks a second", page="tasks a second", of="tasks a second"),
+    ),
     "chunks": (
         Row(
             title="chunk to a client of the same process, ms, p50",
@@ -47,11 +53,13 @@ ROWS: Final[Mapping[str, Sequence[Row]]] = {
         Row(title="p95", of="chunk, another process", share=95, digits=1),
     ),
     "800 chunks": (
-        Row(title="800 chunks, s", of="800 chunks", digits=2),
+        Row(title="800 chunks, s", page="800 chunks, s", of="800 chunks", digits=2),
         Row(title="written for them, MB", of="800 chunks, written", digits=2),
     ),
     "lists": (
-        Row(title="first page of 50 with history, ms", of="page with history"),
+        Row(
+            title="first page of 50 with history, ms", page="page of 50, ms", of="page with history"
+        ),
         Row(title="without history, ms", of="page without history"),
     ),
     "cancels": (
@@ -76,7 +84,11 @@ ROWS: Final[Mapping[str, Sequence[Row]]] = {
     ),
     "kills": (
         Row(title="ended tasks that a kill leaves, %", of="ended tasks, kept"),
-        Row(title="tasks of a killed process that finish, %", of="killed tasks, finished"),
+        Row(
+            title="tasks of a killed process that finish, %",
+            page="finished after a kill, %",
+            of="killed tasks, finished",
+        ),
         Row(title="the last of them starts again after, s", of="restart after a kill", digits=1),
         Row(title="and is completed after, s", of="recovery after a kill", digits=1),
     ),
@@ -94,9 +106,8 @@ def tables(
     command: str,
     today: dt.date,
 ) -> str:
-    """Return what the page shows: the systems, medians of the rounds, ratios, and missing cells."""
-    begun = f"{today}, `{command}`, {len(rounds)} rounds, {os.cpu_count()} cores"
-    lines = [f"{begun}, load {os.getloadavg()[0]:.1f} at the end.", "", *_systems(versions, today)]
+    """Return all of a run: the systems, medians of the rounds, ratios, and missing cells."""
+    lines = [_begun(rounds, command, today), "", *_systems(versions, today)]
     lines += ["", *_header([f"{name} {versions[name]}".strip() for name in versions])]
     lines += _rows(
         (row, [cell(row, _of(scenario, name, rounds)) for name in versions])
@@ -115,6 +126,38 @@ def tables(
     ]
     if reasons:
         lines += ["", "Empty cells, and why:", "", *reasons]
+    return "\n".join(lines) + "\n"
+
+
+def _begun(rounds: Sequence[object], command: str, today: dt.date) -> str:
+    begun = f"{today}, `{command}`, {len(rounds)} rounds, {os.cpu_count()} cores"
+    return f"{begun}, load {os.getloadavg()[0]:.1f} at the end."
+
+
+def summary(
+    rounds: Sequence[Mapping[str, Figures]],
+    versions: Mapping[str, str],
+    command: str,
+    today: dt.date,
+) -> str:
+    """Return what the page shows: the systems, and a few figures, each with its ratio."""
+    own, peer = [*versions], REFERENCES[0]
+    shares = dict(_shares(peer, own, rounds)) if peer in versions else {}
+    shown = [
+        (row, [cell(row, _of(scenario, name, rounds)) for name in own], shares.get(row))
+        for scenario, rows in ROWS.items()
+        for row in rows
+        if row.page
+    ]
+    lines = [*_systems(versions, today), ""]
+    lines += [_begun(rounds, command, today), f"In parentheses: the share of {peer}.", ""]
+    lines += _header([row.page for row, _, _ in shown])
+    for number, name in enumerate(own):
+        cells = [
+            figures[number] + (f" ({ratios[number]})" if ratios and figures[number] != NONE else "")
+            for _, figures, ratios in shown
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -31,6 +31,8 @@ def test_a_ratio_is_of_figures_of_one_round() -> None:
         round_[peer].values["echo"] += [other]
     text = table.tables(rounds, {}, {own: "1.0", peer: "1.3"}, "make", TODAY)
     assert "| blocking echo, ms, p50 | 0.50 | 1.00 |" in text
+    page = table.summary(rounds, {own: "1.0", peer: "1.3"}, "make", TODAY)
+    assert f"| {own} | 6 (0.50) | - |" in page
 
 
 def test_a_scenario_that_fails_once_has_no_figure_and_a_reason() -> None:
