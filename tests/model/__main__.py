@@ -89,11 +89,11 @@ def _row(guard: Decision, report: Report) -> bool:
     """One line of the table; False, and a line that says so, where the finding is another one."""
     finding = report.finding
     steps = "-" if finding is None else finding.steps
-    found = f"nothing: {guard.is_backed}" if finding is None else finding.promise
+    found = "nothing" if finding is None else finding.promise
     _say(f"{guard.name:<20}{steps:>6}{report.states:>8}{report.seconds:>9.1f}  {found}")
     if guard.is_found_by(finding):
         return True
-    _say(f"      NOT AS EXPECTED: {guard.breaks or 'nothing'}")
+    _say(f"      NOT AS EXPECTED: {guard.breaks}")
     return False
 
 

@@ -66,8 +66,6 @@ class Guards:
     """A deletion whose barrier has lapsed begins its wait anew."""
     sweeps: bool = True
     """A sweep takes back what a dead creator has stored behind a barrier."""
-    first_look: bool = True
-    """A creation looks before its write, too: that only saves the write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +127,11 @@ def _steps(world: World, guards: Guards) -> Iterator[Step[World]]:
 def _of_creation(world: World, one: Creation, guards: Guards) -> Iterator[tuple[str, Creation]]:
     if one.stored in ("hidden", "due"):
         yield "is shown", one._replace(stored="shown")
-    looks = {"look": guards.first_look, "second": guards.second_look}
     match one.at:
         case "look" | "second":
-            looked = _looked(world, one) if looks[one.at] else one
-            if looks[one.at] and _is_behind(world, looked, guards):
+            looks = one.at == "look" or guards.second_look
+            looked = _looked(world, one) if looks else one
+            if looks and _is_behind(world, looked, guards):
                 yield "is refused", looked._replace(at="refused", stored="")
             else:
                 yield one.at, looked._replace(at="write" if one.at == "look" else "sent")

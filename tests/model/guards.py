@@ -17,8 +17,6 @@ class Guard(Decision):
 
     without: Rules
     scenario: str
-    sum_of: tuple[str, ...] = ()
-    """The guards that this one is made of; empty: it is one decision of the project's."""
 
     def explore(self) -> Report:
         return explore(named_scenario(self.scenario), self.without)
@@ -29,12 +27,10 @@ ON = Rules()
 GUARDS: tuple[Guard, ...] = (
     Guard(
         name="fence",
-        does="`fence-rules` and `fence-worker` together: the rules refuse an attempt that does not"
-        " own the turn, and it stops",
+        does="the rules refuse an attempt that does not own the turn, and it stops: `fence-worker`",
         without=replace(ON, advance=unguarded.unfenced, on_refusal=unguarded.goes_on_when_fenced),
         scenario="workers that die",
         breaks="an attempt writes while a later one runs its agent",
-        sum_of=("fence-rules", "fence-worker"),
     ),
     Guard(
         name="fence-worker",
@@ -56,20 +52,6 @@ GUARDS: tuple[Guard, ...] = (
         without=replace(ON, acknowledges_last=False),
         scenario="workers that die",
         breaks="the task never comes to rest",
-    ),
-    Guard(
-        name="works-on-current",
-        does="an operation of a turn that waits works on the current turn, as that turn's attempt",
-        without=replace(ON, on_current_turn=unguarded.works_on_its_own_turn),
-        scenario="a turn behind one whose message is lost",
-        is_backed="a claim that meets another turn reads the log again: `claim-on-read`",
-    ),
-    Guard(
-        name="goes-on",
-        does="a delivery that has worked on the current turn goes on with the one that it names",
-        without=replace(ON, waits_behind=unguarded.never_goes_on),
-        scenario="a turn behind one whose message is lost",
-        is_backed="the next turn is in the due index, and the sweeper sends it",
     ),
     Guard(
         name="moved-on",
@@ -227,20 +209,6 @@ GUARDS: tuple[Guard, ...] = (
         shows=("ends the wait for an answer",),
     ),
     Guard(
-        name="question-first",
-        does="a question whose answer was accepted does not time out",
-        without=replace(ON, advance=unguarded.goes_on_at_any_time),
-        scenario="a question whose time ends",
-        is_backed="the sweeper's commit is made on the HEAD that it has read: `replaces`",
-    ),
-    Guard(
-        name="question-canceled",
-        does="no question times out of a task that is to be canceled",
-        without=replace(ON, overdue_question=unguarded.ends_questions_of_canceled_tasks),
-        scenario="a cancel of a task that has asked",
-        is_backed="the turn that is opened then ends as canceled, and no agent starts",
-    ),
-    Guard(
         name="signal-wakes",
         does="a signal wakes the turn that sleeps",
         without=replace(ON, advance=unguarded.sleeps_on),
@@ -287,13 +255,6 @@ GUARDS: tuple[Guard, ...] = (
         scenario="a wait for a signal",
         breaks="a signal is taken of which the code was told that none came",
         shows=("finds that its time is over", "takes the signal"),
-    ),
-    Guard(
-        name="signal-over",
-        does="no signal is taken for code that is over",
-        without=replace(ON, advance=unguarded.takes_signals_at_any_time),
-        scenario="a wait for a signal",
-        is_backed="its sender's commit is made on the HEAD that it has read: `replaces`",
     ),
     Guard(
         name="renewed",
@@ -428,25 +389,11 @@ GUARDS: tuple[Guard, ...] = (
         breaks="an agent is started more often than it may be",
     ),
     Guard(
-        name="counts-itself",
-        does="an attempt that has not claimed its turn counts its own start",
-        without=replace(ON, attempts_started=unguarded.counts_claims_alone),
-        scenario="an agent that raises",
-        is_backed="an attempt that is given back claims first, and the next delivery reads HEAD",
-    ),
-    Guard(
         name="claim-bound",
         does="a claim that has lost a race does not take a turn whose attempts are used up",
         without=replace(ON, on_lost_claim=unguarded.claims_whatever_it_meets),
         scenario="an agent that raises",
         breaks="an agent is started more often than it may be",
-    ),
-    Guard(
-        name="gives-up-its-own",
-        does="a turn that others have taken meanwhile is not failed for its attempts",
-        without=replace(ON, may_give_up=unguarded.gives_up_whoever_has_it),
-        scenario="an agent that raises",
-        is_backed="who claims a turn whose attempts are used up is about to end it: a cancel",
     ),
     Guard(
         name="gives-up-what-stands",
@@ -539,13 +486,6 @@ GUARDS: tuple[Guard, ...] = (
         shows=("requests the cancel", "gives the turn back"),
     ),
     Guard(
-        name="resend-waits",
-        does="a turn that is to be canceled is not sent again",
-        without=replace(ON, overdue_turn=unguarded.sends_what_is_to_be_canceled),
-        scenario="a cancel of a waiting or running task",
-        is_backed="its postponement, which comes first, is refused",
-    ),
-    Guard(
         name="dead-letter",
         does="a dead letter of a finished turn, or of another task, ends nothing",
         without=replace(ON, on_dead_letter=unguarded.buries_whatever_it_finds),
@@ -626,26 +566,5 @@ GUARDS: tuple[Guard, ...] = (
         without=replace(ON, events_of=unguarded.does_not_show_restarts),
         scenario="a task that pauses",
         breaks="a subscriber has put together another artifact than the task has",
-    ),
-    Guard(
-        name="left-drops",
-        does="a message of a turn that is left is dropped: its next copy starts it",
-        without=replace(ON, on_delivery=unguarded.runs_left_turns),
-        scenario="turns that stand in line",
-        is_backed="a claim takes the turn out of the line, and a wake on the older HEAD is refused",
-    ),
-    Guard(
-        name="fence-rules",
-        does="the rules alone refuse a commit of an attempt that is not the owner",
-        without=replace(ON, advance=unguarded.unfenced),
-        scenario="a task that pauses",
-        is_backed="the version condition makes the attempt reload, and on_refusal stops it",
-    ),
-    Guard(
-        name="finished-claim",
-        does="the rules refuse the claim of a finished turn",
-        without=replace(ON, advance=unguarded.claims_finished_turns),
-        scenario="a task that pauses",
-        is_backed="Head.is_over is asked on every HEAD before it is claimed",
     ),
 )

@@ -52,17 +52,15 @@ class Decision:
 
     name: str
     does: str
-    breaks: str = ""
+    breaks: str
     """The promise that is broken without it, in the words of the check that finds it."""
     shows: tuple[str, ...] = ()
     """What its counterexample cannot do without: texts that its steps have in this order."""
-    is_backed: str = ""
-    """Why its removal alone breaks nothing: what else does the same. Empty: it is missed."""
 
     def is_found_by(self, finding: Finding | None) -> bool:
         """Whether what the explorer has found without the guard is what it had to find."""
         if finding is None:
-            return not self.breaks
+            return False
         steps = iter(finding.trace)
         is_shown = all(any(text in step for step in steps) for text in self.shows)
         return is_shown and finding.promise == self.breaks

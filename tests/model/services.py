@@ -33,6 +33,7 @@ from tests.model.world import (
     operation_of,
     signals_in,
 )
+from tests.support.present import present
 
 MOST_WAKING = 2
 """Processes that wake one turn at the same time."""
@@ -111,8 +112,7 @@ class Services:
         budget, head = state.budget, state.head
         if head is None:
             if budget.creates:
-                after = insert(self._world, _spent(state, "creates"))
-                assert after is not None
+                after = present(insert(self._world, _spent(state, "creates")))
                 process = Process("send", after.incs, Op("run", after.incs, 1))
                 yield Move("API: creates the task", _begun(after, process), is_fair=False)
             return

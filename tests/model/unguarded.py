@@ -15,7 +15,6 @@ from a2a_serverless.errors import (
     FencedError,
     TaskNotAcceptingMessagesError,
     TaskTerminalStateError,
-    TurnFinishedError,
 )
 from a2a_serverless.storage.codec import Commits
 from a2a_serverless.tasks import attempts, rules
@@ -55,13 +54,6 @@ def unfenced(head: Head, commit: Commit, **kwargs: Any) -> Step:
         step = rules.advance(with_fields(head, token=commit.token), commit, **kwargs)
         token = head.turn.token if step.head.turn.token is not None else None
         return replace(step, head=with_fields(step.head, token=token))
-
-
-def claims_finished_turns(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    try:
-        return rules.advance(head, commit, **kwargs)
-    except TurnFinishedError:
-        return rules.advance(with_fields(head, is_open=True), commit, **kwargs)
 
 
 def claims_its_own_turn_again(head: Head, commit: Commit, **kwargs: Any) -> Step:
@@ -145,17 +137,6 @@ def restarts_before_the_question(head: Head, commit: Commit, **kwargs: Any) -> S
     return replace(step, entries=first) if base else step
 
 
-def goes_on_at_any_time(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    try:
-        return rules.advance(head, commit, **kwargs)
-    except TaskNotAcceptingMessagesError:
-        if not commit.goes_on:
-            raise
-        return rules.advance(
-            with_fields(head, is_open=False, begun=1, begun_base=1), commit, **kwargs
-        )
-
-
 def keeps_records_of_its_turn(log: Log) -> list[Record]:
     return [record for record in log.replayed() if record.version > log.head.turn.base]
 
@@ -175,15 +156,6 @@ def sleeps_on(head: Head, commit: Commit, **kwargs: Any) -> Step:
 
 def sleeps_behind_signals(head: Head, commit: Commit, **kwargs: Any) -> Step:
     return rules.advance(head, replace(commit, seen=head.version), **kwargs)
-
-
-def takes_signals_at_any_time(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    try:
-        return rules.advance(head, commit, **kwargs)
-    except TurnFinishedError:
-        if commit.claims:
-            raise
-        return rules.advance(with_fields(head, is_open=True), commit, **kwargs)
 
 
 def takes_every_signal(log: Log | None, turn: int, step_id: StepId) -> SignalDecision:
@@ -207,10 +179,6 @@ class LateKept(Kept):
         super().add(entry, version)
         if entry.form == TIMEOUT:
             self.records[entry.id] = entry
-
-
-def ends_questions_of_canceled_tasks(head: Head | None, *, now_ms: int) -> bool:
-    return attempts.overdue_question(head and replace(head, cancel=None), now_ms=now_ms)
 
 
 def shows_every_claim(head: Head, commit: Commit, **kwargs: Any) -> Step:
@@ -292,16 +260,6 @@ def does_not_see_the_request(head: Head | None, *args: Any, **kwargs: Any) -> De
     return attempts.on_delivery(head and replace(head, cancel=None), *args, **kwargs)
 
 
-def works_on_its_own_turn(params: OperationParams, head: Head) -> OperationParams:
-    del head
-    return params
-
-
-def never_goes_on(head: Head, operation: Operation) -> bool:
-    del head, operation
-    return False
-
-
 def always_goes_on(head: Head | None, *, worked_on: Head) -> bool:
     del worked_on
     return head is not None
@@ -346,10 +304,6 @@ def gives_back_what_runs_alone(*args: Any, **kwargs: Any) -> DeliveryDecision:
     return DeliveryDecision.GIVE_BACK if wanted is DeliveryDecision.QUARANTINE else wanted
 
 
-def gives_up_whoever_has_it(head: Head, params: OperationParams, *, seen: Head) -> bool:
-    return attempts.may_give_up(head, params, seen=with_fields(seen, token=head.turn.token))
-
-
 def gives_up_what_goes_on(head: Head, params: OperationParams, *, seen: Head) -> bool:
     return attempts.may_give_up(head, params, seen=with_fields(head, token=seen.turn.token))
 
@@ -365,11 +319,6 @@ class RetriesForEver(RetryPolicy):
     def is_exhausted(self, attempts: int) -> bool:
         del attempts
         return False
-
-
-def counts_claims_alone(head: Head, *, is_claimed: bool) -> int:
-    del is_claimed
-    return head.turn.attempts
 
 
 def goes_on_when_fenced(*args: Any, **kwargs: Any) -> RefusalDecision:
@@ -435,10 +384,6 @@ def is_never_overdue(head: Head | None, *, now_ms: int) -> bool:
 def sends_the_same_copy(*args: Any, **kwargs: Any) -> OperationParams | None:
     params = attempts.overdue_turn(*args, **kwargs)
     return params and params.model_copy(update={"copy_number": 0})
-
-
-def sends_what_is_to_be_canceled(head: Head | None, **kwargs: Any) -> OperationParams | None:
-    return attempts.overdue_turn(head and replace(head, cancel=None), **kwargs)
 
 
 def buries_whatever_it_finds(head: Head | None, *args: Any, **kwargs: Any) -> DeadLetterDecision:
@@ -568,8 +513,3 @@ class AppendsFirstChunks(Projection):
 def does_not_show_restarts(record: Record, after: Fold) -> Iterator[Event]:
     kept = tuple(entry for entry in record.entries if not isinstance(entry, Restarted))
     return events_of(replace(record, entries=kept), after)
-
-
-def runs_left_turns(head: Head | None, operation: Operation, **options: Any) -> DeliveryDecision:
-    """Run what stands in line, as if it did not."""
-    return attempts.on_delivery(head and with_fields(head, parked=""), operation, **options)

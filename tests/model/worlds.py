@@ -7,13 +7,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from a2a.types import Part
-
 from a2a_serverless.storage import codec, conversation, snapshots
 from a2a_serverless.storage.blobs import Blobs, store
 from a2a_serverless.storage.durable import DurableStorage, readable_head
 from a2a_serverless.storage.table import Delete, Item, Key, Put, Write, are
-from a2a_serverless.tasks import attempts, blobs, rules
+from a2a_serverless.tasks import attempts, rules
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore
 from a2a_serverless.tasks.conversation import FirstDecision, StartDecision, on_first
 from a2a_serverless.tasks.fold import Log
@@ -220,11 +218,6 @@ def _replaces_any(before: Head, after: Head, now_ms: int) -> Put:
     return replace(write, when=are(incarnation=before.incarnation))
 
 
-def _replaces_expired(before: Head, after: Head, now_ms: int) -> Put:
-    write = _replaced(before, after, now_ms)
-    return replace(write, when=write.when[:-1])
-
-
 def _replaces_any_line(*args: Any) -> Write:
     return replace(_replaced_line(*args), when=[])
 
@@ -254,7 +247,7 @@ def _never_due(*_: Any, **__: Any) -> None:
 
 
 _delete_items, _delete_blobs = ModelTable.delete, ModelBlobs.delete
-_create, _stored = DurableStorage._create, blobs._stored
+_create = DurableStorage._create
 _WAITING: ContextVar[tuple[Blobs, Sequence[ToStore]]] = ContextVar("_WAITING")
 
 
@@ -298,18 +291,8 @@ async def _unfenced(storage: DurableStorage, *_: str | None) -> tuple[Item | Non
     return item and {**item, "incarnation": "none"}, True
 
 
-def _refers(part: Part, owner: BlobOwner, behind: int) -> ToStore | None:
-    stored = _stored(part, owner, behind)
-    found = stored and blobs._named(part)
-    return ToStore(found, found, "") if found else stored
-
-
-_naming, _name, _put_blob = rules.naming, snapshots._name, ModelBlobs.put
+_name, _put_blob = snapshots._name, ModelBlobs.put
 _LATE: ContextVar[tuple[Blob, Any]] = ContextVar("_LATE")
-
-
-def _names_any(head: Head, snapshot: SnapshotName) -> Head:
-    return replace(head, snapshot=snapshot)
 
 
 def _wants_always(head: Head) -> bool:
@@ -418,12 +401,6 @@ GUARDS = (
         breaks=WAITS,
     ),
     Guard(
-        name="line-redelivery",
-        does="who drops a delivery of a turn that has ended or is left passes on",
-        without=_off(replace(TALK, deaths=1), (f"{_WORKER}.passes_on_again", _nothing)),
-        is_backed="the sweeper does, later",
-    ),
-    Guard(
         name="share-left",
         does="what an index that lags shows is woken only if HEAD says that it waits for a share",
         without=_off(Lines(accepted=2, lags=True), (f"{_SHARES}.readable_head", _takes_for_left)),
@@ -509,12 +486,6 @@ GUARDS = (
         breaks="a task is left for ever",
     ),
     Guard(
-        name="first-look",
-        does="a creation looks before its write, too",
-        without=_deleting("first_look", deaths=1, lapses=1),
-        is_backed="it only saves a write",
-    ),
-    Guard(
         name="blob-before-commit",
         does="what a commit names is stored before it",
         without=_off(
@@ -580,12 +551,6 @@ GUARDS = (
         shows=("deletion1: writes HEAD", "deletion2: writes HEAD", "deletion1: writes HEAD"),
     ),
     Guard(
-        name="blob-copy",
-        does="what a link names is copied to the task",
-        without=_off(replace(_TWO, link=FIRST), ("a2a_serverless.tasks.blobs._stored", _refers)),
-        is_backed="a reference to what its task has not stored is refused",
-    ),
-    Guard(
         name="blob-uploads",
         does="a deletion of all that a caller has includes what it has uploaded",
         without=_off(
@@ -623,24 +588,10 @@ GUARDS = (
         breaks=BEHIND,
     ),
     Guard(
-        name="snapshot-later",
-        does="a snapshot is named only where HEAD names no later one",
-        without=_off(Turns(), (f"{_SNAPSHOTS}.naming", _names_any)),
-        is_backed="the snapshot before is deleted then, and readers read on from the earlier one",
-    ),
-    Guard(
         name="snapshot-replaced",
         does="and only in the HEAD that was read: what that one names is deleted then",
         without=_off(Turns(), (f"{_DURABLE}.replaced", _replaces_any)),
         breaks=MISREAD,
-    ),
-    Guard(
-        name="snapshot-living",
-        does="and only if that has not expired",
-        without=_off(
-            Turns(turns=1, deletions=1, days=1), (f"{_DURABLE}.replaced", _replaces_expired)
-        ),
-        is_backed="a deletion changes the incarnation; else the store's rule removes it",
     ),
     Guard(
         name="snapshot-own",
