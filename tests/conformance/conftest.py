@@ -1,8 +1,9 @@
-"""An agent behind each of the two functions that the REST API reaches, in each binding.
+"""An agent behind each of the two functions that the REST API reaches, and in each binding.
 
 `api` is ApiFunction, which answers in one piece, `stream` StreamFunction. Which of them a request
 comes to in a deployment, its path and method decide (`tests/infrastructure/test_routes.py`); both
-hold every rule.
+hold every rule. A binding knows nothing of its function: each is spoken at one of them, and a
+stream and its errors in every way.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from tests.support.messages import storyteller
 from tests.support.scripted_worker import ScriptedWorker
 
 FUNCTIONS: tuple[Entrypoint, ...] = ("api", "stream")
-WAYS = [(binding, function) for binding in (JSONRPC, REST) for function in FUNCTIONS]
+WAYS: list[tuple[str, Entrypoint]] = [(JSONRPC, "stream"), (REST, "api")]
+EVERY_WAY = pytest.mark.parametrize(
+    "agent",
+    [(binding, function) for binding in (JSONRPC, REST) for function in FUNCTIONS],
+    ids="-".join,
+    indirect=True,
+)
 
 
 class ServedAgent(Agent):

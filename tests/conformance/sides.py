@@ -46,6 +46,7 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.lease import HeadPoller
 from tests.conformance.request_variables import CARRIED, RequestVariables
+from tests.support.present import present
 
 CARD = AgentCard(
     name="Compared",
@@ -159,8 +160,7 @@ class Play:
 
     async def cancel(self, *, headers: Mapping[str, str] | None = None) -> None:
         """Cancel the task."""
-        task = await self.task()
-        assert task is not None
+        task = present(await self.task())
         context = ClientCallContext(service_parameters=dict(headers or {}))
         try:
             canceled = await self.client.cancel_task(CancelTaskRequest(id=task.id), context=context)

@@ -123,23 +123,21 @@ async def send(agent: ServedAgent, case: Case, **declared: str) -> Any:
     return await agent.client.request(verb, path, content=content, headers=headers)
 
 
-@pytest.mark.long(one_in=3)
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-async def test_bad_input(agent: ServedAgent, case: Case) -> None:
+async def test_bad_input(agent: ServedAgent) -> None:
     """3.3.2, 9.5: it is refused before anything happens, in the binding's form, with the field."""
-    response = await send(agent, case, **{"A2A-Extensions": REQUIRED})
-    answer = read(response)
-    assert response.headers["content-type"] == "application/json"
-    assert "Traceback" not in response.text
-    named = details(response)
-    assert "BadRequest" in named or not case.has_field
-    if agent.binding == JSONRPC:
-        assert response.status_code == (413 if case.status == 413 else 200)
-        assert answer.code == case.code
-        assert response.json()["jsonrpc"] == "2.0"
-    else:
-        assert response.status_code == response.json()["error"]["code"] == case.status
-        assert answer.reason == case.reason
+    for name, case in CASES.items():
+        response = await send(agent, case, **{"A2A-Extensions": REQUIRED})
+        answer, body = read(response), response.json()
+        assert response.headers["content-type"] == "application/json", name
+        assert "Traceback" not in response.text, name
+        assert "BadRequest" in details(response) or not case.has_field, name
+        if agent.binding == JSONRPC:
+            status = 413 if case.status == 413 else 200
+            found = response.status_code, answer.code, body["jsonrpc"]
+            assert (name, *found) == (name, status, case.code, "2.0")
+        else:
+            found = response.status_code, body["error"]["code"], answer.reason
+            assert (name, *found) == (name, case.status, case.status, case.reason)
     listed = await agent.call("ListTasks", {}, {"A2A-Extensions": REQUIRED})
     assert listed.result["totalSize"] == 0
 
@@ -197,15 +195,9 @@ async def refused_0_3(
         assert response.status_code == 400
 
 
-@pytest.mark.parametrize("operation", ["send", "stream"])
-@pytest.mark.parametrize("part", PARTS_OF_0_3.values(), ids=PARTS_OF_0_3.keys())
-async def test_bad_parts_of_0_3(
-    agent: ServedAgent, part: tuple[dict[str, Any], dict[str, Any]], operation: str
-) -> None:
-    """0.3: the client's mistakes are its own, and not internal errors, also in the older form."""
-    await refused_0_3(agent, operation, part)
-
-
-async def test_the_agents_role_in_0_3(agent: ServedAgent) -> None:
-    """4.1.5: a client's message with the agent's role is refused in 0.3, too."""
+async def test_bad_messages_of_0_3(agent: ServedAgent) -> None:
+    """0.3: the client's mistakes are its own, and not internal errors; the agent's role is one."""
+    for part in PARTS_OF_0_3.values():
+        for operation in ("send", "stream"):
+            await refused_0_3(agent, operation, part)
     await refused_0_3(agent, "send", ({"kind": "text", "text": "a"}, {"text": "a"}), "agent")

@@ -41,14 +41,12 @@ from a2a.utils.errors import (
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
-from tests.conformance.conftest import FUNCTIONS
 from tests.support.gateway import deployed
 from tests.support.messages import storyteller
 from tests.support.peers import served
 from tests.support.scripted_worker import ScriptedWorker, Turn
 
 CARD = storyteller()
-BINDINGS = ["JSONRPC", "HTTP+JSON"]
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,22 @@ class World:
         return ClientFactory(config).create(card)
 
 
-@pytest.fixture(params=FUNCTIONS)
+IN_EACH_VERSION = pytest.mark.parametrize(
+    ("world", "binding", "version"),
+    [
+        ("stream", "JSONRPC", "1.0"),
+        ("api", "HTTP+JSON", "1.0"),
+        ("api", "JSONRPC", "0.3"),
+        ("stream", "HTTP+JSON", "0.3"),
+    ],
+    indirect=["world"],
+)
+IN_EACH_BINDING = pytest.mark.parametrize(
+    ("world", "binding"), [("stream", "HTTP+JSON"), ("api", "JSONRPC")], indirect=["world"]
+)
+
+
+@pytest.fixture
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
     settings = Settings(auth="none", cancel_timeout_s=5, push_queue="pushes.fifo")
     backends = memory_backends(settings)
@@ -103,9 +116,7 @@ def text(events: list[StreamResponse]) -> str:
     return "".join(part.text for update in updates for part in update.artifact.parts)
 
 
-@pytest.mark.long(one_in=3)
-@pytest.mark.parametrize("binding", BINDINGS)
-@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@IN_EACH_VERSION
 async def test_a_conversation(world: World, binding: str, version: str) -> None:
     """Send, pause, resume with a stream, read, and cancel another task."""
     client = await world.client(binding, version)
@@ -142,9 +153,7 @@ async def answers(turn: Turn, _: ScriptedWorker) -> None:
     await turn.status(TaskState.TASK_STATE_INPUT_REQUIRED, "Go on?")
 
 
-@pytest.mark.long(one_in=3)
-@pytest.mark.parametrize("binding", BINDINGS)
-@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@IN_EACH_VERSION
 async def test_streamed_text_is_one_text(world: World, binding: str, version: str) -> None:
     """The SDK's helper gives `an answer` for `an` and ` answer`, whoever has asked for the task."""
     world.worker.script = answers
@@ -169,16 +178,9 @@ async def test_streamed_text_is_one_text(world: World, binding: str, version: st
     assert longer == ["an answer and more and more"]
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_blocking_send(world: World, binding: str) -> None:
-    """A client that does not stream gets the finished task."""
-    client = await world.client(binding, streaming=False)
-    (answer,) = await collect(client.send_message(request("go")))
-    assert answer.task.status.state == TaskState.TASK_STATE_COMPLETED
-
-
-@pytest.mark.parametrize("binding", BINDINGS)
-@pytest.mark.parametrize("world", ["stream"], indirect=True)
+@pytest.mark.parametrize(
+    ("world", "binding"), [("stream", "JSONRPC"), ("stream", "HTTP+JSON")], indirect=["world"]
+)
 async def test_a_subscription(world: World, binding: str) -> None:
     """A subscriber gets the Task first, stays through the pause, and sees the end."""
     client = await world.client(binding)
@@ -193,7 +195,7 @@ async def test_a_subscription(world: World, binding: str) -> None:
     assert followed[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@IN_EACH_BINDING
 async def test_listing(world: World, binding: str) -> None:
     """The client lists the caller's tasks in pages, newest first."""
     client = await world.client(binding, streaming=False)
@@ -210,9 +212,7 @@ async def test_listing(world: World, binding: str) -> None:
     assert rest.next_page_token == ""
 
 
-@pytest.mark.long(one_in=3)
-@pytest.mark.parametrize("binding", BINDINGS)
-@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@IN_EACH_VERSION
 async def test_push_configurations(world: World, binding: str, version: str) -> None:
     """One comes with the message, one later; both are found, without secrets, and deleted."""
     client = await world.client(binding, version, streaming=False)
@@ -245,7 +245,7 @@ async def test_push_configurations(world: World, binding: str, version: str) -> 
     assert [config.id for config in listed.configs] == ["b"]
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@IN_EACH_BINDING
 async def test_errors_arrive_as_the_clients_own(world: World, binding: str) -> None:
     """The client raises the protocol's error types from what the server answers."""
     client = await world.client(binding, streaming=False)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-import pytest
 from a2a.server.tasks import TaskUpdater
 
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from tests.conformance.sides import durable
-from tests.support.a2a_calls import JSONRPC, REST, Agent
+from tests.support.a2a_calls import Agent
 
 IMMEDIATELY = {"returnImmediately": True}
-Open = Callable[[Worker], AbstractAsyncContextManager[Agent]]
 
 
 class Scripted(Worker):
@@ -55,26 +53,21 @@ class Staying(WorkerExecutor):
         await ctx.request_input("More?")
 
 
-@pytest.fixture(params=[JSONRPC, REST])
-def opened(request: pytest.FixtureRequest) -> Open:
-    """An agent's client over one binding, its worker running."""
-
-    @asynccontextmanager
-    async def opening(worker: Worker) -> AsyncIterator[Agent]:
-        async with (
-            durable(Staying(worker)) as app,
-            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
-        ):
-            yield Agent(http, request.param)
-
-    return opening
+@asynccontextmanager
+async def opened(worker: Worker) -> AsyncIterator[Agent]:
+    """An agent's client, its worker running."""
+    async with (
+        durable(Staying(worker)) as app,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
+    ):
+        yield Agent(http)
 
 
 def history(task: dict[str, Any]) -> list[str]:
     return [message["parts"][0]["text"] for message in task["history"]]
 
 
-async def test_every_message_is_in_the_history_in_order(opened: Open) -> None:
+async def test_every_message_is_in_the_history_in_order() -> None:
     """Five turns by a client that has one messageId, and that never names the context."""
     worker = Scripted()
     async with opened(worker) as agent:
@@ -90,7 +83,7 @@ async def test_every_message_is_in_the_history_in_order(opened: Open) -> None:
     assert answer.state == "COMPLETED"
 
 
-async def test_what_a_task_does_not_take(opened: Open) -> None:
+async def test_what_a_task_does_not_take() -> None:
     """A message with another context, or to a working, ended or unknown task, is refused."""
     worker = Scripted()
     async with opened(worker) as agent:
@@ -115,7 +108,7 @@ async def test_what_a_task_does_not_take(opened: Open) -> None:
     assert "x" not in worker.turns
 
 
-async def test_a_message_to_an_agent_that_waits_for_credentials(opened: Open) -> None:
+async def test_a_message_to_an_agent_that_waits_for_credentials() -> None:
     """A message waits for the running turn, then starts a turn, even with a used messageId."""
     worker = Scripted()
     async with opened(worker) as agent:
@@ -132,7 +125,7 @@ async def test_a_message_to_an_agent_that_waits_for_credentials(opened: Open) ->
     assert worker.turns == ["go"]
 
 
-async def test_tasks_of_one_context_have_histories_of_their_own(opened: Open) -> None:
+async def test_tasks_of_one_context_have_histories_of_their_own() -> None:
     """A context joins tasks; it does not mix what was said in them."""
     async with opened(Scripted()) as agent:
         one = (await agent.send("ask 1", contextId="ours")).task

@@ -14,6 +14,7 @@ from a2a.compat.v0_3 import types as types_v03
 from a2a.types import AgentCard
 
 from a2a_serverless.clock import SystemClock
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
@@ -29,6 +30,7 @@ from tests.conformance.older_clients import (
 )
 from tests.support.a2a_calls import JSONRPC
 from tests.support.followers import Followers
+from tests.support.present import present
 from tests.support.scripted_worker import ScriptedWorker
 
 SUBMIT_PATH = "/api/a2a/tasks"
@@ -54,7 +56,7 @@ def settings() -> Settings:
     )
 
 
-@pytest.fixture(params=FUNCTIONS)
+@pytest.fixture
 async def agent(
     request: pytest.FixtureRequest,
     settings: Settings,
@@ -62,7 +64,9 @@ async def agent(
     card: AgentCard,
     worker: ScriptedWorker,
 ) -> AsyncIterator[ServedAgent]:
-    async with serving(JSONRPC, request.param, settings, backends, card) as agent:
+    """Behind StreamFunction; where a test says so, also behind ApiFunction."""
+    function: Entrypoint = getattr(request, "param", "stream")
+    async with serving(JSONRPC, function, settings, backends, card) as agent:
         yield agent
 
 
@@ -71,6 +75,7 @@ def client(agent: ServedAgent) -> Client01:
     return Client01(agent.client)
 
 
+@pytest.mark.parametrize("agent", FUNCTIONS, indirect=True)
 @pytest.mark.parametrize("talker", TALKERS.values(), ids=TALKERS.keys())
 async def test_the_same_conversation(
     agent: ServedAgent, talker: Callable[[ServedAgent], Talker]
@@ -103,42 +108,34 @@ OF_0_3 = {"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "
 OF_0_1 = {"role": "user", "parts": [{"type": "text", "text": "go"}]}
 
 
-@pytest.mark.parametrize(
-    ("method", "said", "opened"),
-    [
-        ("SendMessage", OF_1_0, 1),
-        ("SendStreamingMessage", OF_1_0, 1),
-        ("message/send", OF_0_3, 1),
-        ("message/stream", OF_0_3, 1),
-        ("tasks/send", OF_0_1, 1),
-        ("tasks/sendSubscribe", OF_0_1, 1),
-        ("SendMessage", {}, 0),
-        ("message/send", {}, 0),
-        ("message/stream", {}, 0),
-        ("tasks/send", {}, 0),
-        ("NoSuchMethod", {}, 0),
-    ],
-)
-async def test_a_notification(
-    agent: ServedAgent, method: str, said: dict[str, Any], opened: int
-) -> None:
+@pytest.mark.parametrize("agent", FUNCTIONS, indirect=True)
+async def test_a_notification(agent: ServedAgent) -> None:
     """JSON-RPC 2.0, 4.1: a request without an id is carried out, and gets no answer, nor error."""
-    call = {"jsonrpc": "2.0", "method": method, "params": {"message": said}}
-    headers = {"A2A-Version": "1.0"} if method[0].isupper() else {}
-    response = await agent.client.post("/", json=call, headers=headers)
-    assert (response.status_code, response.content) == (204, b"")
-    listed = await agent.call("ListTasks", {})
-    assert listed.result["totalSize"] == opened
+    opened = 0
+    methods: list[tuple[str, dict[str, Any]]] = [
+        *((method, OF_1_0) for method in ("SendMessage", "SendStreamingMessage")),
+        *((method, OF_0_3) for method in ("message/send", "message/stream")),
+        *((method, OF_0_1) for method in ("tasks/send", "tasks/sendSubscribe")),
+        *((method, {}) for method in ("SendMessage", "message/send", "message/stream")),
+        *((method, {}) for method in ("tasks/send", "NoSuchMethod")),
+    ]
+    for method, said in methods:
+        opened += bool(said)
+        call = {"jsonrpc": "2.0", "method": method, "params": {"message": said}}
+        headers = {"A2A-Version": "1.0"} if method[0].isupper() else {}
+        response = await agent.client.post("/", json=call, headers=headers)
+        assert (method, response.status_code, response.content) == (method, 204, b"")
+        assert (await agent.call("ListTasks", {})).result["totalSize"] == opened
 
 
-@pytest.mark.parametrize("length", [1001, 2**31 - 1])
-async def test_more_history_than_there_may_be(client: Client01, length: int) -> None:
+async def test_more_history_than_there_may_be(client: Client01) -> None:
     """0.1, 0.3: a historyLength above the limit gets what the limit gives."""
-    opened = await client.call("tasks/send", {"message": OF_0_1, "historyLength": length})
-    got = await client.call("tasks/get", {"id": opened["id"], "historyLength": length})
-    params = {"message": OF_0_3, "configuration": {"historyLength": length}}
-    sent = await client.call("message/send", params)
-    assert len(opened["history"]) == len(got["history"]) == len(sent["history"]) == 1
+    for length in (1001, 2**31 - 1):
+        opened = await client.call("tasks/send", {"message": OF_0_1, "historyLength": length})
+        got = await client.call("tasks/get", {"id": opened["id"], "historyLength": length})
+        params = {"message": OF_0_3, "configuration": {"historyLength": length}}
+        sent = await client.call("message/send", params)
+        assert len(opened["history"]) == len(got["history"]) == len(sent["history"]) == 1
 
 
 async def test_a_0_3_client_without_a_header(agent: ServedAgent, client: Client01) -> None:
@@ -163,9 +160,6 @@ class TestVersion01:
         assert [artifact["index"] for artifact in task["artifacts"]] == [0]
         assert task["history"][0]["parts"][0]["text"] == "go"
         assert task["history"][0]["role"] == "user"
-
-    async def test_history_comes_on_demand(self, client: Client01) -> None:
-        """0.1: without historyLength there is none."""
         assert "history" not in await client.call("tasks/send", sent("go"))
 
     async def test_every_kind_of_part_arrives(
@@ -245,29 +239,27 @@ class TestVersion01:
         assert [(one["id"], one["url"]) for one in listed.result["configs"]] == [
             ("a2a-0.1", "https://receiver.example/2")
         ]
-        push = await backends.storage.for_scope(ANONYMOUS).webhooks.get(seen["id"], "a2a-0.1")
-        assert push is not None
+        push = present(
+            await backends.storage.for_scope(ANONYMOUS).webhooks.get(seen["id"], "a2a-0.1")
+        )
         assert push.dialect == "0.1"
         third = {"id": seen["id"], "pushNotificationConfig": {"url": "http://10.0.0.7/"}}
         with pytest.raises(RpcError, match=r"pushNotificationConfig\.url"):
             await client.call("tasks/pushNotification/set", third)
 
-    @pytest.mark.parametrize("name", ["id", "taskId"])
-    async def test_a_task_is_named_by_either_name(self, client: Client01, name: str) -> None:
-        """simple_a2a: `taskId` for `id` in `tasks/get`, `tasks/cancel` and `tasks/resubscribe`."""
-        seen = await client.send("go")
-        assert (await client.call("tasks/get", {name: seen.task_id}))["id"] == seen.task_id
-
     async def test_a_task_without_an_id(self, client: Client01) -> None:
-        """simple_a2a: `tasks/send` without an id makes a task under one of the server's."""
+        """simple_a2a: it gets one of the server's; `taskId` may stand for `id`."""
         params = sent("ask")
         task = await client.call("tasks/send", {"message": params["message"]})
         resumed = await client.send("go", task=Seen(task["id"]))
         assert resumed.states == ["completed"]
+        for name in ("id", "taskId"):
+            assert (await client.call("tasks/get", {name: task["id"]}))["id"] == task["id"]
 
-    @pytest.mark.parametrize(
-        ("method", "params", "code"),
-        [
+    async def test_errors(self, client: Client01) -> None:
+        """Errors have the codes that 0.1 knows; they name the field as the client did."""
+        await client.send("go", task=Seen("done"))
+        cases: list[tuple[str, Any, int]] = [
             ("tasks/get", {"id": "nobody"}, -32001),
             ("tasks/get", {}, -32602),
             ("tasks/get", [], -32602),
@@ -292,40 +284,18 @@ class TestVersion01:
             ("tasks/submit", {"taskId": "x"}, -32602),
             ("tasks/status", {}, -32602),
             ("tasks/list", {"contextId": 5}, -32602),
-        ],
-    )
-    async def test_errors(self, client: Client01, method: str, params: Any, code: int) -> None:
-        """Errors have the codes that 0.1 knows."""
-        await client.send("go", task=Seen("done"))
-        with pytest.raises(RpcError) as caught:
-            await client.call(method, params)
-        assert caught.value.code == code
-
-    @pytest.mark.parametrize(
-        ("method", "params", "sentence"),
-        [
+        ]
+        for method, params, code in cases:
+            with pytest.raises(RpcError) as caught:
+                await client.call(method, params)
+            assert (method, params, caught.value.code) == (method, params, code)
+        for method, params, sentence in (
             ("tasks/get", {}, "id is missing or not a text: it names the task."),
             ("tasks/get", {"taskId": 5}, "taskId is missing or not a text: it names the task."),
-            (
-                "tasks/list",
-                {"contextId": 5},
-                "contextId is missing or not a text: it names the conversation.",
-            ),
-        ],
-    )
-    async def test_sentences(
-        self, client: Client01, method: str, params: Any, sentence: str
-    ) -> None:
-        """An error names the field as the client did, or as 0.1 does, and says what it is for."""
-        with pytest.raises(RpcError) as caught:
-            await client.call(method, params)
-        assert str(caught.value) == sentence
-
-    async def test_an_empty_conversation_is_none(self, client: Client01) -> None:
-        """`tasks/list` with an empty `contextId` lists the tasks of all conversations."""
-        seen = await client.send("go")
-        listed = await client.call("tasks/list", {"contextId": ""})
-        assert [task["id"] for task in listed] == [seen.task_id]
+            ("tasks/list", {"contextId": 5}, "contextId is missing or not a text: it names the"),
+        ):
+            with pytest.raises(RpcError, match=f"^{sentence}"):
+                await client.call(method, params)
 
 
 class TestSimpleA2A:
@@ -384,6 +354,7 @@ class TestSimpleA2A:
         """A list has the caller's tasks as one JSON list, newest first, with histories."""
         sent = [await simple.send_task("go") for _ in range(3)]
         listed = await simple.list_tasks()
+        assert await simple.list_tasks(contextId="") == listed
         histories = [task.pop("history") for task in listed]
         assert listed == list(reversed(sent))
         assert all(history[0]["parts"][0]["text"] == "go" for history in histories)
@@ -472,16 +443,21 @@ class TestSubmitting:
         backends.storage.clock = clock = Later()
         return clock
 
-    @pytest.fixture(params=[SUBMIT_PATH, "/"])
-    def client(self, request: pytest.FixtureRequest, agent: ServedAgent) -> Client01:
-        return Client01(agent.client, request.param)
+    @pytest.fixture
+    def client(self, agent: ServedAgent) -> Client01:
+        return Client01(agent.client, SUBMIT_PATH)
 
     @staticmethod
     def submission(text: str, task_id: str = "test-1") -> dict[str, Any]:
         return {"taskId": task_id, "message": sent(text)["message"]}
 
-    async def test_submit_answers_with_the_finished_task(self, client: Client01) -> None:
+    @pytest.mark.parametrize("agent", FUNCTIONS, indirect=True)
+    @pytest.mark.parametrize("path", [SUBMIT_PATH, "/"])
+    async def test_submit_answers_with_the_finished_task(
+        self, agent: ServedAgent, path: str
+    ) -> None:
         """E1-E4: submit answers under the client's id, with a flat status and one artifact."""
+        client = Client01(agent.client, path)
         task = (await client.call("tasks/submit", self.submission("go")))["task"]
         assert set(task) == {"id", "status", "artifact"}
         assert (task["id"], task["status"]) == ("test-1", "completed")
@@ -502,13 +478,13 @@ class TestSubmitting:
             result = await client.call("tasks/status", {"taskId": task_id})
             assert result == {"task": {"id": task_id, "status": "not_found"}}
 
-    @pytest.mark.parametrize("params", [{}, {"taskId": ""}, {"taskId": None}, {"taskId": 7}])
-    async def test_a_missing_id(self, client: Client01, params: dict[str, Any]) -> None:
+    async def test_a_missing_id(self, client: Client01) -> None:
         """E9: a missing id is -32602 for both methods."""
         for method in ("tasks/status", "tasks/submit"):
-            with pytest.raises(RpcError) as caught:
-                await client.call(method, {"message": sent("go")["message"], **params})
-            assert caught.value.code == -32602
+            for params in ({}, {"taskId": ""}, {"taskId": None}, {"taskId": 7}):
+                with pytest.raises(RpcError) as caught:
+                    await client.call(method, {"message": sent("go")["message"], **params})
+                assert caught.value.code == -32602
 
     @pytest.mark.parametrize(
         ("text", "status"), [("go", "completed"), ("ask", "input-required"), ("wait", "working")]
@@ -516,7 +492,7 @@ class TestSubmitting:
     async def test_a_result_is_kept_for_an_hour_from_its_end(
         self, client: Client01, worker: ScriptedWorker, clock: Later, text: str, status: str
     ) -> None:
-        """E10: a task that works, or waits, is not gone, however old it is."""
+        """E10, E18: a task that works, or waits, is not gone, however old it is."""
         submitting = asyncio.create_task(client.call("tasks/submit", self.submission(text)))
         if text == "wait":
             await worker.waiting.wait()
@@ -573,29 +549,15 @@ class TestSubmitting:
         worker.gate.set()
         await submitting
 
-    async def test_a_running_task(self, client: Client01, worker: ScriptedWorker) -> None:
-        """E18: the status of a running task is working."""
-        submitting = asyncio.create_task(client.call("tasks/submit", self.submission("wait")))
-        await worker.waiting.wait()
-        running = (await client.call("tasks/status", {"taskId": "test-1"}))["task"]
-        assert running["status"] == "working"
-        worker.gate.set()
-        assert (await submitting)["task"]["status"] == "completed"
-
-    @pytest.mark.parametrize(
-        ("text", "status", "said"),
-        [("fail", "failed", "It did not work."), ("ask", "input-required", "Which one?")],
-    )
-    async def test_other_ends(self, client: Client01, text: str, status: str, said: str) -> None:
-        """E19: an agent that only spoke has its words as the artifact."""
-        task = (await client.call("tasks/submit", self.submission(text)))["task"]
-        assert task["status"] == status
-        assert task["artifact"]["parts"][0]["text"] == said
-
-    async def test_a_question_is_answered_by_another_submit(self, client: Client01) -> None:
-        """E19: the message after input-required is the task's next turn."""
-        await client.call("tasks/submit", self.submission("ask"))
-        task = (await client.call("tasks/submit", self.submission("go")))["task"]
+    async def test_other_ends(self, client: Client01) -> None:
+        """E19: an agent that only spoke has its words as the artifact; a question takes a turn."""
+        for text, status, said in (
+            ("fail", "failed", "It did not work."),
+            ("ask", "input-required", "Which one?"),
+        ):
+            task = (await client.call("tasks/submit", self.submission(text, text)))["task"]
+            assert (task["status"], task["artifact"]["parts"][0]["text"]) == (status, said)
+        task = (await client.call("tasks/submit", self.submission("go", "ask")))["task"]
         assert task["status"] == "completed"
 
 
@@ -622,21 +584,13 @@ class TestSwitchedOff:
     def settings(self) -> Settings:
         return Settings(auth="none")
 
-    @pytest.mark.parametrize(
-        "method", ["tasks/send", "tasks/sendSubscribe", "tasks/submit", "tasks/status"]
-    )
-    async def test_is_the_default(self, client: Client01, method: str) -> None:
-        """Without the setting the methods do not exist."""
-        with pytest.raises(RpcError) as caught:
-            await client.call(method, {"taskId": "t", **sent("go")})
-        assert caught.value.code == -32601
-
-    async def test_nor_does_their_path(self, agent: ServedAgent) -> None:
-        """Without the setting the path of the methods answers 404."""
+    async def test_is_the_default(self, client: Client01, agent: ServedAgent) -> None:
+        """Without the setting there are neither methods nor path; clients still find the card."""
+        for method in ("tasks/send", "tasks/sendSubscribe", "tasks/submit", "tasks/status"):
+            with pytest.raises(RpcError) as caught:
+                await client.call(method, {"taskId": "t", **sent("go")})
+            assert caught.value.code == -32601
         assert (await agent.client.get(SUBMIT_PATH)).status_code == 404
-
-    async def test_the_card_is_where_they_look(self, agent: ServedAgent) -> None:
-        """With or without the setting, clients of 0.2 and before find the card."""
         card = await agent.client.get("/.well-known/agent.json")
         assert card.json()["url"] == "https://test/"
 

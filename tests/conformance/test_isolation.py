@@ -1,6 +1,6 @@
 """A task exists for its owner alone (A2A 1.0.1, sections 3.3.2 and 13.1).
 
-Every operation of every version, from every caller, in both bindings, each at one of the two
+Every operation of every version, from every caller, in one of the bindings, each at one of the two
 functions: a binding knows nothing of its function. A stranger gets, for what exists, the answer
 that another caller gets for what does not exist, byte for byte, and the same requests of AWS are
 made for it. The owner's own answers show that each operation would work.
@@ -40,6 +40,7 @@ from tests.conformance.conftest import FUNCTIONS
 from tests.support.a2a_calls import JSONRPC, REST, Agent, Answer, message, target
 from tests.support.gateway import deployed
 from tests.support.messages import storyteller
+from tests.support.present import present
 from tests.support.simulation.simulated_aws import BUCKET, simulated_aws, stored_blobs
 from tests.support.stream_calls import open_stream
 
@@ -472,16 +473,28 @@ async def calling(stack: Stack, binding: str, name: Entrypoint) -> AsyncIterator
         yield Function(stack=stack, client=client, binding=binding)
 
 
-@pytest.fixture(params=[(JSONRPC, "stream"), (REST, "api")], ids="-".join)
+WAYS: tuple[tuple[str, Entrypoint], ...] = ((JSONRPC, "stream"), (REST, "api"))
+
+
+def in_either_binding(operations: Mapping[str, Operation]) -> pytest.MarkDecorator:
+    """Each operation in one of the bindings, by turns: what a caller owns is behind both."""
+    cases = [
+        pytest.param(WAYS[number % 2], operation, id=f"{WAYS[number % 2][0]}-{name}")
+        for number, (name, operation) in enumerate(operations.items())
+    ]
+    return pytest.mark.parametrize(("function", "operation"), cases, indirect=["function"])
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
 async def function(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Function]:
     async with calling(stack, *request.param) as function:
         yield function
 
 
-@pytest.fixture(params=FUNCTIONS)
-async def older_function(request: pytest.FixtureRequest, stack: Stack) -> AsyncIterator[Function]:
+@pytest.fixture
+async def older_function(stack: Stack) -> AsyncIterator[Function]:
     """Yield a function for operations that say their binding themselves."""
-    async with calling(stack, "", request.param) as function:
+    async with calling(stack, "", "stream") as function:
         yield function
 
 
@@ -546,8 +559,7 @@ async def make_owned(stack: Stack, tenant: str) -> Owned:
         asked = {"size": len(FILE), "sha256": hashlib.sha256(FILE).hexdigest(), "tenant": tenant}
         given = (await client.post("/files", json=asked, headers=owner.headers())).json()
         ids = replace(ids, upload=given["part"]["url"])
-        blob = linked_blob(ids.upload)
-        assert blob is not None
+        blob = present(linked_blob(ids.upload))
         aws.client("s3").put_object(Bucket=BUCKET, Key=blob.key, Body=FILE)
         sent = await call(FIRST)
         ids = replace(ids, task=sent.task["id"], link=sent.task["history"][0]["parts"][1]["url"])
@@ -579,7 +591,7 @@ NOT_FOUND = {"TASK_NOT_FOUND", "-32001"}
 
 
 @pytest.mark.long(one_in=3)
-@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
+@in_either_binding(OPERATIONS)
 async def test_somebody_elses_task_is_no_task(
     function: Function, owned: Owned, operation: Operation
 ) -> None:
@@ -598,7 +610,7 @@ async def test_somebody_elses_task_is_no_task(
 
 
 @pytest.mark.long(one_in=3)
-@pytest.mark.parametrize("operation", ELSEWHERE.values(), ids=ELSEWHERE)
+@in_either_binding(ELSEWHERE)
 async def test_somebody_elses_contexts_and_keys_are_free(
     function: Function, owned: Owned, operation: Operation
 ) -> None:
@@ -721,24 +733,23 @@ async def test_the_owner_is_answered_in_older_versions(older_function: Function)
         assert "not_found" not in there.body
 
 
-@pytest.mark.long(one_in=5)
-@pytest.mark.parametrize("operation", ["send a link", "send an upload", "stream an upload"])
-async def test_the_owner_is_given_its_file(function: Function, operation: str) -> None:
+@pytest.mark.long(but=1)
+async def test_the_owner_is_given_its_file(function: Function) -> None:
     """What strangers send as a URL of their own is the file when its owner sends it."""
     owned = await make_owned(function.stack, TENANT)
-    there = await function.ask(owned.owner, ELSEWHERE[operation], owned.ids)
-    assert there.status == 200
-    assert "<link>" not in there.body
-    assert "<upload>" not in there.body
-    assert any('"CopyObject"' in call for call in there.calls)
+    for operation in ("send a link", "send an upload", "stream an upload"):
+        there = await function.ask(owned.owner, ELSEWHERE[operation], owned.ids)
+        assert there.status == 200
+        assert "<link>" not in there.body
+        assert "<upload>" not in there.body
+        assert any('"CopyObject"' in call for call in there.calls)
 
 
 @pytest.mark.long(but=1)
 async def test_a_file_ends_with_its_incarnation(function: Function) -> None:
     """Its link is refused when its task is deleted, also when there is one of the same id again."""
     owned = await make_owned(function.stack, TENANT)
-    blob = linked_blob(owned.ids.link)
-    assert blob is not None
+    blob = present(linked_blob(owned.ids.link))
     storage = function.stack.backends.storage
     assert await delete_task(storage.for_scope(Scope.of(TENANT, owned.owner.name)), owned.ids.task)
     assert blob.key not in stored_blobs()

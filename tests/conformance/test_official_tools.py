@@ -88,8 +88,12 @@ def check_task(task: Json) -> None:
     assert datetime.fromisoformat(task["status"]["timestamp"]).tzinfo is not None
 
 
-async def test_the_command_line_reads_every_event(replies: list[Reply]) -> None:
-    """An answer to a send, and each event of a stream, has exactly one of four members."""
+async def test_the_command_line_reads_every_answer(replies: list[Reply]) -> None:
+    """Each event has one of four members, each part one content, each task its ids and a time.
+
+    A part without a content would end the whole command. The card names an interface of 1.0, over
+    JSON-RPC first, at the address that was asked.
+    """
     sends = "SendMessage", "SendStreamingMessage", "SubscribeToTask"
     paths = "/message:send", "/message:stream", "/tasks/[^/]+:subscribe"
     events = list(results(replies, *sends, *paths))
@@ -98,28 +102,25 @@ async def test_the_command_line_reads_every_event(replies: list[Reply]) -> None:
     for event in events:
         if "task" in event:
             check_task(event["task"])
-
-
-async def test_the_command_line_reads_every_task(replies: list[Reply]) -> None:
-    """A task that is asked for or canceled is the answer itself; those of a list have its ids."""
     one = list(results(replies, "GetTask", "CancelTask", "/tasks/[^/:]+", "/tasks/[^/]+:cancel"))
     (page,) = results(replies, "ListTasks", "/tasks")
     assert len(one) >= 2
     for task in (*one, *page["tasks"]):
         check_task(task)
-
-
-async def test_the_command_line_reads_every_part(replies: list[Reply]) -> None:
-    """Each part has exactly one content; a part without one would end the whole command."""
     parts = [
         part for reply in replies for parts in within(reply.answers, "parts") for part in parts
     ]
     assert parts
     assert {len(CONTENTS & part.keys()) for part in parts} == {1}
+    check_error(replies)
+    cards = [reply.answers[0] for reply in replies if reply.request.path.startswith("/.well-known")]
+    first = cards[0]["supportedInterfaces"][0]
+    assert (first["protocolBinding"], first["protocolVersion"]) == ("JSONRPC", "1.0")
+    assert first["url"].rstrip("/") == "http://test"
 
 
-async def test_the_command_line_reads_every_error(replies: list[Reply]) -> None:
-    """Over JSON-RPC an error has status 200; over HTTP+JSON it is JSON and says its reason."""
+def check_error(replies: list[Reply]) -> None:
+    """Assert that over JSON-RPC an error has status 200; else it is JSON and says its reason."""
     (refused,) = (reply for reply in replies if reply.request.is_refused)
     error = json.loads(refused.text)["error"]
     if refused.request.path == "/":
@@ -132,16 +133,8 @@ async def test_the_command_line_reads_every_error(replies: list[Reply]) -> None:
     assert {reply.status for reply in replies if reply is not refused} == {200}
 
 
-async def test_the_command_line_finds_an_interface(replies: list[Reply]) -> None:
-    """The card names an interface of 1.0, over JSON-RPC first, at the address that was asked."""
-    cards = [reply.answers[0] for reply in replies if reply.request.path.startswith("/.well-known")]
-    first = cards[0]["supportedInterfaces"][0]
-    assert (first["protocolBinding"], first["protocolVersion"]) == ("JSONRPC", "1.0")
-    assert first["url"].rstrip("/") == "http://test"
-
-
-async def test_the_inspector_finds_the_card_valid(inspected: list[Reply]) -> None:
-    """It has each field that the inspector requires, of its type, an absolute URL and a skill."""
+async def test_the_inspector_finds_card_and_events_valid(inspected: list[Reply]) -> None:
+    """They have each field that the inspector requires of the card, and of each kind of event."""
     cards = [r.answers[0] for r in inspected if r.request.path.startswith("/.well-known")]
     assert len(cards) >= 2  # to show it, and to make a client of it
     for card in cards:
@@ -150,10 +143,6 @@ async def test_the_inspector_finds_the_card_valid(inspected: list[Reply]) -> Non
         assert all(isinstance(mode, str) for mode in card["defaultInputModes"])
         assert all(isinstance(mode, str) for mode in card["defaultOutputModes"])
         assert card["skills"]
-
-
-async def test_the_inspector_finds_every_event_valid(inspected: list[Reply]) -> None:
-    """Each event has a kind, and what the inspector requires of that kind."""
     seen = []
     for event in results(inspected, "message/stream"):
         seen.append(event["kind"])

@@ -1,6 +1,6 @@
 """Whatever the OpenAPI description allows, and what it forbids, is answered as it describes.
 
-`A2A_SCHEMATHESIS` is the number of examples in all, 200 by default; the long form is 2,000.
+`A2A_SCHEMATHESIS` is the number of examples in all, 100 by default; the long form is 2,000.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from tests.conformance.test_client import CARD
 
-EXAMPLES = int(os.environ.get("A2A_SCHEMATHESIS", "200"))
+EXAMPLES = int(os.environ.get("A2A_SCHEMATHESIS", "100"))
 INTERNAL_ERROR = -32603
 STREAMS = (":stream", ":subscribe")
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]

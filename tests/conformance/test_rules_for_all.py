@@ -38,14 +38,10 @@ EVERY_CALL: list[tuple[str, dict[str, Any]]] = [
 pytestmark = pytest.mark.usefixtures("worker")
 
 
-@pytest.mark.parametrize(("method", "params"), PUSH_CALLS)
-async def test_push_is_not_offered(agent: ServedAgent, method: str, params: dict[str, Any]) -> None:
-    """3.3.4: every push operation is PushNotificationNotSupportedError without push."""
-    assert (await agent.call(method, params)).reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
-
-
-async def test_there_is_no_extended_card(agent: ServedAgent) -> None:
-    """3.3.4, 13.3: UnsupportedOperationError where the card does not speak of one."""
+async def test_push_is_not_offered(agent: ServedAgent) -> None:
+    """3.3.4, 13.3: each push operation without push, and an extended card that there is not."""
+    for method, params in PUSH_CALLS:
+        assert (await agent.call(method, params)).reason == "PUSH_NOTIFICATION_NOT_SUPPORTED"
     assert (await agent.call("GetExtendedAgentCard", {})).reason == "UNSUPPORTED_OPERATION"
 
 
@@ -91,19 +87,16 @@ async def test_an_unknown_extension_is_ignored(agent: ServedAgent) -> None:
 
 
 class TestVersions:
-    @pytest.mark.parametrize("version", ["99.0", "1.1", "0.2", "", "1", "one"])
-    async def test_another_one(self, agent: ServedAgent, version: str) -> None:
+    async def test_another_one(self, agent: ServedAgent) -> None:
         """3.6.2: VersionNotSupportedError; an empty header means 0.3, which has other methods."""
-        headers = {"A2A-Version": version}
-        reasons = [(await agent.call(*call, headers)).reason for call in EVERY_CALL]
-        assert set(reasons) == {"VERSION_NOT_SUPPORTED"}
-
-    async def test_patches_do_not_count(self, agent: ServedAgent) -> None:
-        """3.6: 1.0.7 is 1.0."""
-        assert (await agent.call("ListTasks", {}, {"A2A-Version": "1.0.7"})).reason == ""
+        for version in ("99.0", "1.1", "0.2", "", "1", "one"):
+            headers = {"A2A-Version": version}
+            reasons = [(await agent.call(*call, headers)).reason for call in EVERY_CALL]
+            assert (version, set(reasons)) == (version, {"VERSION_NOT_SUPPORTED"})
 
     async def test_the_query_may_name_it(self, agent: ServedAgent) -> None:
-        """3.6.1: the query may name the version, for clients that set no headers."""
+        """3.6: the query may name it, for clients that set no headers; patches do not count."""
+        assert (await agent.call("ListTasks", {}, {"A2A-Version": "1.0.7"})).reason == ""
         body = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
         query = "?A2A-Version=1.0"
         response = (
@@ -115,103 +108,71 @@ class TestVersions:
 
 
 class TestErrors:
-    @pytest.mark.parametrize(
-        ("method", "params", "reason", "code", "status"),
-        [
+    async def test_codes(self, agent: ServedAgent) -> None:
+        """5.4, 9.5, 11.6: errors have JSON-RPC's code, HTTP's status, and a reason as ErrorInfo."""
+        done = {"id": (await agent.send("go")).task["id"]}
+        untaken = {"message": message("", parts=[{"text": "a", "mediaType": "a/b"}])}
+        cases: list[tuple[str, dict[str, Any], str, int, int]] = [
             ("GetTask", {"id": "nobody"}, "TASK_NOT_FOUND", -32001, 404),
             ("CancelTask", {"id": "nobody"}, "TASK_NOT_FOUND", -32001, 404),
             ("SubscribeToTask", {"id": "nobody"}, "TASK_NOT_FOUND", -32001, 404),
-            ("CancelTask", {"id": "done"}, "TASK_NOT_CANCELABLE", -32002, 400),
+            ("CancelTask", done, "TASK_NOT_CANCELABLE", -32002, 400),
             (*PUSH_CALLS[0], "PUSH_NOTIFICATION_NOT_SUPPORTED", -32003, 400),
-            ("SubscribeToTask", {"id": "done"}, "UNSUPPORTED_OPERATION", -32004, 400),
-            (
-                "SendMessage",
-                {"message": message("", parts=[{"text": "a", "mediaType": "a/b"}])},
-                "CONTENT_TYPE_NOT_SUPPORTED",
-                -32005,
-                400,
-            ),
+            ("SubscribeToTask", done, "UNSUPPORTED_OPERATION", -32004, 400),
+            ("SendMessage", untaken, "CONTENT_TYPE_NOT_SUPPORTED", -32005, 400),
             ("SendMessage", {"message": message(parts=[])}, "INVALID_PARAMS", -32602, 400),
-        ],
-    )
-    async def test_codes(
-        self,
-        agent: ServedAgent,
-        method: str,
-        params: dict[str, Any],
-        reason: str,
-        code: int,
-        status: int,
-    ) -> None:
-        """5.4, 9.5, 11.6: errors have JSON-RPC's code, HTTP's status, and a reason as ErrorInfo."""
-        done = (await agent.send("go")).task["id"]
-        asked = {**params, "id": done} if params.get("id") == "done" else params
-        answer = await agent.call(method, asked)
-        assert answer.reason == reason
-        error = answer.response.json()["error"]
-        details = error["data"] if agent.binding == JSONRPC else error["details"]
-        assert isinstance(details, list)
-        assert all("@type" in detail for detail in details)
-        assert {d["domain"] for d in details if "domain" in d} == {"a2a-protocol.org"}
-        if agent.binding == JSONRPC:
-            assert (answer.response.status_code, answer.code) == (200, code)
-        else:
-            assert answer.response.status_code == error["code"] == status
-            assert answer.response.headers["content-type"] == "application/json"
+        ]
+        for method, params, reason, code, status in cases:
+            answer = await agent.call(method, params)
+            assert answer.reason == reason
+            error = answer.response.json()["error"]
+            details = error["data"] if agent.binding == JSONRPC else error["details"]
+            assert isinstance(details, list)
+            assert all("@type" in detail for detail in details)
+            assert {d["domain"] for d in details if "domain" in d} == {"a2a-protocol.org"}
+            if agent.binding == JSONRPC:
+                assert (answer.response.status_code, answer.code) == (200, code)
+            else:
+                assert answer.response.status_code == error["code"] == status
+                assert answer.response.headers["content-type"] == "application/json"
 
-    @pytest.mark.parametrize(
-        ("method", "params", "field"),
-        [
-            (
-                "SendMessage",
-                {"message": message(parts=[{"text": "a"}, {"mediaType": "text/plain"}])},
-                "message.parts[1]",
-            ),
+    async def test_violations_name_their_field(self, agent: ServedAgent) -> None:
+        """3.3.2, 9.5: a validation error says which field is wrong, in ProtoJSON."""
+        asking = (await agent.send("ask")).task["id"]
+        no_content = message(parts=[{"text": "a"}, {"mediaType": "text/plain"}])
+        another = message(taskId=asking, contextId="another")
+        cases: list[tuple[str, dict[str, Any], str]] = [
+            ("SendMessage", {"message": no_content}, "message.parts[1]"),
             ("SendMessage", {"message": message(contextId="x" * 513)}, "message.contextId"),
-            (
-                "SendMessage",
-                {"message": message(taskId="asking", contextId="another")},
-                "message.contextId",
-            ),
+            ("SendMessage", {"message": another}, "message.contextId"),
             ("SendMessage", {"message": message(), "tenant": "x" * 257}, "tenant"),
             ("ListTasks", {"contextId": "x" * 513}, "contextId"),
-            ("ListTasks", {"pageSize": 0}, "pageSize"),
-            ("ListTasks", {"pageSize": 101}, "pageSize"),
-            ("ListTasks", {"pageSize": "many"}, "pageSize"),
+            *(("ListTasks", {"pageSize": size}, "pageSize") for size in (0, 101, "many")),
             ("ListTasks", {"pageToken": "zzz"}, "pageToken"),
             ("ListTasks", {"historyLength": -1}, "historyLength"),
             ("GetTask", {"id": "t", "historyLength": -1}, "historyLength"),
-        ],
-    )
-    async def test_violations_name_their_field(
-        self, agent: ServedAgent, method: str, params: dict[str, Any], field: str
-    ) -> None:
-        """3.3.2, 9.5: a validation error says which field is wrong, in ProtoJSON."""
-        if "asking" in str(params):
-            task = (await agent.send("ask")).task
-            params = {"message": {**params["message"], "taskId": task["id"]}}
-        answer = await agent.call(method, params)
-        assert answer.reason == "INVALID_PARAMS"
-        [violation] = details(answer.response)["BadRequest"].field_violations
-        assert (violation.field, bool(violation.description)) == (field, True)
+        ]
+        for method, params, field in cases:
+            answer = await agent.call(method, params)
+            assert answer.reason == "INVALID_PARAMS"
+            [violation] = details(answer.response)["BadRequest"].field_violations
+            assert (violation.field, bool(violation.description)) == (field, True)
 
-    async def test_params_that_are_no_object(self, agent: ServedAgent) -> None:
-        """3.3.2: the details say so, too."""
-        call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": "all"}
-        response = await agent.client.post("/", json=call, headers=VERSION)
-        [violation] = details(response)["BadRequest"].field_violations
-        assert violation.field == "params"
-
-    @pytest.mark.parametrize("query", ["status=A&status=B", "tenant=a&tenant=a", "new=1&new=2"])
-    async def test_a_parameter_that_comes_twice(self, agent: ServedAgent, query: str) -> None:
-        """3.3.2: it is refused by its name, in both bindings, where one value would be lost."""
-        if agent.binding == JSONRPC:
-            call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
-            response = await agent.client.post(f"/?{query}", json=call, headers=VERSION)
-        else:
-            response = await agent.client.get(f"/tasks?{query}", headers=VERSION)
-        [violation] = details(response)["BadRequest"].field_violations
-        assert violation.field == query.partition("=")[0]
+    async def test_a_parameter_that_comes_twice(self, agent: ServedAgent) -> None:
+        """3.3.2: it is refused by its name, and parameters that are no object by theirs."""
+        call: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+        asked = {
+            "params": await agent.client.post("/", json={**call, "params": 1}, headers=VERSION)
+        }
+        for query in ("status=A&status=B", "tenant=a&tenant=a", "new=1&new=2"):
+            asked[query.partition("=")[0]] = (
+                await agent.client.post(f"/?{query}", json=call, headers=VERSION)
+                if agent.binding == JSONRPC
+                else await agent.client.get(f"/tasks?{query}", headers=VERSION)
+            )
+        for field, response in asked.items():
+            [violation] = details(response)["BadRequest"].field_violations
+            assert violation.field == field
 
 
 async def test_both_bindings_show_the_same_task(
@@ -250,28 +211,21 @@ class TestCard:
         again = await agent.client.get(CARD, headers={"If-None-Match": response.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
 
-    @pytest.mark.parametrize(
-        ("since", "tag", "status"),
-        [
-            ("{last}", None, 304),
+    async def test_it_may_be_asked_for_by_its_time(self, agent: ServedAgent) -> None:
+        """8.6.2: 304 if it is not newer; where a tag is sent, too, the tag alone counts."""
+        known = (await agent.client.get(CARD)).headers
+        for since, tag, status in (
+            (known["last-modified"], None, 304),
             ("Fri, 31 Dec 2100 23:59:59 GMT", None, 304),
             ("Fri, 31 Dec 1999 23:59:59 GMT", None, 200),
             ("yesterday", None, 200),
-            ("{last}", 'W/"another"', 200),
-            ("Fri, 31 Dec 1999 23:59:59 GMT", "{tag}", 304),
-        ],
-    )
-    async def test_it_may_be_asked_for_by_its_time(
-        self, agent: ServedAgent, since: str, tag: str | None, status: int
-    ) -> None:
-        """8.6.2: 304 if it is not newer; where a tag is sent, too, the tag alone counts."""
-        known = (await agent.client.get(CARD)).headers
-        headers = {"If-Modified-Since": since.format(last=known["last-modified"])}
-        if tag:
-            headers["If-None-Match"] = tag.format(tag=known["etag"])
-        for method in ("GET", "HEAD"):
-            answer = await agent.client.request(method, CARD, headers=headers)
-            assert answer.status_code == status
+            (known["last-modified"], 'W/"another"', 200),
+            ("Fri, 31 Dec 1999 23:59:59 GMT", known["etag"], 304),
+        ):
+            headers = {"If-Modified-Since": since} | ({"If-None-Match": tag} if tag else {})
+            for method in ("GET", "HEAD"):
+                answer = await agent.client.request(method, CARD, headers=headers)
+                assert (since, tag, answer.status_code) == (since, tag, status)
 
 
 class TestAuthentication:

@@ -22,6 +22,7 @@ from tests.conformance.foreign_agents import ANSWERS, as_here, observations, upd
 from tests.conformance.sides import Play, Script, Side, cancels, durable, outcome, says, stock
 from tests.support import pages
 from tests.support.asgi_streams import live
+from tests.support.present import present
 from tests.support.required import ROOT
 
 DOC = pages.path("sdk-executors")
@@ -47,7 +48,7 @@ async def sends_every_field(play: Play) -> None:
 async def returns_immediately(play: Play) -> None:
     """Note whether the answer waits for the agent, and let the agent begin then."""
     sending = asyncio.create_task(play.send("go", immediately=True))
-    await asyncio.wait([sending], timeout=5)
+    await asyncio.wait([sending], timeout=2)
     if not sending.done():
         play.answers.append("waits")
     play.executor.released.set()
@@ -526,8 +527,7 @@ async def test_a_message_after_the_end_is_refused_in_the_same_words(side: Side) 
 
     async def script(play: Play) -> None:
         await play.send("done")
-        task = await play.task()
-        assert task is not None
+        task = present(await play.task())
         message = Message(
             message_id="more",
             task_id=task.id,

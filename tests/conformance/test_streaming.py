@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from a2a.types import AgentCapabilities, AgentCard
 
-from tests.conformance.conftest import ServedAgent, states
-from tests.support.a2a_calls import message
+from tests.conformance.conftest import EVERY_WAY, ServedAgent, states
+from tests.support.a2a_calls import REST, message
 from tests.support.followers import Followers
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -32,18 +32,15 @@ async def task_id_of(agent: ServedAgent, text: str) -> str:
 
 
 class TestSending:
+    @EVERY_WAY
     async def test_a_stream_is_a_task_and_its_updates(self, agent: ServedAgent) -> None:
-        """3.1.2: a stream has the Task, then updates, and closes at the terminal state."""
+        """3.1.2, 3.5.2: the Task, then updates in their order; it closes at the terminal state."""
         events = await agent.events(SEND, said("go"))
         kinds = [next(iter(event)) for event in events]
         assert kinds[0] == "task"
         assert set(kinds[1:]) == {"statusUpdate", "artifactUpdate"}
         assert states(events) == ["SUBMITTED", "WORKING", "COMPLETED"]
         assert next(iter(events[-1])) == "statusUpdate"
-
-    async def test_events_come_in_the_order_of_their_making(self, agent: ServedAgent) -> None:
-        """3.5.2: chunk after chunk, and none after the end."""
-        events = await agent.events(SEND, said("go"))
         chunks = [e["artifactUpdate"] for e in events if "artifactUpdate" in e]
         assert [c["artifact"]["parts"][0]["text"] for c in chunks] == ["Once upon ", "a time."]
         assert [c.get("lastChunk", False) for c in chunks] == [False, True]
@@ -77,29 +74,22 @@ class TestSending:
         assert events[0]["task"]["history"][-1]["parts"] == [{"text": "go"}]
         assert states(events)[-1] == "COMPLETED"
 
-    async def test_return_immediately_does_not_matter(self, agent: ServedAgent) -> None:
-        """3.2.2: a stream goes to its end."""
-        events = await agent.events(SEND, {**said("go"), "configuration": IMMEDIATELY})
+    async def test_its_configuration(self, agent: ServedAgent) -> None:
+        """3.2.2, 3.2.4: a stream goes to its end; the history length holds for its first Task."""
+        configuration = {**IMMEDIATELY, "historyLength": 0}
+        events = await agent.events(SEND, {**said("go"), "configuration": configuration})
         assert states(events)[-1] == "COMPLETED"
-
-    async def test_history_length(self, agent: ServedAgent) -> None:
-        """3.2.4: the history length holds for the Task that opens the stream."""
-        events = await agent.events(SEND, {**said("go"), "configuration": {"historyLength": 0}})
         assert "history" not in events[0]["task"]
 
-    @pytest.mark.parametrize(
-        ("params", "reason"),
-        [
+    @EVERY_WAY
+    async def test_errors_are_those_of_a_send(self, agent: ServedAgent) -> None:
+        """3.1.2: the same errors as SendMessage, as an answer and not as a stream."""
+        for params, reason in (
             (said("go", taskId="nobody"), "TASK_NOT_FOUND"),
             (said("", parts=[{"text": "a", "mediaType": "a/b"}]), "CONTENT_TYPE_NOT_SUPPORTED"),
             (said("", parts=[]), "INVALID_PARAMS"),
-        ],
-    )
-    async def test_errors_are_those_of_a_send(
-        self, agent: ServedAgent, params: dict[str, Any], reason: str
-    ) -> None:
-        """3.1.2: the same errors as SendMessage, as an answer and not as a stream."""
-        assert (await agent.call(SEND, params)).reason == reason
+        ):
+            assert (await agent.call(SEND, params)).reason == reason
 
 
 class TestSubscribing:
@@ -146,12 +136,11 @@ class TestSubscribing:
         assert first == second == third
         assert len(first) == 4
 
+    @pytest.mark.parametrize("agent", [(REST, "stream")], ids="-".join, indirect=True)
     async def test_one_that_leaves_harms_nobody(
         self, agent: ServedAgent, worker: ScriptedWorker, followers: Followers
     ) -> None:
         """3.5.2: a client that leaves its stream ends neither the other streams nor the task."""
-        if agent.function == "api":
-            pytest.skip("API Gateway passes ApiFunction's answer on when it is complete")
         async with agent.stream(SEND, said("wait")) as leaving:
             task_id = (await anext(leaving))["task"]["id"]
             await worker.waiting.wait()
@@ -168,12 +157,8 @@ class TestWithoutTheCapability:
         card.capabilities.CopyFrom(AgentCapabilities())
         return card
 
-    @pytest.mark.parametrize(
-        ("method", "params"), [(SEND, said("go")), (SUBSCRIBE, {"id": "nobody"})]
-    )
-    async def test_nothing_streams(
-        self, agent: ServedAgent, method: str, params: dict[str, Any]
-    ) -> None:
+    async def test_nothing_streams(self, agent: ServedAgent) -> None:
         """3.3.4: UnsupportedOperationError, before anything is looked at."""
-        assert (await agent.call(method, params)).reason == "UNSUPPORTED_OPERATION"
+        for method, params in ((SEND, said("go")), (SUBSCRIBE, {"id": "nobody"})):
+            assert (await agent.call(method, params)).reason == "UNSUPPORTED_OPERATION"
         assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
