@@ -31,6 +31,7 @@ from tests.support.clocks import ManualClock
 from tests.support.heads import with_fields
 from tests.support.memory import memory_storage
 from tests.support.messages import request
+from tests.support.present import present
 from tests.support.workers import Agent, Bench
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import claimed, opened
@@ -251,10 +252,8 @@ async def test_a_turn_stood_in_line_and_then_ran_alone() -> None:
     (shown,) = await inspector.timelines(head.task_id, head.scope)
     assert why(shown) == "in line for a place of the workers: no turns of this caller before it"
     clock.advance(3)
-    left = await storage.head(head.task_id)
-    assert left is not None
-    requeued = await storage.requeue(left)
-    assert requeued is not None
+    left = present(await storage.head(head.task_id))
+    requeued = present(await storage.requeue(left))
     first = await storage.commit(requeued, Commit(token="a", claims=True, worker="vm 1"))
     (shown,) = await inspector.timelines(head.task_id, head.scope)
     in_line = "in line for a place of the workers or its conversation, and for a worker"

@@ -13,6 +13,7 @@ from a2a_serverless_tools.operate.timeline import Timeline
 from a2a_serverless_tools.operate.view import facts
 from a2a_serverless_tools.testing import Outcome, StandIn
 from tests.support.clocks import ManualClock
+from tests.support.present import present
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.worker.test_steps import Handle, Stand
 
@@ -55,8 +56,7 @@ async def test_a_callback_and_a_poll_are_shown_until_they_are_over() -> None:
     assert "; waits since 20" in poll
     assert "; gives up at 20" in poll
     storage = desk.stand.bench.storage
-    log = await storage.read(shown.head.task_id)
-    assert log is not None
+    log = present(await storage.read(shown.head.task_id))
     where = (shown.head.task_id, shown.head.incarnation)
     step_id = next(iter(open_waits(log)))
     await signal(storage, *where, turn=1, step_id=step_id, given=Signal(b"7"))

@@ -62,8 +62,9 @@ from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.operate.journal import Journal
 from tests.support import pages
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database, moto_database
+from tests.support.databases import Dictionaries
 from tests.support.messages import agent_message, artifact, message, request
+from tests.support.present import present
 from tests.support.workers import params_of
 
 PAGE: Final = pages.text("format")
@@ -127,7 +128,7 @@ def name_of(name: str) -> str:
 class Written:
     """The attributes of the table's items so far: their types, by kind of item and name."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Dictionaries) -> None:
         self._database = database
         self.types: defaultdict[str, defaultdict[str, set[str]]] = defaultdict(
             lambda: defaultdict(set)
@@ -136,24 +137,22 @@ class Written:
 
     def look(self) -> None:
         """Add what is stored now."""
-        for item in self._database.client.scan(TableName=self._database.table)["Items"]:
+        for item in self._database.items():
             for name, value in item.items():
                 self.types[kind_of(item)][name_of(name)].update(value)
             if kind_of(item) == "EVENT":
                 self.events.append(item)
 
 
-async def write_everything(database: Database, written: Written) -> None:
+async def write_everything(database: Dictionaries, written: Written, clock: ManualClock) -> None:
     """Run every writer of the table."""
-    clock = ManualClock()
     storage = database.storage(clock=clock, observer=Observer(trace=lambda: TRACE))
     hook = TaskPushNotificationConfig(url="https://example.com/hook")
     opened = await storage.open_task("c", request("go"), idempotency_key="key", push=hook)
     written.look()
     assert await storage.park(opened.head, "share")
     written.look()
-    head = await storage.requeue(await newest(storage, opened.head))
-    assert head is not None
+    head = present(await storage.requeue(await newest(storage, opened.head)))
     head = await run_turns(storage, head, written)
     snapshot = SnapshotName(version=1, digest="d", length=1, size=1)
     assert await storage.change(head, partial(naming, snapshot=snapshot)) is not None
@@ -173,7 +172,7 @@ async def write_everything(database: Database, written: Written) -> None:
     await storage.contexts.put("c", context_write({"turns": 1}))
     written.look()
     await storage.contexts.put("c", context_write({"turns": "1" * 40_000}))
-    table = database.opened(clock=clock)
+    table = storage.table
     await KeyStore(table, clock=clock).publish({"kid": "k"})
     slots = Slots(table, clock=clock)
     assert await slots.claim(_Slot("ALL#0", 0), "token", until_ms=clock.now_ms() + 1)
@@ -215,8 +214,7 @@ async def run_turns(storage: DurableStorage, head: Head, written: Written) -> He
     head = await storage.commit(head, Commit(entries=(record, used), token="one", parks=asleep))
     await Sleepers(storage, 1).note(storage.scope.principal)
     written.look()
-    requeued = await storage.requeue(head)
-    assert requeued is not None
+    requeued = present(await storage.requeue(head))
     head = await storage.commit(requeued, Commit(token="one", claims=True, worker="w"))
     head = await storage.commit(head, Commit(token="next", claims=True, worker="w"))
     assert await storage.change(head, partial(renewing, token="next", due_at=2))
@@ -254,16 +252,15 @@ async def fail_unstarted(storage: DurableStorage) -> None:
 
 
 async def newest(storage: DurableStorage, head: Head) -> Head:
-    current = await storage.head(head.task_id)
-    assert current is not None
-    return current
+    return present(await storage.head(head.task_id))
 
 
 async def test_the_tables_name_every_attribute_and_no_other() -> None:
     """After every writer has run, the table has what the page lists, of the types that it says."""
-    with moto_database() as database:
-        written = Written(database)
-        await write_everything(database, written)
+    clock = ManualClock()
+    database = Dictionaries(clock)
+    written = Written(database)
+    await write_everything(database, written, clock)
     assert set(written.types) == set(ITEMS)
     for kind in ITEMS:
         listed = KEYS | {
@@ -279,8 +276,7 @@ def assert_parts(events: list[_Typed]) -> None:
     every = {name for name, (_, when) in listed.items() if when == "always"}
     opening = {name for name, (_, when) in listed.items() if when == "first part of version 1"}
     for event in events:
-        place = layout.event_position(event["SK"]["S"])
-        assert place is not None
+        place = present(layout.event_position(event["SK"]["S"]))
         assert every <= event.keys()
         assert (opening <= event.keys()) == (place[1:] == (1, 0))
 
@@ -363,8 +359,7 @@ def test_a_reference_has_the_form_of_the_page() -> None:
     """The URL of a part that refers to a blob is that of the page, and its kinds are."""
     owner = BlobOwner("s" * 32, "t", "i" * 12)
     blob = Blob.of(b"x", owner, "data", 7)
-    example = re.search(r"`(a2a-blob:[^`]+)`", PAGE)
-    assert example is not None
+    example = present(re.search(r"`(a2a-blob:[^`]+)`", PAGE))
     names = {"KIND": "data", "BEHIND": "7", "SCOPE": owner.scope, "TASK": "t"}
     names |= {"INCARNATION": owner.incarnation, "DIGEST": blob.digest, "SIZE": "1"}
     assert re.sub("[A-Z]{4,}", lambda word: names[word[0]], example[1]) == blob.reference

@@ -5,27 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from a2a_serverless.clock import Clock
 from a2a_serverless.storage.keys import _KEY_LIFETIME_S, _RENEW_S, PARTITION, KeyStore
-from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.sqlite import SqliteTable
 from tests.support.clocks import ManualClock
-from tests.support.databases import (
-    BACKENDS,
-    Database,
-    create_table,
-    dynamo_table,
-    emulator_client,
-    moto_database,
-)
-from tests.support.emulators import Emulator
+from tests.support.databases import Dictionaries, key
 from tests.support.memory import memory_keys
 
 
@@ -39,44 +24,9 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=BACKENDS)
-def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> Iterator[KeyStore]:
-    """A store of each kind, without keys."""
-    match request.param:
-        case "memory":
-            yield memory_keys(clock)
-        case "file":
-            with closing(SqliteTable(tmp_path / "table", INDEXES)) as table:
-                yield KeyStore(table, clock=clock)
-        case "dynamodb":
-            emulator: Emulator = request.getfixturevalue("dynamodb_local")
-            client = emulator_client(emulator)
-            database = Database(client=client)
-            if database.table not in client.list_tables()["TableNames"]:
-                create_table(client)
-            remove_keys(client, database.table)
-            yield KeyStore(dynamo_table(client=client, clock=clock), clock=clock)
-            remove_keys(client, database.table)
-            client.close()
-        case other:
-            pytest.fail(f"The fixture store knows no backend {other}.")
-
-
-def remove_keys(client: Any, table: str) -> None:
-    """The table is shared with other tests, which publish keys too."""
-    found = client.query(
-        TableName=table,
-        KeyConditionExpression="PK = :keys",
-        ExpressionAttributeValues={":keys": {"S": PARTITION}},
-    )
-    for item in found["Items"]:
-        client.delete_item(TableName=table, Key={"PK": item["PK"], "SK": item["SK"]})
-
-
-async def test_a_store_begins_empty(store: KeyStore) -> None:
-    """Before the first signature the store and the published document have no key."""
-    assert await store.keys() == []
-    assert await store.jwks() == {"keys": []}
+@pytest.fixture
+def store(clock: ManualClock) -> KeyStore:
+    return memory_keys(clock)
 
 
 DAMAGED: dict[str, dict[str, dict[str, str]]] = {
@@ -101,22 +51,22 @@ async def test_a_damaged_key_hides_no_other(
     damage: dict[str, dict[str, str]], clock: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A line names it; it is published again by its signer; other items are passed over."""
-    with moto_database() as database:
-        store = KeyStore(database.opened(clock=clock), clock=clock)
-        await store.publish(jwk("good"))
-        for sort, values in (("KEY#bad", damage), ("NEW#kind", {})):
-            place = {"PK": {"S": PARTITION}, "SK": {"S": sort}}
-            database.client.put_item(TableName=database.table, Item=place | values)
-        assert await store.jwks() == {"keys": [jwk("good")]}
-        said = [r.getMessage() for r in caplog.records if r.name.endswith("storage.keys")]
-        assert said == ["Left out: the published key KEY#bad is damaged."]
-        published = await store.publish(jwk("bad"))
-        assert published.published_at == clock.now_ms()
-        assert await store.jwks() == {"keys": [jwk("bad"), jwk("good")]}
+    database = Dictionaries(clock)
+    store = KeyStore(database.storage().table, clock=clock)
+    await store.publish(jwk("good"))
+    for sort, values in (("KEY#bad", damage), ("NEW#kind", {})):
+        database.put(key(PARTITION, sort) | values)
+    assert await store.jwks() == {"keys": [jwk("good")]}
+    said = [r.getMessage() for r in caplog.records if r.name.endswith("storage.keys")]
+    assert said == ["Left out: the published key KEY#bad is damaged."]
+    published = await store.publish(jwk("bad"))
+    assert published.published_at == clock.now_ms()
+    assert await store.jwks() == {"keys": [jwk("bad"), jwk("good")]}
 
 
 async def test_keys_are_listed_by_age(store: KeyStore, clock: ManualClock) -> None:
-    """Keys are listed with the longest published one first, each as it was given."""
+    """The longest published one comes first, each as it was given; a store begins empty."""
+    assert await store.jwks() == {"keys": []}
     for kid in ("b", "c", "a"):
         await store.publish(jwk(kid))
         clock.advance(60)

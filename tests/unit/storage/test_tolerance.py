@@ -65,6 +65,7 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, Dictionaries, Stored, moto_database
 from tests.support.memory import memory_keys
 from tests.support.messages import artifact, request
+from tests.support.present import present
 from tests.support.queues import MemoryQueue, left, take
 from tests.support.workers import Agent as Executor
 from tests.support.workers import Bench, PacedClock, chunk, complete, params_of
@@ -107,11 +108,7 @@ class Receiver:
 
 @dataclass
 class World:
-    """Four tasks on a table of their own, each in another stage, and all that reads them.
-
-    A worker gets a clock that stands still: its watch and heartbeat would write beside its
-    attempt, in threads, which moto does not take.
-    """
+    """Four tasks on a table of their own, each in another stage, and all that reads them."""
 
     database: Stored
     clock: ManualClock
@@ -142,9 +139,7 @@ class World:
         return await self.storage.commit(head, Commit(entries=(end,), token="t"))
 
     async def newest(self, place: str) -> Head:
-        head = await self.storage.head(place)
-        assert head is not None
-        return head
+        return present(await self.storage.head(place))
 
     def stored(self, place: str) -> _Typed:
         """The item of a task's HEAD."""
@@ -204,8 +199,7 @@ class World:
 
     async def _read(self, head: Head) -> None:
         place = head.task_id
-        log = await self.storage.read(place)
-        assert log is not None
+        log = present(await self.storage.read(place))
         assert len(log.records) == log.head.version
         assert await self.storage.load_task(place) is not None
         tail = await Tail.open(self.storage, place)
@@ -233,8 +227,7 @@ class World:
         deliverer.client = receiver
         while (record := take(jobs)) is not None:
             handle = jobs.decode_record(record)
-            log = await self.storage.read(handle.message.task_id)
-            assert log is not None
+            log = present(await self.storage.read(handle.message.task_id))
             assert await deliverer.deliver(handle, Budget(5)) is not log.needs_newer
 
     # -- over HTTP ---------------------------------------------------------------------------
@@ -284,8 +277,9 @@ def in_worlds(
 
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         async def in_world(**values: Any) -> None:
-            async with a_world(on_moto=on_moto) as own:
-                await test(own, **values)
+            clock = ManualClock()
+            with moto_database() if on_moto else nullcontext(Dictionaries(clock)) as database:
+                await test(await a_world(database, clock), **values)
 
         @FEW
         @given(**drawn)
@@ -299,23 +293,19 @@ def in_worlds(
 
 
 @pytest.fixture
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """A world in dictionaries; with the parameter `moto` on moto."""
-    async with a_world(on_moto=getattr(request, "param", "") == "moto") as own:
-        yield own
-
-
-@asynccontextmanager
-async def a_world(*, on_moto: bool) -> AsyncIterator[World]:
-    """A world of its own, with its tasks."""
+async def world() -> World:
     clock = ManualClock()
+    return await a_world(Dictionaries(clock), clock)
+
+
+async def a_world(database: Stored, clock: ManualClock) -> World:
+    """A world of its own, with its tasks."""
     given_settings = Settings(auth="none", cancel_timeout_s=1, blocking_limit_s=1, stream_limit_s=1)
-    with moto_database() if on_moto else nullcontext(Dictionaries(clock)) as database:
-        storage = database.storage(scope=ANONYMOUS, clock=clock, timing=given_settings.timing())
-        queue = MemoryQueue(Operation, clock=clock)
-        own = World(database, clock, storage, given_settings, queue, {})
-        await own.open()
-        yield own
+    storage = database.storage(scope=ANONYMOUS, clock=clock, timing=given_settings.timing())
+    queue = MemoryQueue(Operation, clock=clock)
+    own = World(database, clock, storage, given_settings, queue, {})
+    await own.open()
+    return own
 
 
 def is_answer(answer: Answer) -> bool:
@@ -392,8 +382,7 @@ async def test_a_worker_skips_what_may_be_skipped_and_gives_the_rest_back(
         assert left(world.queue)
     else:
         assert after.state == S.TASK_STATE_COMPLETED
-    log = await world.storage.read("waiting")
-    assert log is not None
+    log = present(await world.storage.read("waiting"))
     assert log.records[0].entries[-1] == entry
 
 
@@ -453,20 +442,6 @@ async def test_a_newer_turn_is_given_back(
     sweep = await world.sweep()
     assert (sweep.failed, sweep.given_up) == (0, 0)
     assert (await world.newest(place)).turn.sends == 1
-
-
-async def test_a_newer_state_outlasts_a_sweep(world: World) -> None:
-    """The sweeper may send such a turn again: what the newer release has stored stays."""
-    key = newer.head_key(world.heads["waiting"])
-    values: _Typed = {"state": {"S": "TASK_STATE_DREAMING"}, "needs": {"N": str(FORMAT + 1)}}
-    for stored in (values, {"state": values["state"]}):
-        newer.set_attributes(world.database, key, stored)
-        world.clock.advance(3600)
-        assert (await world.sweep()).sent >= 1
-        after = newer.stored(world.database, key)
-        assert stored.items() <= after.items()
-        assert ("needs" in after) is ("needs" in stored)
-        newer.remove_attributes(world.database, key, "needs")
 
 
 async def test_a_newer_task_is_given_up_by_no_sweep(world: World) -> None:
@@ -602,8 +577,7 @@ async def test_fields_of_a_newer_release_are_ignored(
     """A run with more fields runs, and a push job with more is delivered."""
     head = world.heads["waiting"]
     await world.queue.send(Operation.to_run(params_of(head)))
-    record = take(world.queue)
-    assert record is not None
+    record = present(take(world.queue))
     wide = record | {"body": widened(Operation.to_run(params_of(head)), fields)}
     bench = world.bench(Executor(complete))
     assert await bench.adapter.process(world.queue.decode_record(wide))
@@ -699,8 +673,7 @@ async def test_what_no_json_can_show_is_left_out_of_its_task(world: World, entry
     key = newer.event_key(world.heads["ended"], 2)
     newer.append_to_body(world.database, key, encode_entries([entry]))
     await world.show_all()
-    log = await world.storage.read("ended")
-    assert log is not None
+    log = present(await world.storage.read("ended"))
     assert log.needs_newer
 
 
@@ -820,8 +793,7 @@ async def test_a_commit_that_comes_in_late_is_no_damage(world: World) -> None:
         await sleep(seconds)
 
     world.clock.sleep = put_and_sleep  # type: ignore[method-assign]
-    log = await world.storage.read("claimed")
-    assert log is not None
+    log = present(await world.storage.read("claimed"))
     assert len(log.records) == 2
 
 

@@ -32,6 +32,7 @@ from a2a_serverless.tasks.blobs import (
 )
 from a2a_serverless.tasks.entries import OFFLOAD_BYTES, contents_of
 from a2a_serverless.tasks.rules import content_digest
+from tests.support.present import present
 
 OWNER = BlobOwner("s" * 32, "task:1.a", "i" * 12)
 OTHER_TASK = OWNER._replace(task_id="task-2")
@@ -108,8 +109,7 @@ def test_a_part_knows_the_bytes_before_it() -> None:
     _, stored = offload(task, OWNER)
     assert [each.blob.behind for each in stored] == [10, 10 + len(LARGE)] * 2
     chunk, _ = offload(Artifact(parts=[Part(raw=LARGE)]), OWNER, behind=7)
-    blob = blob_of(chunk.parts[0])
-    assert blob is not None
+    blob = present(blob_of(chunk.parts[0]))
     assert blob.behind == 7
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
 from a2a_serverless.tasks.attempts import CancelDecision, on_cancel, overdue_cancel, overdue_turn
 from a2a_serverless.tasks.head import TERMINAL, CancelMark, Head, Operation, OperationParams
-from a2a_serverless.tasks.rules import Timing, canceling, check_open
+from a2a_serverless.tasks.rules import Timing, canceling
 from tests.unit.tasks.heads import claimed, followed, moved, opened
 
 PAUSED = moved(claimed(), TaskState.TASK_STATE_INPUT_REQUIRED)
@@ -41,33 +39,6 @@ def test_how_a_task_is_canceled(
     """The agent is told of what it knows; a cancel operation tells it in any case."""
     assert on_cancel(head, operation("run", head)) is by_run
     assert on_cancel(head, operation("cancel", head)) is by_cancel
-
-
-def test_an_open_task_can_be_canceled() -> None:
-    """A request is accepted on a task that waits, runs or is paused."""
-    for head in (opened(), claimed(), PAUSED):
-        assert check_open(head) is head
-
-
-@pytest.mark.parametrize("state", sorted(TERMINAL))
-def test_a_task_that_has_ended_cannot_be_canceled(state: TaskState) -> None:
-    """A request on an ended task raises TaskTerminalStateError."""
-    with pytest.raises(TaskTerminalStateError):
-        check_open(moved(claimed(), state))
-
-
-def test_a_task_that_is_gone_cannot_be_canceled() -> None:
-    """A request on a task that is gone raises TaskNotFoundError."""
-    with pytest.raises(TaskNotFoundError):
-        check_open(None)
-
-
-def test_a_request_marks_head_and_makes_it_due() -> None:
-    """HEAD says who asked and when, and is due at the deadline; nothing else changes."""
-    timing = Timing(cancel_s=2.5)
-    for head in (opened(), claimed(), PAUSED):
-        after = canceling(head, by="ann", now_ms=1_000, timing=timing)
-        assert after == replace(head, cancel=CancelMark(at=1_000, by="ann"), due_at=3_500)
 
 
 def test_an_overdue_cancel_is_ended_from_its_deadline_on() -> None:

@@ -9,7 +9,6 @@ from a2a.helpers import get_artifact_text
 from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
@@ -51,11 +50,6 @@ def folded(*commits: tuple[str | None, tuple[Entry, ...]]) -> Fold:
     for version, (token, entries) in enumerate(commits, start=1):
         fold.add(Record(version=version, token=token, entries=entries))
     return fold
-
-
-def texts(fold: Fold, artifact_id: str = "a") -> list[str]:
-    artifact = fold.artifacts.get(artifact_id)
-    return [part.text for part in artifact.parts] if artifact else []
 
 
 def test_every_kind_of_entry_survives_its_encoding() -> None:
@@ -103,16 +97,6 @@ def test_what_must_not_be_skipped_says_so(body: bytes, is_critical: bool) -> Non
     (entry,) = decode_entries(body)
     assert isinstance(entry, Unknown)
     assert entry.is_critical is is_critical
-
-
-def test_appended_chunks_extend_an_artifact_and_merge_its_metadata() -> None:
-    """An appended chunk adds its parts and metadata to the artifact, and not its name."""
-    late = Artifact(artifact_id="a", name="ignored", parts=[Part(text="2")])
-    late.metadata.update({"n": 2})
-    fold = folded((None, (opening(),)), ("A", (chunk("1"), ArtifactWritten(late, append=True))))
-    assert texts(fold) == ["1", "2"]
-    assert fold.artifacts["a"].name == ""
-    assert fold.artifacts["a"].metadata["n"] == 2
 
 
 def test_streamed_text_is_one_part_when_its_artifact_has_ended() -> None:
@@ -166,16 +150,6 @@ def _raw(content: bytes) -> Part:
     return Part(raw=content)
 
 
-def test_a_replaced_artifact_keeps_its_place() -> None:
-    """Replacing the first of two artifacts does not move it behind the second."""
-    fold = folded(
-        (None, (opening(),)),
-        ("A", (chunk("1"), chunk("x", artifact_id="b"), chunk("2", append=False))),
-    )
-    assert [artifact.artifact_id for artifact in fold.task().artifacts] == ["a", "b"]
-    assert texts(fold) == ["2"]
-
-
 def test_a_status_clears_or_archives_the_message_before_it() -> None:
     """A status drops the message before it, or with `archive` adds it to the history."""
     dropped = folded((None, (opening(), working("one"), working("two"))))
@@ -189,44 +163,6 @@ def test_the_question_joins_the_history_before_the_answer() -> None:
     fold = folded((None, (opening("hi"),)), ("A", (working("which?"),)), (None, (opening("this"),)))
     assert [m.parts[0].text for m in fold.history] == ["hi", "which?", "this"]
     assert not fold.status.HasField("message")
-
-
-def test_a_restart_discards_what_attempts_of_the_turn_added() -> None:
-    """Artifacts, messages and metadata go; what came before the turn stays."""
-    metadata = Struct()
-    metadata.update({"draft": True})
-    fold = folded(
-        (None, (opening(), chunk("kept"))),
-        ("A", (chunk("lost"), MessageAppended(message("lost")), MetadataMerged(metadata))),
-        ("A", (chunk("lost too"),)),
-        ("B", (Restarted(1), working(), chunk("again"))),
-    )
-    assert texts(fold) == ["kept", "again"]
-    assert [m.parts[0].text for m in fold.history] == ["hi"]
-    assert not fold.metadata.fields
-
-
-def test_a_restart_keeps_what_others_wrote_meanwhile() -> None:
-    """A message accepted while the dead attempt waited for credentials is not lost."""
-    fold = folded(
-        (None, (opening(),)),
-        ("A", (chunk("lost"),)),
-        (None, (opening("accepted"),)),
-        ("B", (Restarted(1), working())),
-    )
-    assert texts(fold) == []
-    assert [m.parts[0].text for m in fold.history] == ["hi", "accepted"]
-
-
-def test_two_restarts_leave_one_attempt() -> None:
-    """The second restart discards what the first one's attempt added, too."""
-    fold = folded(
-        (None, (opening(),)),
-        ("A", (chunk("1"),)),
-        ("B", (Restarted(1), working(), chunk("2"))),
-        ("C", (Restarted(1), working(), chunk("3"))),
-    )
-    assert texts(fold) == ["3"]
 
 
 def test_subscribers_see_restored_artifacts_as_replacements() -> None:
@@ -246,37 +182,6 @@ def test_a_fold_takes_versions_only_in_unbroken_order() -> None:
     fold = folded((None, (opening(),)))
     with pytest.raises(ValueError, match="does not follow"):
         fold.add(Record(version=3, entries=()))
-
-
-def test_the_task_is_the_callers_own_copy() -> None:
-    """A change of a returned Task changes nothing in the fold."""
-    fold = folded((None, (opening(), chunk("1"))))
-    fold.task().artifacts[0].parts[0].text = "mine"
-    fold.task().history[0].parts[0].text = "mine"
-    assert texts(fold) == ["1"]
-    assert fold.history[0].parts[0].text == "hi"
-
-
-@pytest.mark.parametrize(("length", "expected"), [(None, 3), (0, 0), (2, 2), (9, 3)])
-def test_history_length_takes_the_last_messages(length: int | None, expected: int) -> None:
-    """A history length of None keeps all messages, 0 none, n the last n, oldest first."""
-    fold = folded((None, (opening("1"), MessageAppended(message("2")))), (None, (opening("3"),)))
-    kept = [m.parts[0].text for m in fold.task(length).history]
-    assert kept == ["1", "2", "3"][3 - expected :]
-
-
-@pytest.mark.parametrize("length", [-1, 1.5, True, "2"])
-def test_history_length_is_a_whole_number(length: object) -> None:
-    """Anything else is a typed error."""
-    with pytest.raises(InvalidArgumentError):
-        folded().task(length)  # type: ignore[arg-type]
-
-
-def test_the_request_that_opened_a_turn_is_found_with_its_caller() -> None:
-    """A fold returns the request that opened a turn, and its caller."""
-    request, caller = folded((None, (opening("hi"),))).opening(1)
-    assert request.message.parts[0].text == "hi"
-    assert caller == Caller("ann", "acme", ("urn:x",))
 
 
 def test_a_cursor_reads_back_from_its_text() -> None:

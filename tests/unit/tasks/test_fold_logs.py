@@ -9,7 +9,7 @@ from a2a_serverless.tasks.fold import Fold, Record
 from tests.model.logs import CONTEXT, TASK, Act, History, check, check_logs, history_of
 from tests.support.databases import LONG
 
-LOGS = 500 if LONG else 200
+LOGS = 500 if LONG else 80
 
 
 @pytest.mark.timeout(600)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from a2a_serverless.tasks.attempts import lease_end
 from a2a_serverless.tasks.head import AttemptEnd, Head, Uncounted
-from a2a_serverless.tasks.rules import Timing, releasing, renewing
+from a2a_serverless.tasks.rules import Timing, releasing
 from tests.support.heads import with_fields
+from tests.support.present import present
 from tests.unit.tasks.heads import asked, claimed
 
 TIMING = Timing(lease_s=300, renew_before_s=120)
@@ -20,21 +20,6 @@ CLAIMED = replace(claimed(token="A"), due_at=1_000_000)
 def test_a_lease_begins_with_the_claim() -> None:
     """A lease ends, in milliseconds, as long after the claim as the timing says."""
     assert lease_end(5_000, TIMING) == 305_000
-
-
-def test_only_the_owner_renews() -> None:
-    """A finished turn has no token, another attempt another one; what was given back is over."""
-    renew = partial(renewing, due_at=1)
-    assert renew(CLAIMED, token="A") == replace(CLAIMED, due_at=1)
-    assert renew(CLAIMED, token="B") is None
-    assert renew(with_fields(CLAIMED, token=None), token="A") is None
-    assert renew(with_fields(CLAIMED, released=AttemptEnd(token="A")), token="A") is None
-
-
-def test_no_renewal_moves_the_deadline_of_a_cancel() -> None:
-    """The attempt still has its turn, and HEAD stays as it is."""
-    canceling = asked(CLAIMED)
-    assert renewing(canceling, token="A", due_at=1) is canceling
 
 
 @pytest.mark.parametrize(
@@ -61,6 +46,5 @@ def test_an_attempt_gives_back_what_it_has(head: Head, *, is_given_back: bool) -
 
 def test_a_released_turn_keeps_the_deadline_of_a_cancel() -> None:
     """The sweeper ends the task then, whatever the attempt wants."""
-    after = releasing(asked(CLAIMED), AttemptEnd(token="A"), due_at=7)
-    assert after is not None
+    after = present(releasing(asked(CLAIMED), AttemptEnd(token="A"), due_at=7))
     assert after.due_at == asked(CLAIMED).due_at

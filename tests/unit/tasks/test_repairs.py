@@ -14,6 +14,7 @@ from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, open_task
 from tests.support.heads import with_fields
+from tests.support.present import present
 
 TIMING = Timing(waiting_s=60, lease_s=900)
 NOW = 1_000_000
@@ -54,8 +55,7 @@ def second_turn() -> Head:
 
 def test_an_overdue_turn_is_sent_again_under_a_number_of_its_own() -> None:
     """The copy names the current turn; its number is the next one."""
-    copy = overdue_turn(with_fields(opened(), sends=2), now_ms=DUE)
-    assert copy is not None
+    copy = present(overdue_turn(with_fields(opened(), sends=2), now_ms=DUE))
     assert (copy.incarnation, copy.turn, copy.copy_number) == ("i", 1, 3)
 
 
@@ -88,8 +88,7 @@ def test_a_turn_that_was_claimed_or_is_over_is_not_given_up(head: Head) -> None:
 
 def test_a_repeated_message_sends_its_waiting_turn_once_more() -> None:
     """A repeated message sends its waiting turn again, under the number of the newest copy."""
-    copy = repeated_turn(with_fields(opened(), sends=2), 1)
-    assert copy is not None
+    copy = present(repeated_turn(with_fields(opened(), sends=2), 1))
     assert (copy.turn, copy.copy_number) == (1, 2)
 
 

@@ -6,17 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+from a2a.types import Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import (
-    FencedError,
     TaskNotAcceptingMessagesError,
-    TaskTerminalStateError,
-    TurnFinishedError,
 )
 from a2a_serverless.tasks.entries import (
-    ArtifactWritten,
     Entry,
     MetadataMerged,
     Replied,
@@ -84,11 +80,6 @@ def test_a_new_task_is_submitted_due_and_expires() -> None:
     assert head.expires_at == NOW + 100_000
     assert not head.has_expired(head.expires_at - 1)
     assert head.has_expired(head.expires_at)
-
-
-def test_every_commit_adds_one_to_the_version() -> None:
-    """A commit adds one to the version, also one without entries."""
-    assert step(opened()).version == 2
 
 
 def test_a_claim_owns_the_turn_counts_the_attempt_and_moves_the_due_time() -> None:
@@ -172,67 +163,11 @@ def test_a_question_that_its_answer_has_archived_is_there_once() -> None:
     assert texts(folded((paused_task, ANSWERED, *claims))) == ["go", "1?", "one"]
 
 
-def test_an_attempt_that_lost_its_turn_is_fenced() -> None:
-    """An attempt that lost its turn can write neither a chunk nor a status."""
-    head = claimed(claimed(), "B")
-    chunk = ArtifactWritten(Artifact(artifact_id="x", parts=[Part(text="late")]))
-    for entry in (chunk, status(TaskState.TASK_STATE_COMPLETED)):
-        with pytest.raises(FencedError):
-            step(head, entry, token="A")
-
-
-def test_an_attempt_is_fenced_after_its_turn_has_ended() -> None:
-    """After its turn has ended an attempt is fenced, because the turn has no owner."""
-    with pytest.raises(FencedError):
-        step(paused(), status(TaskState.TASK_STATE_COMPLETED), token="A")
-
-
 def test_a_claim_of_the_owner_changes_nothing() -> None:
     """Two writers of one attempt may both claim: the second is an ordinary commit of the owner."""
     owned = claimed()
     again = step(owned, token="A", claims=True, now_ms=NOW + 50)
     assert again == replace(owned, version=owned.version + 1)
-
-
-def test_a_finished_turn_cannot_be_claimed() -> None:
-    """A redelivery after the work was done finds nothing to do."""
-    with pytest.raises(TurnFinishedError):
-        step(paused(), token="B", claims=True)
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        TaskState.TASK_STATE_COMPLETED,
-        TaskState.TASK_STATE_CANCELED,
-        TaskState.TASK_STATE_FAILED,
-        TaskState.TASK_STATE_REJECTED,
-    ],
-)
-def test_terminal_states_end_the_turn_and_admit_no_transition(state: TaskState) -> None:
-    """After a terminal state each status and message is refused; merging metadata is not."""
-    head = step(claimed(), status(state), token="A")
-    assert not head.turn.is_open
-    assert (head.due_at, head.turn.token) == (None, None)
-    with pytest.raises(TaskTerminalStateError):
-        step(head, status(state))
-    with pytest.raises(TaskTerminalStateError):
-        step(head, follow_up())
-    metadata = Struct()
-    metadata.update({"seen": True})
-    assert step(head, MetadataMerged(metadata)).version == head.version + 1
-
-
-def test_input_required_ends_the_turn_by_itself() -> None:
-    """Input-required ends the turn, also in the log, and the task is not due any more."""
-    made = advance(
-        claimed(),
-        Commit(token="A", entries=(status(TaskState.TASK_STATE_INPUT_REQUIRED, "which?"),)),
-        now_ms=NOW,
-        timing=TIMING,
-    )
-    assert made.entries[-1] == TurnEnded()
-    assert (made.head.turn.is_open, made.head.due_at) == (False, None)
 
 
 def test_auth_required_leaves_the_turn_to_its_attempt() -> None:
@@ -241,21 +176,6 @@ def test_auth_required_leaves_the_turn_to_its_attempt() -> None:
     assert head.turn.is_open
     assert head.turn.token == "A"
     assert not step(head, token="A", ends_turn=True).turn.is_open
-
-
-def test_a_message_opens_the_next_turn_of_a_paused_task() -> None:
-    """The new turn is unclaimed, submitted, due, and numbered by its version."""
-    head = step(paused(), follow_up())
-    assert (head.turn.number, head.turn.base) == (head.version, head.version)
-    assert head.state == TaskState.TASK_STATE_SUBMITTED
-    assert (head.turn.token, head.turn.attempts, head.turn.sends) == (None, 0, 0)
-    assert head.due_at == NOW + 10 + 60_000
-
-
-def test_a_working_task_takes_no_message() -> None:
-    """A message to a working task raises TaskNotAcceptingMessagesError."""
-    with pytest.raises(TaskNotAcceptingMessagesError):
-        step(claimed(), follow_up())
 
 
 def test_a_message_for_an_attempt_that_waits_for_credentials_is_queued() -> None:
@@ -282,16 +202,6 @@ def test_a_task_that_ends_drops_the_turn_that_waited() -> None:
     assert (ended.turn.is_open, ended.next_turn, ended.due_at) == (False, 0, None)
 
 
-def test_status_times_rise_strictly_even_when_the_clock_stands_still() -> None:
-    """Each status has a later time than the one before, also while the clock stands still."""
-    head = claimed()
-    times = [head.status_at]
-    for _ in range(3):
-        head = step(head, status(TaskState.TASK_STATE_WORKING), token="A", now_ms=NOW)
-        times.append(head.status_at)
-    assert times == sorted(set(times))
-
-
 def test_the_agents_own_timestamp_is_replaced() -> None:
     """A status gets the time of its commit, not that of the agent's own timestamp."""
     early = TaskStatus(state=TaskState.TASK_STATE_WORKING)
@@ -299,20 +209,6 @@ def test_the_agents_own_timestamp_is_replaced() -> None:
     head = step(claimed(), StatusChanged(early), token="A", now_ms=NOW + 500)
     assert head.status is not None
     assert TaskStatus.FromString(head.status).timestamp.ToMilliseconds() == NOW + 500
-
-
-def test_metadata_is_merged_shallowly_into_head() -> None:
-    """Later keys win, nested values are replaced, a null is stored."""
-    head = opened()
-    first, second = Struct(), Struct()
-    first.update({"a": 1, "b": {"x": 1}})
-    second.update({"b": {"y": 2}, "c": None})
-    head = step(step(head, MetadataMerged(first)), MetadataMerged(second))
-    assert head.metadata is not None
-    merged = Struct.FromString(head.metadata)
-    assert list(merged.fields["b"].struct_value.fields) == ["y"]
-    assert merged.fields["c"].HasField("null_value")
-    assert merged["a"] == 1
 
 
 def test_what_is_large_stays_in_the_log() -> None:
