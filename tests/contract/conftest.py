@@ -34,22 +34,30 @@ from tests.support.databases import (
 from tests.support.emulators import Emulator, dynamodb_local
 
 ONE_IN = 4
-"""Of the tests that every table passes, a run of the whole suite does one in four on DynamoDB
-Local, and `make faults` all. `test_tables` and `test_storage_model` compare it with a model.
+"""Of the tests that every table passes, a run of the whole suite does one in four on a file and one
+in four on DynamoDB Local, and `make faults` all. `test_tables` compares each request of both with
+dictionaries, and `test_storage_model` whole calls of DynamoDB Local.
 """
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the other tests on DynamoDB Local to runs that name files, and to `make faults`."""
+    """Leave the others to runs that name files, and to `make faults`."""
     is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS
     if is_whole and (left := set(filter(_is_left_out, items))):
         items[:] = [item for item in items if item not in left]
         config.hook.pytest_deselected(items=list(left))
 
 
+_OVER = ("backend", "backends", "stores")
+"""The parameters that say over what a test is run."""
+_SAMPLED = {"file", "dynamodb", "emulators"}
+
+
 def _is_left_out(item: pytest.Item) -> bool:
     case = getattr(item, "callspec", None)
-    if case is None or case.params.get("backend") != "dynamodb" or "test_tables" in item.nodeid:
+    if case is None or "test_tables" in item.nodeid:
+        return False
+    if not _SAMPLED.intersection(map(case.params.get, _OVER)):
         return False
     return zlib.crc32(item.nodeid.encode()) % ONE_IN != 0
 

@@ -31,8 +31,9 @@ ON_TABLES = ["memory", "file"]
 everywhere = pytest.mark.parametrize("queues", [*ON_TABLES, "moto", FAUXQS], indirect=True)
 on_tables = pytest.mark.parametrize("queues", ON_TABLES, indirect=True)
 on_sqs = pytest.mark.parametrize("queues", ["moto", FAUXQS], indirect=True)
+on_moto = pytest.mark.parametrize("queues", ["moto"], indirect=True)
+"""For what the client does by itself, whoever answers."""
 with_deduplication = pytest.mark.parametrize("queues", [*ON_TABLES, FAUXQS], indirect=True)
-with_expiring_receipts = with_deduplication
 
 
 class Note(BaseModel):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
+from a2a_serverless.storage.layout import INDEXES
+from tests.support.databases import Database
 
 
 class Schedule:
@@ -45,7 +49,7 @@ class Schedule:
         turn.set_result(None)
 
 
-class ScheduledTable(DynamoTable):
+class _ScheduledTable(DynamoTable):
     """A table whose requests wait for their turn."""
 
     schedule: Schedule
@@ -54,3 +58,29 @@ class ScheduledTable(DynamoTable):
     async def _repeat(self, operation: str, **request: Any) -> Any:
         await self.schedule.turn(self.writer)
         return await super()._repeat(operation, **request)
+
+
+async def play(
+    database: Database,
+    storage: DurableStorage,
+    seed: int,
+    writers: Sequence[Callable[[DurableStorage], Awaitable[None]]],
+) -> list[int]:
+    """Let writers run to their end, each over a view of its own; return who sent each request."""
+    schedule = Schedule(seed, len(writers))
+
+    async def follow(number: int) -> None:
+        view = storage.for_scope(storage.scope)
+        view.table = table = _ScheduledTable(
+            database.table, INDEXES, client=database.client, clock=storage.clock
+        )
+        table.schedule, table.writer = schedule, number
+        try:
+            await writers[number](view)
+        finally:
+            schedule.end()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(len(writers)):
+            group.create_task(follow(number))
+    return schedule.order

@@ -15,7 +15,6 @@ from a2a.types import Part, TaskState, TaskStatus
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import (
     BeingDeletedError,
-    ConcurrencyError,
     TaskNotFoundError,
     UnreadableTaskError,
     UnsupportedOperationError,
@@ -24,7 +23,6 @@ from a2a_serverless.http.intake import Intake
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.waiting import wake_due
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage import shares
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.deletion import DeletionJob, Owner, count_data, stored_in
 from a2a_serverless.storage.durable import DurableStorage
@@ -41,6 +39,7 @@ from a2a_serverless_tools.operate.journal import KEPT_S, Entry, about, newest
 from tests.support.clocks import ManualClock
 from tests.support.failures import failed_task
 from tests.support.messages import message, request
+from tests.support.present import present
 from tests.support.queues import MemoryQueue, left
 
 S = TaskState
@@ -131,8 +130,7 @@ class Desk:
             case "retry":
                 assert now == head
                 (new,) = await self.ids() - {head.task_id}
-                opened = await self.storage.head(new)
-                assert opened is not None
+                opened = present(await self.storage.head(new))
                 assert (opened.turn.number, opened.context_id) == (1, CONTEXT)
             case "redeliver":
                 (push,) = await self.storage.webhooks.all(head.task_id)
@@ -270,8 +268,7 @@ async def test_a_retry_that_fails_is_tried_again_itself(desk: Desk) -> None:
         await desk.do("retry", "t")
     with pytest.raises(UnsupportedOperationError, match="It is submitted: only what has failed"):
         await desk.do("retry", new)
-    head = await desk.storage.head(new)
-    assert head is not None
+    head = present(await desk.storage.head(new))
     failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
     await desk.storage.commit(head, Commit(entries=(failed,)))
     await desk.do("retry", new)
@@ -290,8 +287,7 @@ async def test_a_retry_has_its_own_copy_of_the_files(desk: Desk) -> None:
     await desk.do("retry", "t")
     await desk.do("delete", "t")
     (new,) = await desk.ids()
-    task = await desk.storage.load_task(new)
-    assert task is not None
+    task = present(await desk.storage.load_task(new))
     assert task.history[0].parts[1].raw == content
     await desk.do("delete", new)
     assert blobs._contents == {}
@@ -342,19 +338,6 @@ async def test_the_callers_own_key_stays_with_the_failed_task(desk: Desk) -> Non
     assert await desk.ids() == {head.task_id, retry_id(head)}
 
 
-async def test_retries_stand_in_the_line_of_their_caller(desk: Desk) -> None:
-    """An operator who tries a crowd again takes no other caller's share of the workers."""
-    for number in range(3):
-        head = await desk.failed(f"t-{number}")
-        await desk.do("retry", head.task_id)
-        new = await desk.storage.head(retry_id(head))
-        assert new is not None
-        assert await desk.storage.park(new, "share")
-        desk.clock.advance(1)
-    waiting = await shares.waiting(desk.storage, desk.storage.scope.principal, 1)
-    assert len(waiting[desk.storage.scope.principal]) == 3
-
-
 @pytest.mark.parametrize("context", ["", CONTEXT], ids=["the caller", "the context"])
 async def test_nothing_is_tried_again_of_what_is_deleted(desk: Desk, context: str) -> None:
     """While the deletion runs it is refused, and afterwards there is no task."""
@@ -373,17 +356,6 @@ async def test_nothing_is_tried_again_of_what_is_deleted(desk: Desk, context: st
 # -- beside others ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("act", ["cancel", "delete"])
-async def test_a_worker_that_runs_writes_nothing_more(desk: Desk, act: Act) -> None:
-    """After a cancel without its agent, or a deletion, the commit of its attempt is refused."""
-    head = await desk.open("t")
-    head = await desk.storage.commit(head, Commit(token="a", claims=True, worker="w"))
-    await desk.do(act, "t")
-    ends = Commit(entries=(StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED)),), token="a")
-    with pytest.raises((ConcurrencyError, TaskNotFoundError)):
-        await desk.storage.commit(head, ends)
-
-
 async def test_a_cancel_of_many_leaves_those_that_end_meanwhile(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,8 +367,7 @@ async def test_a_cancel_of_many_leaves_those_that_end_meanwhile(
     send = desk.queue.send
 
     async def completed(task_id: str) -> None:
-        head = await desk.storage.head(task_id)
-        assert head is not None
+        head = present(await desk.storage.head(task_id))
         status = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
         await desk.storage.commit(head, Commit(entries=(status,)))
 
@@ -452,8 +423,7 @@ async def test_a_turn_in_line_is_canceled_and_not_sent(desk: Desk) -> None:
     with pytest.raises(UnsupportedOperationError, match="stands in line"):
         await desk.do("resend", "t")
     await desk.do("cancel", "t")
-    now = await desk.storage.head("t")
-    assert now is not None
+    now = present(await desk.storage.head("t"))
     assert (plain_state(now.state), now.turn.parked) == ("canceled", "")
 
 
@@ -635,8 +605,7 @@ async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
     assert await desk.storage.postpone(sent, due_at=desk.clock.now_ms(), sends=1)
     plan = await desk.acts.plan("resend", replace(desk.owner, attention="again"))
     assert [row.head.task_id for row in plan.rows] == ["sent"]
-    now = await desk.storage.head("sent")
-    assert now is not None
+    now = present(await desk.storage.head("sent"))
     finished = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
     await desk.storage.commit(now, Commit(entries=(finished,)))
     await carried_out(desk.acts, plan)
@@ -674,22 +643,6 @@ async def test_what_cannot_be_acted_on_hides_nothing(
     assert [one.task_id for one in await desk.journal()] == ["fine"]
 
 
-@pytest.mark.parametrize("ahead_s", [-3600, 3600])
-async def test_an_operators_clock_may_differ(desk: Desk, ahead_s: int) -> None:
-    """An hour ahead or behind: acts fit, the journal is in the order of its own times."""
-    for number in range(3):
-        await desk.failed(f"t-{number}")
-    desk.clock.advance(ahead_s)
-    for act in ("retry", "redeliver"):
-        plan = await desk.acts.plan(act, desk.owner)
-        await carried_out(desk.acts, plan)
-        assert (plan.done, plan.skipped.total(), plan.failed.total()) == (3, 0, 0)
-        desk.clock.advance(1)
-    entries = await desk.journal()
-    assert [one.act for one in entries] == ["retry"] * 3 + ["redeliver"] * 3
-    assert all(one.at <= (one.ended_at or 0) for one in entries)
-
-
 async def test_the_first_of_several_messages_is_tried_again(desk: Desk) -> None:
     """The answer says so: the others answered questions of the old task."""
     head = await desk.open("t", text="book a flight")
@@ -698,13 +651,11 @@ async def test_the_first_of_several_messages_is_tried_again(desk: Desk) -> None:
     await desk.storage.commit(head, claim)
     answer = request("friday")
     answer.message.task_id = "t"
-    now = await desk.storage.head("t")
-    assert now is not None
+    now = present(await desk.storage.head("t"))
     now = await desk.storage.commit(now, Commit(entries=(TurnOpened(answer, ANN),)))
     failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
     await desk.storage.commit(now, Commit(entries=(failed,)))
     assert "with the first of its 2 messages" in await desk.do("retry", "t")
     (new,) = await desk.ids() - {"t"}
-    log = await desk.storage.read(new)
-    assert log is not None
+    log = present(await desk.storage.read(new))
     assert log.fold().opening(1)[0].message.parts[0].text == "book a flight"

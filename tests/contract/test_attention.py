@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,25 +12,20 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState, TaskStatus
 
 from a2a_serverless.errors import A2AServerlessError
-from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import gave_up, never_started
-from a2a_serverless.storage.layout import TROUBLES, WAIT_KINDS
+from a2a_serverless.storage.layout import WAIT_KINDS
 from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId
-from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, Attention, Failure, Head, plain_state
+from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, Failure, Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit, releasing
-from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.finding import Named, tasks_in_trouble, waiting_tasks
-from a2a_serverless_tools.operate.inspector import Inspector
-from a2a_serverless_tools.operate.wording import NO_REASON
 from tests.support.clocks import ManualClock
-from tests.support.databases import LONG, new_scope
+from tests.support.databases import LONG
 from tests.support.messages import request
 
 STEPS = 400 if LONG else 60
-ENDS = sorted(map(plain_state, TERMINAL))
 
 
 def to(state: TaskState, **options: object) -> Commit:
@@ -133,16 +128,6 @@ class World:
                 assert await self.storage.webhooks.move(push, again)
                 self.untold.discard(head.task_id)
 
-    async def life(self) -> None:
-        """Open a task, and let one writer act on it, or on the attempt that has claimed it."""
-        await self.opened(None)
-        if self.random.random() < 0.7:
-            await self.claimed(self.seen[-1])
-            on_attempt = [self.ended, self.ended, self.failed, self.released, self.slept, self.told]
-            await self.random.choice(on_attempt)(self.seen[-1])
-        else:
-            await self.random.choice([self.left, self.sent])(self.seen[-1])
-
     async def by_scan(self) -> list[tuple[str, str, str]]:
         """What HEAD of each task says that it is in the index for."""
         heads = [await self.storage.head(one) for one in self.tasks]
@@ -202,101 +187,3 @@ async def test_a_failure_keeps_its_reason(storage: DurableStorage) -> None:
         (head.task_id, "ValueError", told),
         (late.task_id, "not started", ""),
     }
-
-
-# -- lists -----------------------------------------------------------------------------------
-
-
-class Lists:
-    """What the first page links to, and what a look at every task says about it.
-
-    Args:
-        worlds: the tasks of some callers, which are changed.
-    """
-
-    def __init__(self, worlds: Sequence[World]) -> None:
-        self._worlds = worlds
-        self._storage, self._clock = worlds[0].storage, worlds[0].clock
-        self._inspector = Inspector(self._storage, Settings(), place="the table")
-        self._scopes = [world.storage.scope.digest for world in worlds]
-
-    async def check(self, since: str) -> None:
-        """Assert that each list of what is no older has what a scan finds."""
-        known = [one for world in self._worlds for one in await self._known(world)]
-        for which in self._links(known, since):
-            assert await self._listed(which) == self._scanned(which, known), which
-
-    async def _known(self, world: World) -> list[tuple[Head, list[Attention]]]:
-        """HEAD of each task, and why it needs attention, also for its webhooks."""
-        known = []
-        for task_id in world.tasks:
-            head = await world.storage.head(task_id)
-            assert head is not None
-            pushes = await world.storage.webhooks.all(task_id)
-            why = [push.given_up.attention for push in pushes if push.given_up is not None]
-            known.append((head, why + ([head.attention] if head.attention else [])))
-        return known
-
-    def _links(
-        self, known: Iterable[tuple[Head, list[Attention]]], since: str
-    ) -> Iterator[TaskFilter]:
-        """Each kind of list of the first page, for each value that it can have here."""
-        reasons = {one.reason or NO_REASON for _, why in known for one in why} - {"status 503"}
-        if since == "hour":  # each looks at 25 hours of creation
-            yield from (TaskFilter(state=state, since=since) for state in ENDS)
-        yield from (TaskFilter(attention=kind, since=since) for kind in TROUBLES)
-        yield from (TaskFilter(attention=kind) for kind in WAIT_KINDS)
-        for reason in reasons:
-            yield TaskFilter(attention="failed", since=since, reason=reason)
-            yield TaskFilter(attention="retry", reason=reason)
-        for scope in self._scopes:
-            yield TaskFilter(attention="failed", since=since, scope=scope)
-
-    async def _listed(self, which: TaskFilter) -> list[tuple[str, str]]:
-        found: list[tuple[str, str]] = []
-        token = ""
-        while True:
-            limit = 50 if which.state else 5  # a list by creation looks at each hour of a day
-            page = await self._inspector.lists.page(which, after=token, limit=limit)
-            found += [row.key for row in page.rows if row.key[0] in self._scopes]
-            token = page.after
-            if not token:
-                return sorted(found)
-
-    def _scanned(
-        self, which: TaskFilter, known: Iterable[tuple[Head, list[Attention]]]
-    ) -> list[tuple[str, str]]:
-        ago = {"hour": 3_600_000, "day": 86_400_000, "": self._clock.now_ms()}[which.since]
-        since = self._clock.now_ms() - ago
-        reason = "" if which.reason == NO_REASON else which.reason or None
-
-        def is_one(head: Head, why: Iterable[Attention]) -> bool:
-            if which.scope not in ("", head.scope):
-                return False
-            if which.state:
-                return plain_state(head.state) == which.state and head.status_at >= since
-            return any(
-                (one.kind == which.attention and one.at >= since) and reason in (None, one.reason)
-                for one in why
-            )
-
-        return sorted((head.scope, head.task_id) for head, why in known if is_one(head, why))
-
-
-@pytest.mark.long(but=1)
-@pytest.mark.parametrize("seed", range(4 if LONG else 1))
-async def test_each_list_of_the_first_page_is_what_a_scan_finds(
-    storage: DurableStorage, clock: ManualClock, seed: int
-) -> None:
-    """Of two callers, by state, kind, reason, caller and time, page by page, as tasks change."""
-    other = storage.for_scope(new_scope())
-    worlds = [World(one, clock, 10 * seed + n) for n, one in enumerate((storage, other))]
-    lists = Lists(worlds)
-    for number in range(STEPS // 4):
-        for world in worlds:
-            await world.life()
-            await world.step()
-        clock.advance(900)
-        if number % 15 == 14:
-            await lists.check("hour")
-    await lists.check("day")

@@ -1,4 +1,4 @@
-"""Stores of blobs, and the storage of tasks over each of them."""
+"""Stores of blobs, and the storage of tasks over each of them; no table sees what a blob has."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import io
 import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -52,11 +53,13 @@ from a2a_serverless.storage.blobs import (
 )
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_context, delete_task
+from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.durable import DurableStorage, _owner
-from a2a_serverless.storage.layout import context_item, context_key, head_key
+from a2a_serverless.storage.layout import INDEXES, context_item, context_key, head_key
 from a2a_serverless.storage.s3 import S3Blobs
-from a2a_serverless.storage.table import Item, Update
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.storage.table import Item, Table, Update
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, ToStore, blob_at, blob_of, offload
 from a2a_serverless.tasks.entries import (
     OFFLOAD_BYTES,
@@ -73,6 +76,7 @@ from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.steps import MAX_RESULT_BYTES
 from tests.support.clocks import ManualClock
 from tests.support.databases import new_scope
+from tests.support.present import present
 from tests.support.workers import Bench, S
 
 OWNER = BlobOwner("s" * 32, "task:1", "i" * 12)
@@ -100,18 +104,20 @@ def blobs(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) ->
 
 
 @pytest.fixture
-def storage(storage: DurableStorage, blobs: Blobs) -> Iterator[DurableStorage]:
-    """The storage on each table, with each store."""
-    storage.table.blobs = blobs
-    yield storage
-    storage.table.blobs = None
+def backend(blobs: Blobs, tmp_path: Path) -> Iterator[Table]:
+    """The table that goes with each store: a file with the folder, else dictionaries."""
+    with ExitStack() as opened:
+        table: Table = MemoryTable(INDEXES)
+        if isinstance(blobs, DirectoryBlobs):
+            table = opened.enter_context(closing(SqliteTable(tmp_path / "table", INDEXES)))
+        table.blobs = blobs
+        yield table
 
 
 async def whole(blobs: Blobs, blob: Blob) -> bytes:
     return b"".join([chunk async for chunk in blobs.chunks(blob)])
 
 
-@pytest.mark.long(but=3)
 async def test_what_is_stored_is_read(blobs: Blobs) -> None:
     """Whole, or in chunks; from bytes, or from a file wherever it stands; twice is once."""
     content = LARGE * (CHUNK_BYTES // len(LARGE)) + b"end"
@@ -280,8 +286,7 @@ async def test_a_link_ends_and_cannot_be_changed(tmp_path: Path, clock: ManualCl
         parts = urlsplit(await blobs.link(blob, PNG))
         path, query = unquote(parts.path), {k: v[0] for k, v in parse_qs(parts.query).items()}
         assert parts.netloc == "agent"
-        found = reader.linked(path, query)
-        assert found is not None
+        found = present(reader.linked(path, query))
         assert (found[0], found[1].media_type) == (blob, "image/png")
         assert reader.linked(path.replace(blob.digest, other.digest), query) is None
         for name, value in query.items():
@@ -347,8 +352,7 @@ async def test_a_task_is_read_as_it_was_written(storage: DurableStorage) -> None
     artifact = Artifact(artifact_id="a", parts=[Part(raw=LARGE), Part(raw=LARGE + b"2")])
     head = await storage.commit(head, Commit(entries=(ArtifactWritten(artifact),)))
     assert head.size < 4_000
-    task = await storage.load_task(head.task_id)
-    assert task is not None
+    task = present(await storage.load_task(head.task_id))
     assert list(task.history[0].parts) == parts
     assert task.artifacts[0] == artifact
 
@@ -368,8 +372,7 @@ async def test_a_commit_names_only_what_is_stored(
         await storage.commit(head, Commit(entries=(ArtifactWritten(artifact),)))
     with pytest.raises(ConfigurationError):
         await begun(storage, Part(raw=LARGE))
-    task = await storage.load_task(head.task_id)
-    assert task is not None
+    task = present(await storage.load_task(head.task_id))
     assert not task.artifacts
 
 
@@ -387,8 +390,7 @@ async def test_a_repeated_creation_leaves_no_blob(storage: DurableStorage, blobs
     again = await storage.open_task("ctx", said(Part(raw=LARGE)), idempotency_key="k")
     assert (again.created, again.head.task_id) == (False, first.head.task_id)
     assert await blobs.get(Blob.of(LARGE, owners[0])) is None
-    task = await storage.load_task(first.head.task_id)
-    assert task is not None
+    task = present(await storage.load_task(first.head.task_id))
     assert task.history[0].parts[0].raw == LARGE
 
 
@@ -404,8 +406,7 @@ async def test_a_missing_blob_hides_nothing_else(
         LARGE + b"2",
         "",
     )
-    task = await storage.load_task(head.task_id)
-    assert task is not None
+    task = present(await storage.load_task(head.task_id))
     lost, text, kept = task.history[0].parts
     assert lost.text == f"[lost.png: {len(LARGE)} bytes that are not stored any more]"
     assert (text.text, kept.raw) == ("here", LARGE + b"2")
@@ -424,8 +425,7 @@ async def test_a_damaged_blob_is_not_shown(storage: DurableStorage, blobs: Blobs
             (blobs._folder / blob.key).write_bytes(b"x" * blob.size)
         case _:
             client("s3").put_object(Bucket="blobs", Key=blob.key, Body=b"x" * blob.size)
-    task = await storage.load_task(head.task_id)
-    assert task is not None
+    task = present(await storage.load_task(head.task_id))
     assert "not stored any more" in task.history[0].parts[0].text
 
 
@@ -452,18 +452,6 @@ async def test_no_reference_is_taken_where_no_blob_is_stored(storage: DurableSto
     storage.table.blobs = None
     with pytest.raises(InvalidArgumentError, match="only this service writes"):
         await begun(storage, Part(url=url))
-
-
-async def test_a_repeated_creation_needs_no_deletion(
-    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A store that refuses to delete what the second one has stored does not hide the first one."""
-    monkeypatch.setattr(blobs, "delete", AsyncMock(side_effect=ConfigurationError("refused")))
-    opened = [
-        await storage.open_task("ctx", said(Part(raw=LARGE)), idempotency_key="k") for _ in range(2)
-    ]
-    assert [each.created for each in opened] == [True, False]
-    assert opened[0].head.incarnation == opened[1].head.incarnation
 
 
 async def test_a_deleted_task_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
@@ -609,14 +597,12 @@ async def test_a_link_to_a_file_of_the_caller_is_that_file(
 ) -> None:
     """It is copied to the new task, and stays when the first task is deleted."""
     first = await begun(storage, Part(raw=LARGE, media_type="image/png"))
-    task = await storage.load_task(first.task_id, inline=LINKS)
-    assert task is not None
+    task = present(await storage.load_task(first.task_id, inline=LINKS))
     (linked,) = task.history[0].parts
     assert linked.url.startswith("http")
     second = await begun(storage, Part(url=linked.url, media_type="image/png"))
     await delete_task(storage, first.task_id)
-    found = await storage.load_task(second.task_id)
-    assert found is not None
+    found = present(await storage.load_task(second.task_id))
     assert found.history[0].parts[0].raw == LARGE
     with pytest.raises(InvalidArgumentError, match="is not stored: it never came, or has expired"):
         await begun(storage, Part(url=linked.url))
@@ -627,13 +613,11 @@ async def test_each_reading_has_the_same_form(storage: DurableStorage) -> None:
     inline = InlineLimits(part_bytes=len(LARGE), all_bytes=2 * len(LARGE), base_url="http://agent")
     files = [LARGE, LARGE[:40_000], LARGE[:40_001], LARGE + b"too large"]
     head = await begun(storage, *(Part(raw=raw) for raw in files))
-    task = await storage.load_task(head.task_id, inline=inline)
-    assert task is not None
+    task = present(await storage.load_task(head.task_id, inline=inline))
     kinds = [part.WhichOneof("content") for part in task.history[0].parts]
     assert kinds == ["raw", "raw", "url", "url"]
 
 
-@pytest.mark.long(but=1)
 async def test_many_blobs_are_stored_a_few_at_a_time(
     storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -653,8 +637,7 @@ async def test_many_blobs_are_stored_a_few_at_a_time(
     head = await begun(storage, *parts)
     assert len(keys) == len(set(keys)) == 20
     assert most <= AT_ONCE
-    task = await storage.load_task(head.task_id)
-    assert task is not None
+    task = present(await storage.load_task(head.task_id))
     assert list(task.history[0].parts) == parts
 
 
@@ -687,14 +670,12 @@ async def test_a_state_is_read_as_it_was_written(storage: DurableStorage) -> Non
     for length, form in ((10, None), (300_000, "zlib"), (10, None), (1_000_000, "blob"), (1, None)):
         blob = await replaced(storage, {"é": TEXT[:length]})
         assert await storage.contexts.load("ctx") == ({"é": TEXT[:length]}, ANY)
-        item = await item_of(storage)
-        assert item is not None
+        item = present(await item_of(storage))
         assert item.get("form") == form
         assert (blob is not None) is (form == "blob")
     assert await storage.contexts.load("ctx") == ({"é": TEXT[:1]}, 5)
 
 
-@pytest.mark.long(one_in=4)
 async def test_a_state_that_is_replaced_leaves_no_blob(
     storage: DurableStorage, blobs: Blobs
 ) -> None:
@@ -709,29 +690,6 @@ async def test_a_state_that_is_replaced_leaves_no_blob(
     kept = [blob for blob in found if blob is not None]
     assert len({blob.key for blob in kept}) == 3
     assert [await blobs.get(blob) for blob in kept] == [None] * 3
-
-
-class Growing(Worker):
-    """Keeps all messages, and a long text."""
-
-    async def handle(self, ctx: TaskContext) -> None:
-        said = ((await ctx.load_context()) or [TEXT]) + [ctx.user_text]
-        await ctx.step("think", len, said)
-        await ctx.update_context(said)
-        await ctx.complete()
-
-
-async def test_each_turn_replaces_the_state(blobs: Blobs) -> None:
-    """A worker reads it, stores the next one, and deletes it."""
-    bench, kept = Bench(WorkerExecutor(Growing())), list[Blob | None]()
-    bench.storage.table.blobs = blobs
-    for text in "abc":
-        await bench.send(text)
-        assert await bench.work()
-        kept.append(await blob_of_state(bench.storage))
-    assert await bench.storage.contexts.load("ctx") == ([TEXT, "a", "b", "c"], 3)
-    found = [None if blob is None else await blobs.get(blob) for blob in kept]
-    assert [content is None for content in found] == [True, True, False]
 
 
 async def test_a_state_that_cannot_be_deleted_is_left(
@@ -809,8 +767,7 @@ async def test_a_deleted_context_leaves_no_blob(storage: DurableStorage, blobs: 
 
 async def test_a_state_whose_blob_is_missing(storage: DurableStorage, blobs: Blobs) -> None:
     """One sentence names the object; the context can be deleted, and begins anew."""
-    blob = await replaced(storage, TEXT)
-    assert blob is not None
+    blob = present(await replaced(storage, TEXT))
     await blobs.delete(blob.owner)
     with pytest.raises(UnreadableTaskError, match=f"restore its object {re.escape(blob.key)}"):
         await storage.contexts.load("ctx")
@@ -820,11 +777,9 @@ async def test_a_state_whose_blob_is_missing(storage: DurableStorage, blobs: Blo
 
 async def test_no_part_names_a_state(storage: DurableStorage) -> None:
     """Neither a reference nor a link: what a client makes up is a URL as any other."""
-    blob = await replaced(storage, TEXT)
-    assert blob is not None
+    blob = present(await replaced(storage, TEXT))
     link = f"https://agent/.blobs/{blob.key}"
-    task = await storage.load_task((await begun(storage, Part(url=link))).task_id)
-    assert task is not None
+    task = present(await storage.load_task((await begun(storage, Part(url=link))).task_id))
     assert task.history[0].parts[0].url == link
     assert blob_of(Part(url=blob.reference)) is None
 

@@ -23,6 +23,7 @@ from a2a_serverless.tasks.conversation import MOST_WAITING
 from a2a_serverless.tasks.head import Head
 from tests.support.databases import new_scope
 from tests.support.messages import request
+from tests.support.present import present
 
 
 @pytest.fixture
@@ -79,13 +80,11 @@ async def test_an_ending_gives_up_the_place_and_wakes_the_next(
     for head in heads[1:]:
         assert await serial.park(head, "conversation")
     for number, head in enumerate(heads):
-        current = await serial.head(head.task_id)
-        assert current is not None
+        current = present(await serial.head(head.task_id))
         await serial.commit(current, canceled(current))
         assert await places(serial) == [later.task_id for later in heads[number + 1 :]]
         assert [woken.task_id for woken in sent] == [h.task_id for h in heads[1 : number + 2]]
-    item = await serial.table.get(conversation_queue_key(serial.scope.digest, "talk"))
-    assert item is not None
+    item = present(await serial.table.get(conversation_queue_key(serial.scope.digest, "talk")))
     assert item.keys() == {"PK", "SK", "expires_at", "scope_key", "status_key"}
 
 
@@ -155,8 +154,7 @@ async def test_a_purge_finds_the_line_of_a_conversation(serial: DurableStorage) 
 async def test_a_line_is_stored_as_long_as_its_tasks(serial: DurableStorage) -> None:
     """The one that was created last says how long."""
     made = await serial.open_task("talk", request("go"), ttl_s=60)
-    item = await serial.table.get(conversation_queue_key(serial.scope.digest, "talk"))
-    assert item is not None
+    item = present(await serial.table.get(conversation_queue_key(serial.scope.digest, "talk")))
     assert item["expires_at"] * 1000 == made.head.expires_at
 
 

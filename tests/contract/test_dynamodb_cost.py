@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -53,7 +53,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
 )
 from a2a_serverless.tasks.head import AttemptEnd, Head
-from a2a_serverless.tasks.identity import first_task_id, new_id, new_token
+from a2a_serverless.tasks.identity import first_task_id, new_token
 from a2a_serverless.tasks.pace import PART_BYTES, commit_units
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.tasks.waits import Signal, SignalDecision, Until
@@ -95,6 +95,7 @@ from tests.support.databases import (
 )
 from tests.support.emulators import Emulator
 from tests.support.messages import agent_message, artifact, chunk, message, request
+from tests.support.present import present
 from tests.support.queues import is_empty
 from tests.support.workers import Agent, answered, complete
 from tests.support.workers import Bench as Worker
@@ -131,23 +132,18 @@ def cost(usage: Usage) -> tuple[int, float, float]:
     return usage.requests, usage.write_units, usage.read_units
 
 
-async def test_a_creation_is_one_request(bench: Bench) -> None:
-    """A task with a short message and a key costs 1 request and 9 write units.
-
-    HEAD and the first commit cost 2 each; HEAD's entries in four indexes, and the commit's in
-    by-id, 1 each.
-    """
+async def spent(bench: Bench, work: Awaitable[object]) -> tuple[int, float, float]:
+    """Do some work; return its requests, write units and read units."""
     with bench.meter.measure() as usage:
-        await Storage(bench.storage).create_task("context", message(), idempotency_key="key")
-    assert cost(usage) == (1, 9, 0)
+        await work
+    return cost(usage)
 
 
 async def test_an_echo_task_in_all(bench: Bench) -> None:
     """Create, worker's load, commit and one GetTask: 4 requests, 18 write and 2 read units."""
     with bench.meter.measure() as usage:
         task = await Storage(bench.storage).create_task("context", message())
-        log = await bench.storage.read(task.id)
-        assert log is not None
+        log = present(await bench.storage.read(task.id))
         await bench.storage.commit(log.head, echo_commit("hello"))
         await bench.storage.load_task(task.id)
     assert cost(usage) == (4, 18, 2)
@@ -255,25 +251,6 @@ async def test_a_conversation_costs_five_units_a_turn_and_no_request(bench: Benc
     assert costs == [(4, 21, 2), (4, 26, 2)]
 
 
-async def test_a_new_task_moves_the_expiry_of_its_conversations_line(bench: Bench) -> None:
-    """Three units with the message that begins a task: one is for the line's entry in by-scope.
-
-    That entry has the expiry, which is the newest task's. Two units with the task's ending.
-    """
-    clock, costs = ManualClock(bench.storage.clock.now_ms()), []
-    set_clock(bench.storage, clock)
-    for is_serial in (False, True):
-        bench.storage.is_serial = is_serial
-        for _ in range(2):
-            clock.advance(60)
-            with bench.meter.measure() as sent:
-                head = (await bench.storage.open_task(f"context-{is_serial}", request())).head
-            with bench.meter.measure() as ended:
-                await bench.storage.commit(head, echo_commit("hello"))
-            costs.append((cost(sent), cost(ended)))
-    assert costs == [((1, 9, 0), (1, 9, 0))] * 2 + [((1, 12, 0), (1, 11, 0))] * 2
-
-
 async def test_a_turn_in_line_costs_its_leaving_and_its_waking(bench: Bench) -> None:
     """5 units to leave it, 6 to wake it, 2 more for its claim, which is then apart, 1 for its end.
 
@@ -298,9 +275,7 @@ async def test_a_turn_in_line_costs_its_leaving_and_its_waking(bench: Bench) -> 
             head = await bench.storage.commit(head, Commit(token="one", claims=True))
         costs.append(cost(usage))
         ends = Commit(entries=echo_commit("hello").entries, token="one", ends_turn=True)
-        with bench.meter.measure() as usage:
-            await bench.storage.commit(head, ends)
-        costs.append(cost(usage))
+        costs.append(await spent(bench, bench.storage.commit(head, ends)))
     assert costs == [(1, 10, 0), (1, 9, 0), (1, 5, 0), (1, 6, 0), (1, 12, 0), (1, 10, 0)]
 
 
@@ -366,8 +341,7 @@ async def test_a_short_sleep_costs_nothing(bench: Bench) -> None:
             working = asyncio.create_task(worker.work())
             while not working.done():
                 await (clock.pass_time(0.01) if clock.agent_wakes_at else asyncio.sleep(0.001))
-        log = await bench.storage.read(head.task_id)
-        assert log is not None
+        log = present(await bench.storage.read(head.task_id))
         records = [e for r in log.records for e in r.entries if isinstance(e, Recorded)]
         assert len(records) == (9 if sleeps else 5)
         costs.append(cost(usage))
@@ -380,9 +354,7 @@ async def test_a_failure_costs_one_unit_more(bench: Bench) -> None:
     for state in (TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_FAILED):
         head = (await bench.storage.open_task("context", request())).head
         end = Commit(entries=(StatusChanged(TaskStatus(state=state)),), token="one", claims=True)
-        with bench.meter.measure() as usage:
-            await bench.storage.commit(head, end)
-        costs.append(cost(usage))
+        costs.append(await spent(bench, bench.storage.commit(head, end)))
     assert costs == [(1, 9, 0), (1, 10, 0)]
 
 
@@ -427,33 +399,6 @@ async def test_a_cancel_before_the_start_costs_no_read_more(bench: Bench) -> Non
     assert cost(usage) == (3, 9, 2)  # the log, HEAD as it is now, the end
 
 
-async def test_a_task_is_put_into_the_index_by_id_once(bench: Bench, observer: Any) -> None:
-    """A task has two entries in `by-id` from its creation on, which no later write touches."""
-    storage = bench.storage
-    head = (await storage.open_task("context", request())).head
-    stored = entries_by_id(observer, storage, head)
-    assert len(stored) == 2
-    head = await storage.commit(head, Commit(token="first", claims=True))
-    await storage.change(
-        head, partial(releasing, end=AttemptEnd(token="first", reason="ValueError"))
-    )
-    await storage.request_cancel(head.task_id)
-    marked = await storage.head(head.task_id)
-    assert marked is not None
-    await storage.commit(marked, echo_commit("hello"))
-    assert entries_by_id(observer, storage, head) == stored
-
-
-def entries_by_id(observer: Any, storage: DurableStorage, head: Head) -> list[dict[str, Any]]:
-    """What the items of a task put into the index."""
-    names = ("SK", "id_key", "created_key")
-    return [
-        {name: item[name] for name in names}
-        for item in items_of(observer, storage, head)
-        if "id_key" in item
-    ]
-
-
 def items_of(observer: Any, storage: DurableStorage, head: Head) -> list[dict[str, Any]]:
     """All items of a task."""
     answer = observer.query(
@@ -469,24 +414,19 @@ async def test_a_cancel_is_a_read_and_an_update(bench: Bench) -> None:
     """A request costs 1 write unit, and 1 for each index entry that it replaces or puts."""
     storage = bench.storage
     head = (await storage.open_task("context", request())).head
-    with bench.meter.measure() as usage:
-        await storage.request_cancel(head.task_id, by="alice@example.com")
-    assert cost(usage) == (2, 3, 1)
+    assert await spent(bench, storage.request_cancel(head.task_id, by="alice@example.com")) == (
+        2,
+        3,
+        1,
+    )
     paused = (await storage.open_task("context", request())).head
     asks = TaskState.TASK_STATE_INPUT_REQUIRED
     await Storage(storage).update_task(paused.task_id, asks)
-    with bench.meter.measure() as usage:
-        await storage.request_cancel(paused.task_id, by="alice@example.com")
-    assert cost(usage) == (2, 2, 1)
-
-
-async def test_a_look_costs_half_a_unit_a_task(bench: Bench) -> None:
-    """One request reads the HEADs of a hundred running turns."""
-    heads = [(await bench.storage.open_task("context", request())).head for _ in range(100)]
-    with bench.meter.measure() as usage:
-        looks = await bench.storage.look([(head.scope, head.task_id) for head in heads])
-    assert len(looks) == 100
-    assert cost(usage) == (1, 0, 50)
+    assert await spent(bench, storage.request_cancel(paused.task_id, by="alice@example.com")) == (
+        2,
+        2,
+        1,
+    )
 
 
 async def test_a_failed_attempt_is_one_update(bench: Bench) -> None:
@@ -503,44 +443,9 @@ async def test_a_failed_attempt_is_one_update(bench: Bench) -> None:
     head = await storage.commit(released, Commit(token="second", claims=True))
     assert head.due_at is not None
     end = replace(end, token="second")
-    with bench.meter.measure() as usage:
-        await storage.change(head, partial(releasing, end=end, due_at=head.due_at + 60_000))
-    assert cost(usage) == (1, 3, 0)
-
-
-async def test_what_is_stored_of_an_error_costs_no_unit(bench: Bench) -> None:
-    """Neither the end of an attempt, nor the next claim, nor the end that fails the task."""
-    storage, costs = bench.storage, []
-    plain = AttemptEnd(token="first", reason="ValueError", correlation_id="0123456789abcdef")
-    place, message = "p" * MOST_PLACE, "m" * (MOST_OF_ERROR - MOST_PLACE)
-    for kind in (plain, replace(plain, place=place, message=message)):
-        head = (await storage.open_task(new_id(), request())).head
-        head = await storage.commit(head, Commit(token="first", claims=True))
-        end = replace(kind, at=storage.clock.now_ms())
-        with bench.meter.measure() as ended:
-            await storage.change(head, partial(releasing, end=end))
-        released = await storage.head(head.task_id)
-        assert released is not None
-        with bench.meter.measure() as claimed:
-            head = await storage.commit(released, Commit(token="second", claims=True))
-        failed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
-        last = Commit(entries=(failed,), token="second", failed=replace(end, token="second"))
-        with bench.meter.measure() as over:
-            await storage.commit(head, last)
-        costs.append([cost(usage) for usage in (ended, claimed, over)])
-    assert costs[0] == costs[1]
-    assert costs[0][0] == (1, 1, 0)
-
-
-async def test_a_conversation_has_an_entry_in_the_index_by_scope(bench: Bench) -> None:
-    """Each write of its state costs 3 units: one is the entry's, which holds the new expiry."""
-    clock = ManualClock(bench.storage.clock.now_ms())
-    bench.storage.clock = clock
-    for value in ("first", "second"):
-        clock.advance(60)
-        with bench.meter.measure() as usage:
-            await Storage(bench.storage).update_context("context", {"value": value})
-        assert cost(usage) == (1, 3, 0)
+    assert await spent(
+        bench, storage.change(head, partial(releasing, end=end, due_at=head.due_at + 60_000))
+    ) == (1, 3, 0)
 
 
 def receiver(task_id: str = "", config_id: str = "") -> TaskPushNotificationConfig:
@@ -561,14 +466,12 @@ async def test_an_inline_push_configuration_costs_its_item(bench: Bench) -> None
     await Storage(bench.storage).update_task(
         opened.head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED
     )
-    head = await bench.storage.head(opened.head.task_id)
-    assert head is not None
+    head = present(await bench.storage.head(opened.head.task_id))
     answer = Commit(entries=(TurnOpened(request("answer")),))
     with bench.meter.measure() as without:
         head = await bench.storage.commit(head, answer)
     await Storage(bench.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
-    head = await bench.storage.head(opened.head.task_id)
-    assert head is not None
+    head = present(await bench.storage.head(opened.head.task_id))
     with bench.meter.measure() as usage:
         await bench.storage.commit(head, replace(answer, commit_id="next", push=receiver()))
     assert usage.requests == without.requests + 1 == 2
@@ -582,27 +485,10 @@ async def test_what_push_costs_beside_the_commits(bench: Bench) -> None:
     with bench.meter.measure() as usage:
         push = await bench.storage.webhooks.put(receiver(task.id, "a"))
     assert cost(usage) == (2, 5, 1)
-    with bench.meter.measure() as usage:
-        await bench.storage.webhooks.all(task.id)
-    assert cost(usage) == (1, 0, 1)
-    with bench.meter.measure() as usage:
-        await bench.storage.webhooks.move(push, replace(push, version=2, index=0))
-    assert cost(usage) == (1, 1, 0)
-
-
-async def test_commits_of_a_task_with_push_cost_the_same(bench: Bench) -> None:
-    """A commit costs the same with and without push configurations of its task."""
-    plain = (await bench.storage.open_task("context", request())).head
-    told = (await bench.storage.open_task("context", request(), push=receiver())).head
-    usages = []
-    for head in (plain, told):
-        for config_id in ("a", "b") if head is told else ():
-            await bench.storage.webhooks.put(receiver(head.task_id, config_id))
-        current = await stored(bench.storage, head)
-        with bench.meter.measure() as usage:
-            await bench.storage.commit(current, echo_commit("hello"))
-        usages.append(cost(usage))
-    assert usages[0] == usages[1]
+    assert await spent(bench, bench.storage.webhooks.all(task.id)) == (1, 0, 1)
+    assert await spent(
+        bench, bench.storage.webhooks.move(push, replace(push, version=2, index=0))
+    ) == (1, 1, 0)
 
 
 async def stream(bench: Bench, chunks: int) -> tuple[Usage, Head]:
@@ -626,9 +512,9 @@ async def test_a_chunk_costs_the_same_in_a_long_artifact(bench: Bench) -> None:
         task = await bench.storage.load_task(head.task_id, 0, include_artifacts=False)
     assert task is not None
     assert cost(usage) == (1, 0, 1)
-    with bench.meter.measure() as usage:
-        await bench.storage.read(head.task_id, after=head.version, incarnation=head.incarnation)
-    assert cost(usage) == (1, 0, 1)
+    assert await spent(
+        bench, bench.storage.read(head.task_id, after=head.version, incarnation=head.incarnation)
+    ) == (1, 0, 1)
 
 
 async def test_a_file_costs_what_a_word_costs(bench: Bench) -> None:
@@ -680,35 +566,6 @@ async def test_a_long_task_costs_the_same_at_every_turn(bench: Bench) -> None:
     assert usage.read_units > 4.5 * len(read)
 
 
-@pytest.mark.parametrize(("history_length", "requests"), [(0, 5), (None, 6)])
-async def test_a_page_does_not_pay_for_the_others(
-    bench: Bench, observer: Any, history_length: int | None, requests: int
-) -> None:
-    """A page of 50 costs the same of 200 and of 1,000 tasks, but for the count of the first one.
-
-    A query a shard and a batch of HEADs, and with history a batch of commits.
-    """
-    query = ListTasksQuery(page_size=50, history_length=history_length)
-    firsts, laters = [], []
-    for tasks in (200, 800):
-        await asyncio.to_thread(seed_tasks, bench.storage, observer, tasks)
-        with bench.meter.measure() as usage:
-            first = await list_tasks(bench.storage, query)
-        firsts.append(usage)
-        with bench.meter.measure() as usage:
-            later = await list_tasks(
-                bench.storage, query.model_copy(update={"page_token": first.next_page_token})
-            )
-        laters.append(usage)
-        assert [len(page.tasks) for page in (first, later)] == [50, 50]
-        assert all(bool(task.history) == (history_length is None) for task in first.tasks)
-    assert later.total_size == 1000
-    assert [usage.requests for usage in (*firsts, *laters)] == [requests] * 4
-    assert {usage.write_units for usage in (*firsts, *laters)} == {0}
-    assert laters[1].read_units == pytest.approx(laters[0].read_units, abs=2)
-    assert firsts[1].read_units <= laters[1].read_units + MOST_LOOKED_AT
-
-
 MOST_LOOKED_AT = 40
 """The read units that a page pays beside those of the tasks that it shows: 1,336 index entries."""
 
@@ -751,17 +608,6 @@ async def test_each_page_of_each_list_costs_in_proportion(bench: Bench, observer
         assert number <= OF_A_LIST // 500
         expected = 1 if is_rare else number
         assert len({task.id for task in shown}) == len(shown) == expected
-
-
-async def test_a_longer_page_costs_a_batch_for_each_hundred_items(
-    bench: Bench, observer: Any
-) -> None:
-    """A page of 100 tasks of two commits each: 4 queries, a batch of HEADs, 2 of commits."""
-    await asyncio.to_thread(seed_tasks, bench.storage, observer, 120)
-    query = ListTasksQuery(page_size=100)
-    with bench.meter.measure() as usage:
-        page = await list_tasks(bench.storage, query)
-    assert (len(page.tasks), usage.requests) == (100, 7)
 
 
 async def test_a_follow_up_in_a_context_costs_a_new_place_in_it(bench: Bench) -> None:
@@ -908,12 +754,10 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(bench: Bench, observer:
         )
         assert await storage.change(head, partial(releasing, end=end))
         assert max(map(item_bytes, items_of(observer, storage, head))) < most
-        released = await storage.head(head.task_id)
-        assert released is not None
+        released = present(await storage.head(head.task_id))
         head = released
     await storage.request_cancel(head.task_id, by="alice@example.com")
-    marked = await storage.head(head.task_id)
-    assert marked is not None
+    marked = present(await storage.head(head.task_id))
     assert marked.cancel is not None
     ended = replace(echo_commit("hello"), token=new_token(), worker=worker)
     await storage.commit(marked, ended)
@@ -997,9 +841,7 @@ async def test_an_attempt_at_a_webhook_reads_what_it_sends(bench: Bench) -> None
         costs = []
         for _ in range(3):
             handle = world.take()
-            with bench.meter.measure() as usage:
-                await world.deliver(handle)
-            costs.append(cost(usage))
+            costs.append(await spent(bench, world.deliver(handle)))
             world.clock.advance(60)
     (_, _, first), *others = costs
     assert first > 1900

@@ -34,12 +34,12 @@ from tests.support.databases import (
     LONG,
     Database,
     key,
-    new_scope,
     on_dynamo,
     versions,
 )
 from tests.support.faulty import Faults, StaleIndex, apply_and_drop, refuse
 from tests.support.messages import agent_message, chunk, message, request, said, texts
+from tests.support.present import present
 
 pytestmark = pytest.mark.emulators
 
@@ -92,8 +92,7 @@ async def test_commits_under_faults(
         ]
 
     written = await asyncio.gather(*map(write, range(writers)))
-    task = await healthy.load_task(task_id)
-    assert task is not None
+    task = present(await healthy.load_task(task_id))
     for name in range(writers):
         assert texts(task, str(name)) == [str(number) for number in range(COMMITS // writers)]
     assert sorted(itertools.chain(*written)) == list(range(2, COMMITS + 2))
@@ -162,8 +161,7 @@ async def test_an_unanswered_commit_with_a_successor(
     client.meta.events.register("provide-client-params.dynamodb.TransactWriteItems", forget_token)
     after = await storage.commit(head, mine)
     assert after.version == 2
-    task = await healthy.load_task(head.task_id)
-    assert task is not None
+    task = present(await healthy.load_task(head.task_id))
     assert said(task) == ["hello", "mine", "other"]
 
 
@@ -183,8 +181,7 @@ async def test_an_unanswered_commit_that_lost(
     with pytest.raises(ConcurrencyError) as caught:
         await storage.commit(head, Commit(entries=(MessageAppended(agent_message("lost")),)))
     assert caught.value.current_version == 2
-    task = await healthy.load_task(head.task_id)
-    assert task is not None
+    task = present(await healthy.load_task(head.task_id))
     assert said(task) == ["hello", "other"]
 
 
@@ -288,8 +285,7 @@ async def test_a_torn_read_is_read_on(
     for size in (1, 1, 500_000):
         await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x" * size)])
     once(client, "after-call.dynamodb.Query", without(*hidden))
-    task = await storage.load_task(head.task_id)
-    assert task is not None
+    task = present(await storage.load_task(head.task_id))
     assert list(map(len, texts(task, "a"))) == [1, 1, 500_000]
 
 
@@ -299,8 +295,7 @@ async def test_a_tail_never_shows_half_a_commit(storage: DurableStorage, client:
     await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x" * 500_000)])
     await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "y")])
     once(client, "after-call.dynamodb.Query", without("2#001"))
-    log = await storage.read(head.task_id, after=1, incarnation=head.incarnation)
-    assert log is not None
+    log = present(await storage.read(head.task_id, after=1, incarnation=head.incarnation))
     assert [record.version for record in log.records] == [2, 3]
 
 
@@ -316,8 +311,7 @@ async def test_events_ahead_of_head_wait(
         parsed["Items"][-1] = old
 
     once(client, "after-call.dynamodb.Query", show_old_head)
-    log = await storage.read(head.task_id)
-    assert log is not None
+    log = present(await storage.read(head.task_id))
     assert log.head == head
     assert [record.version for record in log.records] == [1]
     assert await versions(storage, head.task_id) == [1, 2]
@@ -369,8 +363,7 @@ async def test_a_read_during_a_new_incarnation(
         asyncio.run_coroutine_threadsafe(replace(), loop).result(10)
 
     once(client, "after-call.dynamodb.Query", replaced)
-    task = await storage.load_task("t")
-    assert task is not None
+    task = present(await storage.load_task("t"))
     assert said(task) == ["new"]
     assert await storage.read("t", incarnation=head.incarnation) is None
 
@@ -455,10 +448,3 @@ async def test_batches_may_come_back_unprocessed(storage: DurableStorage, client
     assert await delete_task(storage, ids[0]) is True
     partition = task_partition(storage.scope.digest, ids[0])
     assert await storage.table.all(Range(partition=partition)) == []
-
-
-async def test_another_scope_meets_no_faults(storage: DurableStorage) -> None:
-    """A view of another scope shares client and table."""
-    other = storage.for_scope(new_scope())
-    assert other.table is storage.table
-    assert await other.load_task("t") is None

@@ -15,6 +15,7 @@ from a2a_serverless.storage.leases import _SLOTS_A_ROOM, Lease, Leases, Slots, _
 from a2a_serverless.storage.table import Table
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, new_scope
+from tests.support.present import present
 
 
 @pytest.fixture
@@ -151,8 +152,7 @@ class Silent(Slots):
 async def test_a_table_that_does_not_answer_refuses_no_stream(caplog: Any) -> None:
     """The stream is not counted, the log says so, and no slot of all callers stays taken."""
     slots = Silent(MemoryTable(INDEXES))
-    lease = await Leases(slots, per_caller=1, in_all=1).take("ann", for_s=60)
-    assert lease is not None
+    lease = present(await Leases(slots, per_caller=1, in_all=1).take("ann", for_s=60))
     assert lease.slots == ()
     assert await slots.held("ALL#0") == set()
     assert "A stream is not counted: no answer" in caplog.messages

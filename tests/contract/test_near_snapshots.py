@@ -20,6 +20,7 @@ from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, request, said
+from tests.support.present import present
 
 COMMITS = 4
 HOUR = 3600
@@ -60,9 +61,7 @@ async def asked(storage: DurableStorage, texts: Sequence[str], head: Head | None
 
 
 async def read(storage: DurableStorage, *, is_whole: bool = False) -> Log:
-    log = await storage.read(TASK, is_whole=is_whole)
-    assert log is not None
-    return log
+    return present(await storage.read(TASK, is_whole=is_whole))
 
 
 async def check_same(storage: DurableStorage) -> Log:
@@ -95,8 +94,7 @@ async def test_another_process_writes_behind_it(storage: DurableStorage) -> None
     head = await asked(storage, "abcd")
     other = replace(storage, near=NearSnapshots())
     head = await answered(other, await opened(other, "e", await answered(other, head)))
-    task = await storage.load_task(TASK)
-    assert task is not None
+    task = present(await storage.load_task(TASK))
     assert said(task)[-3:] == ["d", "And?", "e"]
     assert (await check_same(storage)).since is not None
 
@@ -115,8 +113,7 @@ async def test_a_task_made_anew_under_its_id_is_another_one(
         await delete_task(other, TASK)
     head = await asked(other, "vwxyz")  # longer: its version is beyond that of the snapshot
     assert head.version > COMMITS
-    task = await storage.load_task(TASK)
-    assert task is not None
+    task = present(await storage.load_task(TASK))
     assert [text for text in said(task) if text != "And?"] == [*"vwxyz"]
     await check_same(storage)
 

@@ -13,36 +13,25 @@ from a2a_serverless.errors import ConcurrencyError, ConfigurationError
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.dynamodb import _Typed
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpened, encode_entries
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import LOST, AttemptEnd, CancelMark, Head, Uncounted
+from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Uncounted
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit, releasing
-from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.provision import table_definition
 from a2a_serverless_tools.operate.finding import created_in, find_tasks, named_heads
 from tests.support.clocks import ManualClock
-from tests.support.databases import LOCAL, Database, emulator_client, moto_database, new_scope
+from tests.support.databases import Database, emulator_client, new_scope
 from tests.support.emulators import Emulator
 from tests.support.heads import with_fields
-from tests.support.messages import agent_message, message, request
+from tests.support.messages import agent_message, request
+from tests.support.present import present
 
 S = TaskState
 END = AttemptEnd(token="one", reason="ValueError", correlation_id="c-1", at=1_700_000_000_000)
 END_OF_TWO = replace(END, token="two")
-
-
-@pytest.fixture(params=["moto", LOCAL])
-def table(request: pytest.FixtureRequest) -> Any:
-    """A table whose items a test may look at."""
-    if request.param == "moto":
-        with moto_database() as moto:
-            yield moto
-    else:
-        yield request.getfixturevalue("database")
 
 
 async def opened(storage: DurableStorage, **options: Any) -> Head:
@@ -50,9 +39,7 @@ async def opened(storage: DurableStorage, **options: Any) -> Head:
 
 
 async def newest(storage: DurableStorage, head: Head) -> Head:
-    current = await storage.head(head.task_id)
-    assert current is not None
-    return current
+    return present(await storage.head(head.task_id))
 
 
 async def claimed(storage: DurableStorage, head: Head, token: str = "one") -> Head:
@@ -67,8 +54,7 @@ async def given_back(storage: DurableStorage, head: Head) -> Head:
 
 async def record(storage: DurableStorage, head: Head) -> Record:
     """The newest commit."""
-    log = await storage.read(head.task_id)
-    assert log is not None
+    log = present(await storage.read(head.task_id))
     return log.records[-1]
 
 
@@ -123,25 +109,6 @@ async def test_only_the_owner_releases(storage: DurableStorage) -> None:
     assert not await storage.change(two, partial(releasing, end=END_OF_TWO))
 
 
-async def test_the_next_claim_keeps_how_the_attempt_before_it_ended(
-    storage: DurableStorage,
-) -> None:
-    """The next claim's record has the reason and its own worker; HEAD forgets the release."""
-    head = await given_back(storage, await claimed(storage, await opened(storage)))
-    head = await claimed(storage, head, "two")
-    taken = await record(storage, head)
-    assert (taken.ended, taken.worker, taken.token) == (END, "host two", "two")
-    assert (await newest(storage, head)).turn.released is None
-
-
-async def test_an_attempt_that_said_nothing_is_lost(storage: DurableStorage) -> None:
-    """The claim that takes over says so; the first claim of a turn has no attempt before it."""
-    head = await claimed(storage, await opened(storage))
-    assert (await record(storage, head)).ended is None
-    head = await claimed(storage, head, "two")
-    assert (await record(storage, head)).ended == AttemptEnd(token="one", reason=LOST)
-
-
 async def test_only_a_claim_names_a_worker(storage: DurableStorage) -> None:
     """Commits of the same attempt have its token."""
     head = await claimed(storage, await opened(storage))
@@ -192,52 +159,6 @@ async def test_a_writer_that_has_not_read_the_request_loses(storage: DurableStor
     assert after == await newest(storage, head)
 
 
-async def test_a_later_task_with_the_id_has_no_request(storage: DurableStorage) -> None:
-    """A later task with the same id has no cancel mark, and its commits are stored."""
-    head = await opened(storage, task_id="reused")
-    await storage.request_cancel("reused")
-    await delete_task(storage, "reused")
-    later = await opened(storage, task_id="reused")
-    assert later.incarnation != head.incarnation
-    assert (await newest(storage, later)).cancel is None
-    assert (await claimed(storage, later)).cancel is None
-
-
-async def test_an_update_with_an_expected_version_goes_on_beside_a_cancel(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The request moves no version: the write, whose version is still right, is stored."""
-    head = await opened(storage)
-    read = storage.head
-    asked: list[str] = []
-
-    async def read_before_the_request(task_id: str) -> Head | None:
-        seen = await read(task_id)
-        if not asked:
-            asked.append(task_id)
-            await storage.request_cancel(task_id)
-        return seen
-
-    contract = Storage(storage)
-    monkeypatch.setattr(storage, "head", _once(read, read_before_the_request))
-    version = await contract.update_task(head.task_id, messages=[message()], expected_version=1)
-    assert (version, asked) == (2, [head.task_id])
-
-
-def _once(read: Any, first: Any) -> Any:
-    """A reader whose first call is another one; what that one calls reads as ever."""
-    state = {"first": True}
-
-    async def reading(task_id: str) -> Head | None:
-        if state.pop("first", False):
-            found: Head | None = await first(task_id)
-            return found
-        current: Head | None = await read(task_id)
-        return current
-
-    return reading
-
-
 # -- sizes -----------------------------------------------------------------------------------
 
 
@@ -248,8 +169,7 @@ async def test_head_has_the_bytes_of_all_entries(storage: DurableStorage) -> Non
     head = await storage.commit(
         head, Commit(entries=(MessageAppended(agent_message("x" * 1000)),), token="two")
     )
-    log = await storage.read(head.task_id)
-    assert log is not None
+    log = present(await storage.read(head.task_id))
     assert head.size == sum(len(encode_entries(record.entries)) for record in log.records) > 1000
     assert (await newest(storage, head)).size == head.size
 
@@ -271,17 +191,12 @@ async def test_a_task_is_found_by_its_id_alone(storage: DurableStorage) -> None:
     assert await find_tasks(storage, task_id) == both
 
 
-@pytest.mark.parametrize("task_id", ["unknown", "", "no/id", "x" * 4000])
-async def test_what_no_task_is_called_is_not_found(storage: DurableStorage, task_id: str) -> None:
-    """A search for an unknown id, or for an id that no key can hold, finds nothing."""
-    assert await find_tasks(storage, task_id) == []
-
-
-async def test_an_expired_task_is_not_found(storage: DurableStorage, clock: ManualClock) -> None:
-    """An expired task is found neither by its id nor by its hour."""
+async def test_what_is_no_task_is_not_found(storage: DurableStorage, clock: ManualClock) -> None:
+    """Neither an unknown id, one that no key can hold, nor an expired task, also by its hour."""
     head = await opened(storage, ttl_s=10)
     clock.advance(11)
-    assert await find_tasks(storage, head.task_id) == []
+    for task_id in ("unknown", "", "no/id", "x" * 4000, head.task_id):
+        assert await find_tasks(storage, task_id) == []
     assert await created(storage, head.created_at) == []
 
 
@@ -379,26 +294,3 @@ async def test_lists_and_counts_pass_over_contexts(storage: DurableStorage) -> N
     found = await list_tasks(storage, ListTasksQuery())
     assert ([task.id for task in found.tasks], found.total_size) == ([head.task_id], 1)
     assert await created(storage, head.created_at) == [(head.scope, head.task_id)]
-
-
-async def test_a_scopes_contexts_are_found_in_its_index(
-    table: Database, clock: ManualClock
-) -> None:
-    """Before all of its tasks, each under its id; those of other scopes are not there."""
-    storage = table.storage(clock=clock)
-    await opened(storage)
-    for owner, context_id in ((storage, "b"), (storage, "a"), (table.storage(clock=clock), "c")):
-        await owner.contexts.put(context_id, context_write("state"))
-    found: list[_Typed] = []
-    for shard in range(4):
-        found += table.client.query(
-            TableName=table.table,
-            IndexName="by-scope",
-            KeyConditionExpression="scope_key = :scope AND begins_with(status_key, :context)",
-            ExpressionAttributeValues={
-                ":scope": {"S": f"{storage.scope.principal}#{shard}"},
-                ":context": {"S": f"{storage.scope.tenant}#!CONTEXT#"},
-            },
-        )["Items"]
-    places = {item["status_key"]["S"].partition("#")[2] for item in found}
-    assert places == {"!CONTEXT#a", "!CONTEXT#b"}

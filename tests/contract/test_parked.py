@@ -18,6 +18,7 @@ from a2a_serverless.tasks.head import AttemptEnd, Head, OperationParams, Reason,
 from a2a_serverless.tasks.rules import PARKED_MS, Backoff, Commit, releasing
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
+from tests.support.present import present
 
 DONE = Commit(
     entries=(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED)),),
@@ -31,9 +32,7 @@ async def opened(storage: DurableStorage) -> Head:
 
 
 async def newest(storage: DurableStorage, head: Head) -> Head:
-    current = await storage.head(head.task_id)
-    assert current is not None
-    return current
+    return present(await storage.head(head.task_id))
 
 
 async def left(storage: DurableStorage, reason: Reason = "share", at: int | None = None) -> Head:
@@ -72,8 +71,7 @@ async def test_a_left_turn_waits_in_the_table(storage: DurableStorage, clock: Ma
 
 async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -> None:
     """It leaves the line, counts as out while it is on the queue and runs, and not afterwards."""
-    requeued = await storage.requeue(await left(storage))
-    assert requeued is not None
+    requeued = present(await storage.requeue(await left(storage)))
     assert requeued == await newest(storage, requeued)
     assert (requeued.turn.parked, requeued.turn.has_share, requeued.turn.sends) == ("", True, 1)
     assert (len(await waiting(storage)), len(await out(storage))) == (0, 1)
@@ -88,10 +86,8 @@ async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -
 async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
     """It stands where it stood, without a share, and its next copy is another one."""
     first = await left(storage)
-    requeued = await storage.requeue(first)
-    assert requeued is not None
-    again = await storage.park(requeued, "share", at=first.turn.waits_since)
-    assert again is not None
+    requeued = present(await storage.requeue(first))
+    again = present(await storage.park(requeued, "share", at=first.turn.waits_since))
     assert again == await newest(storage, again)
     assert (again.turn.parked, again.turn.waits_since, again.turn.has_share) == (
         "share",
@@ -99,8 +95,7 @@ async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
         False,
     )
     assert (len(await waiting(storage)), await out(storage)) == (1, [])
-    copy = await storage.requeue(again)
-    assert copy is not None
+    copy = present(await storage.requeue(again))
     assert (copy.turn.sends, copy.turn.resends) == (2, 0)
     await storage.commit(copy, Commit(token="one", claims=True))
     assert await storage.park(copy, "share") is None
@@ -127,8 +122,7 @@ async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
 ) -> None:
     """It takes no share: neither while it waits nor when it is woken."""
     head = await left(storage, "conversation")
-    requeued = await storage.requeue(head)
-    assert requeued is not None
+    requeued = present(await storage.requeue(head))
     assert (requeued.turn.has_share, requeued.turn.sends) == (False, 1)
     assert (await waiting(storage), await out(storage)) == ([], [])
 
@@ -137,21 +131,16 @@ async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
 async def test_what_woke_a_turn_was_not_lost(storage: DurableStorage, reason: Reason) -> None:
     """Wakes are counted apart from what the sweeper sends, for their turn."""
     seen = await opened(storage)
-    left = await storage.park(seen, reason)
-    assert left is not None
-    requeued = await storage.requeue(left)
-    assert requeued is not None
+    left = present(await storage.park(seen, reason))
+    requeued = present(await storage.requeue(left))
     asked = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED))
     asks = Commit(entries=(asked, TurnEnded()), token="one", claims=True)
     claimed = await storage.commit(requeued, asks)
-    again = await storage.park(await opened(storage), reason)
-    assert again is not None
+    again = present(await storage.park(await opened(storage), reason))
     for _ in range(2):
-        again = await storage.requeue(again)
-        assert again is not None
+        again = present(await storage.requeue(again))
         assert await storage.postpone(again, due_at=1, sends=again.turn.sends + 1)
-        again = await storage.park(await newest(storage, again), reason)
-        assert again is not None
+        again = present(await storage.park(await newest(storage, again), reason))
     counts = [(one.turn.sends, one.turn.requeued, one.turn.resends) for one in (requeued, again)]
     assert counts == [(1, 1, 0), (4, 2, 2)]
     stored = await newest(storage, claimed)
@@ -171,8 +160,7 @@ async def test_a_turn_is_woken_once(storage: DurableStorage) -> None:
 
 async def test_a_woken_turn_may_be_left_for_its_conversation(storage: DurableStorage) -> None:
     """It gives its share back."""
-    requeued = await storage.requeue(await left(storage))
-    assert requeued is not None
+    requeued = present(await storage.requeue(await left(storage)))
     assert await storage.park(requeued, "conversation")
     assert (await waiting(storage), await out(storage)) == ([], [])
     assert (await newest(storage, requeued)).turn.parked == "conversation"
@@ -219,8 +207,7 @@ async def test_a_turn_that_is_over_is_not_woken(storage: DurableStorage, change:
 @pytest.mark.parametrize("way", ["commit", "note"])
 async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, way: str) -> None:
     """Nothing works on it. When it comes back it may be left, and be woken once more."""
-    requeued = await storage.requeue(await left(storage))
-    assert requeued is not None
+    requeued = present(await storage.requeue(await left(storage)))
     claimed = await storage.commit(requeued, Commit(token="one", claims=True))
     end = AttemptEnd(token="one", reason="RetryLater", until=storage.clock.now_ms() + 600_000)
     if way == "commit":
@@ -232,8 +219,7 @@ async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, 
     assert (given_back.turn.has_share, await out(storage)) == (False, [])
     assert may_park(given_back, OperationParams.of(given_back, given_back.turn.number, 1))
     assert await storage.park(given_back, "share")
-    again = await storage.requeue(await newest(storage, claimed))
-    assert again is not None
+    again = present(await storage.requeue(await newest(storage, claimed)))
     assert [item["line_key"] for item in await out(storage)] == [layout.WOKEN]
     of_scope = [head for head in await shares.requeued(storage) if head.scope == again.scope]
     assert [head.task_id for head in of_scope] == [again.task_id]
@@ -242,11 +228,9 @@ async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, 
 async def test_no_two_copies_have_one_number(storage: DurableStorage) -> None:
     """A process that has read a turn before it was woken and left again does not wake it."""
     seen = await left(storage)
-    requeued = await storage.requeue(seen)
-    assert requeued is not None
+    requeued = present(await storage.requeue(seen))
     assert await storage.park(requeued, "share")
     assert await storage.requeue(seen) is None
     assert await storage.park(await opened(storage), "share")
-    again = await storage.requeue(await newest(storage, seen))
-    assert again is not None
+    again = present(await storage.requeue(await newest(storage, seen)))
     assert again.turn.sends == 2

@@ -7,9 +7,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
 
-from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.queues.table import TableQueue
 from tests.contract.queues import (
@@ -19,7 +17,7 @@ from tests.contract.queues import (
     TableQueues,
     everywhere,
     lambda_record,
-    on_sqs,
+    on_moto,
 )
 from tests.support.clocks import ManualClock
 
@@ -55,7 +53,7 @@ async def test_of_a_group_the_first_message_is_pulled_alone(queues: Queues) -> N
 
 @everywhere
 async def test_an_empty_queue_is_left_after_the_wait(queues: Queues) -> None:
-    """A pull returns nothing where nothing comes, and what comes meanwhile at once."""
+    """A pull returns nothing where nothing comes, nor after a shutdown; what comes, at once."""
     queue = queues.queue()
     assert await queue.pull(10, 0) == []
     waiting = asyncio.create_task(queue.pull(10, PATIENCE_S))
@@ -63,20 +61,12 @@ async def test_an_empty_queue_is_left_after_the_wait(queues: Queues) -> None:
     async with asyncio.timeout(PATIENCE_S):
         (handle,) = await waiting
     assert handle.message == Note()
-
-
-@everywhere
-async def test_a_queue_that_was_shut_down_is_not_pulled(queues: Queues) -> None:
-    """A pull from a queue that was shut down brings nothing, and takes no message."""
-    queue = queues.queue()
-    await queue.send(Note())
+    await handle.nack()
     await queue.shutdown()
     assert await queue.pull(10, PATIENCE_S) == []
-    (handle,) = await queues.queue().pull(1, 0)
-    assert handle.attempt == 1
 
 
-@on_sqs
+@on_moto
 async def test_a_pull_without_long_polls_waits_by_the_clock(queues: SqsQueues) -> None:
     """A pull without long polls returns after its wait by the clock."""
     clock, asked = ManualClock(), recorded(queues.client)
@@ -85,27 +75,7 @@ async def test_a_pull_without_long_polls_waits_by_the_clock(queues: SqsQueues) -
     assert {call["WaitTimeSeconds"] for call in asked} == {0}
 
 
-@on_sqs
-async def test_a_pull_that_fails_brings_nothing(
-    queues: SqsQueues, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An error of the network is logged, and the next pull is a new attempt."""
-    fails = [True]
-
-    def refuse(**_: Any) -> None:
-        if fails:
-            fails.pop()
-            raise EndpointConnectionError(endpoint_url="x")
-
-    queues.client.meta.events.register("before-call.sqs.ReceiveMessage", refuse)
-    queue = queues.queue(clock=ManualClock())
-    await queue.send(Note())
-    assert await queue.pull(10, 0) == []
-    assert [record.__dict__["action"] for record in caplog.records] == ["receive_failed"]
-    assert len(await queue.pull(10, PATIENCE_S)) == 1
-
-
-@on_sqs
+@on_moto
 async def test_a_pull_without_a_thread_brings_nothing(
     queues: SqsQueues, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,15 +91,6 @@ async def test_a_pull_without_a_thread_brings_nothing(
         assert await queue.pull(10, 0) == []
     assert [record.__dict__["action"] for record in caplog.records] == ["receive_failed"]
     assert len(await queue.pull(10, PATIENCE_S)) == 1
-
-
-@on_sqs
-async def test_a_pull_of_a_missing_queue_says_so(queues: SqsQueues) -> None:
-    """A queue that is gone is no matter of another try."""
-    queue = queues.queue()
-    queues.client.delete_queue(QueueUrl=queues.main)
-    with pytest.raises(ConfigurationError, match="does not exist"):
-        await queue.pull(10, 0)
 
 
 @everywhere

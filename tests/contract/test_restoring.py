@@ -32,6 +32,7 @@ from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import newest
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
+from tests.support.present import present
 from tests.support.queues import MemoryQueue, left
 
 S = TaskState
@@ -229,8 +230,7 @@ async def test_files_that_are_gone_are_told(desk: Desk) -> None:
     told = "Files that are gone: 1 of 2;"  # the records of the steps are one
     assert told in await desk.restore("t", is_dry=True)
     assert told in await desk.restore("t")
-    task = await desk.storage.load_task("t")
-    assert task is not None
+    task = present(await desk.storage.load_task("t"))
     assert "not stored any more" in task.history[0].parts[1].text
 
 

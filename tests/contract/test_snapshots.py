@@ -18,6 +18,8 @@ from a2a_serverless.storage.blobs import Blobs, MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.durable import _NEWEST, DurableStorage
+from a2a_serverless.storage.sqlite import SqliteTable
+from a2a_serverless.storage.table import Table
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import (
@@ -37,26 +39,28 @@ from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
+from tests.support.present import present
 from tests.support.workers import Bench, artifact_texts
 
 CHUNK = "x" * 6_000
 ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
 
 
-@pytest.fixture(params=["memory", "folder"])
-def blobs(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Blobs:
-    """An empty store."""
-    if request.param == "memory":
-        return MemoryBlobs(clock)
-    return DirectoryBlobs(tmp_path / "blobs", clock, keep_s=3600)
+@pytest.fixture
+def blobs(backend: Table, clock: ManualClock, tmp_path: Path) -> Iterator[Blobs]:
+    """The store that goes with each table: a folder with a file, else dictionaries."""
+    is_file = isinstance(backend, SqliteTable)
+    yield (
+        DirectoryBlobs(tmp_path / "blobs", clock, keep_s=3600) if is_file else MemoryBlobs(clock)
+    )
+    backend.blobs = None
 
 
 @pytest.fixture
-def storage(storage: DurableStorage, blobs: Blobs) -> Iterator[DurableStorage]:
-    """The storage on each table, with each store."""
+def storage(storage: DurableStorage, blobs: Blobs) -> DurableStorage:
+    """The storage on each table, with its store."""
     storage.table.blobs = blobs
-    yield storage
-    storage.table.blobs = None
+    return storage
 
 
 def written(text: str, *, append: bool = True, name: str = "a") -> Entry:
@@ -103,15 +107,11 @@ async def after_turn(storage: DurableStorage, head: Head) -> None:
 
 
 async def stored(storage: DurableStorage, head: Head) -> Head:
-    found = await storage.head(head.task_id)
-    assert found is not None
-    return found
+    return present(await storage.head(head.task_id))
 
 
 async def read(storage: DurableStorage, head: Head, *, is_whole: bool = False) -> Log:
-    log = await storage.read(head.task_id, is_whole=is_whole)
-    assert log is not None
-    return log
+    return present(await storage.read(head.task_id, is_whole=is_whole))
 
 
 async def test_a_link_to_a_file_before_the_snapshot_is_taken(storage: DurableStorage) -> None:
@@ -223,8 +223,7 @@ async def long_task_more(storage: DurableStorage, head: Head) -> Head:
     return head
 
 
-@pytest.mark.long(one_in=5)
-@pytest.mark.parametrize("content", [None, b"", b"[1]\n", b"[1, 1, 1, 1]\n"])
+@pytest.mark.parametrize("content", [None, b"", b"[1, 1, 1, 1]\n"])
 async def test_a_snapshot_that_cannot_be_read_is_not_missed(
     storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
@@ -468,12 +467,10 @@ async def test_turns_go_on_behind_a_snapshot(blobs: Blobs) -> None:
     task = await bench.send("0")
     assert await bench.work()
     for number in range(1, 8):
-        head = await bench.storage.head(task.task_id)
-        assert head is not None
+        head = present(await bench.storage.head(task.task_id))
         await bench.follow_up(head, f"{number}")
         assert await bench.work()
-    head = await bench.storage.head(task.task_id)
-    assert head is not None
+    head = present(await bench.storage.head(task.task_id))
     assert head.snapshot.version > 0
     assert agent.given == [2 * number for number in range(8)]
     done = await bench.task(task)

@@ -27,10 +27,11 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
 from tests.support.databases import new_scope
 from tests.support.messages import agent_message, chunk, message, request
+from tests.support.present import present
 
 
 async def test_a_deleted_task_is_gone(storage: DurableStorage) -> None:
-    """Delete returns True once; the task can be neither loaded, listed nor updated (45)."""
+    """Delete returns True once; the task is neither loaded, listed, updated nor due (45)."""
     task = await Storage(storage).create_task("ctx", message())
     await Storage(storage).update_task(task.id, artifacts=[chunk("a", "x")])
     kept = await Storage(storage).create_task("ctx", message())
@@ -45,11 +46,8 @@ async def test_a_deleted_task_is_gone(storage: DurableStorage) -> None:
         assert result.total_size == 1
     with pytest.raises(TaskNotFoundError):
         await Storage(storage).update_task(task.id, TaskState.TASK_STATE_WORKING)
-
-
-async def test_an_unknown_task_is_not_deleted(storage: DurableStorage) -> None:
-    """Delete of an unknown id returns False (45)."""
-    assert await Storage(storage).delete_task("missing") is False
+    due = await due_tasks(storage, storage.clock.now_ms() + 10**9)
+    assert task.id not in {one.task_id for one in due}
 
 
 async def test_a_context_is_deleted_with_its_tasks(storage: DurableStorage) -> None:
@@ -64,14 +62,6 @@ async def test_a_context_is_deleted_with_its_tasks(storage: DurableStorage) -> N
     assert await Storage(storage).load_context("ctx") is None
     assert await Storage(storage).load_task(other.id) is not None
     assert await Storage(storage).load_context("other") == {"k": 2}
-
-
-async def test_a_deleted_task_is_not_due(storage: DurableStorage) -> None:
-    """The sweeper finds no deleted task among those that are due."""
-    task = await Storage(storage).create_task("ctx", message())
-    await Storage(storage).delete_task(task.id)
-    due = await due_tasks(storage, storage.clock.now_ms() + 10**9)
-    assert task.id not in {one.task_id for one in due}
 
 
 async def test_a_late_writer_of_a_deleted_task(storage: DurableStorage) -> None:
@@ -120,37 +110,29 @@ async def test_a_deletion_leaves_a_creation_that_it_sees_in_part(
     monkeypatch.setattr(table, "write", written)
     assert await delete_task(storage, head.task_id)
     seen.clear()
-    task = await storage.load_task(head.task_id)
-    assert task is not None
+    task = present(await storage.load_task(head.task_id))
     assert [part.text for part in task.history[0].parts] == ["again"]
 
 
-@pytest.mark.parametrize(
-    "state",
-    [{"a": [1, {"b": None}]}, [], "", 0, False, 1.5, {"ä": "€", "n": "\u0000"}, "x" * 10**5],
-)
-async def test_a_contexts_state_is_any_json(storage: DurableStorage, state: object) -> None:
+async def test_a_contexts_state_is_any_json(storage: DurableStorage) -> None:
     """`update_context` stores any JSON value, and the last writer wins (49)."""
-    await Storage(storage).update_context("ctx", {"before": True})
-    await Storage(storage).update_context("ctx", state)
-    assert await Storage(storage).load_context("ctx") == state
-
-
-async def test_an_unknown_context_has_no_state(storage: DurableStorage) -> None:
-    """The state of an unknown context is None (49)."""
-    assert await Storage(storage).load_context("unknown") is None
-    assert await storage.contexts.load("unknown") == (None, 0)
+    assert await storage.contexts.load("ctx") == (None, 0)
+    noted = {"ä": "€", "n": "\u0000", "a": [1, {"b": None}]}
+    states: tuple[object, ...] = (noted, [], "", 0, False, 1.5, "x" * 10**5)
+    for state in states:
+        await Storage(storage).update_context("ctx", state)
+        assert await Storage(storage).load_context("ctx") == state
 
 
 NOISE = Random(1).randbytes(350_000).hex()  # noqa: S311
 
 
-@pytest.mark.parametrize("state", [object(), {1, 2}, float("nan"), NOISE])
-async def test_what_is_no_state_is_refused(storage: DurableStorage, state: object) -> None:
+async def test_what_is_no_state_is_refused(storage: DurableStorage) -> None:
     """A value that is not JSON, or longer than one item, is an error; nothing is written."""
     await Storage(storage).update_context("ctx", "kept")
-    with pytest.raises(InvalidArgumentError):
-        await Storage(storage).update_context("ctx", state)
+    for state in (object(), {1, 2}, float("nan"), NOISE):
+        with pytest.raises(InvalidArgumentError):
+            await Storage(storage).update_context("ctx", state)
     assert await Storage(storage).load_context("ctx") == "kept"
 
 

@@ -25,6 +25,7 @@ from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.worker.attempt import TurnInput, turn_of
 from tests.support.messages import agent_message, artifact, request, said, texts
+from tests.support.present import present
 
 
 def asks(text: str) -> StatusChanged:
@@ -69,9 +70,7 @@ def is_as_it_should_be(task: Task) -> None:
 
 
 async def read(storage: DurableStorage, head: Head) -> Log:
-    log = await storage.read(head.task_id)
-    assert log is not None
-    return log
+    return present(await storage.read(head.task_id))
 
 
 def turn_in(log: Log) -> TurnInput:
@@ -81,8 +80,7 @@ def turn_in(log: Log) -> TurnInput:
 async def test_a_restart_keeps_what_earlier_turns_have_left(storage: DurableStorage) -> None:
     """Two turns that are each started over take nothing from those before them."""
     head = await after_three_turns(storage)
-    task = await storage.load_task(head.task_id)
-    assert task is not None
+    task = present(await storage.load_task(head.task_id))
     is_as_it_should_be(task)
     listed = await list_tasks(storage, ListTasksQuery(include_artifacts=True))
     (task,) = listed.tasks

@@ -17,6 +17,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import ArtifactWrite, Storage
 from tests.support.databases import versions
 from tests.support.messages import agent_message, chunk, message, request, said, texts
+from tests.support.present import present
 
 KB = 1024
 MB = 1024 * KB
@@ -35,8 +36,7 @@ async def test_an_artifact_of_3_mb(storage: DurableStorage) -> None:
     whole = Artifact(artifact_id="a", parts=[Part(raw=raw)])
     await Storage(storage).update_task(task.id, artifacts=[ArtifactWrite(whole)])
     await Storage(storage).update_task(task.id, artifacts=[chunk("a", "end")])
-    loaded = await storage.load_task(task.id)
-    assert loaded is not None
+    loaded = present(await storage.load_task(task.id))
     assert loaded.artifacts[0].parts[0].raw == raw
     assert loaded.artifacts[0].parts[1].text == "end"
 
@@ -46,13 +46,10 @@ async def test_an_artifact_of_many_chunks(storage: DurableStorage) -> None:
     task = await Storage(storage).create_task("ctx", message())
     for number in range(8):
         await Storage(storage).update_task(task.id, artifacts=[chunk("a", str(number) * 300 * KB)])
-    loaded = await storage.load_task(task.id)
-    assert loaded is not None
+    loaded = present(await storage.load_task(task.id))
     assert texts(loaded, "a") == [str(number) * 300 * KB for number in range(8)]
-    head = await storage.head(task.id)
-    assert head is not None
-    log = await storage.read(task.id, after=4, incarnation=head.incarnation)
-    assert log is not None
+    head = present(await storage.head(task.id))
+    log = present(await storage.read(task.id, after=4, incarnation=head.incarnation))
     assert [record.version for record in log.records] == [5, 6, 7, 8, 9]
 
 
@@ -63,11 +60,9 @@ async def test_a_history_of_1000_messages(storage: DurableStorage) -> None:
     for start in range(0, 999, 100):
         said_now = [agent_message(text) for text in expected[1:][start : start + 100]]
         await Storage(storage).update_task(task.id, messages=said_now)
-    loaded = await storage.load_task(task.id)
-    assert loaded is not None
+    loaded = present(await storage.load_task(task.id))
     assert said(loaded) == expected
-    latest = await storage.load_task(task.id, 3)
-    assert latest is not None
+    latest = present(await storage.load_task(task.id, 3))
     assert said(latest) == expected[-3:]
 
 
@@ -123,8 +118,7 @@ async def test_the_largest_commit_is_stored(storage: DurableStorage) -> None:
     room = MAX_COMMIT_BYTES - len(state) - 2000
     large = ArtifactWritten(Artifact(artifact_id="a", parts=[Part(raw=noise(room))]))
     await storage.commit(head, Commit(entries=(large,), context_write=context_write(state)))
-    task = await storage.load_task(head.task_id)
-    assert task is not None
+    task = present(await storage.load_task(head.task_id))
     assert task.artifacts[0].parts[0].raw == noise(room)
     assert await Storage(storage).load_context("x" * 512) == state
 

@@ -25,7 +25,6 @@ from a2a_serverless_tools.testing.tables import (
     Requirement,
     adds_to_numbers_alone,
     compare,
-    has_the_indexes,
     refuses_ranges_that_dynamodb_refuses,
     refuses_what_dynamodb_refuses,
 )
@@ -33,6 +32,8 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, LONG, moto_database
 
 TRANSACTIONS = 3000 if LONG else 150
+ON_MOTO_TOO = 3000 if LONG else 50
+"""moto is slower the more it stores."""
 PLACE = Key("P", "A")
 EQUAL: Final[tuple[Operator, ...]] = ("=", "<>", "absent", "present")
 ON_MOTO = [value for value in VALUES if value is not None]
@@ -57,7 +58,7 @@ async def test_random_transactions_do_the_same_on_moto(seed: int, clock: ManualC
     """It is so on moto, as far as it compares: without an order, and without NULL."""
     with moto_database() as moto:
         table = moto.opened(clock=clock)
-        await compare(table, seed=seed, transactions=TRANSACTIONS, values=ON_MOTO, operators=EQUAL)
+        await compare(table, seed=seed, transactions=ON_MOTO_TOO, values=ON_MOTO, operators=EQUAL)
 
 
 async def test_a_difference_is_told() -> None:
@@ -108,6 +109,6 @@ async def test_a_table_that_breaks_the_contract_is_told() -> None:
         async def write(self, *writes: Write, exactly: bool = False) -> None:
             del writes, exactly
 
-    for check in (refuses_what_dynamodb_refuses, adds_to_numbers_alone, has_the_indexes):
+    for check in (refuses_what_dynamodb_refuses, adds_to_numbers_alone):
         with pytest.raises(AssertionError):
             await check(Careless(INDEXES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from tests.contract.queues import fauxqs_queues
 from tests.support.databases import Database, new_scope
 from tests.support.emulators import Emulator
 from tests.support.messages import said
+from tests.support.present import present
 from tests.support.workers import Bench, S, artifact_texts, status_text, user_request
 
 Handle = Callable[[TaskContext], Awaitable[None]]
@@ -107,9 +109,7 @@ async def opened(bench: Bench, text: str, *more: Part) -> Head:
 
 async def stored(backends: Backends, ctx: TaskContext) -> Task:
     """The worker's task as everybody else sees it."""
-    task = await backends.storage.load_task(ctx.task_id)
-    assert task is not None
-    return task
+    return present(await backends.storage.load_task(ctx.task_id))
 
 
 async def test_progress_by_numbers(run: Run) -> None:
@@ -199,8 +199,13 @@ ENDINGS: dict[str, tuple[Handle, Any, str, dict[str, list[str]]]] = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("after", ["returns", "ends again", "emits", "raises"])
+@pytest.mark.parametrize(
+    ("ending", "after"),
+    [
+        *((ending, "returns") for ending in ENDINGS),
+        *product(("complete", "reply_directly"), ("ends again", "emits", "raises")),
+    ],
+)
 async def test_an_ending_is_final(
     run: Run, backends: Backends, ending: str, after: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,8 +217,7 @@ async def test_an_ending_is_final(
     async def handle(ctx: TaskContext) -> None:
         await end(ctx)
         assert ctx.turn_ended
-        head = await backends.storage.head(ctx.task_id)
-        assert head is not None
+        head = present(await backends.storage.head(ctx.task_id))
         heads.append((head.version, head.turn.is_open, head.replied))
         if after == "ends again":
             try:
@@ -358,8 +362,10 @@ FAULTS: dict[str, Handle] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("is_stale", [True, False])
+@pytest.mark.parametrize(
+    ("fault", "is_stale"),
+    [*((fault, True) for fault in FAULTS), ("raises a final error", False)],
+)
 async def test_a_turn_that_the_runtime_fails_leaves_the_state(
     run: Run, backends: Backends, fault: str, *, is_stale: bool
 ) -> None:

@@ -20,6 +20,7 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import Database, moto_database, new_scope
 from tests.support.messages import agent_message, request
 from tests.support.newer import head_key, remove_attributes
+from tests.support.present import present
 
 
 @pytest.fixture
@@ -41,8 +42,7 @@ async def test_a_whole_task_is_what_a_read_returns(
 ) -> None:
     """Details have what a read returns; an unknown or expired task has none."""
     head = await committed(storage)
-    log = await storage.read(head.task_id)
-    assert log is not None
+    log = present(await storage.read(head.task_id))
     assert await task_details(storage, head.task_id) == TaskDetails(
         head=log.head, records=log.records
     )
@@ -78,8 +78,7 @@ async def test_details_go_on_behind_earlier_ones(
     await delete_task(storage, head.task_id)
     assert await task_details(storage, head.task_id, later) is None
     await storage.open_task("context", request(), task_id=head.task_id)
-    anew = await task_details(storage, head.task_id, later)
-    assert anew is not None
+    anew = present(await task_details(storage, head.task_id, later))
     assert len(anew.records) == 1
 
 

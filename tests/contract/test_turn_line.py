@@ -29,6 +29,7 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import Database, create_table, emulator_client
 from tests.support.emulators import Emulator
 from tests.support.observed import Line, counted, logged
+from tests.support.present import present
 from tests.support.workers import PacedClock, S, params_of
 from tests.unit.worker.test_steps import Stand
 
@@ -193,8 +194,7 @@ async def test_a_turn_that_stood_in_line(stands: Stands) -> None:
     with logged() as lines:
         head = await stand.send()
         storage = stand.bench.storage_of(head)
-        left = await storage.park(head, "share")
-        assert left is not None
+        left = present(await storage.park(head, "share"))
         pass_over(stand, 30)
         assert await storage.requeue(left)
         await stand.bench.work()
@@ -294,8 +294,7 @@ async def test_damaged_times_and_counts_are_left_out(stands: Stands) -> None:
     stand = stands(echo)
     head = await stand.send()
     storage, token = stand.bench.storage_of(head), new_token()
-    log = await storage.read(head.task_id)
-    assert log is not None
+    log = present(await storage.read(head.task_id))
     opened = replace(log.records[0], at=None)
     opened = replace(opened, entries=(*opened.entries, Unknown(b"U", 0, b"damaged")))
     done = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
