@@ -1,17 +1,11 @@
-"""Turns of dead workers among busy ones: the deployed worker function under a clock that jumps.
-
-`python -m tests.unit.worker.quarantine WORKER_TURNS DEATHS` prints a line for each pair of
-TurnTimeout and WorkerTimeout that template.yaml allows with shared turns.
-"""
+"""Turns of dead workers among busy ones: the deployed worker function under a clock that jumps."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import random
 import selectors
-import sys
 from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -280,23 +274,3 @@ def simulate(turn_s: int, run_s: int, *, turns: int, deaths: int, seed: int = 1)
         return loop.run_until_complete(stage.deaths(deaths))
     finally:
         loop.close()
-
-
-def main() -> None:
-    """Print a line for each pair."""
-    logging.disable()
-    turns, deaths = map(int, sys.argv[1:])
-    print("TurnTimeout/WorkerTimeout  all begun after  allowed  receives  places taken")  # noqa: T201
-    for turn_s, run_s in pairs():
-        found = simulate(turn_s, run_s, turns=turns, deaths=deaths)
-        latest = max(start for death in found for start in death.starts)
-        print(  # noqa: T201
-            f"{turn_s:11}/{run_s:<13}  {latest:13.1f} s  {VISIBILITY_S + turn_s + 10:5.0f} s"
-            f"  {max(death.receives for death in found):8}"
-            f"  {max(death.taken for death in found):12.0%}",
-            flush=True,
-        )
-
-
-if __name__ == "__main__":
-    main()

@@ -9,21 +9,27 @@ the table and to the other agent, in steps and between what the code says.
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import os
 import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, cast
 
-from a2a.types import Part, SendMessageRequest, Task
+from a2a.types import Part, SendMessageRequest, Task, TaskArtifactUpdateEvent
 
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.signals import signal
+from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.entries import (
     QUESTION,
@@ -33,7 +39,7 @@ from a2a_serverless.tasks.entries import (
     StepId,
     TurnOpened,
 )
-from a2a_serverless.tasks.fold import Log
+from a2a_serverless.tasks.fold import Fold, Log, events_of
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.questions import question_texts
 from a2a_serverless.tasks.rules import Commit
@@ -41,20 +47,16 @@ from a2a_serverless.tasks.waits import CALLBACK, Signal, SignalDecision
 from a2a_serverless.wiring import Backends, table_backends
 from a2a_serverless.worker import TaskContext, WaitTimeoutError, Worker
 from a2a_serverless.worker.context import HistoryMessage, WorkerExecutor
+from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing import StandIn
 from a2a_serverless_tools.testing import agents as stand_ins
 from a2a_serverless_tools.testing.clock import PacedClock
+from tests.support.databases import Database, create_table, emulator_client
+from tests.support.emulators import dynamodb_local
 from tests.support.workers import Bench, S, answered, artifact_texts, user_request
-from tests.unit.worker.step_kills import (
-    Fate,
-    _alive,
-    _mortal,
-    _passed,
-    make_mortal,
-    shown,
-    tables,
-)
 
+CHUNKS = 3
+"""What a step that streams says, in pieces."""
 LATE = "late"
 LATE_S = 300
 """The time of what is never answered."""
@@ -78,6 +80,7 @@ class Act(NamedTuple):
 
 _SAYS = {
     ("step", "runs"): "noted",
+    ("step", "streams"): "noted",
     ("sleep", "short"): "slept",
     ("sleep", "long"): "slept",
     ("ask", "text"): "answer",
@@ -101,6 +104,11 @@ Script = tuple[tuple[Act, ...], ...]
 """Acts behind one another; those of one tuple are beside one another."""
 
 SHORT: Script = ((Act("step", "runs", 0), Act("call", "asks", 1)), (Act("callback", "posted", 2),))
+STREAMS: Script = (
+    tuple(Act("step", "streams", number) for number in range(3)),
+    (Act("sleep", "long", 3),),
+    tuple(Act("step", "streams", number) for number in range(4, 7)),
+)
 EVERYTHING: Script = tuple((Act(*each, number),) for number, each in enumerate(_SAYS))
 
 
@@ -116,21 +124,44 @@ def script_of(seed: int) -> Script:
     return tuple(acts() for _ in range(chance.randint(3, 6)))
 
 
-class _Point(Fate):
-    """With `at` the process dies once, at that point; without it, at each with its share."""
+class Fate:
+    """Decides where the process dies; a dead process never goes on.
+
+    With `at` it dies once, at that point; without it, at each with a probability of `share`.
+    """
 
     def __init__(self, seed: int, share: float, at: int = 0) -> None:
-        super().__init__(seed, share)
-        self.left = at
-        self.points = 0
+        self.chance = random.Random(seed)  # noqa: S311 - a seeded schedule
+        self.share, self.at = share, at
+        self.is_armed = False
+        self.points = self.kills = 0
 
     async def may_end(self) -> None:
-        self.points += self.is_armed
-        if self.left == 0:
-            await super().may_end()
-        elif self.is_armed and self.points == self.left:
-            self.share = 1
-            await super().may_end()
+        """Let the process die here, sometimes."""
+        if not self.is_armed:
+            return
+        self.points += 1
+        if self.points == self.at if self.at else self.chance.random() < self.share:
+            self.kills += 1
+            asyncio.get_running_loop().stop()
+            await asyncio.get_running_loop().create_future()
+
+
+def make_mortal(table: Table, fate: Fate) -> None:
+    """Let the process die before and after requests to a table, which may be done or not then."""
+
+    def around(request: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        @functools.wraps(request)
+        async def made(*args: Any, **options: Any) -> Any:
+            await fate.may_end()
+            answer = await request(*args, **options)
+            await fate.may_end()
+            return answer
+
+        return made
+
+    for name in ("load", "write"):
+        setattr(table, name, around(getattr(table, name)))
 
 
 def _does(said: HistoryMessage) -> stand_ins.Outcome:
@@ -221,7 +252,19 @@ class Host(Worker):
             return LATE
 
     async def _step(self, ctx: TaskContext, act: Act) -> str:
-        return str(await ctx.step(f"step {act.number}", self._note, act))
+        name = f"step {act.number}"
+        if act.how == "streams":
+            return str(await ctx.step(name, self._stream, ctx, act))
+        return str(await ctx.step(name, self._note, act))
+
+    async def _stream(self, ctx: TaskContext, act: Act) -> str:
+        said = await self._note(act)
+        for number in range(CHUNKS):
+            await ctx.emit_text_artifact(f"{number};", f"of {act.number}", append=True)
+            for _ in range(self.fate.chance.randrange(12)):
+                await asyncio.sleep(0)
+            await self.fate.may_end()
+        return said
 
     async def _note(self, act: Act) -> str:
         step_id = StepId(f"step {act.number}", "", 1)
@@ -373,7 +416,7 @@ def run(
     The process dies at each point with a probability of `share`; with `at` once, at that one. One
     that answers dies before it has sent the turn in a third of all cases.
     """
-    fate = _Point(seed, share, at)
+    fate = Fate(seed, share, at)
     settings = Settings(
         max_attempts=100, retry_base_s=0.001, visibility_s=60, public_url="http://agent.example"
     )
@@ -417,6 +460,45 @@ def run(
     raise AssertionError(f"the task of seed {seed} does not come to an end: {host.script}")
 
 
+async def _passed(backends: Backends, clock: PacedClock) -> None:
+    """Let a minute pass, in which messages become visible; sweep."""
+    clock.forget_sleepers()
+    await clock.pass_time(61)
+    await Sweeper(backends.storage, backends.operations, clock=clock).sweep()
+
+
+_dead: list[object] = []
+"""What is left of dead processes: collected, their tasks would run their `finally` blocks."""
+
+
+def _alive(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+def _mortal(work: Awaitable[Any]) -> None:
+    """Run `work` in a process of its own, which may die."""
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(work)
+    except RuntimeError as error:
+        if "stopped before" not in str(error):
+            raise
+    _dead.append((loop, asyncio.all_tasks(loop)))
+
+
+def shown(log: Log) -> dict[str, str]:
+    """The texts of the artifacts as a client has them that applies each event."""
+    fold, seen = Fold(log.head.task_id, log.head.context_id), dict[str, str]()
+    for record in log.records:
+        fold.add(record)
+        for event in events_of(record, fold):
+            if isinstance(event, TaskArtifactUpdateEvent):
+                text = "".join(part.text for part in event.artifact.parts)
+                before = seen.get(event.artifact.artifact_id, "") if event.append else ""
+                seen[event.artifact.artifact_id] = before + text
+    return seen
+
+
 def _is_result(entry: object) -> bool:
     return isinstance(entry, Recorded) and entry.form == "json"
 
@@ -426,6 +508,8 @@ def _outcome(log: Log, host: Host) -> Counter[str]:
     acts = [act for acts in host.script for act in acts]
     said = "".join(f"{act.said};" for act in acts)
     expected = {"log": f"begun;{said}", "final-answer": "done"}
+    streamed = "".join(f"{number};" for number in range(CHUNKS))
+    expected |= {f"of {act.number}": streamed for act in acts if act.how == "streams"}
     texts = {name: "".join(parts) for name, parts in artifact_texts(task).items()}
     assert (log.head.state, texts) == (S.TASK_STATE_COMPLETED, expected), (host.script, texts)
     assert shown(log) == expected, (host.script, shown(log))
@@ -437,7 +521,7 @@ def _outcome(log: Log, host: Host) -> Counter[str]:
     assert len(set(host.other.canceled)) == ways[LATE]
     return Counter(
         kills=host.fate.kills,
-        points=cast("_Point", host.fate).points,
+        points=host.fate.points,
         questions=len(questions),
         steps=len(host.calls),
         calls=host.calls.total(),
@@ -445,6 +529,27 @@ def _outcome(log: Log, host: Host) -> Counter[str]:
         resends=log.head.turn.resends,
         **Counter(act.kind for act in acts),
     )
+
+
+@contextmanager
+def tables(kind: str, folder: Path) -> Iterator[Callable[[PacedClock], Table]]:
+    """Yield what makes fresh tables of a kind."""
+    numbers = iter(range(1_000_000))
+    match kind:
+        case "memory":
+            yield lambda _: MemoryTable(INDEXES)
+        case "file":
+            yield lambda _: SqliteTable(folder / f"table{next(numbers)}", INDEXES)
+        case "dynamodb":
+            with dynamodb_local() as emulator, closing(emulator_client(emulator)) as client:
+                yield functools.partial(fresh, client, numbers)
+
+
+def fresh(client: Any, numbers: Iterator[int], clock: PacedClock) -> Table:
+    """A table of its own on DynamoDB."""
+    name = f"kills{next(numbers)}"
+    create_table(client, name)
+    return Database(client=client, table=name).opened(clock=clock)
 
 
 def main(seeds: int, kind: str = "memory") -> None:

@@ -1,8 +1,7 @@
 """Callers who share the places of a deployment: its workers under a clock that jumps.
 
-`python -m tests.unit.worker.shares RUNS` prints the tables of the page `shares`; with `sweeps` in
-the place of the number how 60,000 lost turns are found, and with `wakes` how 1,000 of 11,000 that
-sleep go on.
+`python -m tests.unit.worker.shares RUNS` prints the tables of the page `shares`, and with `wakes`
+in the place of the number how 1,000 of 11,000 that sleep go on.
 """
 
 from __future__ import annotations
@@ -38,12 +37,11 @@ from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless.worker.failures import RetryLater
 from a2a_serverless.worker.shares import Shares
-from a2a_serverless.worker.sweeper import BUDGET_S, Sweeper, SweepReport
+from a2a_serverless.worker.sweeper import BUDGET_S, Sweeper
 from a2a_serverless_tools.testing.process import _InlineHeartbeat
 from tests.support.messages import request
-from tests.support.queues import MemoryQueue, left
+from tests.support.queues import MemoryQueue
 from tests.support.sleepers import asleep
 from tests.support.workers import Agent, complete
 from tests.unit.worker.quarantine import JumpingLoop, LoopClock
@@ -152,19 +150,15 @@ class House:
     """The places of one process."""
     lag_s: float = 0.05
     table: type[LaggingTable] = LaggingTable
-    is_serial: bool = False
-    """True: the turns of a conversation run one after the other."""
     deaths: float = 0.0
     """The share of the deliveries whose worker dies before it does anything."""
     turn_s: dict[str, float] = field(default_factory=dict)
     """The seconds of a caller's turns."""
-    back: dict[str, float] = field(default_factory=dict)
-    """When a caller's model answers again: until then its turns ask to be tried again then."""
     sent: dict[str, float] = field(default_factory=dict)
     started: dict[str, float] = field(default_factory=dict)
     ended: dict[str, float] = field(default_factory=dict)
-    busy: list[tuple[float, float, str]] = field(default_factory=list)
-    """When turns ran, and of whom."""
+    busy: list[tuple[float, float]] = field(default_factory=list)
+    """When turns ran."""
     running: dict[str, float] = field(default_factory=dict)
     whose: dict[str, str] = field(default_factory=dict)
     at_work: Counter[int] = field(default_factory=Counter)
@@ -194,7 +188,6 @@ class House:
             clock=self.clock,
             timing=backends.storage.timing,
             observer=Observer(send=self._woken),
-            is_serial=self.is_serial,
         )
         backends = replace(backends, storage=self.storage, operations=self.queue)
         self.adapters = [
@@ -271,14 +264,12 @@ class House:
         task_id = context.task_id or ""
         caller = self.whose[task_id]
         begun = self.clock.monotonic()
-        if begun < self.back.get(caller, 0.0):
-            raise RetryLater(self.back[caller] - begun, "the model")
         self.started.setdefault(task_id, begun)
         self.running[task_id] = begun
         await self.clock.sleep(self.turn_s[caller] * self.chance.uniform(0.95, 1.05))
         await complete(context, queue)
         del self.running[task_id]
-        self.busy.append((begun, self.clock.monotonic(), caller))
+        self.busy.append((begun, self.clock.monotonic()))
         self.ended[task_id] = self.clock.monotonic()
 
     # -- figures ---------------------------------------------------------------------------------
@@ -287,14 +278,10 @@ class House:
         """How long turns have waited for their start, in seconds."""
         return [self.started[task] - self.sent[task] for task in tasks]
 
-    def fill(self, caller: str | None = None, *, since: float, until: float) -> float:
-        """The share of the places on which turns, or those of a caller, ran in a time."""
-        now = [(begun, until, self.whose[task]) for task, begun in self.running.items()]
-        spans = [
-            max(0.0, min(end, until) - max(begin, since))
-            for begin, end, whose in [*self.busy, *now]
-            if caller in (None, whose)
-        ]
+    def fill(self, *, since: float, until: float) -> float:
+        """The share of the places on which turns ran in a time."""
+        now = [(begun, until) for begun in self.running.values()]
+        spans = [max(0.0, min(end, until) - max(begin, since)) for begin, end in [*self.busy, *now]]
         return sum(spans) / ((until - since) * self.places)
 
 
@@ -335,37 +322,6 @@ def behind(places: int, count: int, turn_s: float, *, seed: int, **options: Any)
     found: list[str] = []
     house = House(places=places, seed=seed, turn_s={"A": turn_s, "B": turn_s}, **options).run(play)
     return house.waits(found)[0]
-
-
-def sweeps(
-    lost: int, healthy: int, *, budget_s: float = BUDGET_S
-) -> tuple[list[tuple[SweepReport, float]], list[str]]:
-    """Sweeps of lost turns beside those that wait in line, one a minute until one finds none.
-
-    The report of each and its seconds, and the copies that they sent of those that wait.
-    """
-
-    async def play(house: House) -> None:
-        made = await asyncio.gather(*(house.lose("A") for _ in range(lost)))
-        lines = await asyncio.gather(*(house.lose("B") for _ in range(healthy)))
-        storage = house.storage.for_scope(Scope.of("", "B"))
-        assert all(await asyncio.gather(*(storage.park(head, "share") for head in lines)))
-        waiting.extend(head.task_id for head in lines)
-        house.sent = dict.fromkeys([*(head.task_id for head in made), *waiting], 0.0)
-        await house.clock.sleep(house.storage.timing.waiting_s)
-        while not done or done[-1][0].parked:
-            begun = house.clock.monotonic()
-            sweeper = Sweeper(house.storage, house.queue, clock=house.clock, budget_s=budget_s)
-            report = await sweeper.sweep()
-            seconds = house.clock.monotonic() - begun
-            done.append((report, seconds))
-            await house.clock.sleep(SWEEP_S - seconds)
-        house.ended = house.sent
-
-    done, waiting = list[tuple[SweepReport, float]](), list[str]()
-    house = House(places=0, seed=1, table=TableOfOne).run(play)
-    sent = [message.task_id for message in left(house.queue)]
-    return done, [task for task in sent if task in {*waiting}]
 
 
 def wakes(parked: int, due: int, *, budget_s: float = BUDGET_S) -> list[tuple[float, int, int]]:
@@ -420,24 +376,6 @@ async def _fallen_asleep(house: House, parked: int, due: int) -> float:
     return at
 
 
-def beside_talks(talks: int, count: int, after_s: float, *, places: int, seed: int) -> float:
-    """How long a message of B waits while A has `count` messages in each of its conversations."""
-
-    async def play(house: House) -> None:
-        for talk in range(talks):
-            for _ in range(count):
-                await house.send("A", f"talk{talk}")
-        await house.clock.sleep(after_s)
-        found.append(await house.send("B"))
-        house.ended |= {task: 0.0 for task in house.sent if task != found[0]}
-        while found[0] not in house.ended:
-            await house.clock.sleep(0.1)
-
-    found: list[str] = []
-    house = House(places=places, seed=seed, is_serial=True, turn_s={"A": 2.0, "B": 2.0}).run(play)
-    return house.waits(found)[0]
-
-
 def steady(
     rate: float, seconds: float, *, places: int, turn_s: float, seed: int
 ) -> tuple[list[float], int]:
@@ -463,25 +401,6 @@ def steady(
     return house.waits(found), house.queue.most_receives
 
 
-def after_a_fault(count: int, *, places: int, seed: int) -> list[float]:
-    """How long messages of B wait, one in three seconds, when turns of A come back from a fault."""
-
-    async def play(house: House) -> None:
-        house.back["A"] = house.clock.monotonic() + 60
-        await house.burst("A", count)
-        await house.clock.sleep(60)
-        for _ in range(20):
-            found.append(await house.send("B"))
-            await house.clock.sleep(house.chance.uniform(2, 4))
-        while not set(found) <= house.ended.keys():
-            await house.clock.sleep(0.1)
-        house.ended |= dict.fromkeys(house.sent, 0.0)
-
-    found: list[str] = []
-    house = House(places=places, seed=seed, turn_s={"A": 2.0, "B": 2.0}).run(play)
-    return house.waits(found)
-
-
 def alone(places: int, count: int, turn_s: float, *, seed: int, **options: Any) -> float:
     """The share of the places that are busy until the last but `places` turns begin."""
 
@@ -493,45 +412,9 @@ def alone(places: int, count: int, turn_s: float, *, seed: int, **options: Any) 
     return house.fill(since=starts[0], until=starts[-places])
 
 
-def together(turn_s: dict[str, float], count: int, *, places: int, seed: int) -> dict[str, float]:
-    """The shares of the places of callers who all send `count` messages at once."""
-
-    async def play(house: House) -> None:
-        await asyncio.gather(*(house.burst(caller, count) for caller in turn_s))
-        await house.clock.sleep(until - since)
-        house.ended |= dict.fromkeys(house.sent, 0.0)
-
-    longest = max(turn_s.values())
-    since, until = 1_000_010.0 + 2 * longest, 1_000_010.0 + 5 * longest
-    house = House(places=places, seed=seed, turn_s=turn_s).run(play)
-    return {caller: house.fill(caller, since=since, until=until) for caller in turn_s}
-
-
-def newcomer(floods: int, *, places: int, turn_s: float, seed: int) -> float:
-    """How long the first message of a caller waits while as many others each have 20 waiting."""
-
-    async def play(house: House) -> None:
-        await asyncio.gather(*(house.burst(f"F{number}", 20) for number in range(floods)))
-        await house.clock.sleep(house.chance.uniform(10, 30))
-        found.append(await house.send("B"))
-        house.ended |= {task: 0.0 for task in house.sent if task != found[0]}
-        while found[0] not in house.ended:
-            await house.clock.sleep(0.1)
-
-    found: list[str] = []
-    callers = {"B": turn_s, **{f"F{number}": turn_s for number in range(floods)}}
-    return House(places=places, seed=seed, turn_s=callers).run(play).waits(found)[0]
-
-
 def main() -> None:
     """Print the figures of each case: waits in seconds, shares of the places in percent."""
     logging.disable()
-    if sys.argv[1] == "sweeps":
-        done, copies = sweeps(60_000, 5_000)
-        for report, seconds in done:
-            _print(f"{report.sent} sent, {report.parked} parked, {seconds:.1f} s")
-        _print(f"{len(copies)} copies of those that wait")
-        return
     if sys.argv[1] == "wakes":
         for seconds, requests, sent in wakes(10_000, 1000):
             _print(f"{sent} sent, {requests} requests, {seconds:.1f} s")
@@ -551,17 +434,10 @@ def main() -> None:
         waits = [behind(places, count, turn_s, seed=seed, **options) for seed in seeds]
         fills = [alone(places, count, turn_s, seed=seed, **options) for seed in seeds]
         _print(f"{name}: B {_figures(waits)} s, A alone {min(fills):.1%} to {max(fills):.1%}")
-    for rate, places in ((5, 10), (10, 10), (20, 10), (60, 10), (20, 4)):
+    for rate, places in ((5, 10), (60, 10), (20, 4)):
         runs = [steady(rate, 30, places=places, turn_s=2.0, seed=seed) for seed in seeds]
         found = _figures([wait for waits, _ in runs for wait in waits])
         _print(f"{places} places, {rate} a second: B {found} s, {max(r for _, r in runs)} receives")
-    for places, count in ((4, 60), (4, 200), (10, 300)):
-        waits = [w for seed in seeds for w in after_a_fault(count, places=places, seed=seed)]
-        _print(f"{places} places, {count} turns come back: B {_figures(waits)} s")
-    _print(f"newcomer: {_figures([newcomer(50, places=10, turn_s=2.0, seed=s) for s in seeds])} s")
-    for seed in seeds[:3]:
-        held = together({"A": 60.0, "B": 2.0}, 700, places=10, seed=seed)
-        _print("together: " + ", ".join(f"{whose} {share:.0%}" for whose, share in held.items()))
 
 
 def _figures(waits: Sequence[float]) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from unittest.mock import AsyncMock
 
 import pytest
@@ -13,10 +11,9 @@ from a2a.server.events import EventQueue
 from a2a.types import TaskStatus
 
 from a2a_serverless.errors import UnavailableError
-from a2a_serverless.queues.fifo import Handle, send_copy
+from a2a_serverless.queues.fifo import send_copy
 from a2a_serverless.steps import sleep
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.rules import Commit
 from tests.support.messages import said
 from tests.support.workers import (
@@ -65,43 +62,6 @@ async def returning(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
 
 
-@asynccontextmanager
-async def waiting(bench: Bench, clock: PacedClock) -> AsyncIterator[Handle[Operation]]:
-    """A first attempt that waits for credentials, and waits on when its delivery is another's.
-
-    What happens when its worker is killed is shown in tests/faults/test_waiting_agents.py.
-    """
-    handle = await bench.deliver()
-    attempt = asyncio.create_task(bench.adapter.process(handle))
-    await clock.pass_time(0.5)
-    try:
-        yield handle
-    finally:
-        await clock.pass_time(10)
-        attempt.cancel()
-        await asyncio.gather(attempt, return_exceptions=True)
-
-
-@pytest.mark.long
-async def test_a_staying_agent_goes_on_in_the_same_turn() -> None:
-    """The task shows auth-required while the agent waits, and what it does after the log-in."""
-    clock, credentials = PacedClock(), Credentials()
-    agent = staying(credentials)
-    bench = Bench(agent, clock=clock)
-    task = await bench.send("go")
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(3600)
-    head = await bench.head(task)
-    assert (head.state, head.turn.is_open) == (S.TASK_STATE_AUTH_REQUIRED, True)
-    credentials.here.set()
-    await clock.pass_time(1)
-    assert await working
-    done = await bench.task(task)
-    assert (done.status.state, artifact_texts(done)) == (S.TASK_STATE_COMPLETED, {"a": ["secret"]})
-    assert said(done) == ["go", "log in"]
-    assert len(agent.started) == 1
-
-
 async def test_a_returning_agent_is_called_again_with_the_credentials() -> None:
     """The message after auth-required is a turn, which sees the question and the artifacts."""
     agent = Agent(returning)
@@ -119,73 +79,6 @@ async def test_a_returning_agent_is_called_again_with_the_credentials() -> None:
     assert artifact_texts(done) == {"a": ["public"], "b": ["password"]}
 
 
-async def test_a_worker_is_fenced_while_its_agent_waits_for_credentials() -> None:
-    """The next delivery starts the turn over: the agent asks again, and ends the task once."""
-    clock, credentials = PacedClock(), Credentials()
-    agent = staying(credentials)
-    bench = Bench(agent, clock=clock)
-    task = await bench.send("go")
-    async with waiting(bench, clock) as lost:
-        await lost.nack()
-        again = asyncio.create_task(bench.work())
-        await clock.pass_time(0.5)
-        head = await bench.head(task)
-        assert (head.state, head.turn.attempts) == (S.TASK_STATE_AUTH_REQUIRED, 2)
-        credentials.here.set()
-        await clock.pass_time(0.5)
-        assert await again
-        ended = await bench.head(task)
-    done = await bench.task(task)
-    assert (done.status.state, artifact_texts(done)) == (S.TASK_STATE_COMPLETED, {"a": ["secret"]})
-    assert said(done) == ["go", "log in"]  # the fenced attempt's question is not there twice
-    assert await bench.head(task) == ended
-    assert [c.current_task for c in agent.started] == [None, None]
-
-
-async def test_a_follow_up_and_a_restart_while_an_agent_waits_for_credentials() -> None:
-    """The message is kept over the restart, and is a turn of its own after the restarted one."""
-    clock, credentials = PacedClock(), Credentials()
-    agent = staying(credentials, pauses=True)
-    bench = Bench(agent, clock=clock)
-    task = await bench.send("go")
-    async with waiting(bench, clock) as lost:
-        await bench.follow_up(task, "here")
-        await lost.nack()
-        again = asyncio.create_task(bench.work())
-        await clock.pass_time(0.5)
-        assert said(await bench.task(task)) == ["go", "here"]
-        credentials.here.set()
-        await clock.pass_time(0.5)
-        assert await again
-        assert await bench.work()
-    done = await bench.task(task)
-    assert (done.status.state, status_text(done)) == (S.TASK_STATE_COMPLETED, "done")
-    assert artifact_texts(done) == {"a": ["secret"], "b": ["here"]}
-    assert [c.get_user_input() for c in agent.started] == ["go", "go", "here"]
-    given = agent.started[2].current_task
-    assert given is not None
-    assert status_text(given) == "more?"
-
-
-async def test_a_follow_up_to_an_agent_that_completes_is_kept_in_the_history() -> None:
-    """An agent that gets its credentials and completes has answered: no turn comes after it."""
-    clock, credentials = PacedClock(), Credentials()
-    agent = staying(credentials)
-    bench = Bench(agent, clock=clock)
-    task = await bench.send("go")
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(0.5)
-    await bench.follow_up(task, "here")
-    credentials.here.set()
-    await clock.pass_time(0.5)
-    assert await working
-    assert await bench.work()  # the follow-up's operation finds nothing to do
-    done = await bench.task(task)
-    assert done.status.state == S.TASK_STATE_COMPLETED
-    assert said(done) == ["go", "log in", "here"]
-    assert len(agent.started) == 1
-
-
 async def sleeping(context: RequestContext, queue: EventQueue) -> None:
     """Asks, sleeps until the credentials are there, then asks for more; completes the next turn."""
     if context.get_user_input() == "go":
@@ -196,15 +89,11 @@ async def sleeping(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
 
 
-@pytest.mark.parametrize("conversations", ["parallel", "serial"])
 @pytest.mark.parametrize("in_line", [False, True])
-async def test_an_answer_to_a_turn_that_is_left_holds_no_worker(
-    conversations: str,
-    in_line: bool,  # noqa: FBT001 - a case
-) -> None:
+async def test_an_answer_to_a_turn_that_is_left_holds_no_worker(*, in_line: bool) -> None:
     """Its delivery ends while the turn sleeps or waits for a share; it runs behind that."""
     clock, agent = PacedClock(), Agent(sleeping)
-    bench = Bench(agent, clock=clock, conversations=conversations)
+    bench = Bench(agent, clock=clock, conversations="serial" if in_line else "parallel")
     task = await bench.send("go")
     assert await bench.work()
     if in_line:  # its copy came late

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextvars import Context, ContextVar
+from contextvars import Context
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from a2a.server.events import EventQueue
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.clocks import ManualClock
-from tests.support.workers import Agent, Bench, S, artifact_texts, chunk, complete, status
+from tests.support.workers import Agent, Bench, S, complete, status
 
 WAIT_S = 30
 
@@ -78,8 +78,7 @@ def lines(caplog: pytest.LogCaptureFixture, action: str) -> list[logging.LogReco
     return [record for record in caplog.records if vars(record).get("action") == action]
 
 
-@pytest.mark.parametrize("kind", [worker, executor])
-@pytest.mark.parametrize("place", ["itself", "sub-agents"])
+@pytest.mark.parametrize(("kind", "place"), [(worker, "itself"), (executor, "sub-agents")])
 async def test_background_tasks_end_with_the_turn(
     kind: Callable[[Work], AgentExecutor], place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,45 +97,6 @@ async def test_background_tasks_end_with_the_turn(
     (line,) = lines(caplog, "background_tasks_ended")
     assert line.getMessage().endswith(": Background.forever")
     assert (vars(line)["task_id"], vars(line)["turn"]) == (head.task_id, 1)
-
-
-async def test_a_failed_attempt_leaves_nothing_to_the_next_one() -> None:
-    """The tasks of an attempt have ended when the next one begins."""
-    work, alive = Background(), list[int]()
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        alive.append(sum(not task.done() for task in work.tasks))
-        work.start()
-        await asyncio.sleep(0)
-        raise ValueError
-
-    bench = Bench(Agent(execute), retry_base_s=0)
-    await bench.send()
-    async with asyncio.timeout(WAIT_S):
-        assert [await bench.work() for _ in range(3)] == [False, False, True]
-    assert alive == [0, 0, 0]
-    assert len(work.ended) == 3
-
-
-async def test_what_a_cancel_starts_ends_with_it() -> None:
-    """`cancel()` of a paused task may start tasks too; they do not outlast it."""
-    work = Background()
-
-    async def pause(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED))
-
-    async def cancel(context: RequestContext, queue: EventQueue) -> None:
-        work.start()
-        await asyncio.sleep(0)
-
-    bench = Bench(Agent(pause, cancel))
-    head = await bench.send()
-    async with asyncio.timeout(WAIT_S):
-        await bench.work()
-        await bench.cancel(head)
-        assert await bench.work()
-    assert (await bench.head(head)).state == S.TASK_STATE_CANCELED
-    assert work.ended == ["forever"]
 
 
 async def test_the_next_turn_begins_behind_the_end_of_what_was_started() -> None:
@@ -174,34 +134,6 @@ async def test_the_next_turn_begins_behind_the_end_of_what_was_started() -> None
     assert tidied == [True]
 
 
-async def test_turns_beside_each_other_end_their_own_tasks() -> None:
-    """A turn's end touches no task of another turn that runs in the same process."""
-    mine, others = Background(), Background()
-    has_begun, may_end = asyncio.Event(), asyncio.Event()
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        if context.get_user_input() == "first":
-            mine.start()
-        else:
-            others.start()
-            has_begun.set()
-            await may_end.wait()
-        await asyncio.sleep(0)
-        await complete(context, queue)
-
-    bench = Bench(Agent(execute))
-    first, second = await bench.send("first"), await bench.send("second")
-    deliveries = {h.message.params.task_id: h for h in [await bench.deliver() for _ in range(2)]}
-    async with asyncio.timeout(WAIT_S):
-        slow = asyncio.create_task(bench.adapter.process(deliveries[second.task_id]))
-        await has_begun.wait()
-        assert await bench.adapter.process(deliveries[first.task_id])
-        assert (mine.ended, others.ended) == (["forever"], [])
-        may_end.set()
-        assert await slow
-    assert others.ended == ["forever"]
-
-
 async def test_a_task_of_the_process_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     """A task with a context of its own is not the turn's: so a shared client keeps its tasks."""
     work = Background()
@@ -216,44 +148,6 @@ async def test_a_task_of_the_process_goes_on(caplog: pytest.LogCaptureFixture) -
     assert (work.ended, work.tasks[0].done()) == ([], False)
     assert lines(caplog, "background_tasks_ended") == []
     work.tasks[0].cancel()
-
-
-async def test_a_context_variable_ends_with_its_turn() -> None:
-    """A context variable that a turn's task sets is not set in the next turn."""
-    tenant = ContextVar[str]("tenant", default="")
-    seen: list[str] = []
-
-    async def leave() -> None:
-        seen.append(tenant.get())
-        tenant.set("alice's")
-
-    bench = Bench(executor(leave))
-    async with asyncio.timeout(WAIT_S):
-        for _ in range(2):
-            await bench.send()
-            assert await bench.work()
-    assert seen == ["", ""]
-
-
-async def test_what_the_agent_waits_for_is_not_touched(caplog: pytest.LogCaptureFixture) -> None:
-    """Concurrent work that is over with the turn, also in threads that emit, is not named."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        loop = asyncio.get_running_loop()
-
-        def in_a_thread() -> None:
-            emitting = queue.enqueue_event(chunk(context, "from a thread"))
-            asyncio.run_coroutine_threadsafe(emitting, loop).result(WAIT_S)
-
-        await asyncio.gather(asyncio.to_thread(in_a_thread), asyncio.sleep(0))
-        await complete(context, queue)
-
-    bench = Bench(Agent(execute))
-    head = await bench.send()
-    async with asyncio.timeout(WAIT_S):
-        assert await bench.work()
-    assert artifact_texts(await bench.task(head)) == {"a": ["from a thread"]}
-    assert lines(caplog, "background_tasks_ended") == []
 
 
 async def test_a_task_that_does_not_stop_is_left_behind_and_named(
@@ -282,23 +176,3 @@ async def test_a_task_that_does_not_stop_is_left_behind_and_named(
     assert len(lines(caplog, "agent_left_behind")) == 1
     refusing.set()
     await asyncio.gather(*tasks)
-
-
-async def test_a_task_that_starts_another_at_its_end_is_ended_with_it() -> None:
-    """No task is missed because the end of another has started it."""
-    work = Background()
-
-    async def passes_on() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            work.start()
-
-    async def leave() -> None:
-        work.tasks.append(asyncio.create_task(passes_on()))
-
-    bench = Bench(executor(leave))
-    await bench.send()
-    async with asyncio.timeout(WAIT_S):
-        assert await bench.work()
-    assert [task.done() for task in work.tasks] == [True, True]

@@ -12,23 +12,17 @@ from typing import Any, cast
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import TaskStatus
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.codec import head_of
-from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.tasks.attempts import RetryPolicy
-from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker import heartbeat as heartbeats
 from a2a_serverless.worker.heartbeat import Heartbeat
-from a2a_serverless.worker.lease import CLAIM_AFTER_S
-from a2a_serverless.worker.outbox import Outbox
 from a2a_serverless.worker.turn import ActiveTurn
 from tests.support.memory import items_of
-from tests.support.queues import is_empty
-from tests.support.workers import Agent, Bench, PacedClock, S, chunk, complete, lease_of
+from tests.support.workers import Agent, Bench, PacedClock, S, complete, lease_of
 
 WAIT_S = 60
 
@@ -76,23 +70,6 @@ async def test_a_blocking_agent_is_shown_working() -> None:
     assert await bench.work()
     assert [(head.state, head.turn.attempts) for head in seen] == [(S.TASK_STATE_WORKING, 1)]
     assert (stored(bench).state, stored(bench).turn.attempts) == (S.TASK_STATE_COMPLETED, 1)
-
-
-async def test_what_was_emitted_before_the_blockage_follows_the_claim() -> None:
-    """A batch that waits for its commit, and is overtaken by the claim, is committed behind it."""
-
-    async def blocking(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "before"))
-        block(lambda: stored(bench).turn.token is not None)
-        await complete(context, queue)
-
-    bench = Bench(Agent(blocking), has_heartbeat=True)
-    task = await bench.send()
-    assert await bench.work()
-    now = await bench.task(task)
-    assert now.status.state == S.TASK_STATE_COMPLETED
-    assert [part.text for part in now.artifacts[0].parts] == ["before"]
-    assert stored(bench).turn.attempts == 1
 
 
 async def test_the_lease_of_a_blocking_agent_is_renewed() -> None:
@@ -157,21 +134,6 @@ async def test_a_blockage_is_logged_once_with_its_place(caplog: pytest.LogCaptur
     assert f" s at {__file__}:{line}: call blocking code by `await ctx.run_sync(func, …)`" in text
 
 
-async def test_a_blockage_at_the_end_of_a_turn_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """An agent that blocks and then ends at once leaves the watch no time for another look."""
-
-    async def blocking(context: RequestContext, queue: EventQueue) -> None:
-        await asyncio.sleep(2 * heartbeats.LOOK_S)  # the watch looks
-        time.sleep(heartbeats.BLOCKED_S + 4 * heartbeats.LOOK_S)  # noqa: ASYNC251 - what agents do
-        await complete(context, queue)
-
-    bench = Bench(Agent(blocking), has_heartbeat=True)
-    await bench.send()
-    assert await bench.work()
-    (warning,) = [r for r in caplog.records if r.__dict__.get("action") == "loop_blocked"]
-    assert f"{__file__}:{blocking.__code__.co_firstlineno + 2}" in warning.getMessage()
-
-
 async def test_a_blockage_that_does_not_end_is_reported_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -180,44 +142,6 @@ async def test_a_blockage_that_does_not_end_is_reported_meanwhile(
     reported = threading.Event()
     async with Heartbeat().over(on_blocked=lambda _, __: reported.set()):
         assert reported.wait(WAIT_S)  # blocks this event loop
-
-
-async def test_a_blockage_is_told_to_no_later_turn() -> None:
-    """A process that goes on between its turns keeps one thread, which tells each turn its own."""
-    heartbeat, heard = Heartbeat(), list[str]()
-    staying = asyncio.create_task(heartbeat.stay())
-    async with heartbeat.over(on_blocked=lambda _, place: heard.append(place)):
-        await asyncio.sleep(2 * heartbeats.LOOK_S)  # the watch looks
-        time.sleep(heartbeats.BLOCKED_S + 4 * heartbeats.LOOK_S)  # noqa: ASYNC251 - what agents do
-    (place,) = heard
-    async with heartbeat.over(on_blocked=lambda _, place: heard.append(place)):
-        await asyncio.sleep(3 * heartbeats.LOOK_S)
-    assert heard.count(place) == 1
-    assert len(heartbeats_alive()) == 1
-    staying.cancel()
-    await asyncio.gather(staying, return_exceptions=True)
-    assert heartbeats_alive() == []
-
-
-async def test_threads_of_the_agent_do_not_hold_up_its_end() -> None:
-    """A turn is concluded when its agent is done, whatever its threads still do."""
-    release = threading.Event()
-
-    async def busy(context: RequestContext, queue: EventQueue) -> None:
-        loop = asyncio.get_running_loop()
-        for _ in range(100):  # more than the loop's pool has
-            loop.run_in_executor(None, release.wait, WAIT_S)
-        await complete(context, queue)
-
-    bench = Bench(Agent(busy), has_heartbeat=True)
-    await bench.send()
-    try:
-        async with asyncio.timeout(WAIT_S / 2):
-            assert await bench.work()
-        assert is_empty(bench.operations)
-    finally:
-        release.set()
-    assert heartbeats_alive() == []
 
 
 async def test_no_thread_is_left_between_turns() -> None:
@@ -236,50 +160,6 @@ async def test_no_thread_is_left_between_turns() -> None:
     assert await asyncio.gather(*(bench.work() for _ in range(3))) == [True] * 3
     assert threads == [1, 1, 1]
     assert heartbeats_alive() == []
-
-
-async def test_a_short_block_begins_nothing_that_may_begin_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A job that may begin later begins at the thread's next look, or not at all."""
-    begun = threading.Event()
-
-    async def duty(stop: asyncio.Event) -> None:
-        begun.set()
-        await stop.wait()
-
-    async with Heartbeat().over(duty, later=True):
-        assert await asyncio.to_thread(begun.wait, WAIT_S)
-    begun.clear()
-    monkeypatch.setattr(heartbeats, "LOOK_S", 2 * WAIT_S)
-    heartbeat = Heartbeat()
-    async with heartbeat.over():
-        async with heartbeat.over(duty, later=True):
-            pass
-        async with heartbeat.over(duty):
-            assert await asyncio.to_thread(begun.wait, WAIT_S)
-            begun.clear()
-    assert not begun.is_set()
-
-
-async def test_what_has_not_begun_hears_that_its_thread_has_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A job that waits for the next look begins, and is cancelled, when that look fails."""
-    ended = threading.Event()
-
-    async def duty(stop: asyncio.Event) -> None:
-        try:
-            await stop.wait()
-        finally:
-            ended.set()
-
-    def broken(_: object) -> None:
-        raise RuntimeError("a fault of the runtime")
-
-    monkeypatch.setattr(heartbeats._Lag, "look", broken)
-    async with Heartbeat().over(duty, later=True):
-        assert await asyncio.to_thread(ended.wait, WAIT_S)
 
 
 def test_a_heartbeat_ends_with_the_loop_of_its_turns() -> None:
@@ -328,23 +208,6 @@ async def test_without_a_thread_no_turn_starts(monkeypatch: pytest.MonkeyPatch) 
 
 
 # -- by a clock --------------------------------------------------------------------------------
-
-
-async def test_a_short_turn_renews_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn of three minutes less a second costs no renewal."""
-    clock = PacedClock()
-
-    async def short(context: RequestContext, queue: EventQueue) -> None:
-        await clock.sleep(180)
-        await complete(context, queue)
-
-    bench = Bench(Agent(short), clock=clock)
-    renewals = counted(monkeypatch, bench, "change")
-    await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(181)
-    assert await working
-    assert renewals == []
 
 
 async def test_an_unanswered_renewal_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,25 +265,6 @@ async def test_a_claim_that_the_writer_has_made_is_not_made_again() -> None:
     assert first.turn.attempts == 1
 
 
-async def test_a_silent_agent_is_claimed_after_a_second() -> None:
-    """An agent that awaits for long is shown working too, by one claim."""
-    clock = PacedClock()
-
-    async def silent(context: RequestContext, queue: EventQueue) -> None:
-        await clock.sleep(100)
-        await complete(context, queue)
-
-    bench = Bench(Agent(silent), clock=clock)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(CLAIM_AFTER_S)
-    now = await bench.head(task)
-    assert (now.state, now.version, now.turn.attempts) == (S.TASK_STATE_WORKING, 2, 1)
-    await clock.pass_time(100)
-    assert await working
-    assert (await bench.head(task)).version == 3
-
-
 def counted(
     monkeypatch: pytest.MonkeyPatch, bench: Bench, method: str, *failures: Exception
 ) -> list[object]:
@@ -437,31 +281,6 @@ def counted(
 
     monkeypatch.setattr(type(bench.storage), method, noted)
     return calls
-
-
-async def test_a_claim_beside_a_commit_with_state_fails_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """HEAD moves under the attempt's first commit by its own claim: the state is not stale."""
-    bench = Bench(Agent(complete))
-    task = await bench.send()
-    lease = lease_of(bench.storage, task)
-    async with Outbox(lease=lease) as writer:
-        commit = type(bench.storage).commit
-        claims = [Commit(token="own", claims=True)]
-
-        async def claimed_beside(storage: Any, head: Head, wanted: Commit) -> Head:
-            if claims:
-                await lease.on_head(await commit(storage, task, claims.pop()))
-            return await commit(storage, head, wanted)
-
-        monkeypatch.setattr(type(bench.storage), "commit", claimed_beside)
-        writer.put(
-            StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED)),
-            wanted=Commit(context_write=context_write({"n": 1}, 0)),
-        )
-        await writer.flush()
-    assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
 
 
 async def test_a_heartbeat_whose_thread_has_failed_is_replaced(

@@ -180,9 +180,8 @@ def test_no_notification_is_believed(peer: Peer, mail: Mailbox) -> None:
     [
         {"content": b"x" * 262_145},
         {"headers": {"Content-Encoding": "gzip"}},
-        {"headers": {"Content-Type": "text/plain; charset=utf-16"}},
     ],
-    ids=["long", "compressed", "charset"],
+    ids=["long", "compressed"],
 )
 def test_a_notification_that_cannot_be_read_wakes_the_turn(
     peer: Peer, form: dict[str, Any]
@@ -205,23 +204,10 @@ def address(peer: Peer) -> str:
     return str(httpx.Response(200, content=asked[-1].content).json()["params"]["url"])
 
 
-def test_without_its_notification_an_ended_task_is_found(peer: Peer) -> None:
-    """It is lost: an hour later the turn looks itself."""
-
-    async def ends() -> None:
-        peer.clerk.go_on.set()
-
-    with Waiting(Buyer(peer)) as bench:
-        bench.plan = [lambda: peer.run(ends())]
-        assert bench.send("go").artifacts["final-answer"].text == "waited"
-        assert 3600 < bench.clock.monotonic() < 3700
-
-
 @pytest.mark.parametrize(
     "url",
     [
-        *("", "http://agent.example", "https://127.0.0.1:8000", "https://10.0.0.1"),
-        *("https://agent.internal", "https://agent.example"),
+        *("", "https://10.0.0.1", "https://agent.example"),
     ],
 )
 def test_where_nobody_can_be_notified_it_is_looked_for(peer: Peer, url: str) -> None:

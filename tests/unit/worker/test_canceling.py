@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import random
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import TaskState
 
-from a2a_serverless.errors import TaskTerminalStateError
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head, Operation
@@ -179,26 +176,6 @@ async def test_nothing_comes_behind_the_end_that_the_runtime_gives(
     assert (states[-1], states.count(wanted), log.head.state) == (wanted, 1, wanted)
 
 
-async def test_what_was_emitted_before_a_cancel_is_kept() -> None:
-    """Chunks that wait for their commit go out with the cancellation."""
-    clock = PacedClock()
-
-    async def stream(context: RequestContext, queue: EventQueue) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await queue.enqueue_event(chunk(context, "half"))
-
-    bench = Bench(Agent(stream), clock=clock)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(0.5)
-    await bench.storage.request_cancel(task.task_id)
-    await clock.pass_time(1)
-    assert await working
-    assert artifact_texts(await bench.task(task)) == {"a": ["half"]}
-
-
 async def test_a_paused_task_is_cancelled_by_its_operation() -> None:
     """cancel() is called for a task that waits for input, then the task is canceled."""
     agent = Agent(ask)
@@ -233,31 +210,6 @@ async def test_the_cancel_of_a_paused_task_is_acknowledged_with_its_end() -> Non
     assert await bench.work()
     await assert_canceled(bench, task.task_id)
     assert (len(left), await operations.waiting()) == (1, [])
-
-
-async def test_a_paused_task_is_cancelled_by_whatever_is_delivered_first() -> None:
-    """A copy of the finished turn's operation sees the request: the agent is told as well, once."""
-    agent = Agent(ask)
-    bench = Bench(agent)
-    task = await bench.send()
-    await bench.enqueue(task, copy_number=1)
-    assert await bench.work()
-    await bench.cancel(task)
-    assert await bench.work()
-    await assert_canceled(bench, task.task_id)
-    assert await bench.work()
-    assert (len(agent.started), len(agent.cancelled)) == (1, 1)
-
-
-async def test_a_waiting_turn_is_cancelled_by_its_operation() -> None:
-    """A turn whose run operation was lost is claimed, and canceled, by the cancel operation."""
-    agent = Agent(complete)
-    bench = Bench(agent)
-    task = (await bench.storage.open_task("ctx", request("hello"))).head
-    await bench.cancel(task)
-    assert await bench.work()
-    assert (len(agent.started), len(agent.cancelled)) == (0, 1)
-    await assert_canceled(bench, task.task_id)
 
 
 async def test_a_turn_of_a_dead_worker_is_cancelled_by_its_operation() -> None:
@@ -327,26 +279,6 @@ async def assert_state(bench: Bench, task_id: str, state: TaskState) -> None:
     assert head.state == state
 
 
-async def test_an_agent_may_still_complete_after_a_cancel() -> None:
-    """An agent that answers the CancelledError by completing wins: one end, and it is its own."""
-    clock = PacedClock()
-
-    async def finish(context: RequestContext, queue: EventQueue) -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            await complete(context, queue)
-
-    bench = Bench(Agent(finish, publish_canceled), clock=clock)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(1.5)
-    await bench.storage.request_cancel(task.task_id)
-    await clock.pass_time(2)
-    assert await working
-    await assert_state(bench, task.task_id, S.TASK_STATE_COMPLETED)
-
-
 async def test_a_task_that_somebody_else_ended_stops_its_agent() -> None:
     """The API's own cancellation is seen within two seconds; nothing is written after it."""
     clock = PacedClock()
@@ -374,45 +306,3 @@ async def test_a_cancel_of_an_ended_task_does_nothing() -> None:
     assert await bench.work()
     assert await bench.head(task) == before
     assert agent.cancelled == []
-
-
-async def race(seed: int) -> tuple[TaskState, TaskState | None]:
-    """The end of a task that is canceled about when it completes, and what the client was told.
-
-    None: the cancel was refused, as the task had ended.
-    """
-    dice, clock = random.Random(seed), PacedClock()  # noqa: S311 - repeatable, guards nothing
-
-    async def finish(context: RequestContext, queue: EventQueue) -> None:
-        await clock.sleep(dice.uniform(0.5, 4))
-        await complete(context, queue)
-
-    bench = Bench(Agent(finish, publish_canceled), clock=clock)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(dice.uniform(0.5, 4))
-    is_refused = False
-    try:
-        await bench.storage.request_cancel(task.task_id)
-    except TaskTerminalStateError:
-        is_refused = True
-    await bench.operations.send(Operation.to_cancel(params_of(task)))
-    await clock.pass_time(dice.uniform(0, 1))
-    if dice.random() < 0.5 and not is_refused:  # the client asks again
-        with contextlib.suppress(TaskTerminalStateError):
-            await bench.storage.request_cancel(task.task_id)
-    await clock.pass_time(15)
-    assert await working
-    ended = await bench.head(task)
-    assert await bench.work()
-    assert await bench.head(task) == ended
-    assert ended.due_at is None
-    return ended.state, None if is_refused else ended.state
-
-
-async def test_a_cancel_that_races_with_the_completion_has_one_winner() -> None:
-    """A hundred races: the task ends once, as one or the other, and is due no more."""
-    outcomes = [await race(seed) for seed in range(100)]
-    assert {state for state, _ in outcomes} == {S.TASK_STATE_CANCELED, S.TASK_STATE_COMPLETED}
-    refused = [state for state, told in outcomes if told is None]
-    assert set(refused) == {S.TASK_STATE_COMPLETED}

@@ -9,25 +9,19 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.errors import ConversationFullError, RepeatedKeyError
 from a2a_serverless.queues.fifo import Handle
-from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.conversation import conversation_queue, start_next_turn
-from a2a_serverless.storage.deletion import delete_context, delete_task
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
-from a2a_serverless.storage.layout import LINE
-from a2a_serverless.tasks.attempts import MOST_INTERRUPTIONS
-from a2a_serverless.tasks.conversation import MOST_WAITING
-from a2a_serverless.tasks.entries import Caller, TurnOpened
+from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head, Operation, Reason
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.rules import PARKED_MS, Commit
+from a2a_serverless.tasks.rules import PARKED_MS
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing.process import KilledError
-from tests.support.memory import items_of
 from tests.support.messages import request
 from tests.support.workers import Bench, PacedClock, S, idle, status_text
 
@@ -131,22 +125,6 @@ async def test_a_conflict_never_counts_as_an_attempt() -> None:
     assert {(await talk.head(task)).turn.attempts for task in tasks} == {1}
 
 
-async def test_a_conflict_without_end_is_bounded() -> None:
-    """A turn before whose end the state changes each time fails after its uncounted starts."""
-    talk = Talk(conversations="parallel", max_attempts=1)
-
-    async def changes() -> None:
-        await talk.storage.contexts.put("ctx", context_write(["other"]))
-
-    talk.agent.meanwhile = changes
-    task = await talk.send("alone")
-    for _ in range(40):
-        await talk.work_off()
-        await talk.clock.pass_time(300)
-    assert (await talk.head(task)).state == S.TASK_STATE_FAILED
-    assert len(talk.agent.runs) == MOST_INTERRUPTIONS + 1
-
-
 async def test_two_callers_with_one_context_id_share_nothing() -> None:
     """Neither waits for the other, and neither sees what the other has said."""
     talk = Talk()
@@ -226,16 +204,6 @@ async def test_a_canceled_turn_that_waits_is_passed_over() -> None:
     assert talk.agent.runs == ["one", "three"]
 
 
-async def test_a_canceled_holder_passes_the_conversation_on() -> None:
-    """The process that ends the task wakes the next turn."""
-    talk = Talk()
-    first, second = await waiting(talk, "one", "two")
-    await talk.cancel(first)
-    assert await cancel_task(talk.storage, await talk.head(first))
-    await talk.work_off()
-    assert await talk.texts(second) == ["two"]
-
-
 @pytest.mark.parametrize("has_queue", [True, False])
 async def test_a_deleted_holder_passes_the_conversation_on(*, has_queue: bool) -> None:
     """At once where there is a queue; after a command on the table alone, with the next sweep."""
@@ -248,27 +216,6 @@ async def test_a_deleted_holder_passes_the_conversation_on(*, has_queue: bool) -
         await talk.sweep(after_s=0)
     await talk.work_off()
     assert await talk.texts(second, third) == ["two", "two three"]
-
-
-async def test_an_expired_holder_passes_the_conversation_on() -> None:
-    """A sweep drops its place, though nothing was told of its end."""
-    talk = Talk()
-    task = (await talk.storage.open_task("ctx", request("gone"), ttl_s=30)).head
-    second = await talk.send("two")
-    await talk.work_off()
-    assert (await talk.head(second)).turn.parked
-    assert await talk.line() == [task.task_id, second.task_id]
-    await talk.sweep(after_s=PARKED_MS["conversation"] / 1000)
-    await talk.work_off()
-    assert await talk.texts(second) == ["two"]
-
-
-async def test_a_deleted_conversation_leaves_no_line() -> None:
-    """The line is deleted with the tasks and the state."""
-    talk = Talk()
-    await waiting(talk, "one", "two")
-    await delete_context(talk.storage, "ctx")
-    assert not [key for key in items_of(talk.storage) if key.SK == LINE]
 
 
 async def test_a_turn_that_does_not_run_keeps_the_conversation_for_an_hour() -> None:
@@ -288,41 +235,6 @@ async def test_a_turn_that_does_not_run_keeps_the_conversation_for_an_hour() -> 
     await talk.work_off()
     assert await talk.texts(late) == ["two later"]
     assert await talk.line() == []
-
-
-@pytest.mark.long
-async def test_the_51st_waiting_message_is_refused() -> None:
-    """With a sentence, also as the answer to a question; nothing of it is stored."""
-    talk = Talk()
-    asking = await talk.send("ask")
-    await talk.work_off()
-    await talk.send("first")
-    for number in range(MOST_WAITING):
-        await talk.send(f"m{number}")
-    stored = len(items_of(talk.storage))
-    sentence = "50 messages wait in this conversation: send it when one has been answered"
-    with pytest.raises(ConversationFullError, match=sentence):
-        await talk.send("too many")
-    with pytest.raises(ConversationFullError, match=sentence):
-        await talk.follow_up(asking, "answer")
-    assert len(items_of(talk.storage)) == stored
-    await talk.work_off()
-    await talk.follow_up(asking, "answer")
-
-
-async def test_a_repeated_message_takes_no_second_place() -> None:
-    """Neither one that opens a task nor a follow-up with the same key."""
-    talk = Talk()
-    asking = await talk.send("ask")
-    await talk.work_off()
-    for _ in range(2):
-        await talk.storage.open_task("ctx", request("m"), idempotency_key="k")
-    head = await talk.head(asking)
-    answer = Commit(entries=(TurnOpened(request("a"), Caller()),), idempotency_key="k2")
-    head = await talk.storage.commit(head, answer)
-    with pytest.raises(RepeatedKeyError):
-        await talk.storage.commit(head, answer)
-    assert len(await talk.line()) == 2
 
 
 @pytest.mark.parametrize("point", ["before-next-turn", "after-requeue"])
@@ -383,19 +295,6 @@ async def test_a_turn_left_while_its_place_becomes_the_first_is_woken(
     assert await talk.texts(tasks[1]) == ["one two"]
 
 
-async def test_a_turn_whose_conversation_was_held_for_a_day_is_not_given_up() -> None:
-    """Its time to be started counts from when it was woken."""
-    talk = Talk()
-    first, second = [await talk.send(word) for word in ("one", "two")]
-    assert await talk.storage.park(second, "conversation")
-    await talk.clock.pass_time(25 * 3600)
-    await talk.storage.request_cancel(first.task_id)
-    await cancel_task(talk.storage, await talk.head(first))
-    await talk.sweep(after_s=61)
-    head = await talk.head(second)
-    assert (head.turn.parked, head.is_terminal) == ("", False)
-
-
 async def test_a_turn_that_waits_for_a_share_keeps_its_conversation() -> None:
     """It takes no part in the hour after which one that does not run loses its place."""
     talk = Talk()
@@ -405,27 +304,6 @@ async def test_a_turn_that_waits_for_a_share_keeps_its_conversation() -> None:
     await talk.clock.pass_time(2 * 3600)
     await start_next_turn(talk.storage, "ctx")
     assert await talk.line() == [first.task_id, second.task_id]
-
-
-async def test_a_backlog_of_one_conversation_waits_for_the_conversation() -> None:
-    """Sorted into the line of the workers, each would cost a wake and a delivery for nothing."""
-    talk = Talk()
-    heads = [await talk.send(word) for word in ("one", "two", "three")]
-    received = {each.message.task_id: each for each in await talk.operations.pull(10, 0)}
-    running = received.pop(heads[0].task_id)
-    for each in received.values():
-        await each.nack()
-    await talk.clock.pass_time(2)
-    sorting = talk.adapter.shares.beside(running, asyncio.Event(), is_late=True)
-    sorted_then = asyncio.create_task(sorting)
-    while not sorted_then.done():  # the last poll of a sort waits for a second
-        await talk.clock.pass_time(1)
-    await sorted_then
-    assert [(await talk.head(head)).turn.parked for head in heads] == [
-        "",
-        "conversation",
-        "conversation",
-    ]
 
 
 @pytest.mark.parametrize("is_serial", [True, False])

@@ -11,7 +11,7 @@ from a2a.types import TaskState
 from a2a_serverless.errors import ConcurrencyError, ConfigurationError
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import _CANCELED, REBASES
+from a2a_serverless.storage.endings import _CANCELED
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import Log
@@ -151,20 +151,6 @@ async def test_a_turn_that_is_claimed_meanwhile_is_looked_at_again(
     assert (await stack.head(head)).turn.attempts == 2
 
 
-async def test_a_turn_that_ends_meanwhile_is_dropped(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A delayed worker has completed it after all."""
-    head = await stack.open()
-
-    async def completed_first(self: DurableStorage, head: Head, **_: int) -> None:
-        await Storage(self).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
-
-    monkeypatch.setattr(DurableStorage, "postpone", completed_first)
-    assert await stack.dead_letters.handle(body(head)) == "dropped"
-    assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
-
-
 async def test_making_a_turn_due_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn that others keep changing leaves the dead letter in its queue."""
 
@@ -213,23 +199,6 @@ async def test_a_cancel_that_comes_meanwhile_counts(
     assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
 
 
-async def test_a_dead_cancel_cancels_a_paused_task(stack: Stack) -> None:
-    """A cancel is about the task: that its turn is finished does not matter."""
-    head = await stack.move(await stack.open(), TaskState.TASK_STATE_INPUT_REQUIRED)
-    assert await stack.dead_letters.handle(body(head, "cancel")) == "canceled"
-    assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
-
-
-@pytest.mark.parametrize("kind", ["run", "cancel"])
-async def test_an_ended_task_is_left_alone(stack: Stack, kind: Kind) -> None:
-    """The dead letter is dropped."""
-    head = await stack.open()
-    await stack.storage.request_cancel(head.task_id)
-    await stack.move(head, TaskState.TASK_STATE_COMPLETED)
-    assert await stack.dead_letters.handle(body(head, kind)) == "dropped"
-    assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
-
-
 async def test_a_finished_turn_is_left_alone(stack: Stack) -> None:
     """The late dead letter of a turn that paused the task neither fails it nor its next turn."""
     head = await stack.move(await stack.open(), TaskState.TASK_STATE_INPUT_REQUIRED)
@@ -241,38 +210,24 @@ async def test_a_finished_turn_is_left_alone(stack: Stack) -> None:
     assert await stack.dead_letters.handle(body(head)) == "failed"
 
 
-async def test_a_deleted_task_is_dropped(stack: Stack) -> None:
-    """A dead letter of a deleted task is dropped."""
+@pytest.mark.parametrize("fate", ["ended", "deleted", "expired", "made anew", "another scope"])
+async def test_what_is_about_no_task_or_an_ended_one_is_dropped(stack: Stack, fate: str) -> None:
+    """Nothing is changed: neither a later task of the same id, nor that of another scope."""
     head = await stack.open()
-    await delete_task(stack.storage, head.task_id)
-    assert await stack.dead_letters.handle(body(head)) == "dropped"
-
-
-async def test_an_expired_task_is_dropped(stack: Stack) -> None:
-    """A dead letter of an expired task is dropped."""
-    head = await stack.open()
-    stack.clock.advance(stack.storage.timing.ttl_s + 1)
-    assert await stack.dead_letters.handle(body(head)) == "dropped"
-
-
-@pytest.mark.parametrize("kind", ["run", "cancel"])
-async def test_a_later_task_of_the_same_id_is_left_alone(stack: Stack, kind: Kind) -> None:
-    """An operation of another incarnation ends nothing, and its cancel goes on."""
-    old = await stack.open()
-    await delete_task(stack.storage, old.task_id)
-    opened = await stack.storage.open_task("context", request(), task_id=old.task_id)
-    await stack.storage.request_cancel(old.task_id)
-    assert await stack.dead_letters.handle(body(old, kind)) == "dropped"
-    assert (await stack.head(old)).version == opened.head.version
-    assert (await stack.head(old)).is_being_canceled
-
-
-async def test_another_scopes_task_is_not_touched(stack: Stack) -> None:
-    """An operation names its scope; the same id in another scope is another task."""
-    head = await stack.open()
-    foreign = body(head).replace(SCOPE.digest, Scope.of("other", "one").digest)
-    assert await stack.dead_letters.handle(foreign) == "dropped"
-    assert (await stack.head(head)).version == head.version
+    letter = body(head, "cancel")
+    if fate == "ended":
+        await stack.move(head, TaskState.TASK_STATE_COMPLETED)
+    elif fate == "expired":
+        stack.clock.advance(stack.storage.timing.ttl_s + 1)
+    elif fate == "another scope":
+        letter = letter.replace(SCOPE.digest, Scope.of("other", "one").digest)
+    else:
+        await delete_task(stack.storage, head.task_id)
+        if fate == "made anew":
+            await stack.storage.open_task("context", request(), task_id=head.task_id)
+    before = await stack.storage.head(head.task_id)
+    assert await stack.dead_letters.handle(letter) == "dropped"
+    assert await stack.storage.head(head.task_id) == before
 
 
 @pytest.mark.parametrize(
@@ -298,20 +253,3 @@ async def test_without_a_queue_for_it_the_dead_letter_stays(
     monkeypatch.setattr(stack.queue, "keep_undecodable", no_queue)
     with pytest.raises(ConfigurationError, match="A2A_UNDECODABLE_QUEUE"):
         await stack.dead_letters.handle("poison")
-
-
-async def test_rebasing_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that others keep changing leaves the dead letter in its queue."""
-    head = await stack.used_up()
-    commit, races = DurableStorage.commit, [REBASES + 1]
-
-    async def too_late(self: DurableStorage, head: Head, wanted: Commit) -> Head:
-        races[0] -= 1
-        if races[0] > 0:
-            raise ConcurrencyError
-        return await commit(self, head, wanted)
-
-    monkeypatch.setattr(DurableStorage, "commit", too_late)
-    with pytest.raises(ConcurrencyError):
-        await stack.dead_letters.handle(body(head))
-    assert await stack.dead_letters.handle(body(head)) == "failed"

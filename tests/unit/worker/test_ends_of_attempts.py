@@ -19,8 +19,6 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker import TaskContext, Worker, settlement
-from a2a_serverless.worker.agents import executor_of
 from a2a_serverless.worker.delivery import RELEASE_S
 from a2a_serverless.worker.failures import (
     MOST_OF_ERROR,
@@ -32,7 +30,7 @@ from a2a_serverless.worker.failures import (
 )
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
-from tests.support.workers import Agent, Bench, PacedClock, S, chunk, idle, status, status_text
+from tests.support.workers import Agent, Bench, PacedClock, S, chunk, idle, status_text
 
 AT_ONCE = "x" * 70_000
 """A text that is committed when the call that emits it returns."""
@@ -80,16 +78,6 @@ async def test_the_next_attempt_takes_the_end_into_the_log(
     assert ends[0] == released
     assert [end.reason for end in ends] == ["ValueError", "ValueError"]
     assert (ends[1].reason, ends[1].correlation_id) == (logged["reason"], logged["correlation_id"])
-
-
-async def test_an_only_attempt_leaves_its_end_in_the_log() -> None:
-    """The end of an only attempt is in the one commit that claims the turn and fails the task."""
-    bench = Bench(Agent(fail), max_attempts=1)
-    task = await bench.send()
-    assert await bench.work() is True
-    ended = (await bench.records(task))[-1].ended
-    assert ended is not None
-    assert ended.reason == "ValueError"
 
 
 async def test_a_fault_of_the_agent_has_a_correlation_id(caplog: pytest.LogCaptureFixture) -> None:
@@ -167,13 +155,6 @@ async def hidden(context: RequestContext, queue: EventQueue) -> None:
     raise ValueError("a\nb\x1b[31m\u202ecd\x00")
 
 
-class Stepping(Worker):
-    """An agent whose step fails."""
-
-    async def handle(self, ctx: TaskContext) -> None:
-        await ctx.step("look up", deeper)
-
-
 FILE = "tests/unit/worker/test_ends_of_attempts.py"
 
 
@@ -210,13 +191,6 @@ async def test_an_end_has_the_authors_innermost_line(
     assert (await end_of(Agent(execute))) == replace(
         found, message="", token=ANY, correlation_id=ANY, at=ANY
     )
-
-
-async def test_the_line_of_a_step_is_the_authors() -> None:
-    """A step that fails ends its attempt: its function's line is the place."""
-    executor = executor_of(Stepping())
-    assert executor is not None
-    assert (await end_of(executor)).place.endswith("in deeper")
 
 
 def test_without_a_line_of_the_authors_it_is_the_librarys() -> None:
@@ -266,23 +240,6 @@ async def test_a_text_is_stored_by_the_setting_alone(*, keeps: bool) -> None:
     assert "customer 4711" not in str(await bench.task(task))
 
 
-async def test_an_attempt_is_released_by_its_own_token() -> None:
-    """An attempt whose turn the heartbeat has claimed is released by its own token."""
-    clock = PacedClock()
-
-    async def fail_late(context: RequestContext, queue: EventQueue) -> None:
-        await clock.sleep(3)
-        raise ValueError
-
-    bench = Bench(Agent(fail_late), clock=clock, max_attempts=2, retry_base_s=0)
-    bench.adapter.poller._interval_s = 3600
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(4)
-    assert await working is False
-    assert (await bench.head(task)).turn.released is not None
-
-
 # -- attempts that are interrupted -----------------------------------------------------------
 
 
@@ -305,24 +262,6 @@ async def told_to_end(bench: Bench, worker: asyncio.Task[None]) -> None:
     with pytest.raises(asyncio.CancelledError):
         await worker
     bench.operations.is_closed = False
-
-
-async def test_an_error_that_nothing_foresees_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An attempt that ends so uses itself up: the agent does not run for ever."""
-
-    async def broken(*_: object) -> None:
-        raise LookupError("a fault of the runtime")
-
-    async def raising(context: RequestContext, queue: EventQueue) -> None:
-        raise ValueError("a fault of the agent")
-
-    bench = Bench(Agent(raising), max_attempts=3, retry_base_s=0)
-    task = await bench.send()
-    monkeypatch.setattr(settlement.Settlement, "_release", broken)
-    for _ in range(3):
-        await bench.work()
-    head = await bench.head(task)
-    assert (head.state, head.turn.attempts) == (S.TASK_STATE_FAILED, 3)
 
 
 async def test_a_shutdown_releases_the_turns_that_it_interrupts(
@@ -348,44 +287,10 @@ async def test_a_shutdown_releases_the_turns_that_it_interrupts(
     assert (await bench.records(task))[-1].ended == head.turn.released
 
 
-@pytest.mark.parametrize("end", [S.TASK_STATE_COMPLETED, S.TASK_STATE_INPUT_REQUIRED])
-async def test_a_shutdown_after_the_agents_end_changes_nothing(end: S) -> None:
-    """The commit has ended the turn: no attempt owns it any more."""
-    clock = PacedClock()
-
-    async def end_and_linger(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(status(context, end))
-        await asyncio.Event().wait()
-
-    bench = Bench(Agent(end_and_linger), clock=clock)
-    task = await bench.send()
-    worker = await serving(bench, clock)
-    head = await bench.head(task)
-    assert head.state == end
-    await told_to_end(bench, worker)
-    assert await bench.head(task) == head
-
-
-async def test_a_shutdown_before_the_claim_writes_nothing() -> None:
-    """The attempt has left no trace."""
-    clock = PacedClock()
-
-    async def wait(context: RequestContext, queue: EventQueue) -> None:
-        await asyncio.Event().wait()
-
-    bench = Bench(Agent(wait), clock=clock)
-    task = await bench.send()
-    worker = await serving(bench, clock)
-    await told_to_end(bench, worker)
-    assert await bench.head(task) == task
-    assert (await bench.deliver()).attempt == 2
-
-
-@pytest.mark.parametrize("is_told_twice", [False, True])
 async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_told_twice: bool
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A shutdown waits at most `RELEASE_S` for the table, and not at all if told twice."""
+    """A shutdown waits at most `RELEASE_S` for the table."""
     clock = PacedClock()
     bench = Bench(Agent(begin), clock=clock)
     task = await bench.send()
@@ -403,12 +308,8 @@ async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
     bench.operations.is_closed = True
     worker.cancel()
     await asked.wait()
-    if is_told_twice:
-        worker.cancel()
-        await idle()
-    else:
-        await clock.pass_time(RELEASE_S)
-        assert line(caplog, "release_failed")["task_id"] == task.task_id
+    await clock.pass_time(RELEASE_S)
+    assert line(caplog, "release_failed")["task_id"] == task.task_id
     assert worker.done()
     assert worker.cancelled()
     bench.operations.is_closed = False
@@ -447,37 +348,6 @@ async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(
     assert (await bench.head(task)).state == S.TASK_STATE_FAILED
 
 
-async def test_an_unforeseen_error_releases_the_turn(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """An unforeseen error releases the turn by its name, before the delivery goes back."""
-    bench = Bench(Agent(fail), max_attempts=2)
-    task = await bench.send()
-    released_at_nack: list[bool] = []
-
-    async def broken(*_: object) -> None:
-        raise LookupError("no such thing")
-
-    monkeypatch.setattr(settlement.Settlement, "_release", broken)
-    handle = await bench.deliver()
-    give_back = handle.nack
-
-    async def noted(*, delay_s: float = 0) -> None:
-        released_at_nack.append((await bench.head(task)).turn.released is not None)
-        await give_back(delay_s=delay_s)
-
-    monkeypatch.setattr(handle, "nack", noted)
-    assert await bench.adapter.process(handle) is False
-    assert released_at_nack == [True]
-    released = (await bench.head(task)).turn.released
-    assert released is not None
-    assert released.reason == "LookupError"
-    assert released.correlation_id == line(caplog, "delivery_failed")["correlation_id"]
-
-
-# -- requests to cancel ----------------------------------------------------------------------
-
-
 async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -504,21 +374,4 @@ async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(
     assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
 
 
-async def test_a_cancel_that_the_heartbeat_has_read_is_told() -> None:
-    """The agent is told of a cancel that the heartbeat's claim has read, though no commit fails."""
-    clock = PacedClock()
-
-    async def wait(context: RequestContext, queue: EventQueue) -> None:
-        await asyncio.Event().wait()
-
-    agent = Agent(wait)
-    bench = Bench(agent, clock=clock)
-    bench.adapter.poller._interval_s = 3600
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await idle()
-    await bench.storage.request_cancel(task.task_id)
-    await clock.pass_time(5)
-    assert await working is True
-    assert len(agent.cancelled) == 1
-    assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
+# -- requests to cancel ----------------------------------------------------------------------

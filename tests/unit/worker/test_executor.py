@@ -24,10 +24,8 @@ from a2a.types import (
     TaskStatusUpdateEvent,
 )
 
-from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.fold import Event
-from a2a_serverless.tasks.push import pushed
 from a2a_serverless.worker.context import TaskContext, Worker, WorkerExecutor
 from a2a_serverless_tools.contract import Storage
 from tests.support.messages import said
@@ -96,78 +94,6 @@ async def test_a_task_event_brings_what_it_holds() -> None:
     assert task.metadata["cost"] == 3
 
 
-async def test_streams_and_webhooks_tell_what_a_task_event_brings() -> None:
-    """Messages and metadata come as statuses, once; what the task says goes on as it was."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        if context.current_task is None:
-            await queue.enqueue_event(status(context, S.TASK_STATE_WORKING, "at it"))
-            task = Task(id=context.task_id or "", context_id=context.context_id or "")
-            task.status.CopyFrom(status(context, S.TASK_STATE_WORKING, "at it").status)
-            task.history.extend([text_message("one"), text_message("two")])
-            task.metadata["cost"] = 3
-            await queue.enqueue_event(task)
-            await queue.enqueue_event(task)
-            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
-            return
-        given = context.current_task
-        given.metadata["cost"] = 4
-        await queue.enqueue_event(given)  # and so it asks the same again
-
-    bench, task = await run(execute, turns=("hello", "that"))
-    assert said(task) == ["hello", "one", "two", "at it", "which?", "that"]
-    assert status_text(task) == "which?"
-    assert task.status.state == S.TASK_STATE_INPUT_REQUIRED
-    log = await bench.storage.read(task.id)
-    assert log is not None
-    told = [event for _, event in pushed(task.id, task.context_id, log.records, "all")]
-    statuses = [event for event in told if isinstance(event, TaskStatusUpdateEvent)]
-    words = [
-        ("".join(part.text for part in event.status.message.parts), dict(event.metadata))
-        for event in statuses
-        if event.status.HasField("message") or event.metadata
-    ]
-    assert words == [
-        ("at it", {}),
-        ("one", {}),
-        ("two", {}),
-        ("at it", {"cost": 3}),
-        ("which?", {}),
-        ("", {"cost": 4}),
-        ("which?", {}),
-    ]
-
-
-async def test_the_task_an_agent_was_given_may_be_sent_back() -> None:
-    """A follow-up that enqueues its current task does not end the turn, nor lose the message."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        if context.current_task is None:
-            await queue.enqueue_event(chunk(context, "draft"))
-            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
-            return
-        await queue.enqueue_event(context.current_task)
-        await complete(context, queue)
-
-    _, task = await run(execute, turns=("hello", "that"))
-    assert said(task) == ["hello", "which?", "that"]
-    assert artifact_texts(task) == {"a": ["draft"]}
-    assert status_text(task) == "done"
-
-
-async def test_repeated_message_ids_keep_every_message() -> None:
-    """A client that uses one messageId for all of its messages finds all of them in the history."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        if context.get_user_input() == "three":
-            await complete(context, queue)
-        else:
-            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED))
-
-    _, task = await run(execute, turns=("one", "two", "three"))
-    assert said(task) == ["one", "two", "three"]
-
-
 async def test_a_message_alone_is_the_answer() -> None:
     """A single Message completes the task, and is marked as the reply for the client."""
 
@@ -183,27 +109,6 @@ async def test_a_message_alone_is_the_answer() -> None:
     assert log.head.replied
     assert reply is not None
     assert (reply.task_id, reply.context_id) == (task.id, task.context_id)
-
-
-async def test_the_first_chunk_of_an_artifact_is_a_replacement() -> None:
-    """`append` to an artifact that is not there yet begins it, and is shown as a beginning."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "one", append=True))
-        await queue.enqueue_event(chunk(context, "two", append=True))
-        await complete(context, queue)
-
-    bench, task = await run(execute)
-    assert artifact_texts(task) == {"a": ["onetwo"]}
-    head = await bench.storage.head(task.id)
-    assert head is not None
-    appended = [
-        entry.append
-        for record in await bench.records(head)
-        for entry in record.entries
-        if isinstance(entry, ArtifactWritten)
-    ]
-    assert appended == [False, True]
 
 
 async def test_nothing_is_accepted_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -275,18 +180,6 @@ async def test_an_event_may_be_changed_after_it_was_enqueued() -> None:
 
     _, task = await run(execute)
     assert artifact_texts(task) == {"a": ["onetwo"]}
-
-
-async def test_metadata_of_a_status_joins_the_tasks() -> None:
-    """The metadata of a status update is merged into the task's."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        event = status(context, S.TASK_STATE_COMPLETED)
-        event.metadata["tokens"] = 7
-        await queue.enqueue_event(event)
-
-    _, task = await run(execute)
-    assert task.metadata["tokens"] == 7
 
 
 async def test_a_large_artifact_is_committed_while_it_is_emitted() -> None:
@@ -414,8 +307,9 @@ FAULTS: dict[str, tuple[list[Event], str]] = {
 }
 
 
-@pytest.mark.parametrize("is_caught", [False, True], ids=["raised", "caught"])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("fault", "is_caught"), [*((fault, False) for fault in FAULTS), ("another Task", True)]
+)
 async def test_an_impossible_event_fails_the_task(fault: str, is_caught: bool) -> None:  # noqa: FBT001
     """The task fails at once and the sentence names the agent's fault, also if it catches it."""
     events, sentence = FAULTS[fault]
@@ -471,24 +365,6 @@ async def test_an_agent_emits_from_a_loop_of_its_own() -> None:
     assert artifact_texts(now) == {"a": ["one two "]}
 
 
-async def test_a_fault_of_an_event_reaches_the_loop_that_emits_it() -> None:
-    """An event that no task can hold raises where it was emitted."""
-    raised: list[BaseException] = []
-
-    async def wrong(context: RequestContext, queue: EventQueue) -> None:
-        event = TaskArtifactUpdateEvent(task_id=context.task_id, artifact=Artifact())
-        try:
-            await asyncio.to_thread(lambda: asyncio.run(queue.enqueue_event(event)))
-        except InvalidAgentEventError as error:
-            raised.append(error)
-
-    bench = Bench(Agent(wrong))
-    task = await bench.send()
-    assert await bench.work()
-    assert "artifactId" in str(raised[0])
-    assert (await bench.task(task)).status.state == S.TASK_STATE_FAILED
-
-
 async def slow_commits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every commit of the bench take several turns of the loop."""
     commit = type(bench.storage).commit
@@ -520,18 +396,6 @@ async def test_events_of_many_tasks_keep_their_order(monkeypatch: pytest.MonkeyP
     assert text.split() == [f"{number:02d}" for number in range(40)]
 
 
-async def test_an_event_that_fits_alone_fits_behind_another() -> None:
-    """A large artifact waits for the small chunk before it, instead of sharing its commit."""
-
-    async def small_then_large(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "x" * 60_000, artifact_id="small"))
-        await queue.enqueue_event(chunk(context, "x" * 3_970_000, artifact_id="large"))
-        await complete(context, queue)
-
-    _, task = await run(small_then_large)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-
-
 async def test_a_large_answer_fits_behind_the_conversations_state() -> None:
     """The state that the end of the turn stores counts as a part of its commit."""
 
@@ -545,33 +409,6 @@ async def test_a_large_answer_fits_behind_the_conversations_state() -> None:
     head = await bench.send()
     assert await bench.work()
     assert (await bench.task(head)).status.state == S.TASK_STATE_COMPLETED
-
-
-async def test_a_call_that_a_thread_has_not_begun_is_not_forgotten() -> None:
-    """The turn ends, and what the thread emits then is dropped; neither of them fails."""
-    made, may_run = threading.Event(), threading.Event()
-    errors: list[BaseException] = []
-    threads: list[threading.Thread] = []
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        def emit() -> None:
-            late = queue.enqueue_event(chunk(context, "late"))
-            made.set()
-            may_run.wait(30)
-            try:
-                asyncio.run(late)
-            except BaseException as error:  # noqa: BLE001 - it is shown below
-                errors.append(error)
-
-        threads.append(threading.Thread(target=emit, daemon=True))
-        threads[0].start()
-        await asyncio.to_thread(made.wait, 30)
-        await complete(context, queue)
-
-    _, task = await run(execute)
-    may_run.set()
-    await asyncio.to_thread(threads[0].join, 30)
-    assert (task.status.state, artifact_texts(task), errors) == (S.TASK_STATE_COMPLETED, {}, [])
 
 
 async def test_a_thread_that_emits_after_the_end_is_not_kept_waiting() -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import cycle
 from typing import Any, NoReturn
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.errors import UnavailableError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.failures import AgentFailedError, log_exceptions
+from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.loops import contained, prepare_loop, run_to_end
 from tests.support.messages import request
@@ -68,10 +67,10 @@ async def in_silence(call: Exits) -> None:
 PLACES = [in_itself, in_a_task, in_gather, in_a_group, in_a_grandchild, in_silence]
 
 
-@pytest.mark.long(one_in=5)
-@pytest.mark.parametrize("caught", [(), Exception])
-@pytest.mark.parametrize("call", [exits, interrupts])
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("place", "call", "caught"),
+    [*zip(PLACES, cycle([exits, interrupts]), cycle([Exception, Exception, ()]), strict=False)],
+)
 async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
     place: Place, call: Exits, caught: Any
 ) -> None:
@@ -235,32 +234,3 @@ async def test_tasks_of_the_runtime_are_not_wrapped() -> None:
         assert made[-1].__qualname__ == "exits"
     finally:
         loop.set_task_factory(None)
-
-
-async def test_a_contained_task_that_never_starts_leaves_no_warning() -> None:
-    """A task that is cancelled before its first step closes its coroutine."""
-    prepare_loop(asyncio.get_running_loop())
-
-    async def agent() -> None:
-        child = asyncio.create_task(exits())
-        child.cancel()
-        await asyncio.gather(child, return_exceptions=True)
-
-    await asyncio.create_task(contained(agent()))
-
-
-def test_what_goes_on_names_the_place_of_its_block(caplog: pytest.LogCaptureFixture) -> None:
-    """The line has the fields as they are at the exception, and the place where it was caught."""
-    fields: dict[str, object] = {}
-    logger = logging.getLogger("a2a_serverless.test")
-
-    def refuse() -> None:
-        fields["task_id"] = "t"
-        raise UnavailableError
-
-    with log_exceptions(logger, logging.WARNING, "Failed", action="failed", fields=fields):
-        refuse()
-    record = caplog.records[0]
-    assert record.funcName == "test_what_goes_on_names_the_place_of_its_block"
-    assert (record.__dict__["action"], record.__dict__["task_id"]) == ("failed", "t")
-    assert record.exc_info is not None

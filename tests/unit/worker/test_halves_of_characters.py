@@ -12,9 +12,10 @@ from pydantic import BaseModel
 
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import unicode_of
-from a2a_serverless.worker import FinalError, Retry, TaskContext, Worker
+from a2a_serverless.worker import FinalError, Retry, TaskContext
 from tests.support.workers import S
-from tests.unit.frameworks.talks import Talk, killed_everywhere
+from tests.unit.frameworks.talks import Talk
+from tests.unit.worker.test_steps import Script
 
 HIGH, LOW = "\ud83d", "\ude00"
 Says = Callable[[TaskContext], Awaitable[None]]
@@ -24,19 +25,9 @@ class Named(BaseModel):
     name: str
 
 
-class Speaker(Worker):
-    """Says what a function says."""
-
-    def __init__(self, says: Says) -> None:
-        self._says = says
-
-    async def handle(self, ctx: TaskContext) -> None:
-        await self._says(ctx)
-
-
 async def said(says: Says) -> tuple[Task, list[str]]:
     """The task after one attempt, and the chunks of its artifacts."""
-    talk = Talk(Speaker(says), max_attempts=3)
+    talk = Talk(Script(says), max_attempts=3)
     head = await talk.bench.send("go")
     await talk.bench.work()
     entries = [entry for record in await talk.bench.records(head) for entry in record.entries]
@@ -89,28 +80,6 @@ async def test_halves_belong_to_their_artifact() -> None:
 
     _, seen = await said(says)
     assert seen == ["a", "\ufffdb", "\ufffdc", "d", "\ufffde", "f\ufffd", "\ufffdg"]
-
-
-@pytest.mark.long
-async def test_what_a_step_says_is_kept_with_it() -> None:
-    """Whichever record an attempt dies at, the text is the same."""
-
-    async def play(calls: list[str]) -> list[Any]:
-        async def one(ctx: TaskContext, number: int) -> None:
-            calls.append(f"{number}")
-            await ctx.emit_text_artifact(f"a{HIGH}", append=True)
-            await ctx.emit_text_artifact(f"{LOW}b{HIGH}", append=True)
-
-        async def says(ctx: TaskContext) -> None:
-            for number in range(2):
-                await ctx.step(f"say {number}", one, ctx, number)
-            await ctx.respond()
-
-        _, task = await Talk(Speaker(says), max_attempts=3).say("go")
-        return ["".join(part.text for part in task.artifacts[0].parts)]
-
-    assert await killed_everywhere(play)
-    assert await play([]) == ["a😀b\ufffda😀b\ufffd"]
 
 
 async def test_a_try_that_has_failed_leaves_no_half() -> None:

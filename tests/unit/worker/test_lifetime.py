@@ -5,34 +5,40 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
+from a2a.types import TaskState
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.durable import LOOK_AT_ONCE
 from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.lease import LOST_AFTER, RENEW_AFTER, RETRY_AFTER, Lease
+from a2a_serverless.worker.lease import LOST_AFTER, RENEW_AFTER, RETRY_AFTER, HeadPoller, Lease
 from tests.support.queues import is_empty
 from tests.support.workers import (
     Agent,
     Bench,
     PacedClock,
     S,
+    _InlineHeartbeat,
     chunk,
     complete,
     lease_of,
     params_of,
     status,
 )
-from tests.unit.tasks.heads import opened
+from tests.unit.tasks.heads import asked, opened
 
 BEAT_S = 0.6
 WAIT_S = 30
@@ -110,22 +116,6 @@ async def test_a_delivery_that_its_receive_keeps_is_not_kept_again(
         assert lease._counts_until <= time.monotonic() + LOST_AFTER * 60
 
 
-async def test_a_delivery_that_its_receive_keeps_is_renewed_later() -> None:
-    """The renewals of such a delivery follow as those of any other."""
-    handle = Delivery()
-    handle.hidden_until = SystemClock().now_ms() + int(BEAT_S * 1000)
-    async with kept(handle) as lease:
-        assert handle.thrice.wait(WAIT_S)
-    assert not lease.is_lost
-
-
-async def test_an_expired_delivery_is_lost() -> None:
-    """A delivery whose renewal the queue refuses counts as lost."""
-    async with kept(Delivery(None, ConcurrencyError())) as lease, asyncio.timeout(WAIT_S):
-        await lease.stopped.wait()
-        assert lease.is_lost
-
-
 async def test_an_expired_delivery_is_lost_at_once() -> None:
     """Its turn is stopped without another wait, because another worker may have it by now."""
     slept = []
@@ -141,20 +131,6 @@ async def test_an_expired_delivery_is_lost_at_once() -> None:
     assert BEAT_S * RETRY_AFTER not in slept
 
 
-async def test_a_delivery_counts_from_when_it_was_asked_for() -> None:
-    """A first extension that is answered late does not count for longer."""
-    asked_at: list[float] = []
-
-    class Late(Delivery):
-        async def extend(self, lease_s: float) -> None:
-            asked_at.append(time.monotonic())
-            await asyncio.sleep(0.1)
-            await super().extend(lease_s)
-
-    async with kept(Late(), visibility_s=60) as lease:
-        assert lease._counts_until <= asked_at[0] + 0.75 * 60
-
-
 @pytest.mark.parametrize(
     "handle",
     [Delivery(None, *[UnavailableError()] * 100), Delivery(hangs=True)],
@@ -167,14 +143,6 @@ async def test_a_delivery_without_renewals_is_lost_before_it_expires(handle: Del
         await lease.stopped.wait()
         assert lease.is_lost
         assert time.monotonic() - began >= 0.75 * BEAT_S
-
-
-async def test_a_failed_renewal_is_tried_again() -> None:
-    """After one failed renewal the next one succeeds, and the delivery is not lost."""
-    handle = Delivery(None, UnavailableError())
-    async with kept(handle) as lease:
-        assert handle.thrice.wait(WAIT_S)
-    assert not lease.is_lost
 
 
 async def test_a_delivery_is_not_renewed_beyond_its_limit() -> None:
@@ -285,37 +253,6 @@ async def test_a_cancel_keeps_its_delivery() -> None:
     assert beating() == []
 
 
-async def test_a_cancel_that_has_lost_its_delivery_writes_nothing(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A cancel() whose delivery was lost writes nothing, and the task stays as it was."""
-
-    async def late(context: RequestContext, queue: EventQueue) -> None:
-        while "Delivery lost" not in caplog.messages:  # noqa: ASYNC110 - said in another thread
-            await asyncio.sleep(0.01)
-        emitted.append(context)
-        await queue.enqueue_event(status(context, S.TASK_STATE_CANCELED, "too late"))
-
-    emitted: list[RequestContext] = []
-    bench = Bench(Agent(ask, late), has_heartbeat=True, visibility_s=BEAT_S)
-    task = await paused(bench)
-    handle = await bench.deliver()
-    extend, calls = handle.extend, []
-
-    async def refused(lease_s: float) -> None:
-        calls.append(lease_s)
-        if len(calls) > 1:
-            raise ConcurrencyError
-        await extend(lease_s)
-
-    handle.extend = refused  # type: ignore[method-assign]
-    version = (await bench.head(task)).version
-    async with asyncio.timeout(WAIT_S):
-        assert await bench.adapter.process(handle) is False
-    assert emitted
-    assert (await bench.head(task)).version == version
-
-
 async def test_a_cancel_whose_delivery_has_expired_does_nothing() -> None:
     """An expired cancel delivery does not call cancel(), and changes nothing."""
     agent = Agent(ask)
@@ -378,22 +315,129 @@ async def test_no_turn_starts_after_the_deadline() -> None:
     assert (await bench.head(task)).version == 1
 
 
-async def test_pull_mode_runs_so_many_turns_at_a_time() -> None:
-    """`concurrency` turns run beside each other; the rest waits in the queue until the end."""
-    clock = PacedClock()
-    running = []
+# -- the looks at the tasks of running turns -----------------------------------------------------
 
-    async def slow(context: RequestContext, queue: EventQueue) -> None:
-        running.append(context.task_id)
-        await clock.sleep(5)
+SHOWN = opened()
+
+
+class Moody:
+    """A log whose first look is an error that no repetition mends."""
+
+    def __init__(self) -> None:
+        self.looks: list[int] = []
+
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
+        self.looks.append(len(tasks))
+        if len(self.looks) == 1:
+            raise RuntimeError("ExpiredToken")
+        return dict.fromkeys(tasks, SHOWN)
+
+
+@dataclass(eq=False)
+class Task:
+    """A task that is looked at."""
+
+    task_id: str
+    on_head: Callable[[Head | None], Awaitable[None]]
+
+    @property
+    def key(self) -> TaskKey:
+        return "s", self.task_id
+
+
+async def test_a_failed_look_does_not_end_the_looks() -> None:
+    """A look that raises does not end them: the next look sees the cancel."""
+    clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
+
+    async def on_head(head: Head | None) -> None:
+        assert head is SHOWN
+        heard.set()
+
+    poller = HeadPoller(cast("Any", moody), clock)
+    async with _InlineHeartbeat().over(partial(poller.over, Task("t", on_head))):
+        await clock.pass_time(1)
+        assert not heard.is_set()
+        await clock.pass_time(1)
+        await heard.wait()
+
+
+async def test_one_look_serves_a_hundred_turns() -> None:
+    """220 turns, and one of them twice, cost three requests a second, whenever they began."""
+    clock, moody = PacedClock(), Moody()
+    poller = HeadPoller(cast("Any", moody), clock)
+    turns = [partial(poller.over, Task(f"t{n % 220}", _ignore)) for n in range(221)]
+    async with _InlineHeartbeat().over(*turns[:100]):
+        await clock.pass_time(0.4)
+        async with _InlineHeartbeat().over(*turns[100:]):
+            await clock.pass_time(0.6)
+            assert sorted(moody.looks, reverse=True) == [LOOK_AT_ONCE, LOOK_AT_ONCE, 20]
+    await clock.pass_time(5)
+    assert len(moody.looks) == 3
+
+
+async def test_no_look_begins_while_another_is_under_way() -> None:
+    """A table that is slow, or away, gets one look at a time, however many turns run."""
+    clock, release, looks = PacedClock(), asyncio.Event(), list[float]()
+
+    class Slow:
+        async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
+            looks.append(clock.monotonic())
+            await release.wait()
+            return dict.fromkeys(tasks, SHOWN)
+
+    shared = HeadPoller(cast("Any", Slow()), clock)
+    turns = [partial(shared.over, Task(f"t{n}", _ignore)) for n in range(3)]
+    async with _InlineHeartbeat().over(*turns):
+        await clock.pass_time(5.5)
+        assert looks == [1]
+        release.set()
+        await clock.pass_time(1)
+        assert looks == [1, 6.5]
+
+
+class Late:
+    """A log whose looks are older than the tasks: they show none, or one that had the id before."""
+
+    def __init__(self, shown: Head | None) -> None:
+        self.shown = shown
+        self.looks = 0
+
+    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
+        self.looks += 1
+        return dict.fromkeys(tasks, self.shown)
+
+
+@pytest.mark.parametrize("shown", [None, asked(opened("earlier"))], ids=["none", "an earlier task"])
+async def test_a_late_look_stops_no_turn(shown: Head | None) -> None:
+    """A late look, at no HEAD or at an earlier task's, stops no turn."""
+    clock, release, late = PacedClock(), asyncio.Event(), Late(shown)
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await release.wait()
         await complete(context, queue)
 
-    bench = Bench(Agent(slow), clock=clock)
-    sent = [await bench.send() for _ in range(3)]
-    serving = asyncio.create_task(bench.adapter.serve(concurrency=2))
-    await clock.pass_time(1)
-    assert len(running) == 2
-    await clock.pass_time(10)
-    assert {(await bench.head(task)).state for task in sent} == {S.TASK_STATE_COMPLETED}
-    await bench.operations.shutdown()
-    await serving
+    bench = Bench(Agent(execute), clock=clock)
+    bench.adapter.poller = HeadPoller(cast("Any", late), clock)
+    head = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(3)
+    assert late.looks == 3
+    release.set()
+    assert await working
+    assert (await bench.task(head)).status.state == TaskState.TASK_STATE_COMPLETED
+
+
+async def test_a_look_from_before_a_cancel_takes_nothing_back() -> None:
+    """A look that is older than what is known, though of the same version, changes nothing."""
+    bench = Bench(Agent(complete))
+    task = await bench.send()
+    lease = lease_of(bench.storage, task)
+    await bench.storage.request_cancel(task.task_id)
+    canceled = await bench.head(task)
+    for look in (canceled, task):
+        await lease.on_head(look)
+        assert lease.head == canceled
+
+
+async def _ignore(_head: Head | None) -> None:
+    pass

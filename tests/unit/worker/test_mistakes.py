@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import logging
-import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
@@ -19,16 +15,12 @@ from a2a.server.events import EventQueue
 from a2a.types import Part, Task
 from pydantic import BaseModel
 
-from a2a_serverless import observability
-from a2a_serverless.worker import TaskContext, Worker, loops
+from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
-from a2a_serverless.worker.failures import WrongCallError, where
-from a2a_serverless.worker.turn import MANY_EVENTS
-from tests.support.observed import root_logger
+from a2a_serverless.worker.failures import WrongCallError
 from tests.support.workers import Agent, Bench, S, artifact_texts, chunk, complete, status_text
 
 HERE = Path(__file__)
-MANY_CALLS = 2000
 
 
 class Handling(Worker):
@@ -85,17 +77,6 @@ async def test_a_forgotten_emit_fails_the_turn(caplog: pytest.LogCaptureFixture)
     assert status_text(task) == sentence
     place = f"({HERE}, line {line_of('forgotten emit')})"
     assert told(caplog, "agent_at_fault") == [f"Task failed: {sentence} {place}"]
-
-
-async def test_a_forgotten_ending_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """The call, and not only that the turn has no ending."""
-
-    async def handle(ctx: TaskContext) -> None:
-        ctx.complete("lost")  # type: ignore[unused-coroutine]  # forgotten ending
-
-    task = await run(handle)
-    assert "write `await ctx.complete(…)`" in status_text(task)
-    assert f"line {line_of('forgotten ending')})" in told(caplog, "agent_at_fault")[0]
 
 
 @pytest.mark.parametrize("ending", ["reply_directly", "request_input", "fail", "reject"])
@@ -176,86 +157,6 @@ async def test_calls_that_are_awaited_some_other_way(caplog: pytest.LogCaptureFi
     assert not told(caplog, "never_awaited")
 
 
-async def test_a_call_after_the_end_that_was_forgotten(caplog: pytest.LogCaptureFixture) -> None:
-    """The ending stands; the log has the line."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.respond("Done.")
-        ctx.send_status("lost")  # type: ignore[unused-coroutine]  # forgotten status
-
-    task = await run(handle)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    place = f"({HERE}, line {line_of('forgotten status')})"
-    assert told(caplog, "never_awaited") == [f"ctx.send_status(…) was never awaited {place}"]
-
-
-async def test_a_cancel_that_forgets_is_a_cancel(caplog: pytest.LogCaptureFixture) -> None:
-    """An ending of `cancel()` is refused behind a call that was lost, and the task is canceled."""
-
-    class Forgetful(Worker):
-        async def handle(self, ctx: TaskContext) -> None:
-            await ctx.request_input("which?")
-
-        async def cancel(self, ctx: TaskContext) -> None:
-            ctx.emit_text_artifact("lost")  # type: ignore[unused-coroutine]
-            await ctx.complete("cleaned up")
-
-    bench = Bench(WorkerExecutor(Forgetful()))
-    head = await bench.send()
-    assert await bench.work()
-    await bench.cancel(head)
-    assert await bench.work()
-    assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
-    assert len(told(caplog, "cancel_raised")) == 1
-
-
-@pytest.mark.long
-async def test_thousands_of_calls_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call is looked at a few times, however many are made together."""
-    looks: list[int] = []
-    begun = loops._has_begun
-
-    def counted(made: Any) -> bool:
-        looks.append(1)
-        return begun(made)
-
-    monkeypatch.setattr(loops, "_has_begun", counted)
-
-    async def handle(ctx: TaskContext) -> None:
-        for _ in range(MANY_CALLS):
-            await ctx.sleep(0)
-        await ctx.gather(*(ctx.sleep(0) for _ in range(MANY_CALLS)))
-        await ctx.respond()
-
-    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
-    assert len(looks) < 10 * MANY_CALLS
-
-
-@pytest.mark.filterwarnings("default::RuntimeWarning")
-async def test_other_forgotten_coroutines_are_logged() -> None:
-    """An observed process logs Python's warning, with the line of the call, and goes on."""
-    records: list[logging.LogRecord] = []
-
-    class Taking(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            records.append(record)
-
-    async def handle(ctx: TaskContext) -> None:
-        asyncio.sleep(1)  # type: ignore[unused-coroutine]  # forgotten sleep
-        await ctx.respond()
-
-    with root_logger() as root, warnings.catch_warnings():
-        logging.captureWarnings(capture=False)
-        observability.start({"POWERTOOLS_SERVICE_NAME": "agent"})
-        root.handlers[:] = [Taking()]
-        task = await run(handle)
-        logging.captureWarnings(capture=False)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    (message,) = [r.getMessage() for r in records if r.name == "py.warnings"]
-    assert "coroutine 'sleep' was never awaited" in message
-    assert f'File "{HERE}", line {line_of("forgotten sleep")}, in handle' in message
-
-
 # -- methods that are not async ----------------------------------------------------------------
 
 
@@ -322,28 +223,6 @@ async def test_an_execute_that_is_not_async() -> None:
 
     task = await end(Plain())
     assert "Plain.execute cannot be awaited: write `async def execute(…)`" in status_text(task)
-
-
-async def test_a_method_that_returns_an_awaitable() -> None:
-    """A decorator need not be async."""
-
-    async def answer(ctx: TaskContext) -> None:
-        await ctx.respond()
-
-    def handle(ctx: TaskContext) -> Any:
-        return answer(ctx)
-
-    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
-
-
-async def test_a_turn_without_an_ending_names_its_handle(caplog: pytest.LogCaptureFixture) -> None:
-    """The log has the line where the method begins."""
-
-    async def handle(ctx: TaskContext) -> None:  # no ending
-        await ctx.send_status("working")
-
-    await run(handle)
-    assert f"({HERE}, line {line_of('no ending')})" in told(caplog, "agent_at_fault")[0]
 
 
 # -- values of the wrong type ------------------------------------------------------------------
@@ -416,32 +295,6 @@ async def test_data_that_is_no_json_value(value: Any, says: str) -> None:
     assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
 
 
-async def test_metadata_that_is_no_json_value() -> None:
-    """The same for the metadata of an artifact."""
-
-    async def handle(ctx: TaskContext) -> None:
-        with pytest.raises(WrongCallError, match=r"as metadata, and data\['of'\] is a Sight: "):
-            await ctx.emit_artifact("a", text="x", metadata={"of": Sight("Oslo")})
-        await ctx.respond()
-
-    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
-
-
-async def test_a_cancel_that_no_client_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    """Such as one of a library's: the failure has its line."""
-
-    async def handle(ctx: TaskContext) -> None:
-        raise asyncio.CancelledError  # its own cancel
-
-    await run(handle, max_attempts=1)
-    (line,) = [r for r in caplog.records if getattr(r, "action", "") == "gave_up"]
-    assert line.exc_info is not None
-    assert line.exc_info[1] is not None
-    cause = line.exc_info[1].__cause__
-    assert cause is not None
-    assert where(cause) == f" ({HERE}, line {line_of('its own cancel')})"
-
-
 @pytest.mark.parametrize("method", ["request_input", "reply_directly", "emit_text_artifact"])
 async def test_a_text_that_is_missing(method: str) -> None:
     """Such as what a model has not said: the sentence shows how to pass none."""
@@ -498,23 +351,3 @@ async def test_a_wrong_call_is_not_tried_again(caplog: pytest.LogCaptureFixture)
     assert (await run(handle)).status.state == S.TASK_STATE_FAILED
     (line,) = [r for r in caplog.records if getattr(r, "action", "") == "gave_up"]
     assert (vars(line)["attempts"], vars(line)["max_attempts"]) == (1, 3)
-
-
-@pytest.mark.long
-async def test_an_agent_that_emits_without_end(caplog: pytest.LogCaptureFixture) -> None:
-    """The log names the line once, after many events; the agent goes on."""
-
-    async def handle(ctx: TaskContext) -> None:
-        for _ in range(MANY_EVENTS + 1):
-            await ctx.emit_text_artifact("x", append=True)  # endless
-        await ctx.respond()
-
-    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
-    (message,) = told(caplog, "many_events")
-    assert f"{HERE}, line {line_of('endless')}: does its loop end?" in message
-
-
-@pytest.mark.parametrize("name", ["complete", "send_status", "load_context"])
-def test_methods_of_the_context_are_coroutine_functions(name: str) -> None:
-    """What mocks ask of them is as true as of any `async def`; Python can be told since 3.12."""
-    assert inspect.iscoroutinefunction(getattr(TaskContext, name)) is (sys.version_info >= (3, 12))

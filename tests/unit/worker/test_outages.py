@@ -22,7 +22,6 @@ from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import NEVER_STARTED
 from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.wiring import memory_backends
@@ -33,7 +32,7 @@ from tests.support.databases import LONG
 from tests.support.handlers import LambdaContext
 from tests.support.messages import request
 from tests.support.queues import is_empty, take
-from tests.support.workers import Agent, PacedClock, complete, params_of, status_text
+from tests.support.workers import Agent, PacedClock, complete, params_of
 from tests.unit.worker.quarantine import VISIBILITY_S, pairs, simulate
 
 HOUR_S = 3600
@@ -44,7 +43,6 @@ STEP_S = 5
 TURNS = 100
 
 COMPLETED = TaskState.TASK_STATE_COMPLETED
-FAILED = TaskState.TASK_STATE_FAILED
 SUBMITTED = TaskState.TASK_STATE_SUBMITTED
 
 TABLE: dict[type, tuple[str, ...]] = {
@@ -245,27 +243,12 @@ def test_six_hours_without_a_worker(deployment: Deployment) -> None:
     assert_each_has_run_once(deployment, heads)
 
 
-@pytest.mark.long
-def test_a_worker_that_never_starts_ends_its_tasks_by_their_hours(deployment: Deployment) -> None:
-    """A turn does not go round until it expires; until then a copy an hour is the most it costs."""
-    heads = deployment.accept(20)
-    deployment.has_worker = False
-    deployment.pass_time(24 * HOUR_S - 60)
-    assert deployment.states(heads) == {SUBMITTED: 20}
-    deployment.pass_time(HOUR_S + 60)
-    assert deployment.states(heads) == {FAILED: 20}
-    reasons = {status_text(task) for task in deployment.tasks(heads)}
-    assert reasons == {NEVER_STARTED.format(hours="24 hours")}
-    assert deployment.starts() == {}
-    assert deployment.resends <= 20 * 40
-
-
 LATE_S = 10
 """Seconds beyond a visibility and a turn within which a turn of a dead worker has begun."""
 
 
-@pytest.mark.long(but=3)
-@pytest.mark.parametrize(("turn_s", "run_s"), pairs()[:: 1 if LONG else 4])
+@pytest.mark.long(but=2)
+@pytest.mark.parametrize(("turn_s", "run_s"), pairs()[:: 1 if LONG else 12])
 def test_the_turns_of_a_dead_worker_start_soon(turn_s: int, run_s: int) -> None:
     """Among busy workers they begin within a visibility, one turn and 10 s, in three receives."""
     for death in simulate(turn_s, run_s, turns=2, deaths=1):

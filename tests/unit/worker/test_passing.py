@@ -25,7 +25,6 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.head import Head, Operation, Uncounted
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import FinalError, RetryLater, TaskContext, Worker
-from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing import AgentBench
 from tests.support.heads import SMALL, with_fields
 from tests.support.queues import MemoryQueue
@@ -39,7 +38,7 @@ from tests.support.workers import (
     status_text,
 )
 
-TASKS = 20
+TASKS = 5
 LOOKS = 30
 """How often a test looks whether all tasks have ended."""
 
@@ -92,9 +91,7 @@ async def served(bench: Bench, clock: PacedClock, tasks: list[Head], within_s: i
     return heads
 
 
-@pytest.mark.long(but=1)
-@pytest.mark.parametrize("away_s", [3, 30, 300])
-@pytest.mark.parametrize("headers", [{}, {"retry_after": "7"}])
+@pytest.mark.parametrize(("away_s", "headers"), [(3, {}), (300, {"retry_after": "7"})])
 async def test_a_model_that_comes_back_fails_no_task(away_s: int, headers: dict[str, str]) -> None:
     """With and without Retry-After all tasks complete, each within ten starts and one attempt."""
     clock = PacedClock()
@@ -148,17 +145,6 @@ async def test_a_service_that_asks_for_a_year_fails_the_task_at_once() -> None:
     assert "of the 15 minutes for which this agent waits 15 minutes are left" in text
 
 
-@pytest.mark.parametrize("value", ["-5", "Mon, 01 Jan 2001 00:00:00 GMT", "soon", "nan", "1e999"])
-async def test_a_wait_of_the_past_or_of_no_sense_is_the_turns_own(value: str) -> None:
-    """The turn waits for its back-off, as if the service had not said anything."""
-    clock = PacedClock()
-    model = Model(clock, 3, lambda: answer(429, retry_after=value))
-    bench = bench_of(Agent(model.execute), clock)
-    task = await bench.send()
-    (head,) = await served(bench, clock, [task], within_s=30)
-    assert head.state == S.TASK_STATE_COMPLETED
-
-
 async def test_the_wait_stands_on_the_task() -> None:
     """Client and operator read what the turn waits for and until when; partial work is gone."""
     clock = PacedClock()
@@ -205,7 +191,7 @@ def test_an_agent_says_that_it_has_to_wait() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [-1, 1e11, float("nan"), float("inf"), pytest.param(10**5000, id="huge"), "30", True, None],
+    [-1, float("nan"), pytest.param(10**5000, id="huge"), "30", True],
 )
 def test_a_wrong_wait_fails_the_task_with_the_right_call(wrong: Any) -> None:
     """`RetryLater(-1)` is the author's mistake: one sentence, one start."""
@@ -218,13 +204,6 @@ def test_a_wrong_wait_fails_the_task_with_the_right_call(wrong: Any) -> None:
         run = bench.send("go")
     assert (run.state, run.attempts) == ("failed", 1)
     assert "takes the seconds to wait, a number from 0 to 10,000,000,000," in str(run.errors[0])
-
-
-async def test_a_long_reason_is_cut() -> None:
-    """What is stored and shown of a reason is one line of 200 characters at most."""
-    reason = RetryLater(1, "not\nyet " * 1_000_000).reason
-    assert len(reason) == 200
-    assert reason.startswith("not yet not yet")
 
 
 async def test_without_retry_minutes_a_fault_uses_up_attempts() -> None:
@@ -273,41 +252,6 @@ async def test_a_delivery_that_comes_early_starts_nothing(monkeypatch: pytest.Mo
     assert await bench.work() is True
 
 
-@pytest.mark.long
-async def test_the_time_in_which_the_agent_works_is_no_wait() -> None:
-    """A turn of hours that meets two short faults goes on, as two short waits are behind it."""
-    clock = PacedClock()
-    starts: list[int] = []
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        starts.append(len(starts))
-        if len(starts) == 2:
-            await clock.sleep(3600)
-        if len(starts) < 3:
-            raise answer(503)
-        await complete(context, queue)
-
-    bench = bench_of(Agent(execute), clock, visibility_s=10_000)
-    task = await bench.send()
-    (head,) = await served(bench, clock, [task], within_s=4000)
-    assert (head.state, head.turn.attempts, len(starts)) == (S.TASK_STATE_COMPLETED, 1, 3)
-
-
-async def test_without_retry_minutes_an_asked_wait_still_counts() -> None:
-    """`RetryLater(90)` uses up an attempt then, and the next one does not start earlier."""
-    clock = PacedClock()
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        raise RetryLater(90, "busy")
-
-    bench = bench_of(Agent(execute), clock, retry_minutes=0)
-    task = await bench.send()
-    assert await bench.work() is False
-    released = (await bench.head(task)).turn.released
-    assert released is not None
-    assert released.until - clock.now_ms() == 90_000
-
-
 async def test_a_fault_is_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the turn waits for, and that the attempt does not count, are stored or not together."""
     clock = PacedClock()
@@ -328,32 +272,6 @@ async def test_a_fault_is_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-async def test_a_shutdown_behind_a_wait_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is told to stop while it gives a turn back changes nothing of the wait."""
-    clock = PacedClock()
-    model = Model(clock, 3600, lambda: answer(429, retry_after="600"))
-    bench = bench_of(Agent(model.execute), clock)
-    task = await bench.send()
-    handle = await bench.deliver()
-    stopping = asyncio.Event()
-
-    async def held(*, delay_s: float = 0) -> None:
-        if not stopping.is_set():
-            stopping.set()
-            await asyncio.Event().wait()
-
-    monkeypatch.setattr(handle, "nack", held)
-    working = asyncio.create_task(bench.adapter.process(handle))
-    await stopping.wait()
-    head = await bench.head(task)
-    bench.operations.is_closed = True
-    working.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await working
-    assert await bench.head(task) == head
-    assert head.turn.uncounted.faults == 1
-
-
 @pytest.mark.parametrize("text", ["half \ud800 of a character", "x" * 2_000_000])
 async def test_a_text_that_cannot_be_stored_as_it_is(text: str) -> None:
     """A final text is cut and mended, so that the task fails with it."""
@@ -368,52 +286,6 @@ async def test_a_text_that_cannot_be_stored_as_it_is(text: str) -> None:
     said = status_text(await bench.task(task))
     assert said.startswith((text[:5], "xxxxx"))
     assert len(said) < 1100
-
-
-async def test_a_text_of_another_exception_is_not_told() -> None:
-    """An attribute `client_text` of an exception that is not final says nothing to the client."""
-    clock = PacedClock()
-
-    class OwnError(Exception):
-        client_text = "password"
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        raise OwnError
-
-    bench = bench_of(Agent(execute), clock, max_attempts=1)
-    task = await bench.send()
-    assert await bench.work() is True
-    assert "password" not in status_text(await bench.task(task))
-
-
-async def test_the_sweeper_leaves_a_turn_that_waits() -> None:
-    """No copy is sent before the wait is over and a lease has passed."""
-    clock = PacedClock()
-    model = Model(clock, 3600, lambda: answer(429, retry_after="800"))
-    bench = bench_of(Agent(model.execute), clock)
-    task = await bench.send()
-    assert await bench.work() is False
-    sweeper = Sweeper(bench.storage, bench.operations, clock=clock)
-    for _ in range(13):
-        assert (await sweeper.sweep()).sent == 0
-        await clock.pass_time(60)
-    assert (await bench.head(task)).turn.sends == 0
-
-
-async def test_a_cancel_ends_the_wait() -> None:
-    """The task is canceled at its deadline, and the delivery that comes later is dropped."""
-    clock = PacedClock()
-    model = Model(clock, 3600, lambda: answer(429, retry_after="800"))
-    bench = bench_of(Agent(model.execute), clock)
-    task = await bench.send()
-    assert await bench.work() is False
-    await bench.cancel(task)
-    await clock.pass_time(11)
-    await Sweeper(bench.storage, bench.operations, clock=clock).sweep()
-    assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
-    await clock.pass_time(900)
-    assert await bench.work() is True
-    assert model.asked[task.task_id] == 1
 
 
 async def test_interruptions_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
@@ -454,8 +326,9 @@ def test_the_first_interruptions_use_up_no_attempt(interruptions: int, attempts:
     assert (counted, uncounted.interruptions) == (attempts, interruptions + 1)
 
 
-@pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("minutes", [0.05, 1, 15, 120, 600])
+@pytest.mark.parametrize(
+    ("jitter", "minutes"), [(0.0, 0.05), (1.0, 0.05), (0.5, 15), (0.0, 600), (1.0, 600)]
+)
 def test_the_starts_are_spread_over_the_window(jitter: float, minutes: float) -> None:
     """Ten starts cover a third of the window or more, and all of them lie within it."""
     retry = RetryPolicy(window_s=minutes * 60, jitter=lambda: jitter)

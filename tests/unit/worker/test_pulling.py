@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import threading
 
 import pytest
 from a2a.server.agent_execution import RequestContext
@@ -14,14 +12,12 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.tasks.head import Operation
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.observed import counted
 from tests.support.queues import is_empty
 from tests.support.workers import Agent, Bench, PacedClock, S, complete
 
 HOUR_S = 3600
-MEETS_IN_S = 20
 
 
 async def test_one_poll_asks_for_all_free_places() -> None:
@@ -58,26 +54,6 @@ async def test_one_poll_asks_for_all_free_places() -> None:
     assert {(await bench.head(head)).state for head in heads} == {S.TASK_STATE_COMPLETED}
     await queue.shutdown()
     await serving
-
-
-async def test_a_thread_for_each_place() -> None:
-    """Blocking calls of as many turns as there are places run at the same time."""
-    places = (os.cpu_count() or 1) + 8
-    meeting = threading.Barrier(places)
-
-    async def meet(context: RequestContext, queue: EventQueue) -> None:
-        await asyncio.to_thread(meeting.wait, MEETS_IN_S)
-        await complete(context, queue)
-
-    bench = Bench(Agent(meet))
-    heads = [await bench.send() for _ in range(places)]
-    serving = asyncio.create_task(bench.adapter.serve(concurrency=places))
-    async with asyncio.timeout(MEETS_IN_S):
-        while not is_empty(bench.operations):  # noqa: ASYNC110 - its last message
-            await asyncio.sleep(0.01)
-    await bench.operations.shutdown()
-    await serving
-    assert {(await bench.head(head)).state for head in heads} == {S.TASK_STATE_COMPLETED}
 
 
 async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
@@ -164,23 +140,6 @@ async def test_a_shutdown_costs_no_attempt() -> None:
     assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
     await bench.operations.shutdown()
     await serving
-
-
-async def test_a_shutdown_leaves_the_attempts_before_it() -> None:
-    """A shutdown takes off only its own attempt; earlier failed or lost attempts still count."""
-    clock = PacedClock()
-
-    async def slow(context: RequestContext, queue: EventQueue) -> None:
-        await asyncio.Event().wait()
-
-    bench = Bench(Agent(slow), clock=clock)
-    task = await bench.send()
-    await bench.storage.commit(await bench.head(task), Commit(token="dead", claims=True))
-    serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
-    await clock.pass_time(2)
-    assert (await bench.head(task)).turn.attempts == 2
-    await _told_to_end(bench, serving)
-    assert (await bench.head(task)).turn.attempts == 1
 
 
 async def _told_to_end(bench: Bench, serving: asyncio.Task[None]) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.storage.deletion import count_data, delete_data, delete_task
-from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller
-from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
@@ -30,10 +27,6 @@ from tests.support.workers import (
 )
 
 
-async def forever(_context: RequestContext, _queue: EventQueue) -> None:
-    await asyncio.Event().wait()
-
-
 async def answer(context: RequestContext, queue: EventQueue) -> None:
     await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
     for text in ("one ", "two ", "three"):
@@ -49,41 +42,6 @@ async def test_a_fast_agent_costs_one_commit() -> None:
     head = await bench.head(task)
     assert (head.version, head.turn.attempts, head.turn.is_open) == (2, 1, False)
     assert artifact_texts(await bench.task(task)) == {"a": ["one two three"]}
-
-
-async def test_a_finished_turn_is_acknowledged() -> None:
-    """The operation is gone from the queue when its turn has ended, and nothing runs on."""
-    clock = PacedClock()
-    bench = Bench(Agent(complete), clock=clock)
-    await bench.send()
-    handle = await bench.deliver()
-    tasks_before = asyncio.all_tasks()
-    assert await bench.adapter.process(handle)
-    assert asyncio.all_tasks() == tasks_before
-    await clock.pass_time(1000)
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0):
-            await bench.deliver()
-
-
-async def test_a_task_without_a_cancel_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HEAD comes with the log, and nothing is read after the last commit."""
-    reads: list[str] = []
-    read_plain = DurableStorage.read
-
-    async def read(self: DurableStorage, task_id: str, **options: Any) -> Log | None:
-        reads.append(task_id)
-        return await read_plain(self, task_id, **options)
-
-    async def refused(_: DurableStorage, task_id: str) -> None:
-        raise AssertionError(task_id)
-
-    bench = Bench(Agent(complete))
-    head = await bench.send()
-    monkeypatch.setattr(DurableStorage, "read", read)
-    monkeypatch.setattr(DurableStorage, "head", refused)
-    assert await bench.work()
-    assert reads == [head.task_id]
 
 
 async def test_a_second_delivery_claims_before_its_agent_starts() -> None:
@@ -154,22 +112,6 @@ async def test_a_fenced_attempt_stops_and_writes_nothing() -> None:
     assert await working is False
     assert stopped == [True]
     assert (await bench.head(task)) == taken
-
-
-async def test_the_fence_meets_a_commit_too() -> None:
-    """An attempt that learns of its loss by a refused commit stops within that commit."""
-    bench = Bench(Agent(forever))
-
-    async def write_after_the_loss(context: RequestContext, queue: EventQueue) -> None:
-        await bench.storage.commit(await bench.head(task), Commit(token="other", claims=True))
-        await complete(context, queue)
-        await asyncio.Event().wait()
-
-    bench = Bench(Agent(write_after_the_loss))
-    task = await bench.send()
-    assert await bench.work() is False
-    head = await bench.head(task)
-    assert (head.turn.token, head.version) == ("other", 2)
 
 
 async def test_a_write_by_others_is_rebased_over() -> None:
@@ -275,44 +217,3 @@ async def test_the_caller_comes_to_the_agent() -> None:
     call = agent.started[0].call_context
     assert (call.user.user_name, call.user.is_authenticated, call.tenant) == ("ann", True, "acme")
     assert call.requested_extensions == {"urn:x"}
-
-
-async def test_auth_required_ends_the_turn_when_execute_returns() -> None:
-    """An agent that asks for credentials and returns has ended its turn, in one commit."""
-
-    async def ask(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
-
-    bench = Bench(Agent(ask))
-    task = await bench.send()
-    assert await bench.work()
-    head = await bench.head(task)
-    assert (head.version, head.state) == (2, S.TASK_STATE_AUTH_REQUIRED)
-    assert not head.turn.is_open
-
-
-async def test_an_operation_of_a_waiting_turn_works_on_the_current_one_first() -> None:
-    """A delivery that comes before its turn does not hold the group up: it runs both turns."""
-    clock = PacedClock()
-
-    async def ask_for_credentials(context: RequestContext, queue: EventQueue) -> None:
-        if context.get_user_input() != "go":
-            await complete(context, queue)
-            return
-        await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
-        if len(agent.started) == 1:
-            await asyncio.Event().wait()
-
-    agent = Agent(ask_for_credentials)
-    bench = Bench(agent, clock=clock)
-    task = await bench.send("go")
-    handle = await bench.deliver()
-    dying = asyncio.create_task(bench.adapter.process(handle))
-    await clock.pass_time(0.5)
-    await bench.follow_up(task, "here")
-    await handle.ack()  # the first turn's operation is lost, its worker with it
-    assert await bench.work()
-    assert (await bench.task(task)).status.state == S.TASK_STATE_COMPLETED
-    assert [c.get_user_input() for c in agent.started] == ["go", "go", "here"]
-    await clock.pass_time(2)
-    assert await dying

@@ -18,8 +18,6 @@ import pydantic_ai.exceptions
 import pytest
 import requests
 from a2a.client.errors import A2AClientError, A2AClientTimeoutError, AgentCardResolutionError
-from a2a.server.agent_execution import RequestContext
-from a2a.server.events import EventQueue
 from a2a.utils import errors
 from a2a.utils.errors import A2AError, InternalError
 from google.auth.exceptions import DefaultCredentialsError, TransportError
@@ -36,7 +34,6 @@ from a2a_serverless.worker.services import (
     no_longer,
     refuses_content,
 )
-from tests.support.workers import Agent, Bench, S, complete
 
 NOW_MS = 1_700_000_000_000
 """14 November 2023, 22:13:20 UTC."""
@@ -296,31 +293,6 @@ def test_a_circle_and_a_long_chain_end() -> None:
     assert meaning_of(circle, NOW_MS) == Passing("HTTP 503")
 
 
-@pytest.mark.parametrize("each", [ValueError(), of_httpx(503)])
-def test_an_exception_taken_out_of_its_group(each: Exception) -> None:
-    """`raise group.exceptions[0]` makes a circle of the group and its member."""
-    group = ExceptionGroup("two", [each, KeyError()])
-    raised(each, group, implicit=True)
-    expected = None if isinstance(each, ValueError) else Passing("HTTP 503")
-    assert meaning_of(each, NOW_MS) == expected
-    each.__context__ = None
-    raised(each, group)
-    assert meaning_of(each, NOW_MS) == expected
-
-
-def test_groups_in_groups_are_looked_at_once() -> None:
-    """Neither depth nor breadth costs more than a hundred looks."""
-    deep: Exception = ValueError()
-    for _ in range(3000):
-        deep = ExceptionGroup("deep", [deep])
-    assert meaning_of(deep, NOW_MS) is None
-    broad: list[Exception] = [ValueError()]
-    for _ in range(8):
-        group = ExceptionGroup("broad", broad)
-        broad = [raised(ValueError(), group, implicit=True) for _ in range(6)]  # type: ignore[misc]
-    assert meaning_of(ExceptionGroup("all", broad), NOW_MS) is None
-
-
 def test_what_the_agent_says_is_not_overruled() -> None:
     """The causes of RetryLater change nothing of it."""
     for cause in (of_httpx(401), of_httpx(429, retry_after="3600")):
@@ -421,20 +393,3 @@ def test_an_error_of_the_sdk_is_final_or_passing(error: type[A2AError]) -> None:
         is_final(ExceptionGroup("as a TaskGroup raises it", [ValueError(), raised]))
         is (DECIDED[error])
     )
-
-
-@pytest.mark.parametrize("error", [cls for cls, final in DECIDED.items() if not final])
-async def test_an_agent_that_calls_another_one_is_tried_again(error: type[A2AError]) -> None:
-    """A fault of the other agent, or of the way to it, costs an attempt and not the task."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        if len(agent.started) == 1:
-            raise error("no answer")
-        await complete(context, queue)
-
-    agent = Agent(execute)
-    bench = Bench(agent, retry_base_s=0)
-    task = await bench.send()
-    assert await bench.work() is False
-    assert await bench.work() is True
-    assert (await bench.task(task)).status.state == S.TASK_STATE_COMPLETED

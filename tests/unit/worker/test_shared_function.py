@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.errors import ConfigurationError, InvalidArgumentError, UnavailableError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Head, Operation
@@ -119,22 +122,6 @@ async def test_an_invocation_runs_several_turns() -> None:
     assert is_empty(function.queue)
 
 
-async def test_a_follow_up_runs_beside_the_rest_of_its_invocation() -> None:
-    """A message to a task begins within a second, although the task's invocation still runs."""
-    function = Function()
-    first = await function.send("3 asks")
-    await function.send("25 long")
-    invocation = await function.invoke()
-    await function.clock.pass_time(5)
-    assert await function.state(first) == S.TASK_STATE_INPUT_REQUIRED
-    assert not invocation.done()
-    await function.bench.follow_up(first, "1 second", message_id="again")
-    await function.clock.pass_time(0.9)
-    assert "second" in function.starts
-    await function.clock.pass_time(60)
-    assert await invocation == {"batchItemFailures": []}
-
-
 async def test_only_the_events_own_failure_is_reported() -> None:
     """A pulled turn that fails comes again by its visibility, and is none of the event's."""
     function = Function()
@@ -218,17 +205,6 @@ async def test_the_turn_of_a_dead_worker_runs_alone() -> None:
     assert is_empty(function.queue)
 
 
-async def test_an_invocation_whose_event_is_quarantined_returns_at_once() -> None:
-    """It pulls nothing for its second, and what it was handed counts as done."""
-    function = Function()
-    await function.dies(await function.send("8 suspect"))
-    invocation = await function.invoke()
-    await function.clock.pass_time(1)
-    assert await invocation == {"batchItemFailures": []}
-    assert is_empty(function.queue)
-    assert len(left(function.quarantine)) == 1
-
-
 async def test_a_delivery_that_cannot_be_quarantined_comes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -262,35 +238,12 @@ async def test_a_quarantined_turn_that_is_sent_twice_runs_once() -> None:
     assert await function.state(suspect) == S.TASK_STATE_COMPLETED
 
 
-async def test_operations_of_a_quarantined_turn_keep_their_order() -> None:
-    """A cancel that comes after the turn was quarantined is carried out behind it."""
-    function = Function()
-    suspect = await function.send("8 suspect")
-    await function.dies(suspect)
-    await (await function.invoke())
-    await function.bench.cancel(await function.bench.head(suspect))
-    await (await function.invoke())
-    assert [each.operation for each in left(function.quarantine)] == ["run", "cancel"]
-    await function.work_off()
-    assert await function.state(suspect) == S.TASK_STATE_CANCELED
-    assert function.starts == []
-
-
 async def test_without_a_quarantine_queue_no_turns_are_shared() -> None:
     """The function does not start, and says which setting is missing."""
     bench = Bench(Agent(complete))
     settings = Settings(worker_turns=2, turn_limit_s=30)
     with pytest.raises(ConfigurationError, match="A2A_QUARANTINE_QUEUE is not set"):
         WorkerFunction(bench.backends, bench.adapter.agent, settings)
-
-
-async def test_a_turn_that_was_given_back_has_neighbours() -> None:
-    """A turn whose attempt was released is pulled again beside other turns."""
-    function = Function()
-    await function.send("25 long")
-    await function.send("2 raises")
-    await function.work_off()
-    assert function.together.count({"long", "raises"}) == 2
 
 
 @pytest.mark.parametrize(
@@ -306,3 +259,100 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], named: s
     bench = Bench(Agent(complete))
     with pytest.raises(ConfigurationError, match=named):
         WorkerFunction(bench.backends, bench.adapter.agent, Settings(**settings))
+
+
+# -- batches of an event source ------------------------------------------------------------------
+
+MEETS_IN_S = 20
+
+
+class Source:
+    """A function, and the records that an event source would pass to it."""
+
+    def __init__(self, agent: Agent, **settings: Any) -> None:
+        self.bench = Bench(agent, **settings)
+        self.function = WorkerFunction(self.bench.backends, agent, self.bench.settings)
+
+    def send(self, text: str = "hello") -> tuple[Head, dict[str, Any]]:
+        """A new task and the record of its first turn."""
+
+        async def send() -> tuple[Head, dict[str, Any]]:
+            head = await self.bench.send(text)
+            queue = self.bench.operations
+            assert isinstance(queue, TableQueue)
+            record = take(queue)
+            assert record is not None
+            return head, record
+
+        return asyncio.run(send())
+
+    def state(self, head: Head) -> S:
+        return asyncio.run(self.bench.head(head)).state
+
+    def handle(self, *records: dict[str, Any]) -> list[str]:
+        """The ids of the records to deliver again."""
+        answer = self.function.handle({"Records": list(records)}, LambdaContext())
+        assert set(answer) == {"batchItemFailures"}
+        return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
+
+
+async def play(context: RequestContext, queue: EventQueue) -> None:
+    """Do what the user's text says."""
+    match context.get_user_input():
+        case "raise":
+            raise ValueError
+        case "ask":
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED))
+        case _:
+            await complete(context, queue)
+
+
+@pytest.fixture
+def source() -> Iterator[Source]:
+    made = Source(Agent(play))
+    yield made
+    made.function.close()
+
+
+def test_the_function_lives_through_many_invocations(source: Source) -> None:
+    """Every invocation uses the same event loop, and leaves nothing running in it."""
+    for _ in range(3):
+        head, record = source.send()
+        assert source.handle(record) == []
+        assert source.state(head) == S.TASK_STATE_COMPLETED
+        assert asyncio.all_tasks(source.function._loop) == set()
+
+
+def test_a_failure_is_reported_alone(source: Source) -> None:
+    """A turn that fails is reported alone; the other groups of the batch are done."""
+    (good, first), (bad, second), (other, third) = (
+        source.send(text) for text in ("go", "raise", "go")
+    )
+    assert source.handle(first, second, third) == [second["messageId"]]
+    states = [source.state(head) for head in (good, bad, other)]
+    assert states == [S.TASK_STATE_COMPLETED, S.TASK_STATE_WORKING, S.TASK_STATE_COMPLETED]
+
+
+@pytest.mark.parametrize("event", [{"Records": "x"}, {"detail-type": "Scheduled Event"}])
+def test_an_event_of_another_source_is_refused(source: Source, event: dict[str, Any]) -> None:
+    """A wrong wiring is an error, not a batch that was processed."""
+    with pytest.raises(InvalidArgumentError, match="not one of SQS"):
+        source.function.handle(event, LambdaContext())
+
+
+def test_blocking_calls_of_all_places_run_at_once() -> None:
+    """Turns that wait in threads share a worker like those that await: none waits for a thread."""
+    places = (os.cpu_count() or 1) + 8
+    meeting = threading.Barrier(places)
+
+    async def meet(context: RequestContext, queue: EventQueue) -> None:
+        await asyncio.to_thread(meeting.wait, MEETS_IN_S)
+        await complete(context, queue)
+
+    source = Source(Agent(meet), worker_turns=places, turn_limit_s=60)
+    try:
+        sent = [source.send() for _ in range(places)]
+        assert source.handle(*(record for _, record in sent)) == []
+        assert {source.state(head) for head, _ in sent} == {S.TASK_STATE_COMPLETED}
+    finally:
+        source.function.close()

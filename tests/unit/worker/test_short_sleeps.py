@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from itertools import product
@@ -11,24 +10,22 @@ from typing import Any
 
 import pytest
 
-from a2a_serverless.tasks.entries import Recorded
-from a2a_serverless.worker import TaskContext, Worker
+from a2a_serverless.worker import RetryLater, StepError, TaskContext, WaitTimeoutError, Worker
+from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.turn import BUSY_S
 from a2a_serverless_tools.testing import AgentBench, Run, step
 from a2a_serverless_tools.testing.run import When
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG
 from tests.support.workers import PacedClock, S
-from tests.unit.worker.test_steps import Stand
+from tests.unit.worker.test_steps import Stand, run
 
 MINUTE, WORKER_S = 60, 900
 DAY_S = 12 * 3600
 POLLS = [
-    (5, 1200, 0, WORKER_S),
     (30, 3600, 0, DAY_S),
     (59, 1200, 5, WORKER_S),
-    (60, 1200, 0, WORKER_S),
-    (120, 10_800, 5, WORKER_S),
+    (120, 3600, 5, WORKER_S),
 ]
 if LONG:
     EVERY_S = (1, 5, 15, 30, 45, 59, 60, 61, 90, 120)
@@ -93,46 +90,6 @@ def test_a_poll_ends_when_its_job_has(
         assert played.run.attempts <= takes_s // (run_limit_s - 2 * MINUTE) + 2
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("key", ["", "a"])
-@pytest.mark.parametrize("in_task", [False, True])
-def test_polls_in_tasks_end_as_well(key: str, *, in_task: bool) -> None:
-    """Without a key, a sleep is known by the last step of its task."""
-
-    async def poll(ctx: TaskContext, played: Played, name: str) -> None:
-        while not await ctx.step("ask", played.asks, 0, 2000, key=name):
-            await ctx.sleep(45, key=key and name)
-
-    async def handle(ctx: TaskContext, played: Played) -> None:
-        names = "abc" if in_task else "a"
-        await ctx.gather(*(poll(ctx, played, name) for name in names))
-        await ctx.complete("done")
-
-    played = Played(handle)
-    assert played.run.state == "completed"
-    assert played.took_s <= 2000 + 45 + 3 * MINUTE
-    assert played.run.attempts <= 4
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kill_after", [None, step("ctx.sleep", number=30)])
-def test_sleeps_without_a_step_end(kill_after: When | None) -> None:
-    """Those of a minute together are a record: a worker that dies loses no more than that."""
-
-    async def handle(ctx: TaskContext, played: Played) -> None:
-        for number in range(200):
-            await ctx.sleep(20)
-            played.ran.append(str(number))
-        await ctx.complete("done")
-
-    lost_s = 0 if kill_after is None else WORKER_S + MINUTE  # its message comes back
-    played = Played(handle, kill_after=kill_after, visibility_s=WORKER_S)
-    assert played.run.state == "completed"
-    assert 4000 <= played.took_s <= 4000 + 6 * MINUTE + lost_s
-    assert played.run.attempts <= 7
-    assert len(played.run.steps) <= 70
-
-
 @pytest.mark.parametrize("kill_after", [step("one"), step("ctx.sleep", number=2)])
 def test_a_killed_worker_sleeps_again_what_no_record_has(kill_after: When) -> None:
     """The sleeps before a record are over; those behind it are as if they had not begun."""
@@ -153,63 +110,6 @@ def test_a_killed_worker_sleeps_again_what_no_record_has(kill_after: When) -> No
     assert (played.run.state, played.ran, slept) == ("completed", ["one", "two"], [30])
     # The three before it are one record.
     assert played.run.steps == ("ctx.sleep", "one", "ctx.sleep", "two")
-
-
-async def recorded(stand: Stand) -> list[tuple[str, int, int]]:
-    """The records: their names, their numbers, and the sleeps that one has beside its own."""
-    records = await stand.bench.records(stand.task)
-    entries = [e for r in records for e in r.entries if isinstance(e, Recorded)]
-    untils = [json.loads(e.value)[1] if e.form == "until" else 0 for e in entries]
-    return [(e.id.name, e.id.number, before) for e, before in zip(entries, untils, strict=True)]
-
-
-async def test_a_sleep_that_was_cut_off_is_no_fact() -> None:
-    """The agent's own time-out ends it each time; the sleeps beside it keep their numbers."""
-    seen: list[str] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.sleep(1)
-        napping = asyncio.ensure_future(ctx.sleep(50, key="cut"))
-        await asyncio.sleep(0)
-        napping.cancel()
-        await asyncio.wait({napping})
-        await ctx.sleep(2)
-        await ctx.step("one", len, "")
-        if stand.script.starts == 1:
-            raise LookupError
-        seen.append(str(napping.cancelled()))
-        await ctx.complete()
-
-    stand = Stand(handle, clock=PacedClock())
-    await stand.send()
-    working = asyncio.create_task(stand.work())
-    while not working.done():
-        await stand.last(1)
-    assert ((await working).state, seen) == (S.TASK_STATE_COMPLETED, ["True"])
-    assert await recorded(stand) == [("ctx.sleep", 2, 1), ("one", 1, 0)]
-
-
-async def test_a_record_waits_for_the_step_whose_chunks_are_seen() -> None:
-    """Sleeps of a minute beside it are recorded with it: its chunks are never said twice."""
-
-    async def says(ctx: TaskContext) -> None:
-        await ctx.emit_text_artifact("one ", "a")
-        await done.wait()
-        await ctx.emit_text_artifact("two", "a", append=True)
-
-    async def naps(ctx: TaskContext) -> None:
-        for _ in range(4):
-            await ctx.sleep(30, key="naps")
-        done.set()
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.gather(ctx.step("say", says, ctx), naps(ctx))
-        await ctx.complete()
-
-    done, stand = asyncio.Event(), Stand(handle, clock=ManualClock())
-    await stand.send()
-    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
-    assert await recorded(stand) == [("ctx.sleep", 4, 3), ("say", 1, 0)]
 
 
 class HeardClock(ManualClock):
@@ -288,16 +188,108 @@ async def test_a_worker_that_is_told_to_stop_leaves_at_a_sleep(*, has_records: b
     assert head.is_terminal != has_records
 
 
-async def test_short_sleeps_alone_are_not_recorded() -> None:
-    """An agent without steps that sleeps for less than a minute in all is as it was."""
+# -- polls ---------------------------------------------------------------------------------------
+
+
+class Job:
+    """A job that is done at a second of the clock; `looks` are the seconds of the looks at it."""
+
+    def __init__(self, done_at: float) -> None:
+        self.done_at = done_at
+        self.looks: list[int] = []
+
+    async def look(self, played: Played) -> str | None:
+        self.looks.append(round(played.bench.clock.monotonic()))
+        return "done" if self.looks[-1] >= self.done_at else None
+
+    def polled(self, **options: Any) -> Handle:
+        async def handle(ctx: TaskContext, played: Played) -> None:
+            await ctx.step("begin", lambda: None)
+            try:
+                said = await ctx.poll("export", self.look, played, **options)
+            except WaitTimeoutError:
+                said = "late"
+            await ctx.step("behind", played.does, "behind")
+            await ctx.complete(said)
+
+        return handle
+
+
+def final(played: Played) -> str:
+    return str(played.run.artifacts["final-answer"].text)
+
+
+def test_a_poll_of_seconds_stays_in_its_process() -> None:
+    """Looks that find nothing write nothing: the code is called once, and each is made once."""
+    job = Job(30)
+    played = Played(job.polled(every_s=10))
+    assert (job.looks, final(played), played.heard) == ([0, 10, 20, 30], "done", [])
+
+
+def test_a_poll_of_minutes_holds_no_process() -> None:
+    """Each wait is a sleep, and no look that was made is made again."""
+    job = Job(100)
+    played = Played(job.polled(every_s=60))
+    assert (final(played), len(job.looks)) == ("done", 3)
+    assert played.heard == ["TurnParked"] * 2
+
+
+def test_the_waits_grow_up_to_their_cap() -> None:
+    """By half each."""
+    job = Job(40)
+    Played(job.polled(every_s=4, cap_s=9))
+    assert job.looks == [0, 4, 10, 19, 28, 37, 46]
+
+
+@pytest.mark.parametrize("every_s", [20, 100], ids=["in one process", "over several"])
+def test_a_time_out_comes_at_its_time_and_stays(every_s: int) -> None:
+    """The last look is made then; an attempt that comes later is told the same, and looks not."""
+    job = Job(10**9)
+    played = Played(job.polled(every_s=every_s, timeout_s=150), kill_after=step("behind"))
+    assert (final(played), played.ran) == ("late", ["behind"])
+    assert 150 <= job.looks[-1] < 150 + 2 * 60
+    assert len(job.looks) == 1 + -(-150 // every_s)
+
+
+def test_a_fault_that_passes_is_a_look_that_found_nothing() -> None:
+    """It is not told to the agent; any other exception is, as a step's."""
+    raised: list[Exception] = [RetryLater(5, "busy"), ConnectionError("away"), ValueError("no")]
+
+    async def look() -> None:
+        raise raised.pop(0)
+
+    async def handle(ctx: TaskContext, played: Played) -> None:
+        del played
+        with pytest.raises(StepError, match="ValueError: no"):
+            await ctx.poll("export", look, every_s=1)
+        await ctx.complete("told")
+
+    assert final(Played(handle)) == "told"
+
+
+async def test_a_wait_in_a_step_is_refused_with_the_right_call() -> None:
+    """It would run again with its result."""
+
+    async def inner(ctx: TaskContext) -> None:
+        await ctx.poll("export", lambda: 1)
+
+    async def emits(ctx: TaskContext) -> None:
+        await ctx.emit_text_artifact("x", "a")
 
     async def handle(ctx: TaskContext) -> None:
-        for _ in range(59):
-            await ctx.sleep(1)
+        with pytest.raises(WrongCallError, match=r"ctx\.poll is called within a step"):
+            await ctx.step("outer", inner, ctx)
+        with pytest.raises(WrongCallError, match=r"ctx\.poll takes a text as its name, of 1 to"):
+            await ctx.poll("", lambda: 1)
+        with pytest.raises(WrongCallError, match=r"ctx\.callback takes a text as its key, of 0 to"):
+            await ctx.callback("paid", key="k" * 300)
+        with pytest.raises(WrongCallError, match="`every_s` seconds"):
+            await ctx.poll("export", lambda: 1, every_s=-1)
+        with pytest.raises(WrongCallError, match="has emitted something and found nothing"):
+            await ctx.poll("loud", emits, ctx)
+        with pytest.raises(WrongCallError, match="the task expires before"):
+            await ctx.poll("long", lambda: None, timeout_s=10**9)
         await ctx.complete()
 
-    stand = Stand(handle, clock=ManualClock())
-    await stand.send()
-    head = await stand.work()
-    assert (head.turn.checkpoint, head.needs) == (0, 0)
-    assert await recorded(stand) == []
+    _, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED

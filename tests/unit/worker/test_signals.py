@@ -7,17 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from a2a_serverless.errors import TurnFinishedError
 from a2a_serverless.storage.signals import signal
 from a2a_serverless.tasks.entries import StepId
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import Commit, advance
 from a2a_serverless.tasks.waits import Signal, SignalDecision
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.context import active_turn
-from a2a_serverless.worker.steps import Codec
-from a2a_serverless.worker.waits import Looks, NotYetError
-from tests.support.workers import PacedClock, S, answered
+from tests.support.workers import S
 from tests.unit.worker.test_steps import Stand, run
 
 PAID = StepId("paid", "", 1)
@@ -135,69 +130,6 @@ async def test_a_signal_that_another_wait_has_heard_is_not_lost() -> None:
     assert (head.turn.parked, told) == ("asleep", ["7"])
 
 
-async def test_a_step_goes_on_with_a_signal_that_another_wait_has_heard_during_its_try() -> None:
-    """The try may have looked before the signal came, so its next one comes at once."""
-    looks: list[int] = []
-    other = StepId("other", "", 1)
-
-    async def both(ctx: TaskContext) -> None:
-        turn = active_turn(ctx)
-
-        async def look() -> str:
-            looks.append(len(looks) + 1)
-            if len(looks) == 1:
-                assert await send(stand) is TAKE
-            taken.set()
-            if len(looks) == 1:
-                while other not in turn._sleeping:  # noqa: ASYNC110 - nothing tells of it
-                    await asyncio.sleep(0)
-                raise NotYetError
-            return "paid"
-
-        async def hears() -> None:
-            await taken.wait()
-            await ctx.step("beside", lambda: None)
-            await turn.signal(other, 900)
-
-        taken = asyncio.Event()
-        every = Looks(tries=9, base_s=600, cap_s=600)
-        await ctx.gather(turn.step(PAID, look, Codec("json"), every), hears())
-
-    stand = Stand(both)
-    await stand.send()
-    head = await stand.work()
-    assert (head.turn.parked, looks) == ("asleep", [1, 2])
-
-
-async def test_a_signal_is_heard_beside_a_function_that_takes_long() -> None:
-    """The wait holds the process with it, and is over as soon as the signal is known."""
-
-    async def both(ctx: TaskContext) -> None:
-        turn, paid = active_turn(ctx), asyncio.Event()
-
-        async def waits() -> None:
-            assert await turn.signal(PAID, 900)
-            paid.set()
-
-        async def works() -> None:
-            with turn.busy():
-                while PAID not in turn._sleeping:  # noqa: ASYNC110 - nothing tells of it
-                    await asyncio.sleep(0)
-                assert await send(stand) is TAKE
-                await paid.wait()
-
-        await ctx.gather(waits(), works())
-        await ctx.complete()
-
-    clock = PacedClock()
-    stand = Stand(both, clock=clock)
-    await stand.send()
-    began = clock.monotonic()
-    with answered(clock) as during:
-        head = await during(stand.work())
-    assert (head.state, clock.monotonic() - began < 60) == (S.TASK_STATE_COMPLETED, True)
-
-
 async def test_the_end_of_the_time_counts_if_it_comes_first() -> None:
     """The code is told so once and for all, and a signal behind it is refused."""
     attempts: list[str] = []
@@ -250,21 +182,3 @@ async def test_a_signal_of_a_task_that_is_to_be_canceled_wakes_nothing() -> None
     assert await send(stand) is TAKE
     head = await stand.head()
     assert (head.turn.parked, head.turn.signaled) == ("asleep", head.version)
-
-
-async def test_the_rules_refuse_a_signal_for_code_that_is_over() -> None:
-    """Whatever its sender has read."""
-    stand, _ = await run(Payer())
-    await send(stand)
-    head = await stand.work()
-    commit = Commit(entries=(Signal(b"8").record(PAID),))
-    with pytest.raises(TurnFinishedError):
-        advance(head, commit, now_ms=0, timing=stand.bench.storage.timing)
-
-
-async def test_a_long_body_stands_beside_the_log() -> None:
-    """It comes back as it was posted."""
-    stand, _ = await run(Payer())
-    assert await send(stand, "x" * 200_000) is TAKE
-    head: Head = await stand.work()
-    assert (head.state, await final(stand)) == (S.TASK_STATE_COMPLETED, "x" * 200_000)

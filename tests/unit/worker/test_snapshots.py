@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +17,6 @@ from tests.support.workers import (
     Agent,
     Bench,
     Execute,
-    PacedClock,
     S,
     artifact_texts,
     chunk,
@@ -97,19 +95,6 @@ async def test_messages_without_parts_in_a_task_are_no_messages() -> None:
     assert metadata_of(task) == {"a": 1, "b": 2, "c": 3, "d": 4}
 
 
-async def test_a_first_task_without_history_keeps_the_users_message() -> None:
-    """A Task adds to the one there is: what it leaves out is not taken away."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        done = TaskStatus(state=S.TASK_STATE_COMPLETED)
-        task = Task(id=context.task_id or "", context_id=context.context_id, status=done)
-        await queue.enqueue_event(task)
-
-    task = await run(execute)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert said(task) == ["hello"]
-
-
 def asking(pause: TaskState, *, names_messages: bool) -> Execute:
     """Ask one question on every turn, by a Task that is made anew."""
 
@@ -172,31 +157,6 @@ async def test_a_status_after_the_given_task_is_what_counts(
     task = await run(execute, turns=("one", "two"))
     assert (task.status.state, status_text(task)) == (end, "there")
     assert said(task) == ["one", "Which?", "two", "thinking"]
-
-
-async def test_a_task_that_is_sent_back_waits_for_a_slow_agent() -> None:
-    """A Task that is sent back keeps its pause, though it is shown as working meanwhile."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        if context.current_task is None:
-            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "Which?"))
-            return
-        await queue.enqueue_event(context.current_task)
-        await clock.sleep(60)
-
-    clock = PacedClock()
-    bench = Bench(Agent(execute), clock=clock)
-    head = await bench.send("one")
-    assert await bench.work()
-    await bench.follow_up(head, "two")
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(30)
-    assert (await bench.head(head)).state == S.TASK_STATE_WORKING
-    await clock.pass_time(60)
-    assert await working
-    task = await bench.task(head)
-    assert task.status.state == S.TASK_STATE_INPUT_REQUIRED
-    assert (said(task), status_text(task)) == (["one", "Which?", "two"], "Which?")
 
 
 async def test_an_agent_that_goes_on_working_after_the_given_task_is_at_fault() -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.errors import ConcurrencyError, UnavailableError, UnreadableTaskError
+from a2a_serverless.errors import ConcurrencyError, UnavailableError
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
@@ -17,8 +17,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import _CANCELED, REBASES
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import BY_LINE, INDEXES
-from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
-from a2a_serverless.tasks.fold import Log
+from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head, Operation, OperationParams, Reason
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.tasks.rules import Commit, Timing
@@ -28,7 +27,6 @@ from a2a_serverless.worker.sweeper import (
     BATCH,
     LANES,
     MOST_COPIES,
-    MOST_REQUEUED,
     Sweeper,
     SweepReport,
 )
@@ -97,14 +95,6 @@ def stack() -> Stack:
 
 
 # -- turns -----------------------------------------------------------------------------------
-
-
-async def test_nothing_is_overdue(stack: Stack) -> None:
-    """A turn younger than the waiting time is not sent."""
-    await stack.open()
-    stack.clock.advance(WAITING_S - 0.001)
-    assert await stack.sweep() == SweepReport()
-    assert stack.queue.sent == []
 
 
 async def test_a_turn_that_was_never_sent_is_sent(stack: Stack) -> None:
@@ -185,34 +175,6 @@ async def test_only_a_turn_out_of_line_has_been_left_by_its_worker(
     assert told.count("AgeOfLostTurns") == 1
 
 
-async def test_the_bound_holds_after_any_number_of_sends(stack: Stack) -> None:
-    """A turn that was sent thousands of times is not waited for for ever."""
-    head = await stack.open()
-    stack.clock.advance(WAITING_S)
-    assert await stack.storage.postpone(head, due_at=stack.clock.now_ms(), sends=5000)
-    await stack.sweep()
-    assert (await stack.head(head)).due_at == stack.clock.now_ms() + 3_600_000
-
-
-async def test_a_claimed_turn_is_sent_again_too(stack: Stack) -> None:
-    """A claimed turn is sent again after the longest run, as its message may be lost."""
-    head = await stack.claim(await stack.open())
-    stack.clock.advance(LEASE_S - 1)
-    assert await stack.sweep() == SweepReport()
-    stack.clock.advance(1)
-    assert await stack.sweep() == SweepReport(sent=1)
-    assert stack.queue.sent[0].params.turn == head.turn.number
-
-
-async def test_a_finished_turn_is_not_watched(stack: Stack) -> None:
-    """The sweeper sends no completed task and no task that waits for its client."""
-    for state in (TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_INPUT_REQUIRED):
-        head = await stack.open()
-        await Storage(stack.storage).update_task(head.task_id, state)
-    stack.clock.advance(WAITING_S * 100)
-    assert await stack.sweep() == SweepReport()
-
-
 async def test_an_index_that_lags_costs_nothing(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,39 +227,6 @@ async def test_a_queue_that_is_down_costs_no_wait(
     assert due_at == stack.clock.now_ms() + 2 * WAITING_S * 1000
 
 
-async def test_an_unforeseen_error_of_the_queue_costs_no_wait_either(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A turn is put back whatever its send has raised: the next run sends the same copy."""
-    head = await stack.open()
-    stack.clock.advance(WAITING_S)
-
-    async def no_thread(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(stack.queue, "send", no_thread)
-        assert await stack.sweep() == SweepReport(failed=1)
-    assert (await stack.head(head)).turn.sends == 0
-    assert await stack.sweep() == SweepReport(sent=1)
-    assert [op.params.copy_number for op in stack.queue.sent] == [1]
-
-
-async def test_a_turn_that_cannot_be_sent_is_tried_once_in_a_run(stack: Stack) -> None:
-    """A turn that cannot be sent goes behind those that are overdue for longer."""
-    first, second = [await stack.open() for _ in range(2)]
-    stack.clock.advance(WAITING_S)
-    stack.queue.is_down = True
-    assert await stack.sweep(limit=1) == SweepReport(failed=1)
-    stack.queue.is_down = False
-    stack.clock.advance(1)
-    assert await stack.sweep(limit=1) == SweepReport(sent=1)
-    assert await stack.sweep(limit=1) == SweepReport(sent=1)
-    sent = [op.params.task_id for op in stack.queue.sent]
-    assert sent in ([second.task_id, first.task_id], [first.task_id, second.task_id])
-    assert len(set(sent)) == 2
-
-
 async def test_a_claim_beside_a_send_that_fails_stays(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,30 +244,6 @@ async def test_a_claim_beside_a_send_that_fails_stays(
     assert (claimed.turn.token, claimed.turn.sends) == ("t", 1)
     assert claimed.due_at is not None
     assert claimed.due_at > stack.clock.now_ms()
-
-
-async def test_a_table_that_is_down_too_costs_one_wait(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The turn cannot be put back: the log says so, and the turn is sent after its wait."""
-    await stack.open()
-    stack.clock.advance(WAITING_S)
-    postpone, calls = DurableStorage.postpone, [0]
-
-    async def once(self: DurableStorage, head: Head, **due: Any) -> Head | None:
-        calls[0] += 1
-        if calls[0] == 2:
-            raise UnavailableError
-        return await postpone(self, head, **due)
-
-    monkeypatch.setattr(DurableStorage, "postpone", once)
-    stack.queue.is_down = True
-    assert await stack.sweep() == SweepReport(failed=1)
-    assert {"put_back_failed", "sweep_failed"} <= set(actions(caplog))
-    stack.queue.is_down = False
-    assert await stack.sweep() == SweepReport()
-    stack.clock.advance(2 * WAITING_S)
-    assert await stack.sweep() == SweepReport(sent=1)
 
 
 # -- turns that are given up -----------------------------------------------------------------
@@ -369,101 +274,6 @@ async def test_a_turn_that_was_never_claimed_fails_in_the_end(
     stack.clock.advance(DAY_S)
     assert await stack.sweep() == SweepReport()
     assert len(stack.queue.sent) == 1
-
-
-async def test_a_claimed_turn_is_not_given_up(stack: Stack) -> None:
-    """A claimed turn is sent again and not given up, however long ago it was opened."""
-    await stack.claim(await stack.open())
-    stack.clock.advance(10 * DAY_S)
-    assert await stack.sweep() == SweepReport(sent=1)
-
-
-async def test_a_later_turn_has_its_own_time(stack: Stack) -> None:
-    """A later turn's time counts from the message that opened it, not from the creation."""
-    head = await stack.open()
-    await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
-    stack.clock.advance(3 * DAY_S)
-    answer = Commit(entries=(TurnOpened(request("more")),))
-    await stack.storage.commit(await stack.head(head), answer)
-    stack.clock.advance(DAY_S - 0.001)
-    assert await stack.sweep() == SweepReport(sent=1)
-    stack.clock.advance(2 * WAITING_S)
-    assert await stack.sweep() == SweepReport(given_up=1)
-
-
-async def test_a_message_that_waited_has_its_time_from_its_turn_on(stack: Stack) -> None:
-    """The attempt before it stayed for days; the message's turn begins when that has returned."""
-    head = await stack.claim(await stack.open())
-    asks = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_AUTH_REQUIRED))
-    head = await stack.storage.commit(head, Commit(entries=(asks,), token="t"))
-    head = await stack.storage.commit(head, Commit(entries=(TurnOpened(request("key")),)))
-    stack.clock.advance(3 * DAY_S)
-    head = await stack.storage.commit(head, Commit(token="t", ends_turn=True))
-    assert head.turn.is_open
-    stack.clock.advance(DAY_S - 0.001)
-    assert await stack.sweep() == SweepReport(sent=1)
-    stack.clock.advance(2 * WAITING_S)
-    assert await stack.sweep() == SweepReport(given_up=1)
-
-
-async def test_a_turn_of_unknown_age_is_sent_on(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A turn opened by a release that stored no times is sent again, not given up."""
-    head = await stack.open()
-    await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
-    answer = Commit(entries=(TurnOpened(request("more")),))
-    await stack.storage.commit(await stack.head(head), answer)
-    read = DurableStorage.read
-
-    async def without_times(self: DurableStorage, task_id: str, **options: Any) -> Log | None:
-        log = await read(self, task_id, **options)
-        assert log is not None
-        return replace(log, records=tuple(replace(record, at=None) for record in log.records))
-
-    monkeypatch.setattr(DurableStorage, "read", without_times)
-    stack.clock.advance(3 * DAY_S)
-    assert await stack.sweep() == SweepReport(sent=1)
-
-
-async def test_the_log_of_a_young_task_is_not_read(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No turn is older than its task: without the reads for callers no log is read."""
-    reads: list[str] = []
-    known = DurableStorage.read
-
-    async def read(self: DurableStorage, task_id: str, **options: Any) -> Log | None:
-        reads.append(task_id)
-        return await known(self, task_id, **options)
-
-    head = await stack.open()
-    await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
-    answer = Commit(entries=(TurnOpened(request("more")),))
-    await stack.storage.commit(await stack.head(head), answer)
-    monkeypatch.setattr(sweeper, "_MOST_CALLERS", 0)
-    monkeypatch.setattr(DurableStorage, "read", read)
-    stack.clock.advance(DAY_S - 1)
-    assert await stack.sweep() == SweepReport(sent=1)
-    assert reads == []
-
-
-async def test_a_turn_is_sent_before_the_metrics_read_its_log(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A log that cannot be read costs a metric its caller, and the turn nothing."""
-    sent_before: list[int] = []
-
-    async def unreadable(self: DurableStorage, task_id: str, **_: Any) -> Log | None:
-        sent_before.append(len(stack.queue.sent))
-        raise UnreadableTaskError(task_id)
-
-    await stack.open()
-    monkeypatch.setattr(DurableStorage, "read", unreadable)
-    stack.clock.advance(2 * WAITING_S)
-    assert await stack.sweep() == SweepReport(sent=1)
-    assert sent_before == [1]
-    assert sweeper.NOT_TOLD in caplog.messages
 
 
 async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
@@ -504,24 +314,6 @@ async def test_one_bad_task_holds_up_no_other(
     assert await stack.sweep() == SweepReport(sent=1, failed=1)
     assert [op.params.task_id for op in stack.queue.sent] == [good.task_id]
     assert bad.task_id in {getattr(record, "task_id", "") for record in caplog.records}
-
-
-@pytest.mark.long
-async def test_a_thousand_waiting_tasks_cost_a_bounded_number_of_copies(stack: Stack) -> None:
-    """A run sends few, and the others stand in line: an hour without a worker costs no more."""
-    heads = [await stack.open() for _ in range(1000)]
-    minutes = 60
-    for _ in range(minutes):
-        stack.clock.advance(60)
-        before = len(stack.queue.sent)
-        await stack.sweep(limit=200)
-        assert len(stack.queue.sent) - before <= 2 * (MOST_COPIES + MOST_REQUEUED)
-    copies = [0] * 1000
-    place = {head.task_id: n for n, head in enumerate(heads)}
-    for operation in stack.queue.sent:
-        copies[place[operation.params.task_id]] += 1
-    assert sum(copies) <= 12 * (MOST_COPIES + MOST_REQUEUED)
-    assert max(copies) <= 6  # after 1, 2, 4, 8, 16, 32 minutes
 
 
 async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -568,15 +360,6 @@ async def test_a_batch_whose_heads_cannot_be_read_is_left_to_the_next_run(
     assert await stack.sweep() == SweepReport(sent=BATCH)
 
 
-@pytest.mark.long
-async def test_an_outage_is_repaired_as_fast_as_time_allows(stack: Stack) -> None:
-    """A run does not end after a number of turns: it looks at each of 3,000."""
-    for _ in range(3000):
-        await stack.open()
-    stack.clock.advance(WAITING_S)
-    assert await stack.sweep() == SweepReport(sent=MOST_COPIES, parked=3000 - MOST_COPIES)
-
-
 # -- cancels ---------------------------------------------------------------------------------
 
 
@@ -601,15 +384,6 @@ async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
     with pytest.raises(ConcurrencyError):
         await stack.storage.commit(head, Commit(entries=(late,), token="t"))
     assert await stack.sweep() == SweepReport()
-
-
-async def test_a_cancel_is_left_to_others_until_its_deadline(stack: Stack) -> None:
-    """Before its deadline a cancel is left to others; it stays."""
-    head = await stack.open()
-    await stack.storage.request_cancel(head.task_id)
-    stack.clock.advance(TIMEOUT_S - 0.001)
-    assert await stack.sweep() == SweepReport()
-    assert (await stack.head(head)).is_being_canceled
 
 
 async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
@@ -643,45 +417,6 @@ async def test_a_task_that_is_over_by_its_deadline_is_left_alone(
     assert await stack.head(head) == before
 
 
-async def test_a_turn_that_is_being_canceled_is_not_sent_again(stack: Stack) -> None:
-    """A cancel takes an overdue turn's place in the index: no copy of it is sent any more."""
-    head = await stack.open()
-    stack.clock.advance(WAITING_S)
-    await stack.storage.request_cancel(head.task_id)
-    assert await stack.sweep() == SweepReport()
-    stack.clock.advance(TIMEOUT_S)
-    assert await stack.sweep() == SweepReport(canceled=1)
-    assert stack.queue.sent == []
-
-
-async def test_a_cancel_that_comes_between_read_and_send_sends_nothing(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sweeper has read the turn; the request makes its postponement fail."""
-    head = await stack.open()
-    stack.clock.advance(WAITING_S)
-    postpone = DurableStorage.postpone
-
-    async def late(self: DurableStorage, head: Head, **due: Any) -> Head | None:
-        await self.request_cancel(head.task_id)
-        return await postpone(self, head, **due)
-
-    monkeypatch.setattr(DurableStorage, "postpone", late)
-    assert await stack.sweep() == SweepReport(passed=1)
-    assert stack.queue.sent == []
-    assert (await stack.head(head)).due_at == stack.clock.now_ms() + TIMEOUT_S * 1000
-
-
-async def test_a_busy_task_is_canceled_in_the_end(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit is put on the newest HEAD when the agent writes meanwhile."""
-    head = await cancelled(stack)
-    interfere(monkeypatch, times=REBASES - 1)
-    assert await stack.sweep() == SweepReport(canceled=1)
-    assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
-
-
 async def test_rebasing_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a number of lost races the cancel is left to the next run."""
     head = await cancelled(stack)
@@ -706,24 +441,6 @@ async def test_a_task_that_ends_meanwhile_is_not_canceled(
     monkeypatch.setattr(DurableStorage, "commit", completed_first)
     assert await stack.sweep() == SweepReport(passed=1)
     assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
-
-
-async def test_limits_hold_for_cancels(stack: Stack) -> None:
-    """A run ends at most as many cancels as it may."""
-    for _ in range(5):
-        await cancelled(stack)
-    assert await stack.sweep(limit=3) == SweepReport(canceled=3)
-    assert await stack.sweep(limit=3) == SweepReport(canceled=2)
-
-
-async def test_a_run_is_logged(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
-    """Each step and the run as a whole have an action and the task's id."""
-    caplog.set_level("INFO", logger="a2a_serverless")
-    await cancelled(stack)
-    await stack.open()
-    stack.clock.advance(WAITING_S)
-    await stack.sweep()
-    assert actions(caplog) == ["turn_ended", "cancel_at_deadline", "resend", "sweep"]
 
 
 def interfere(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 from a2a.types import TaskStatus
-from rich.console import Console
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.frameworks.steps import count_tokens
@@ -27,15 +25,10 @@ from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError, Budgets, Meter
-from a2a_serverless_tools.cli.author_lines import _AuthorLines
-from a2a_serverless_tools.local.stack import Options, Stack
-from a2a_serverless_tools.operate.acts import Acts, retry_id
-from a2a_serverless_tools.operate.inspector import Inspector
 from tests.support.observed import recorded
 from tests.support.workers import S, artifact_texts
 from tests.unit.worker.test_steps import Stand, run
 
-AGENT = Path(__file__).parents[3] / "examples/questionnaire_worker/agent.py"
 PRICES = {"currency": "USD", "models": {"big*": {"input": 2, "output": 10, "cached": 0.5}}}
 
 
@@ -71,19 +64,6 @@ async def test_usage_is_summed_on_the_task(priced: dict[str, Any]) -> None:
     )
     tokens = [about[f"gen_ai.usage.{of}_tokens"] for of in ("input", "output")]
     assert (tokens, about["a2a.usage.cost"]) == ([1006, 12], 0.001222)
-
-
-async def test_usage_costs_no_commit_of_its_own() -> None:
-    """The counts go with what the agent says next."""
-
-    async def handle(ctx: TaskContext) -> None:
-        ctx.usage("m", input_tokens=1)
-        await ctx.complete("done")
-
-    _, head = await run(handle)
-    plain, before = await run(lambda ctx: ctx.complete("done"))
-    assert head.version == before.version
-    assert await stored(plain) == []
 
 
 async def test_each_attempt_counts() -> None:
@@ -123,62 +103,6 @@ async def test_a_recorded_step_counts_once() -> None:
     head = await stand.work()
     assert total(head.usage) == Usage("", 1, 7)
     assert (await stand.kinds()).count("Restarted") == 0
-
-
-async def test_usage_after_a_record_takes_nothing_back() -> None:
-    """What only counts is nothing that a restart has to discard: clients see no restart."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.step("ask", str, "x")
-        ctx.usage("m", input_tokens=7)
-        if stand.script.starts < 3:
-            raise RuntimeError("again")
-        await ctx.complete()
-
-    stand = Stand(handle)
-    await stand.send()
-    head = await stand.work()
-    assert total(head.usage) == Usage("", 3, 21)
-    assert (await stand.kinds()).count("Restarted") == 0
-
-
-async def test_a_commit_that_is_stored_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault behind it, here of the caller's counter, does not count it again."""
-
-    async def damaged(*_: object) -> Usage:
-        raise TypeError("no number")
-
-    async def handle(ctx: TaskContext) -> None:
-        ctx.usage("m", input_tokens=7)
-        await ctx.emit_text_artifact("partial")
-        await active_turn(ctx).drain()
-        await ctx.complete()
-
-    monkeypatch.setattr(Spending, "add", damaged)
-    stand, head = await run(handle, caller_tokens_per_day=1000)
-    assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 1)
-    assert total(head.usage) == Usage("", 1, 7)
-
-
-async def test_a_commit_whose_reader_raises_counts_once() -> None:
-    """What is told after a commit, to the testing kit, comes too late to take it back."""
-
-    async def raising(_: object) -> None:
-        raise UnavailableError
-
-    async def handle(ctx: TaskContext) -> None:
-        ctx.usage("m", input_tokens=7)
-        if stand.script.starts == 1:
-            active_turn(ctx).outbox.on_stored = raising
-            await ctx.emit_text_artifact("partial")
-            await active_turn(ctx).drain()
-        await ctx.complete()
-
-    stand = Stand(handle)
-    await stand.send()
-    head = await stand.work()
-    assert total(head.usage) == Usage("", stand.script.starts, 7 * stand.script.starts)
-    assert stand.script.starts == 2
 
 
 @pytest.mark.parametrize("is_stored", [True, False])
@@ -226,18 +150,6 @@ async def test_usage_after_the_end_is_not_lost_in_silence(
     assert re.search(r"ctx\.usage, .*test_usage\.py", line.getMessage())
 
 
-async def test_a_blocking_function_counts() -> None:
-    """`ctx.usage` may be called in the thread that calls the model."""
-
-    async def handle(ctx: TaskContext) -> None:
-        for _ in range(10):
-            await ctx.run_sync(ctx.usage, "m", input_tokens=1)
-        await ctx.complete()
-
-    _, head = await run(handle)
-    assert total(head.usage) == Usage("", 10, 10)
-
-
 @pytest.mark.parametrize(
     ("given", "what"),
     [
@@ -276,17 +188,6 @@ async def test_a_count_that_a_model_makes_up_ends_no_turn(
     assert (head.state, head.usage) == (S.TASK_STATE_COMPLETED, ())
     (line,) = [r for r in caplog.records if r.__dict__.get("action") == "usage_not_counted"]
     assert (line.__dict__["task_id"], repr(inputs) in line.getMessage()) == (head.task_id, True)
-
-
-async def test_half_a_character_of_a_name_is_replaced() -> None:
-    """A page or a file in UTF-8 can show the name."""
-
-    async def handle(ctx: TaskContext) -> None:
-        ctx.usage("m\ud800", input_tokens=1)
-        await ctx.complete()
-
-    _, head = await run(handle)
-    assert [one.model for one in head.usage] == ["m\ufffd"]
 
 
 async def test_many_models_are_bounded() -> None:
@@ -345,12 +246,6 @@ async def test_a_budget_of_money(priced: dict[str, Any]) -> None:
     assert "The budget of this task is used up: 1.20 of 1.00 USD." in await stand.text()
 
 
-async def test_a_budget_that_is_kept_ends_nothing() -> None:
-    """The last call that fits is made."""
-    _, head = await run(spends(60), task_tokens=61)
-    assert (head.state, total(head.usage).tokens) == (S.TASK_STATE_COMPLETED, 120)
-
-
 async def test_a_budget_of_a_caller_lasts_a_day() -> None:
     """The next task of the caller fails before its agent starts, until the day is over (UTC)."""
     stand, first = await run(spends(60), caller_tokens_per_day=120)
@@ -362,45 +257,6 @@ async def test_a_budget_of_a_caller_lasts_a_day() -> None:
     await stand.last(86_400)
     await stand.send()
     assert (await stand.work()).state == S.TASK_STATE_COMPLETED
-
-
-@pytest.mark.parametrize("whose", ["task", "caller"])
-async def test_what_a_commit_is_storing_is_held_against_budgets(whose: str) -> None:
-    """A call beside the commit is not made; nothing counts twice once it is stored."""
-    head, asked = list[Usage](), []
-
-    class Today(Spending):
-        def __init__(self) -> None:
-            self.sum = Usage("", 0)
-
-        async def read(self) -> Usage:
-            return self.sum
-
-        async def add(self, usage: Usage) -> Usage:
-            asked.append(refuses())
-            self.sum = total((self.sum, usage))
-            return self.sum
-
-    budgets = Budgets(**{whose: Budget(50)})  # type: ignore[arg-type]
-    meter = Meter(budgets=budgets, by_task=lambda: tuple(head), spending=Today())
-
-    def refuses() -> bool:
-        try:
-            meter.check()
-        except BudgetError:
-            return True
-        return False
-
-    await meter.begin()
-    for tokens in (30, 20):
-        meter.count(Usage("m", 1, tokens))
-        asked.append(refuses())
-        with meter.taken() as used:
-            asked.append(refuses())
-        head.extend(used)
-        await meter.stored(used)
-        asked.append(refuses())
-    assert asked == 4 * [False] + 4 * [True]
 
 
 async def test_an_agent_without_steps_is_stopped_by_its_next_count() -> None:
@@ -476,67 +332,7 @@ def test_a_price_list_that_cannot_be_read(tmp_path: Path, text: str, why: str) -
     assert why in str(raised.value)
 
 
-def test_the_prices_stand_beside_the_agent_of_dev(tmp_path: Path) -> None:
-    """In whichever folder `dev` is started."""
-    (tmp_path / "prices.json").write_text(json.dumps(PRICES))
-    (tmp_path / "agent.py").write_text(AGENT.read_text())
-    agent = f"{tmp_path}/agent.py:agent"
-    card = AGENT.with_name("agent_card.json")
-    with Stack(Settings(auth="none"), Options(agent=agent, card=card, file=tmp_path / "db")) as dev:
-        assert Budgets.of(dev.settings).prices.currency == "USD"
-
-
 def test_a_budget_of_money_needs_prices(tmp_path: Path) -> None:
     """Without a price nothing would ever be used up: a deployment does not start like that."""
     with pytest.raises(ConfigurationError, match=r"need prices: write them into prices\.json"):
         Budgets.of(Settings(agent=f"{tmp_path}/agent.py:agent", task_cost=1))
-
-
-async def test_the_line_of_a_turn_has_its_tokens() -> None:
-    """`dev` says what the turn has used in all of its attempts, and nothing of other turns."""
-
-    async def handle(ctx: TaskContext) -> None:
-        ctx.usage("m", input_tokens=1000)
-        if ctx.previous_artifacts:
-            await ctx.complete()
-            return
-        await ctx.emit_text_artifact("part")
-        if stand.script.starts < 2:
-            raise RuntimeError("again")
-        await ctx.request_input("What then?")
-
-    stand, out = Stand(handle), io.StringIO()
-    stand.bench.adapter.watch = _AuthorLines(Console(file=out, width=200))
-    await stand.send()
-    await stand.work()
-    await stand.bench.follow_up(await stand.head(), "that")
-    await stand.work()
-    used = re.findall(r"turn (\d): .*, ([\d,]+) tokens, \"", out.getvalue())
-    assert used == [("1", "2,000"), ("2", "1,000")]
-
-
-async def test_a_retry_of_an_operator_is_paid_by_its_caller() -> None:
-    """It fails before its agent starts while the day's budget is used up; the next day it runs."""
-
-    async def handle(ctx: TaskContext) -> None:
-        ctx.usage("m", input_tokens=100)
-        await (ctx.complete() if stand.script.starts > 1 else ctx.fail("no"))
-
-    stand = Stand(handle, caller_tokens_per_day=100, task_tokens=101)
-    bench = stand.bench
-    inspector = Inspector(bench.storage, Settings(), place="the table", backends=bench.backends)
-
-    async def again(head: Head) -> Head:
-        await Acts(inspector, by="pat").on_one("retry", head.task_id, head.scope)
-        found = await bench.storage_of(head).head(retry_id(head))
-        assert found is not None
-        stand.task = found
-        return await stand.work()
-
-    await stand.send()
-    failed = await again(await stand.work())
-    assert (failed.state, stand.script.starts) == (S.TASK_STATE_FAILED, 1)
-    assert "The budget of today is used up: 100 of 100 tokens." in await stand.text()
-    await stand.last(86_400)
-    done = await again(failed)
-    assert (done.state, total(done.usage).tokens) == (S.TASK_STATE_COMPLETED, 100)
