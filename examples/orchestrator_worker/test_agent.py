@@ -49,8 +49,9 @@ def test_it_plans_with_what_there_is(bench: AgentBench) -> None:
     assert said(bench) == ONCE
 
 
-@pytest.mark.parametrize("name", ["flights", "hotels", "tables"])
-@pytest.mark.parametrize("record", ["message ", "sent ", ""])
+@pytest.mark.parametrize(
+    ("name", "record"), [("flights", "message "), ("hotels", "sent "), ("tables", "")]
+)
 def test_a_kill_calls_nobody_twice(bench: AgentBench, name: str, record: str) -> None:
     """Killed behind each record of each call, it goes on with the tasks that it has opened."""
     call = "ctx.call_agent." if record else "ctx.call_agent "

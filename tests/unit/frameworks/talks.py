@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from itertools import product
-from typing import Any, Literal, TypeVar, get_args
+from itertools import cycle, product
+from typing import Any, Final, Literal, TypeVar, get_args
 from unittest import TestCase
 from uuid import uuid4
 
@@ -29,6 +30,8 @@ from tests.support.queues import is_empty
 from tests.support.workers import Bench, PacedClock, S, status_text
 
 T = TypeVar("T")
+LONG: Final = os.environ.get("A2A_FAULTS") == "long"
+"""As in `tests.support.databases`, which environments of other frameworks cannot import."""
 
 
 class Talk:
@@ -94,6 +97,7 @@ _deaths: list[object] = []
 
 
 End = Literal["before", "after", "handed over"]
+ENDS: Final[tuple[End, ...]] = get_args(End)
 
 
 @contextmanager
@@ -130,10 +134,16 @@ def ends_at(record: int, end: End) -> Iterator[list[str]]:
         records._record = store
 
 
+def ends_of(records: int) -> Iterator[tuple[int, End]]:
+    """Yield each of so many records with one of the ends in turn; in LONG with each end."""
+    numbers = range(1, records + 1)
+    yield from product(numbers, ENDS) if LONG else zip(numbers, cycle(ENDS), strict=False)
+
+
 async def killed_everywhere(
     play: Callable[[list[str]], Awaitable[T]], *, in_flight: int = 1, all_paid: bool = True
 ) -> list[str]:
-    """Play with a death, and a hand-over, at each record in turn; return the recorded steps' names.
+    """Play with a death or a hand-over at each record; return the recorded steps' names.
 
     `play` notes each paid call in its list, and returns what clients and the next task see. It has
     to be the same as without an end. A call is made once; twice, if it was in flight at a death:
@@ -145,7 +155,7 @@ async def killed_everywhere(
         expected = await play(calls)
     assert recorded
     with nothing_is_reported():
-        for number, end in product(range(1, len(recorded) + 1), get_args(End)):
+        for number, end in ends_of(len(recorded)):
             again: list[str] = []
             with ends_at(number, end):
                 assert await play(again) == expected, (number, end)

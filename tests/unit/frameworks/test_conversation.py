@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from a2a.helpers import new_data_part
@@ -11,12 +10,11 @@ from a2a.types import TaskState
 
 from a2a_serverless.errors import StateTooLargeError
 from a2a_serverless.frameworks.conversation import Conversation, Messages, is_consent, refusal
-from a2a_serverless.frameworks.steps import RECORD_TOO_LARGE
-from a2a_serverless.worker import TaskContext, Worker, turn
+from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless_tools.contract import Storage
 from tests.support.workers import artifact_texts, status_text
 from tests.unit.frameworks.files import LIMIT
-from tests.unit.frameworks.talks import Talk, answered, fails, question
+from tests.unit.frameworks.talks import Talk, answered, question
 
 S = TaskState
 
@@ -131,40 +129,6 @@ async def test_an_answer_is_delivered_also_where_the_conversation_is_full_by_it(
     assert agent.starts == 2
 
 
-async def test_a_question_of_a_full_conversation_can_be_answered() -> None:
-    """The task that waits gets its answer, and ends; the conversation stays full."""
-    agent = Asking()
-    talk = Talk(agent)
-    waits, _ = await talk.say("one")
-    full = {"framework": "asking", "ended": None, "refused": 400_000}
-    await Storage(talk.bench.storage).update_context("ctx", full)
-    task = await talk.answer(waits, "yes")
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert await kept(talk) == full | {"ended": ["one", "yes"]}
-    _, refused = await talk.say("?")
-    assert status_text(refused).startswith("The state of this conversation would have 400000")
-
-
-async def test_what_a_question_has_kept_is_no_part_of_the_conversation() -> None:
-    """A run may keep more over its question than a conversation may have; a record limits it."""
-
-    class Keeping(Worker):
-        async def handle(self, ctx: TaskContext) -> None:
-            conversation = await Conversation.load(ctx, "keeping")
-            if conversation.waiting is None:
-                await conversation.ask("x" * int(ctx.user_text), "Sure?")
-            await conversation.end([len(conversation.waiting), conversation.answers])
-            await ctx.complete()
-
-    talk = Talk(Keeping())
-    waits, _ = await talk.say(str(LIMIT))
-    assert await kept(talk) is None
-    await talk.answer(waits, "yes")
-    assert (await kept(talk))["ended"] == [LIMIT, ["yes"]]
-    with patch.object(turn, "MAX_OFFLOADED_BYTES", 1000):
-        fails(status_text((await talk.say("1000"))[1]), RECORD_TOO_LARGE)
-
-
 def test_messages_that_were_rewritten_replace_the_others() -> None:
     """A framework that has summed up the conversation is believed; one that added is not."""
     added = Messages.of([1, 2], None)
@@ -180,37 +144,13 @@ CONSENTS = ["yes", "Y", " OK ", "approve", "true", True, {"approved": True}, {"a
 REFUSALS = ["no", "yes, but later", "", None, False, 1, {"approved": False}, {}, ["yes"]]
 
 
-@pytest.mark.parametrize("answer", [*CONSENTS, *REFUSALS], ids=str)
-def test_only_a_plain_yes_approves(answer: Any) -> None:
-    """What is not clear refuses: an approval may not be undone."""
-    assert is_consent(answer) is any(answer is each for each in CONSENTS)
-
-
-@pytest.mark.parametrize(
-    ("answer", "told"),
-    [
-        (None, "The user has refused."),
-        (False, "The user has refused."),
-        ({"approved": False}, "The user has refused."),
-        ("rather not", "The user has refused: rather not"),
-    ],
-    ids=str,
-)
-def test_a_model_reads_why_a_user_refuses(answer: Any, told: str) -> None:
-    """In the user's words; an answer without words is a plain refusal, and not "None"."""
-    assert refusal(answer) == told
-
-
-async def test_a_question_that_is_a_text_has_no_data() -> None:
-    """Its message is that text alone."""
-
-    class Texts(Worker):
-        async def handle(self, ctx: TaskContext) -> None:
-            conversation = await Conversation.load(ctx, "texts")
-            await conversation.ask([], "Which one?")
-
-    _, task = await Talk(Texts()).say("go")
-    assert [part.WhichOneof("content") for part in task.status.message.parts] == ["text"]
+def test_only_a_plain_yes_approves() -> None:
+    """What is not clear refuses: an approval may not be undone. A model reads why."""
+    assert all(map(is_consent, CONSENTS))
+    assert not [answer for answer in REFUSALS if is_consent(answer)]
+    for wordless in (None, False, {"approved": False}):
+        assert refusal(wordless) == "The user has refused."
+    assert refusal("rather not") == "The user has refused: rather not"
 
 
 class Saying(Worker):

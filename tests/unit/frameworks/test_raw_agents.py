@@ -72,21 +72,6 @@ def test_the_testing_kit_takes_it_too(
     assert said(agent_bench(names[name]).send("hi")) == "hello"
 
 
-def test_a_worker_of_a_module_that_is_called_as_a_framework_is_a_worker(tmp_path: Path) -> None:
-    """A class `Agent` of the author's own module `agents` is not taken for OpenAI's."""
-    source = """
-from a2a_serverless.worker import Worker
-
-class Agent(Worker):
-    async def handle(self, ctx):
-        await ctx.complete("hello")
-
-Agent.__module__ = "agents.own"
-agent = Agent()
-"""
-    assert type(loaded(tmp_path, source, "agent")._worker).__name__ == "Agent"
-
-
 @pytest.mark.parametrize(
     ("source", "name", "way_out"),
     [

@@ -89,11 +89,6 @@ async def test_groups_run_at_the_same_time() -> None:
     assert failed(await process_batch([record("1", "a"), record("2", "b")], meet)) == []
 
 
-async def test_an_empty_batch_is_done() -> None:
-    """A filter may have dropped everything."""
-    assert failed(await process_batch([], Steps())) == []
-
-
 class Echo(EventFunction):
     """Does what a test says."""
 
