@@ -264,80 +264,8 @@ def about_headers() -> Iterator[Request]:
         )
 
 
-WEBHOOKS = {
-    "no URL": "",
-    "a word": "hook",
-    "http": "http://93.184.216.34/",
-    "another scheme": "gopher://93.184.216.34/",
-    "this machine": "https://127.0.0.1/",
-    "this machine, of 6": "https://[::1]/",
-    "this machine, in one number": "https://2130706433/",
-    "a private network": "https://10.0.0.1/",
-    "metadata": "https://169.254.169.254/latest/",
-    "metadata, of 6": "https://[fd00:ec2::254]/",
-    "metadata, mapped": "https://[::ffff:169.254.169.254]/",
-    "a dot at the end": "https://93.184.216.34./",
-    "credentials": "https://a:b@93.184.216.34/",
-    "a port of letters": "https://93.184.216.34:x/",
-    "a low port": "https://93.184.216.34:22/",
-    "half of a bracket": "https://[::1/",
-    "NUL": "https://93.184.216.34/\x00",
-    "a line": "https://93.184.216.34/\r\nHost: x",
-    "a lone surrogate": "https://93.184.216.34/\udc80",
-    "long": "https://93.184.216.34/" + "a" * 20_000,
-}
-
-
-def about_webhooks() -> Iterator[Request]:
-    for name, url in WEBHOOKS.items():
-        hook = {"taskPushNotificationConfig": {"url": url}, "returnImmediately": True}
-        params = {"message": message(), "configuration": hook}
-        call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": params}
-        for path, body in (("/message:send", params), ("/message:stream", params), ("/", call)):
-            yield Request(
-                name=f"{path}: a webhook with {name}",
-                verb="POST",
-                path=path,
-                body=json.dumps(body),
-                status=200 if path == "/" else 400,
-                says='"error"',
-            )
-        config = json.dumps({"url": url})
-        for path in ("/tasks/nobody/pushNotificationConfigs", "/tasks//pushNotificationConfigs"):
-            yield Request(name=f"{path}: {name}", verb="POST", path=path, body=config)
-
-
-OLDER = {
-    "tasks/get": {"id": "nobody"},
-    "tasks/cancel": {"id": "nobody"},
-    "tasks/resubscribe": {"id": "nobody"},
-    "tasks/send": {"id": "\x00"},
-    "tasks/sendSubscribe": {"message": 7},
-    "tasks/list": {"contextId": "x" * 600},
-    "tasks/status": {"taskId": [[]]},
-    "tasks/submit": {"taskId": "x" * 5000},
-}
-
-
-def about_older_methods() -> Iterator[Request]:
-    for method, params in OLDER.items():
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-        for path in ("/", "/api/a2a/tasks"):
-            yield Request(
-                name=f"{path}: {method}",
-                verb="POST",
-                path=path,
-                body=body,
-                version="",
-                status=200,
-                says='"error"',
-            )
-
-
 REQUESTS = [
     *about_hosts(),
-    *about_older_methods(),
-    *about_webhooks(),
     *about_lists(),
     *about_bodies(),
     *about_paths(),

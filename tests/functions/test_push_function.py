@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -197,28 +196,6 @@ def test_a_job_comes_again_while_the_webhook_fails(
     assert messages(provisioned.push_queue) == []
 
 
-def test_a_webhook_that_failed_takes_a_place_in_the_table(
-    function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
-) -> None:
-    """All of the function's environments count one caller's slow webhooks together."""
-    places: list[list[str]] = []
-
-    def fails(_: object) -> bytes:
-        items = aws.client("dynamodb").scan(TableName=provisioned.table)["Items"]
-        keys = [item["PK"]["S"] for item in items]
-        places.append([key for key in keys if key.startswith("PLACES#")])
-        return status(503)
-
-    receiver.script = fails
-    deliverer = function.function._deliverer
-    deliverer.retry = replace(deliverer.retry, jitter=lambda: 0)
-    function.handler(committed(ended_task(backends, receiver)), LambdaContext())
-    job = next_job(provisioned)
-    for _ in range(2):  # as if it came again
-        function.handler(job, LambdaContext())
-    assert [len(held) for held in places] == [0, 1]
-
-
 def test_a_receiver_that_is_not_listed_is_looked_up(
     function: ModuleType, backends: Backends, provisioned: Names
 ) -> None:
@@ -229,21 +206,6 @@ def test_a_receiver_that_is_not_listed_is_looked_up(
     assert cursor(backends, head) == head.version
     items = aws.client("dynamodb").scan(TableName=provisioned.table)["Items"]
     assert [item["SK"]["S"] for item in items if item["PK"]["S"].startswith("HOOK#")] == ["CONSENT"]
-
-
-def test_a_webhook_that_refuses_leaves_a_dead_letter(
-    function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
-) -> None:
-    """The job is done, and what was given up says who and why, without the URL."""
-    receiver.script = lambda _: status(404)
-    head = ended_task(backends, receiver)
-    function.handler(committed(head), LambdaContext())
-    assert function.handler(next_job(provisioned), LambdaContext()) == ALL_DONE
-
-    (letter,) = messages(provisioned.push_dead_letter_queue)
-    assert json.loads(letter)["job"]["task_id"] == head.task_id
-    assert json.loads(letter)["reason"] == "status 404"
-    assert receiver.url() not in letter
 
 
 def test_what_is_gone_is_done(function: ModuleType, provisioned: Names) -> None:

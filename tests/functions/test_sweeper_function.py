@@ -15,16 +15,13 @@ from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.storage.deletion import DeletionJob, Owner
-from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.push import LONG_WAIT_MS
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.worker.sweeper import MOST_COPIES
-from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.provision import Names
 from tests.support.clocks import ManualClock
 from tests.support.handlers import ALL_DONE, cold_start, event_file
-from tests.support.messages import message, request
+from tests.support.messages import request
 from tests.support.simulation.simulated_aws import simulated_aws, stored_blobs
 
 
@@ -149,22 +146,6 @@ def test_what_was_stored_behind_a_fence_is_deleted(
     assert late.task_id not in str(scanned)
 
 
-def test_many_lost_turns_stand_in_line(
-    function: ModuleType, deployed: Names, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run sends copies of a few, and wakes a few of those that it has left."""
-    clock = ManualClock()
-    monkeypatch.setattr(function.backends.storage, "clock", clock)
-    lost = {open_task(function).task_id for _ in range(MOST_COPIES + 2)}
-    clock.advance(61)
-    counts = function.handler(event_file("sweeper-schedule"), None)
-    assert (counts["sent"], counts["parked"], counts["failed"]) == (MOST_COPIES, 2, 0)
-    sqs, found = aws.client("sqs"), set()
-    while answer := sqs.receive_message(QueueUrl=deployed.queue).get("Messages"):
-        found |= {json.loads(message["Body"])["params"]["task_id"] for message in answer}
-    assert found == lost
-
-
 def test_an_idle_schedule_event_does_nothing(function: ModuleType, deployed: Names) -> None:
     """Most runs find nothing; the loop serves the next one as well."""
     for _ in range(3):
@@ -177,21 +158,8 @@ def test_a_dead_letter_of_no_task_is_dropped(function: ModuleType) -> None:
     assert function.handler(event_file("sweeper-dead-letter"), None) == ALL_DONE
 
 
-def test_a_dead_letter_with_attempts_left_is_sent_again(
-    function: ModuleType, deployed: Names
-) -> None:
-    """The task does not fail: the next schedule event sends its turn, before it was due."""
-    head = open_task(function)
-    assert function.handler({"Records": [dead(head)]}, None) == ALL_DONE
-    assert state_of(function, head) == TaskState.TASK_STATE_SUBMITTED
-    assert function.handler(event_file("sweeper-schedule"), None)["sent"] == 1
-    answer = aws.client("sqs").receive_message(QueueUrl=deployed.queue)
-    assert json.loads(answer["Messages"][0]["Body"])["params"]["task_id"] == head.task_id
-
-
-@pytest.mark.parametrize("is_later_turn", [False, True])
 def test_the_functions_setting_gives_a_turn_up(
-    deployed: Names, monkeypatch: pytest.MonkeyPatch, *, is_later_turn: bool
+    deployed: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After `A2A_GIVE_UP_HOURS` without a claim its task fails, with these hours in the reason."""
     assert deployed.table
@@ -200,29 +168,12 @@ def test_the_functions_setting_gives_a_turn_up(
     clock = ManualClock()
     monkeypatch.setattr(function.backends.storage, "clock", clock)
     head = open_task(function)
-    if is_later_turn:
-        storage = function.backends.storage
-        run(
-            function,
-            Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED),
-        )
-        clock.advance(3600)
-        paused = run(function, storage.head(head.task_id))
-        head = run(function, storage.commit(paused, Commit(entries=(TurnOpened(request()),))))
-        assert function.handler(event_file("sweeper-schedule"), None)["given_up"] == 0
     clock.advance(3600)
     assert function.handler(event_file("sweeper-schedule"), None)["given_up"] == 1
     task = run(function, function.backends.storage.load_task(head.task_id))
     assert task.status.state == TaskState.TASK_STATE_FAILED
     assert "within 1 hour," in task.status.message.parts[0].text
     function.function.close()
-
-
-def test_a_dead_letter_fails_its_task(function: ModuleType) -> None:
-    """A dead letter of a turn without attempts left fails the task and is acknowledged."""
-    head = used_up(function)
-    assert function.handler({"Records": [dead(head)]}, None) == ALL_DONE
-    assert state_of(function, head) == TaskState.TASK_STATE_FAILED
 
 
 def test_an_undecodable_dead_letter_is_moved(function: ModuleType, deployed: Names) -> None:
@@ -233,43 +184,6 @@ def test_an_undecodable_dead_letter_is_moved(function: ModuleType, deployed: Nam
     assert state_of(function, head) == TaskState.TASK_STATE_FAILED
     answer = aws.client("sqs").receive_message(QueueUrl=deployed.undecodable_queue)
     assert answer["Messages"][0]["Body"] == poison["body"]
-
-
-def test_a_failure_keeps_the_rest_of_its_group(
-    function: ModuleType, deployed: Names, caplog: pytest.LogCaptureFixture
-) -> None:
-    """After a failed record the rest of its group stays in the queue; other groups are done."""
-    aws.client("sqs").delete_queue(QueueUrl=deployed.undecodable_queue)
-    first, behind, other = used_up(function), used_up(function), used_up(function)
-    records = [
-        dead(first, group="a", message_id="a1"),
-        record_of("poison", group="a", message_id="a2"),
-        dead(other, group="b", message_id="b1"),
-        dead(behind, group="a", message_id="a3"),
-    ]
-    assert function.handler({"Records": records}, None) == {
-        "batchItemFailures": [{"itemIdentifier": "a2"}, {"itemIdentifier": "a3"}]
-    }
-    assert [state_of(function, head) for head in (first, other, behind)] == [
-        TaskState.TASK_STATE_FAILED,
-        TaskState.TASK_STATE_FAILED,
-        TaskState.TASK_STATE_WORKING,
-    ]
-    (logged,) = [r for r in caplog.records if getattr(r, "action", "") == "dead_letter_error"]
-    assert logged.__dict__["message_id"] == "a2"
-
-
-def test_an_overdue_cancel_is_ended(function: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A schedule event finishes the cancel of an API process that died."""
-    clock = ManualClock()
-    monkeypatch.setattr(function.backends.storage, "clock", clock)
-    head: Head = run(
-        function, function.backends.storage.open_task("context", request(str(message())))
-    ).head
-    run(function, function.backends.storage.request_cancel(head.task_id))
-    clock.advance(11)
-    assert function.handler(event_file("sweeper-schedule"), None)["canceled"] == 1
-    assert state_of(function, head) == TaskState.TASK_STATE_CANCELED
 
 
 def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:

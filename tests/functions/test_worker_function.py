@@ -189,29 +189,6 @@ def test_a_missing_table_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> Non
         cold_start("worker")
 
 
-def test_a_missing_agent_fails_its_tasks(
-    deployed: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The start and every attempt name the agent's fault; the tasks fail, and do not wait."""
-    deliverable(deployed)
-    deployed.setenv("A2A_AGENT", "other.py:agent")
-    deployed.setenv("A2A_MAX_ATTEMPTS", "1")
-    function = cold_start("worker")
-    backends = aws_backends(load_settings())
-    head = send(backends, "Two days in Oslo")
-    answer = function.handler(event("worker-sqs-run", head), LambdaContext())
-    function.function.close()
-    assert answer == ALL_DONE
-    task = task_of(backends, head)
-    assert task.status.state == TaskState.TASK_STATE_FAILED
-    assert (said(task), len(task.artifacts)) == (["Two days in Oslo"], 0)
-    assert [r.__dict__["action"] for r in caplog.records if r.levelname == "ERROR"] == [
-        "agent_not_loaded",
-        "gave_up",
-    ]
-    assert caplog.text.count("there is no file") >= 2
-
-
 KEYED = """
 import os
 
@@ -284,22 +261,6 @@ async def test_the_agent_asks_back_until_it_knows_enough() -> None:
     entries = [type(entry) for each in await bench.records(head) for entry in each.entries]
     assert entries.count(ArtifactWritten) == 10
     assert said(task)[0] == "Plan a trip"
-
-
-async def test_the_agent_streams_and_stops_when_it_is_cancelled() -> None:
-    """A cancel between two chunks keeps what was streamed, and ends the task."""
-    bench = Bench(load_agent("agent.py:TripPlanner", folder=FOLDER), clock=(clock := PacedClock()))
-    agent: Any = bench.adapter.agent
-    agent._worker.chunk_delay_s = 50
-    head = await bench.send("one day in Kyoto")
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(3)
-    await bench.storage.request_cancel(head.task_id)
-    await clock.pass_time(2)
-    assert await working
-    task = await bench.task(head)
-    assert texts(task, "itinerary") == ["# Kyoto in 1 day\n"]
-    assert task.status.state == S.TASK_STATE_CANCELED
 
 
 def test_a_backlog_stands_in_line(

@@ -1,4 +1,4 @@
-"""`a2a-serverless status`, in this process."""
+"""`a2a-serverless status`, in this process on moto."""
 
 from __future__ import annotations
 
