@@ -150,14 +150,6 @@ async def test_an_artifact_of_many_parts_is_shown_in_part(
     assert 'rel="prev"' in text
 
 
-async def test_a_short_conversation_is_whole(storage: DurableStorage, person: Person) -> None:
-    """Nothing is said to be missing."""
-    path = await written(storage, told("one"), artifact(Part(text="two"), Part(raw=b"three")))
-    text = (await person.get(path)).text
-    assert "not shown" not in text
-    assert 'class="jumps"' not in text
-
-
 async def test_a_long_name_is_cut(storage: DurableStorage, person: Person) -> None:
     """A file's, an artifact's, and that of a file elsewhere."""
     long = "n" * 50_000
@@ -235,27 +227,16 @@ async def test_a_list_keeps_its_owner(person: Person) -> None:
     assert f'<input name="scope" value="{ANN.digest}"' in text
 
 
-@pytest.mark.parametrize(
-    ("asked", "seconds"),
-    [
-        ("", 2),
-        ("user=ann&state=working", 2),
-        ("state=failed", 2),
-        ("attention=asleep", 2),
-        ("state=submitted", 2),
-        ("state=working", 30),
-        ("reason=ValueError", 30),
-    ],
-)
-async def test_a_search_is_repeated_seldom(
-    storage: DurableStorage, person: Person, asked: str, seconds: int
-) -> None:
+async def test_a_search_is_repeated_seldom(storage: DurableStorage, person: Person) -> None:
     """A list that has looked at more tasks than it shows is read again every 30 s, and says so."""
     for number in range(PAGE + 10):
         await storage.open_task("c", request(), task_id=f"t-{number}")
-    text = (await person.get(f"/_console/tasks?{asked}")).text
-    assert f'hx-trigger="every {seconds}s"' in text
-    assert f"The rows are read again every {seconds} seconds" in text
+    often = ("", "user=ann&state=working", "state=failed", "attention=asleep", "state=submitted")
+    seldom = ("state=working", "reason=ValueError")
+    for asked, seconds in (*((it, 2) for it in often), *((it, 30) for it in seldom)):
+        text = (await person.get(f"/_console/tasks?{asked}")).text
+        assert f'hx-trigger="every {seconds}s"' in text
+        assert f"The rows are read again every {seconds} seconds" in text
 
 
 @pytest.mark.long

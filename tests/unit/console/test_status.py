@@ -363,24 +363,8 @@ async def test_clocks_that_differ_hide_nothing(
 # -- search ------------------------------------------------------------------------------------
 
 
-@pytest.mark.long(one_in=3)
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("abc-1", {"abc-123"}),
-        ("talk-7", {"abc-123"}),
-        ("invoice", {"abc-123"}),
-        ("BOB", {"other"}),
-        ("valueerror", {"other", "old"}),
-        (REFERENCE, {"other", "old"}),
-        ("worker:12 ", {"held"}),
-        ("nothing", set()),
-    ],
-)
-async def test_tasks_are_found_by_what_one_knows(
-    storage: DurableStorage, person: Person, clock: ManualClock, text: str, found: set[str]
-) -> None:
-    """An id's beginning, a context, a line, a caller, a reason, a correlation id of any age."""
+async def test_tasks_are_found_by_what_one_knows(storage: DurableStorage, person: Person) -> None:
+    """An id's beginning, a context, a line, a caller, a reason, a correlation id, an owner."""
     await failed(storage, await asked(storage, "old"))
     await asked(storage, "abc-123", "An invoice\nand more", context="talk-7")
     of_bob = storage.for_scope(BOB)
@@ -389,24 +373,26 @@ async def test_tasks_are_found_by_what_one_knows(
         worker = f"worker:{version} 2026/11/22/[{version}]4f1c"
         claim = Commit(entries=(WORKING,), token=name, claims=True, worker=worker)
         await storage.commit(await asked(storage, name), claim)
-    answer = await person.get(f"/_console/find?id={text}", follow_redirects=True)
-    assert set(re.findall(r'id="to-[^"]{32}-([\w-]+)"', answer.text)) == found
-    assert "Looked for the text in 5 tasks" in answer.text
+    for text, found in (
+        *((text, {"abc-123"}) for text in ("abc-1", "talk-7", "invoice")),
+        *(("BOB", {"other"}), ("worker:12 ", {"held"}), ("nothing", set())),
+        *((text, {"other", "old"}) for text in ("valueerror", REFERENCE)),
+    ):
+        answer = await person.get(f"/_console/find?id={text}", follow_redirects=True)
+        assert set(re.findall(r'id="to-[^"]{32}-([\w-]+)"', answer.text)) == found
+        assert "Looked for the text in 5 tasks" in answer.text
+    owner = await person.get(f"/_console/find?id={ANN.digest}", follow_redirects=True)
+    assert 'value="' + ANN.digest in owner.text
 
 
 async def test_a_correlation_id_is_found_however_long_ago(
     storage: DurableStorage, inspector: Inspector, clock: ManualClock
 ) -> None:
-    """It is looked for in the index of what failed, and not only among the newest tasks."""
+    """In the index of what failed; its task has to be one of those that other choices choose."""
     await failed(storage, await asked(storage, "old"))
     clock.advance(20 * 86_400)
-    page = await inspector.lists.page(TaskFilter(text=REFERENCE))
-    assert [row.head.task_id for row in page.rows] == ["old"]
-
-
-@pytest.mark.parametrize(
-    ("chosen", "is_found"),
-    [
+    for chosen, is_found in (
+        ({}, True),
         ({"state": "failed"}, True),
         ({"scope": ANN.digest}, True),
         ({"attention": "failed", "reason": "ValueError"}, True),
@@ -415,27 +401,9 @@ async def test_a_correlation_id_is_found_however_long_ago(
         ({"context": "other"}, False),
         ({"since": "1h"}, False),
         ({"attention": "rejected"}, False),
-    ],
-)
-async def test_a_correlation_id_beside_other_choices(
-    storage: DurableStorage,
-    inspector: Inspector,
-    clock: ManualClock,
-    chosen: dict[str, str],
-    is_found: bool,  # noqa: FBT001
-) -> None:
-    """Its task has to be one of those that they choose, of an owner, too."""
-    await failed(storage, await asked(storage, "old"))
-    clock.advance(86_400)
-    page = await inspector.lists.page(TaskFilter(text=REFERENCE, **chosen))
-    assert [row.head.task_id for row in page.rows] == ["old"] * is_found
-
-
-async def test_an_owner_is_found_by_the_digest(storage: DurableStorage, person: Person) -> None:
-    """It leads to the owner's list."""
-    await asked(storage, "t")
-    answer = await person.get(f"/_console/find?id={ANN.digest}", follow_redirects=True)
-    assert 'value="' + ANN.digest in answer.text
+    ):
+        page = await inspector.lists.page(TaskFilter(text=REFERENCE, **chosen))
+        assert [row.head.task_id for row in page.rows] == ["old"] * is_found, chosen
 
 
 async def test_a_list_says_who_has_a_turn_and_for_how_long(
