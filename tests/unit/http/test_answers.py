@@ -121,8 +121,7 @@ def test_lists_of_large_tasks_fit_into_what_lambda_sends(
     assert peak < 60_000_000
 
 
-@pytest.mark.parametrize("entrypoint", ["api", "stream"])
-@pytest.mark.parametrize("binding", [JSONRPC, REST])
+@pytest.mark.parametrize(("entrypoint", "binding"), [("api", REST), ("stream", JSONRPC)])
 async def test_a_page_ends_where_its_answer_would_be_too_long(
     call: Any, backends: Backends, entrypoint: Entrypoint, binding: str
 ) -> None:
@@ -161,45 +160,30 @@ async def test_a_task_that_fits_into_no_page(
     assert len(got.task["artifacts"][0]["parts"][0]["text"]) == len(QUOTES)
 
 
-async def test_a_task_that_fits_into_no_answer_in_one_piece(call: Any, backends: Backends) -> None:
-    """ApiFunction says where to get it, and what it has done all the same."""
-    large = await large_task(backends, QUOTES)
-    agent = call("api")
-    got = await agent.call("GetTask", {"id": large})
-    assert (got.reason, got.response.status_code) == ("INVALID_PARAMS", 400)
-    assert "get it by its id with a smaller historyLength, or over JSON-RPC" in got.message
-
-
-async def test_a_task_that_is_too_long_for_the_answer_of_a_send(
+async def test_a_task_that_is_too_long_for_an_answer_in_one_piece(
     call: Any, backends: Backends, worker: ScriptedWorker
 ) -> None:
-    """The message was accepted, and its client learns where the task is."""
+    """ApiFunction says where to get it, and that it has done what it was asked all the same."""
     storage = Storage(backends.storage)
     task = await storage.create_task("c", request().message)
     large = ArtifactWrite(artifact("a", QUOTES))
     asks = TaskState.TASK_STATE_INPUT_REQUIRED
     await storage.update_task(task.id, asks, artifacts=[large])
-    refused = await call("api").call("SendMessage", {"message": message(taskId=task.id)})
-    assert refused.reason == "INVALID_PARAMS"
-    assert "the message was accepted; get the task by its id." in refused.message
-    got = await call("stream").call("GetTask", {"id": task.id})
-    assert [said["messageId"] for said in got.task["history"]][1] == "message-1"
-
-
-async def test_a_task_that_is_too_long_for_the_answer_of_a_cancel(
-    call: Any, backends: Backends, worker: ScriptedWorker
-) -> None:
-    """The task has ended, and its client learns how to see it."""
-    storage = Storage(backends.storage)
-    task = await storage.create_task("c", request().message)
-    large = ArtifactWrite(artifact("a", QUOTES))
-    asks = TaskState.TASK_STATE_INPUT_REQUIRED
-    await storage.update_task(task.id, asks, artifacts=[large])
-    refused = await call("api").call("CancelTask", {"id": task.id})
-    assert (refused.reason, refused.response.status_code) == ("INVALID_PARAMS", 400)
-    assert "it has ended; get it by its id with a smaller historyLength, or" in refused.message
-    got = await call("stream").call("GetTask", {"id": task.id})
-    assert got.task["status"]["state"] == "TASK_STATE_CANCELED"
+    for method, params, sentence in (
+        ("GetTask", {"id": task.id}, "get it by its id with a smaller historyLength, or over JSON"),
+        (
+            "SendMessage",
+            {"message": message("ask", taskId=task.id)},
+            "the message was accepted; get the task by its id.",
+        ),
+        ("CancelTask", {"id": task.id}, "it has ended; get it by its id with a smaller history"),
+    ):
+        refused = await call("api").call(method, params)
+        assert (refused.reason, refused.response.status_code) == ("INVALID_PARAMS", 400)
+        assert sentence in refused.message
+    got = (await call("stream").call("GetTask", {"id": task.id})).task
+    assert [said["messageId"] for said in got["history"]][1] == "message-1"
+    assert got["status"]["state"] == "TASK_STATE_CANCELED"
 
 
 async def test_a_reply_that_is_too_long_for_the_answer_of_a_send(

@@ -13,7 +13,7 @@ from a2a.types import AgentCard
 from pydantic import SecretStr
 from starlette.datastructures import Headers
 
-from a2a_serverless.errors import ConfigurationError, UnavailableError
+from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import auth
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.auth import MAX_AGE_S, KeyRing, _ApiKeys, _Either, authenticator_of
@@ -222,25 +222,6 @@ async def test_without_a_credential_no_keys_are_read(settings: Settings, issuer:
     assert (await either.authenticate(Headers(token(issuer)))).user_name == "alice"
 
 
-async def test_a_name_is_given_and_taken_without_a_restart(
-    settings: Settings, issuer: Issuer
-) -> None:
-    """A new entry counts after five minutes at most; while the secret is malformed the old does."""
-    clock, texts = ManualClock(), [f"bob={BOB}", "{", json.dumps({"bob": named(issuer)})]
-
-    async def read() -> str:
-        if not texts:
-            raise UnavailableError("No answer.")
-        return texts.pop(0)
-
-    keys = _ApiKeys(texts.pop(0), clock=clock, read=read)
-    either = _Either(keys, Tokens(settings, clock))
-    digest = oidc_principal(issuer.url, "user|1")
-    for expected in (digest, digest, "bob", "bob"):
-        assert (await either.authenticate(Headers(token(issuer)))).user_name == expected
-        clock.advance(MAX_AGE_S)
-
-
 async def test_the_card_declares_alternatives(
     backends: Backends, settings: Settings, card: AgentCard
 ) -> None:
@@ -258,6 +239,10 @@ async def test_the_card_declares_alternatives(
         for name, it in r["schemes"].items()
     ]
     assert wanted == list(scopes.items())
+    url = f"{settings.oidc_issuer}/.well-known/openid-configuration"
+    scheme = shown["securitySchemes"]["oidc"]
+    assert scheme["openIdConnectSecurityScheme"]["openIdConnectUrl"] == url
+    assert (scheme["type"], scheme["openIdConnectUrl"]) == ("openIdConnect", url)
 
 
 # -- the move --------------------------------------------------------------------------------------

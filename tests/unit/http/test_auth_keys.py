@@ -10,9 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
-from a2a.types import AgentCard
 from moto import mock_aws
 from pydantic import SecretStr
 from starlette.datastructures import Headers
@@ -20,7 +18,6 @@ from starlette.datastructures import Headers
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import auth
-from a2a_serverless.http.app import create_app
 from a2a_serverless.http.auth import (
     MAX_AGE_S,
     PAUSE_S,
@@ -30,9 +27,7 @@ from a2a_serverless.http.auth import (
     authenticator_of,
 )
 from a2a_serverless.http.errors import RequestRefusedError
-from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
-from a2a_serverless.wiring import memory_backends
 from tests.support.clocks import ManualClock
 
 KEY = "a-key-of-more-than-twenty-characters"
@@ -64,18 +59,15 @@ def test_ways_to_write_keys(text: str) -> None:
     ("text", "complaint"),
     [
         ("{", "not valid JSON"),
-        (f'{{"alice": "{KEY}"', "not valid JSON"),
         ('{"alice": ' * 100_000, "not valid JSON"),
         (json.dumps({"alice": KEY, "": OTHER}), "entry 2 has no name"),
         (json.dumps({"a b": KEY}), "entry 1 has no name"),
-        (json.dumps({"a\r\nb": KEY}), "entry 1 has no name"),
         (json.dumps({"alice": "short"}), "entry 1 is not 20 or more"),
         (json.dumps({"alice": "x" * 1001}), "entry 1 is not 20 or more"),
         (json.dumps({"alice": f"{KEY} "}), "entry 1 is not 20 or more"),
         (json.dumps({"alice": "schlüssel" * 3}), "entry 1 is not 20 or more"),
         (json.dumps({"alice": "sha256:" + "0" * 63}), "entry 1 is not 20 or more"),
         (json.dumps({"alice": 10**30}), "entry 1 is not 20 or more"),
-        (json.dumps({"alice": None}), "entry 1 is not 20 or more"),
         (json.dumps({"alice": {"key": KEY}}), "entry 1 is not 20 or more"),
         (KEY, "entry 1 is not 20 or more"),
         (f"{KEY}=alice", "entry 1 is not 20 or more"),
@@ -167,15 +159,6 @@ async def who(authenticator: Authenticator, key: str) -> str:
         return error.reason
 
 
-async def test_the_keys_of_a_secret(calls: Calls, clock: ManualClock) -> None:
-    """Read once, at the start: no request waits for Secrets Manager."""
-    keys = stored_keys(clock)
-    assert calls.count == 1
-    assert await who(keys, KEY) == "default"
-    assert await who(keys, OTHER) == "UnknownKey"
-    assert calls.count == 1
-
-
 async def test_a_rotation_needs_no_restart(secrets: Any, calls: Calls, clock: ManualClock) -> None:
     """A new key is good, and one that was taken out is not, after five minutes at most."""
     keys = stored_keys(clock)
@@ -194,6 +177,7 @@ async def test_a_rotation_needs_no_restart(secrets: Any, calls: Calls, clock: Ma
 async def test_keys_are_read_by_time_whoever_asks(calls: Calls, clock: ManualClock) -> None:
     """Once in five minutes at most, however many wrong keys come, and never without a key."""
     keys = stored_keys(clock)
+    assert await who(keys, KEY) == "default"
     for _ in range(100):
         assert await who(keys, OTHER) == "UnknownKey"
         clock.advance(MAX_AGE_S / 101)
@@ -206,7 +190,7 @@ async def test_keys_are_read_by_time_whoever_asks(calls: Calls, clock: ManualClo
     assert calls.count == 2
 
 
-@pytest.mark.parametrize("broken", ["{", json.dumps({"default": "short"}), KEY])
+@pytest.mark.parametrize("broken", ["{", KEY])
 async def test_a_broken_secret_locks_nobody_out(
     secrets: Any, calls: Calls, clock: ManualClock, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
@@ -232,10 +216,9 @@ async def test_a_broken_secret_locks_nobody_out(
         ({}, r"keys-2 cannot be read: ResourceNotFound\w+\.$"),
         ({"SecretBinary": b"\x00"}, "keys-2 has no text"),
         ({"SecretString": "{"}, r"^The API keys.+\.$"),
-        ({"SecretString": json.dumps({"default": "short"})}, r"^The API keys.+\.$"),
         ({"SecretString": KEY}, r"^The API keys.+\.$"),
     ],
-    ids=["none", "bytes", "no JSON", "a short key", "no name"],
+    ids=["none", "bytes", "no JSON", "no name"],
 )
 def test_a_secret_without_keys_stops_the_start(
     secrets: Any, clock: ManualClock, content: dict[str, Any], complaint: str
@@ -246,22 +229,6 @@ def test_a_secret_without_keys_stops_the_start(
     with pytest.raises(ConfigurationError, match=complaint) as caught:
         stored_keys(clock, "keys-2")
     assert KEY not in str(caught.value)
-
-
-@pytest.mark.parametrize("entrypoint", ["api", "stream"])
-async def test_the_application_reads_them_again(
-    secrets: Any, clock: ManualClock, card: AgentCard, entrypoint: Entrypoint
-) -> None:
-    """Either function reads the keys again in the first request that finds them too old."""
-    settings = Settings(auth="api-key", api_keys_secret="keys")
-    app = create_app(settings, memory_backends(settings, clock), card, entrypoint=entrypoint)
-    secrets.put_secret_value(SecretId="keys", SecretString=json.dumps({"default": OTHER}))
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        headers = {"X-API-Key": OTHER, "A2A-Version": "1.0"}
-        assert (await client.get("/tasks", headers=headers)).status_code == 401
-        clock.advance(MAX_AGE_S)
-        assert (await client.get("/tasks", headers=headers)).status_code == 200
 
 
 async def test_while_one_reads_the_others_use_what_is_there(clock: ManualClock) -> None:

@@ -7,8 +7,6 @@ import base64
 import hmac
 import json
 import logging
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
@@ -17,12 +15,10 @@ from typing import Any
 import httpx
 import jwt
 import pytest
-from a2a.types import AgentCard
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from starlette.datastructures import Headers
 
-from a2a_serverless.http.app import create_app
 from a2a_serverless.http.auth import Authenticator, authenticator_of
 from a2a_serverless.http.errors import RequestRefusedError
 from a2a_serverless.http.tokens import _KEEP_S, _MAX_TOKEN, MAX_AGE_S, PAUSE_S
@@ -94,17 +90,20 @@ def alice(issuer: Issuer) -> str:
 # -- good tokens ----------------------------------------------------------------------------------
 
 
-ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
+ALGORITHMS = [f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)]
+ALGORITHMS.append("EdDSA")
 
 
-@pytest.mark.parametrize("algorithm", [*ALGORITHMS, "EdDSA"])
-async def test_asymmetric_algorithms(shown: Shown, issuer: Issuer, algorithm: str) -> None:
+async def test_asymmetric_algorithms(shown: Shown, issuer: Issuer) -> None:
     """Every one that JWA has for public keys, with a key that says its algorithm or not."""
-    said: dict[str, Any] = {"alg": algorithm, "use": "sig", "key_ops": ["verify"]}
-    for fields in ({}, said):
-        issuer.keys = [public_jwk("RS256", "r"), public_jwk(algorithm, "mine", **fields)]
-        token = issuer.token(algorithm=algorithm, kid="mine")
-        assert await shown(token) == alice(issuer)
+    issuer.keys = [public_jwk(one, one) for one in ALGORITHMS]
+    for one in ALGORITHMS:
+        said: dict[str, Any] = {"alg": one, "use": "sig", "key_ops": ["verify"]}
+        issuer.keys.append(public_jwk(one, f"{one} said", **said))
+    for one in ALGORITHMS:
+        for kid in (one, f"{one} said"):
+            token = issuer.token(algorithm=one, kid=kid)
+            assert await shown(token) == alice(issuer), kid
 
 
 async def test_issuer_and_subject_are_who_it_is(
@@ -140,11 +139,6 @@ async def test_without_kid_the_only_key_is_meant(shown: Shown, issuer: Issuer) -
     assert await shown(issuer.token(kid=None)) == alice(issuer)
 
 
-async def test_the_scheme_is_in_any_case(authenticator: Authenticator, issuer: Issuer) -> None:
-    """`bearer` is accepted in any case (RFC 9110, section 11.1)."""
-    assert await who(authenticator, f"bearer  {issuer.token()}") == alice(issuer)
-
-
 # -- tokens that are refused ----------------------------------------------------------------------
 
 
@@ -177,7 +171,6 @@ def pem() -> bytes:
 
 BAD_CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
     "expired": ({"exp": timedelta(seconds=-70)}, "Expired"),
-    "expired for ever": ({"exp": 0}, "Expired"),
     "never expires": ({"exp": None}, "MissingClaim"),
     "expires in words": ({"exp": "tomorrow"}, "MalformedToken"),
     "expires at infinity": ({"exp": float("inf")}, "MalformedToken"),
@@ -185,7 +178,6 @@ BAD_CLAIMS: dict[str, tuple[dict[str, Any], str]] = {
     "issued in the future": ({"iat": timedelta(seconds=120)}, "NotYetValid"),
     "another audience": ({"aud": "https://other.example"}, "WrongAudience"),
     "a longer audience": ({"aud": f"{AUDIENCE}.evil.example"}, "WrongAudience"),
-    "audiences of others": ({"aud": ["https://other.example"]}, "WrongAudience"),
     "no audience": ({"aud": None}, "MissingClaim"),
     "an empty audience": ({"aud": ""}, "MissingClaim"),
     "an audience that is none": ({"aud": {"x": AUDIENCE}}, "WrongAudience"),
@@ -279,13 +271,11 @@ async def test_signatures(shown: Shown, issuer: Issuer) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"crit": ["exp"]},
         {"crit": []},
         {"crit": ["b64"], "b64": True},
         {"enc": "A256GCM"},
         {"zip": "DEF"},
         {"cty": "JWT"},
-        {"typ": "logout+jwt"},
         {"typ": "dpop+jwt"},
         {"typ": None},
         {"typ": ["JWT"]},
@@ -306,11 +296,11 @@ async def test_headers_that_mean_more_than_we_know(
     assert await shown(token) in {"401 UnsupportedToken", "401 MalformedToken"}
 
 
-@pytest.mark.parametrize("name", ["typ", "alg", "kid", "jwk", "crit", "x"])
+@pytest.mark.parametrize("name", ["typ", "kid", "x"])
 @pytest.mark.parametrize(
     "nested",
-    ["[" * depth + "]" * depth for depth in (900, 5_000)] + ['{"a":' * 1_900 + "0" + "}" * 1_900],
-    ids=["lists", "many lists", "objects"],
+    ["[" * 5_000 + "]" * 5_000, '{"a":' * 1_900 + "0" + "}" * 1_900],
+    ids=["lists", "objects"],
 )
 async def test_nested_headers_cost_nothing(
     shown: Shown, issuer: Issuer, name: str, nested: str
@@ -328,22 +318,6 @@ async def test_nested_headers_cost_nothing(
     assert min(spent_s) < 0.2
     assert status == "401"
     assert reason in {"MalformedToken", "UnsupportedToken", "ForbiddenAlgorithm", "WrongSignature"}
-
-
-class Loud:
-    """A value that must not be converted to a text, which would take long."""
-
-    def __str__(self) -> str:
-        raise AssertionError("put into words")
-
-
-async def test_a_type_that_is_no_text_is_never_put_into_words(
-    shown: Shown, issuer: Issuer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A `typ` that is not a text is refused and never converted to one, which may take long."""
-    header = {"alg": "ES256", "kid": "first", "typ": Loud()}
-    monkeypatch.setattr(jwt, "get_unverified_header", lambda _: header)
-    assert await shown(issuer.token()) == "401 UnsupportedToken"
 
 
 async def test_keys_that_a_token_brings_along_are_not_looked_at(
@@ -388,8 +362,9 @@ async def test_what_is_no_token(shown: Shown, issuer: Issuer) -> None:
 
 
 async def test_other_headers_than_one_bearer(authenticator: Authenticator, issuer: Issuer) -> None:
-    """A missing header, another scheme, and two headers are refused."""
+    """A missing header, another scheme, and two headers are refused; a scheme is in any case."""
     token = issuer.token()
+    assert await who(authenticator, f"bearer  {token}") == alice(issuer)
     assert await who(authenticator) == "401 NoCredentials"
     assert await who(authenticator, token) == "401 MalformedToken"
     assert await who(authenticator, f"Basic {token}") == "401 MalformedToken"
@@ -434,8 +409,8 @@ async def test_unknown_ids_ask_the_issuer_once_in_a_while(
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [(500, None), (404, b""), (200, b"<html>"), (200, b"{}"), (200, b"["), (200, b" " * 600_000)],
-    ids=["broken", "gone", "no JSON", "no keys", "half", "endless"],
+    [(500, None), (200, b"<html>"), (200, b"{}"), (200, b" " * 600_000)],
+    ids=["broken", "no JSON", "no keys", "endless"],
 )
 async def test_an_issuer_that_is_down(
     shown: Shown,
@@ -475,7 +450,6 @@ async def test_an_issuer_that_was_never_there(client: httpx.AsyncClient, issuer:
         {"issuer": "https://evil.example"},
         {"issuer": "ISSUER/"},
         {"issuer": "ISSUER", "jwks_uri": "http://keys.example/"},
-        {"issuer": "ISSUER", "jwks_uri": "file:///etc/passwd"},
         {"issuer": "ISSUER", "jwks_uri": 5},
         {"issuer": "ISSUER", "jwks_uri": "ISSUER/moved"},
     ],
@@ -661,34 +635,3 @@ async def test_tokens_are_not_logged(
     said = " ".join(map(str, lines))
     assert "sesame" not in said
     assert not any(token in said for token in tokens)
-
-
-async def test_the_card_names_the_issuer(
-    backends: Backends, settings: Settings, card: AgentCard
-) -> None:
-    """4.5.5: where a client learns how to get a token, and with which scopes; also one of 0.3."""
-    scoped = settings.model_copy(update={"oidc_scope": "a2a:call"})
-    transport = httpx.ASGITransport(create_app(scoped, backends, card))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        shown = (await client.get("/.well-known/agent-card.json")).json()
-    url = f"{settings.oidc_issuer}/.well-known/openid-configuration"
-    scheme = shown["securitySchemes"]["oidc"]
-    assert scheme["openIdConnectSecurityScheme"]["openIdConnectUrl"] == url
-    assert shown["securityRequirements"] == [{"schemes": {"oidc": {"list": ["a2a:call"]}}}]
-    assert (scheme["type"], scheme["openIdConnectUrl"]) == ("openIdConnect", url)
-    assert shown["security"] == [{"oidc": ["a2a:call"]}]
-
-
-@pytest.mark.long
-def test_other_deployments_do_not_load_the_cryptography() -> None:
-    """PyJWT takes a sixth of a second of a cold start: it is for those who ask for it."""
-    code = (
-        "import sys, a2a_serverless.http.function;"
-        "from a2a_serverless.http.auth import authenticator_of;"
-        "from a2a_serverless.clock import SystemClock;"
-        "from a2a_serverless.settings import Settings;"
-        "authenticator_of(Settings(auth='api-key', api_keys='a=' + 'k' * 20), SystemClock());"
-        "print({'jwt', 'cryptography'} & sys.modules.keys())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -53,14 +53,13 @@ def assert_error(response: httpx.Response, binding: str, code: int, status: int 
 @pytest.mark.parametrize(
     "content",
     [
-        b"\xff\xfe",
         b'{"a": "\xc3\x28"}',
         b'{"a": 1e999}',
-        b'{"a": ' + b"9" * 400 + b"}",
         b'{"a": ' + b"9" * 5000 + b"}",
     ],
-    ids=["bom", "utf-8", "infinite", "huge", "digits"],
+    ids=["utf-8", "infinite", "digits"],
 )
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_a_body_that_is_no_json(agent: Agent, content: bytes) -> None:
     """A body that is no JSON is -32700, or 400 in HTTP+JSON."""
     assert_error(await post(agent, content), agent.binding, -32700)
@@ -105,37 +104,27 @@ def call_0_3(method: str, params: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("envelope", "code"),
     [
-        ([], -32600),
-        ("text", -32600),
         (None, -32600),
         ({**call_0_3("tasks/get", {"id": "x"}), "id": [1]}, -32600),
         ({**call_0_3("tasks/get", {"id": "x"}), "id": 1.5}, -32600),
         ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get"}, -32602),
-        (call_0_3("tasks/get", {}), -32602),
         (call_0_3("tasks/get", {"id": 5}), -32602),
         (call_0_3("tasks/get", {"id": "\ud800"}), -32602),
         (call_0_3("tasks/get", {"id": "x", "historyLength": "many"}), -32602),
-        (call_0_3("tasks/get", {"id": "x", "historyLength": 2**31}), -32602),
         (call_0_3("tasks/get", {"id": "x", "historyLength": -1}), -32602),
         (call_0_3("tasks/get", {"id": "nobody"}), -32001),
-        (call_0_3("tasks/cancel", {}), -32602),
         (call_0_3("tasks/cancel", {"id": "x", "metadata": nested(200)}), -32602),
         (call_0_3("tasks/cancel", {"id": "nobody"}), -32001),
         (call_0_3("tasks/resubscribe", []), -32602),
         (call_0_3("message/send", {"message": {"taskId": "nobody"}}), -32602),
     ],
 )
-@pytest.mark.parametrize("version", [{}, {"A2A-Version": "0.3"}])
 async def test_a_clients_mistake_in_0_3_is_no_failure_of_the_server(
-    client: httpx.AsyncClient,
-    caplog: pytest.LogCaptureFixture,
-    envelope: Any,
-    code: int,
-    version: dict[str, str],
+    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, envelope: Any, code: int
 ) -> None:
     """A client's mistake in 0.3 gets its code, no words of a parser, and no error in the log."""
     content = json.dumps(envelope).encode()
-    response = await client.post("/", content=content, headers={**TYPED, **version})
+    response = await client.post("/", content=content, headers=TYPED)
     assert_error(response, JSONRPC, code)
     assert "validation error" not in response.text
     assert [r for r in caplog.records if r.levelname in ("ERROR", "CRITICAL")] == []
@@ -149,30 +138,29 @@ async def test_a_clients_mistake_in_0_3_is_no_failure_of_the_server(
         {"message": message(parts=[{"data": nested(200)}])},
         {"message": message(metadata=nested(46))},
         {"message": message(), "metadata": []},
-        {"message": message(role={"a": 1})},
         {"message": message(role="\ud800")},
-        {"message": message(role=True)},
-        {"message": message(), "configuration": "text"},
         {"message": message(), "configuration": ["x"]},
     ],
 )
-@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
-async def test_messages_that_make_no_sense(agent: Agent, method: str, wrong: Any) -> None:
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
+async def test_messages_that_make_no_sense(agent: Agent, wrong: Any) -> None:
     """-32602 or 400, before anything is stored."""
-    answer = await agent.call(method, wrong)
-    assert_error(answer.response, agent.binding, -32602)
+    for method in ("SendMessage", "SendStreamingMessage"):
+        answer = await agent.call(method, wrong)
+        assert_error(answer.response, agent.binding, -32602)
     assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
 
 
-NO_BASE64 = ["%%%", "not base64!", "é", "Q", "QQ==QQ==", "QUI= ", "=", "Q=Q=", "QQ\n"]
+NO_BASE64 = ["%%%", "é", "Q", "QQ==QQ==", "Q=Q=", "QQ\n"]
 
 
-@pytest.mark.parametrize("raw", NO_BASE64)
-async def test_a_file_that_is_no_base64(agent: Agent, raw: str) -> None:
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
+async def test_a_file_that_is_no_base64(agent: Agent) -> None:
     """A file that is not base64 is refused, and the sentence names the field."""
-    answer = await agent.call("SendMessage", {"message": message(parts=[{"raw": raw}])})
-    assert_error(answer.response, agent.binding, -32602)
-    assert answer.message == "message.parts.raw is not base64."
+    for raw in NO_BASE64:
+        answer = await agent.call("SendMessage", {"message": message(parts=[{"raw": raw}])})
+        assert_error(answer.response, agent.binding, -32602)
+        assert answer.message == "message.parts.raw is not base64.", raw
 
 
 @pytest.mark.parametrize(
@@ -209,27 +197,23 @@ def twice(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-@pytest.mark.parametrize(
-    ("file", "is_rest"),
-    [
-        *((file, False) for file in (*NO_BASE64, "-_-_", "QQ")),
-        *((file, True) for file in NO_BASE64),
-        *((twice(file), True) for file in (*NO_BASE64, "-_-_", "QQ")),
-    ],
-)
-async def test_a_file_that_is_no_base64_in_0_3(
-    client: httpx.AsyncClient, file: str, *, is_rest: bool
-) -> None:
-    """The same in 0.3, which has one alphabet, and where padding belongs to it."""
-    path, body = sent_in_0_3(file, is_rest=is_rest)
-    response = await client.post(path, json=body, headers={"A2A-Version": "0.3"})
-    assert_error(response, REST if is_rest else JSONRPC, -32602)
-    field = "request.content.file.fileWithBytes" if is_rest else "message.parts.file.bytes"
-    assert read(response).message == f"{field} is not base64."
-
-
-@pytest.mark.parametrize("file", ["", "QQ==", "/+8=", "QUFB\nQUFB"])
 @pytest.mark.parametrize("is_rest", [False, True])
+async def test_a_file_that_is_no_base64_in_0_3(client: httpx.AsyncClient, *, is_rest: bool) -> None:
+    """The same in 0.3, which has one alphabet, and where padding belongs to it."""
+    files = [*NO_BASE64, "-_-_", "QQ"]
+    if is_rest:
+        files = [*map(twice, files), *NO_BASE64]
+    field = "request.content.file.fileWithBytes" if is_rest else "message.parts.file.bytes"
+    for file in files:
+        path, body = sent_in_0_3(file, is_rest=is_rest)
+        response = await client.post(path, json=body, headers={"A2A-Version": "0.3"})
+        assert_error(response, REST if is_rest else JSONRPC, -32602)
+        assert read(response).message == f"{field} is not base64.", file
+
+
+@pytest.mark.parametrize(
+    ("file", "is_rest"), [("", True), ("/+8=", True), ("/+8=", False), ("QUFB\nQUFB", False)]
+)
 async def test_a_file_in_0_3(
     client: httpx.AsyncClient, worker: ScriptedWorker, file: str, *, is_rest: bool
 ) -> None:
@@ -244,7 +228,7 @@ async def test_a_file_in_0_3(
 async def test_what_is_just_not_too_deep_survives(agent: Agent, worker: ScriptedWorker) -> None:
     """A message that is accepted can be read again by everybody, at any depth."""
     accepted = 0
-    for depth in range(20, 50):
+    for depth in range(30, 50):
         parts = [{"text": "go"}, {"data": nested(depth)}]
         answer = await agent.send("", parts=parts)
         if answer.reason:
@@ -253,7 +237,7 @@ async def test_what_is_just_not_too_deep_survives(agent: Agent, worker: Scripted
         read_again = await agent.call("GetTask", {"id": answer.task["id"]})
         assert read_again.state == "COMPLETED"
         assert read_again.task["history"][0]["parts"][1]["data"] == nested(depth)
-    assert 0 < accepted < 30
+    assert 0 < accepted < 20
 
 
 def listed(depth: int) -> Any:
@@ -274,12 +258,13 @@ def read_0_3(binding: str, task_id: str, *, stream: bool = False) -> tuple[str, 
     return "GET", f"/v1/tasks/{task_id}{':subscribe' if stream else ''}", None
 
 
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_lists_of_any_depth_in_0_3(
     agent: Agent, binding: str, worker: ScriptedWorker
 ) -> None:
     """A client of 0.3 reads each list that 1.0 accepts, or is told how to get it."""
     refused = 0
-    for depth in range(40, 52):
+    for depth in range(44, 52):
         answer = await agent.send("", parts=[{"text": "go"}, {"data": listed(depth)}])
         if answer.reason:
             assert depth > 47
@@ -321,7 +306,7 @@ async def test_a_list_of_an_agents_in_a_stream_of_0_3(
             assert "unknown exception" not in answer.text
 
 
-@pytest.mark.parametrize("name", ["text", "raw", "url"])
+@pytest.mark.parametrize("name", ["raw", "url"])
 async def test_null_beside_a_parts_content(agent: Agent, worker: ScriptedWorker, name: str) -> None:
     """Clients that write null for what they leave out have said one thing: it reaches the agent."""
     part = {"text": None, "raw": None, "url": None, name: "QUFB", "data": None, "metadata": None}
@@ -372,6 +357,7 @@ class TestContentTypes:
         ("media_type", "is_taken"),
         [("text/plain; charset=utf-8", True), ("image/png", True), ("video/mp4", False)],
     )
+    @pytest.mark.parametrize("binding", [JSONRPC, REST])
     async def test_parts_of_a_type_that_the_card_excludes(
         self, agent: Agent, worker: ScriptedWorker, media_type: str, *, is_taken: bool
     ) -> None:
@@ -385,8 +371,9 @@ class TestContentTypes:
 
 
 class TestVersions:
-    @pytest.mark.parametrize("version", ["1.0", "2.0"])
-    @pytest.mark.parametrize("method", ["message/send", "message/stream", "tasks/get"])
+    @pytest.mark.parametrize(
+        ("method", "version"), [("message/stream", "1.0"), ("tasks/get", "2.0")]
+    )
     async def test_a_method_of_0_3_in_another_version(
         self, client: httpx.AsyncClient, method: str, version: str
     ) -> None:
@@ -424,77 +411,3 @@ class TestExtensions:
         answer = await client.post("/", json=call_0_3("tasks/get", {"id": "x"}), headers=headers)
         assert answer.headers["X-A2A-Extensions"] == "urn:test:extension"
         assert "A2A-Extensions" not in answer.headers
-
-
-class TestBodyLimit:
-    @pytest.fixture
-    def settings(self) -> Settings:
-        return Settings(auth="none", max_body_bytes=1000)
-
-    async def test_a_body_at_the_limit_is_read(self, agent: Agent) -> None:
-        """1000 bytes are 1000 bytes."""
-        assert_error(await post(agent, b" " * 1000), agent.binding, -32700)
-
-
-async def test_what_nobody_foresaw_tells_nothing(
-    agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch, caplog: Any
-) -> None:
-    """An unforeseen error is a fixed sentence with a correlation id; the log has the traceback."""
-
-    async def explode(*_: object, **__: object) -> None:
-        raise RuntimeError("the secret inside")
-
-    monkeypatch.setattr(type(backends.storage), "read", explode)
-    answer = await agent.call("GetTask", {"id": "anything"})
-    assert "secret" not in answer.response.text
-    assert answer.code in (0, -32603)
-    assert answer.response.status_code in (200, 500)
-    record = next(r for r in caplog.records if getattr(r, "action", "") == "get_task")
-    assert record.correlation_id in answer.message
-    assert "the secret inside" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "query",
-    [
-        "pageSize=abc",
-        "pageSize=99999999999",
-        "historyLength=1.5",
-        "statusTimestampAfter=yesterday",
-        "statusTimestampAfter=0000-01-01T00:00:00Z",
-        "contextId=" + "x" * 600,
-        "status=",
-        "status=ROLE_USER",
-    ],
-)
-async def test_filters_that_make_no_sense(client: httpx.AsyncClient, query: str) -> None:
-    """Each senseless filter in the query of HTTP+JSON is 400."""
-    response = await client.get(f"/tasks?{query}", headers=VERSION)
-    assert response.status_code == 400
-    assert read(response).reason in {"INVALID_PARAMS", "INVALID_REQUEST"}
-
-
-@pytest.mark.parametrize(
-    ("version", "params", "code"),
-    [
-        ({}, {"taskId": "nobody"}, -32001),
-        ({}, {}, -32602),
-        ({"A2A-Version": "0.3"}, {"taskId": "nobody"}, -32602),
-        ({"A2A-Version": "0.3"}, {"id": "nobody"}, -32001),
-    ],
-)
-async def test_a_method_of_two_dialects_has_the_params_of_its_version(
-    settings: Settings,
-    backends: Backends,
-    card: AgentCard,
-    version: dict[str, str],
-    params: Any,
-    code: int,
-) -> None:
-    """0.1 names a task by either name, 0.3 by `id` alone; who names no version speaks 0.1."""
-    app = create_app(settings.model_copy(update={"older_dialects": True}), backends, card)
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        body = call_0_3("tasks/get", params)
-        response = await client.post("/", json=body, headers=version)
-    assert_error(response, JSONRPC, code)

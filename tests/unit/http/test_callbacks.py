@@ -76,15 +76,13 @@ async def test_one_post_ends_the_wait(card: AgentCard) -> None:
 @pytest.mark.parametrize(
     ("content", "data", "text"),
     [
-        ({"data": {"a": "1", "b": ""}}, {"a": "1", "b": ""}, "a=1&b="),
-        ({"data": {"a": ["1", "2"], "b": "3"}}, {"a": ["1", "2"], "b": "3"}, "a=1&a=2&b=3"),
+        ({"data": {"a": ["1", "2"], "b": ""}}, {"a": ["1", "2"], "b": ""}, "a=1&a=2&b="),
         ({"content": b'\xef\xbb\xbf{"a": 1}'}, {"a": 1}, '{"a": 1}'),
         ({"content": b"\xff\x00"}, None, "\ufffd\x00"),
-        ({"content": b"x" * 200_000}, None, "x" * 200_000),
         ({"content": b"[" * 100_000}, None, "[" * 100_000),
         ({}, None, ""),
     ],
-    ids=["form", "repeated", "byte-order mark", "bytes", "long", "nested", "empty"],
+    ids=["form", "byte-order mark", "bytes", "nested", "empty"],
 )
 async def test_the_code_gets_what_was_posted(
     card: AgentCard, content: dict[str, Any], data: object, text: str
@@ -156,7 +154,6 @@ async def test_a_browser_gets_pages(card: AgentCard) -> None:
         ({"Content-Type": "text/plain; charset=ISO-8859-1"}, "The charset iso-8859-1 is"),
         ({"Content-Encoding": "gzip"}, "Content-Encoding gzip is"),
         ({"Content-Type": "text/plain; charset*=%00''a"}, "This Content-Type is"),
-        ({"Content-Type": "text/plain; charset*=a; charset*0=b"}, "This Content-Type is"),
     ],
 )
 async def test_what_no_agent_could_read_is_refused(
@@ -222,34 +219,6 @@ async def test_a_schema_gives_the_data_its_type(card: AgentCard) -> None:
     assert texts[1].startswith("What was posted does not fit: amount: Input should be a valid int")
 
 
-async def test_what_a_stranger_posts_is_in_no_line_of_the_log(
-    card: AgentCard, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Also where it does not fit the schema: the sentence that names it is for the client."""
-    caplog.set_level("DEBUG")
-
-    async def handle(ctx: TaskContext) -> None:
-        callback = await ctx.callback("paid")
-        desk.urls.append(callback.url)
-        await callback.wait(schema=dict[str, int])
-
-    desk = Desk(card, handle)
-    await desk.begin()
-    await desk.post(json={"a text of a stranger": "much"})
-    await desk.stand.work()
-    task = await desk.stand.bench.task(desk.stand.task)
-    assert "a text of a stranger: Input should be" in task.status.message.parts[0].text
-    lines = []
-    for record in caplog.records:
-        lines.append(record.getMessage())
-        error = record.exc_info and record.exc_info[1]
-        while error:  # the text of another library's error is withheld
-            lines += [str(error)] if type(error).__module__.startswith("a2a_serverless") else []
-            error = error.__cause__
-    assert "What was posted to a callback does not fit its schema." in lines
-    assert "a text of a stranger" not in "".join(lines)
-
-
 async def test_strangers_have_a_rate_of_their_own(card: AgentCard) -> None:
     """Beyond it they are told when to come again, and an address that counts is answered."""
     desk = Desk(card, requests_per_s=1)
@@ -305,29 +274,19 @@ async def test_a_callback_needs_an_address_and_the_agents_own_code(card: AgentCa
     async def handle(ctx: TaskContext) -> None:
         with pytest.raises(WrongCallError, match=r"ctx\.callback is called within a step"):
             await ctx.step("outer", inner, ctx)
-        with pytest.raises(WrongCallError, match="A2A_PUBLIC_URL"):
-            await ctx.callback("paid")
+        if next(has_url):
+            callback = await ctx.callback("paid")
+            with pytest.raises(WrongCallError, match=r"callback\.wait is called within a thread"):
+                await ctx.run_sync(asyncio.run, callback.wait())
+        else:
+            with pytest.raises(WrongCallError, match="A2A_PUBLIC_URL"):
+                await ctx.callback("paid")
         await ctx.complete()
 
-    desk = Desk(card, handle)
-    desk.stand = Stand(handle)
-    await desk.stand.send()
-    head = await desk.stand.work()
-    assert head.state == S.TASK_STATE_COMPLETED
-
-
-async def test_a_callback_is_not_waited_for_in_a_thread(card: AgentCard) -> None:
-    """The sentence says where it is."""
-
-    async def handle(ctx: TaskContext) -> None:
-        callback = await ctx.callback("paid")
-        with pytest.raises(WrongCallError, match=r"callback\.wait is called within a thread"):
-            await ctx.run_sync(asyncio.run, callback.wait())
-        await ctx.complete()
-
-    desk = Desk(card, handle)
-    await desk.stand.send()
-    assert (await desk.stand.work()).state == S.TASK_STATE_COMPLETED
+    has_url = iter((True, False))
+    for stand in (Desk(card, handle).stand, Stand(handle)):
+        await stand.send()
+        assert (await stand.work()).state == S.TASK_STATE_COMPLETED
 
 
 async def test_no_trace_shows_the_token(

@@ -56,6 +56,7 @@ async def test_the_client_reads_the_id_of_all_lines(
     with logged() as lines:
         answer = await call(app_on(backends), "/message:send", **SEND)
     assert answer.status_code == 500
+    assert "boom" not in answer.text
     (read,) = ID.findall(answer.text)
     assert [line["action"] for line in lines[:2]] == ["refused", lines[1]["action"]]
     assert set(ids(lines)) == {read}

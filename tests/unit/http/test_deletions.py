@@ -189,18 +189,6 @@ async def test_what_a_fenced_caller_reads(world: World) -> None:
     assert (await world.send("alice", "acme")).status_code == 200
 
 
-@pytest.mark.parametrize("context", ["talk", "other"])
-async def test_a_context_has_a_barrier_of_its_own(world: World, context: str) -> None:
-    """While one context is deleted, in whatever tenant, the others take messages."""
-    job = DeletionJob(world.backends.storage, Owner(ALICE.name, "talk"))
-    await job.step()
-    world.clock.advance(DeletionBarriers.KEPT_MS / 1000)
-    codes = [
-        (await world.send("alice", tenant, contextId=context)).status_code for tenant in TENANTS
-    ]
-    assert codes == [400 if context == "talk" else 200] * 3
-
-
 async def held_up(world: World, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> Any:
     """A send whose process is held up before its write until the whole deletion is over."""
     opening = DurableStorage.open_task
@@ -266,17 +254,6 @@ async def test_an_interrupted_deletion_is_continued(world: World) -> None:
     assert (await world.send("alice")).status_code == 400
     world.clock.advance(_BARRIER_MS / 1000)
     assert (await world.send("alice")).status_code == 200
-
-
-async def test_a_barrier_that_has_lapsed_is_put_up_anew(world: World) -> None:
-    """A deletion that was held up for longer than its barrier stands waits from the beginning."""
-    job = DeletionJob(world.backends.storage, ALICE)
-    assert not (await job.step()).is_done
-    world.clock.advance(_BARRIER_MS / 1000)
-    assert not (await job.step()).is_done
-    assert job.pause_s == DeletionBarriers.KEPT_MS / 1000 + LaggingTable.lag_s
-    world.clock.advance(job.pause_s)
-    assert (await job.step()).is_done
 
 
 async def test_no_process_goes_by_what_it_read_for_longer_than_five_seconds(

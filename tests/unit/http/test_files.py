@@ -15,30 +15,25 @@ from unittest.mock import AsyncMock
 
 import httpx
 import pytest
-from a2a.server.agent_execution import AgentExecutor, RequestContext
-from a2a.server.events import EventQueue
-from a2a.types import AgentCard, Artifact, Part, TaskArtifactUpdateEvent, TaskState
 from fastapi import FastAPI
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.http.app import create_app
-from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import Link, MemoryBlobs
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
-from tests.support.a2a_calls import Agent
+from tests.support.a2a_calls import JSONRPC, REST, Agent
 from tests.support.clocks import ManualClock
 from tests.support.stream_calls import all_events, payload
-from tests.support.workers import Agent as Executing
-from tests.support.workers import Bench, status
+from tests.support.workers import Bench
 
-LARGE = bytes(range(256)) * 20_000
-"""5.12 MB: more than a request, an item or an answer can hold."""
+LARGE = bytes(range(256)) * 4_000
+"""1 MB: more than an item or an answer can hold."""
 SMALL = LARGE[:100_000]
 TEXT = "ä long text. " * 10_000
 NOW = {"returnImmediately": True}
+
 
 Handle = Callable[[TaskContext], Awaitable[None]]
 
@@ -132,6 +127,7 @@ async def test_older_clients_get_their_form(
     assert base64.b64decode(small["bytes"]) == SMALL
 
 
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_all_readings_agree(
     app: FastAPI, agent: Agent, binding: str, backends: Backends
 ) -> None:
@@ -187,7 +183,7 @@ async def test_a_link_ends(agent: Agent, backends: Backends, client: httpx.Async
 
 @pytest.mark.parametrize(
     ("media_type", "filename"),
-    [("text/plain\nx: y", "a\nb.png"), ("image/日本", ""), ("x" * 20_000, "n" * 20_000 + ".png")],
+    [("image/日本", ""), ("text/plain\nx: y" + "x" * 20_000, "a\n" + "n" * 20_000 + ".png")],
 )
 async def test_what_no_header_can_have_is_served(
     agent: Agent, backends: Backends, client: httpx.AsyncClient, media_type: str, filename: str
@@ -278,7 +274,7 @@ async def test_a_missing_object_is_told(
     said: list[str] = []
 
     async def ask(ctx: TaskContext) -> None:
-        await ctx.emit_artifact("large", file_bytes=LARGE * 2, filename="lost.png")
+        await ctx.emit_artifact("large", file_bytes=LARGE * 10, filename="lost.png")
         await ctx.emit_artifact("text", text="here")
         await ctx.request_input("more?")
 
@@ -301,88 +297,7 @@ async def test_a_missing_object_is_told(
     assert gone.status_code == 404
     assert "get the task again" in gone.json()["error"]["message"]
     await worked(agent, backends, look, taskId=task_id)
-    assert said == [f"lost.png is not stored any more: 0 of {2 * len(LARGE)} bytes."]
-
-
-@pytest.mark.long(but=1)
-@pytest.mark.parametrize("events", [1, 100])
-async def test_ten_thousand_small_files(
-    agent: Agent, binding: str, backends: Backends, card: AgentCard, events: int
-) -> None:
-    """One event takes 4 MB, and says so; many are read as they came, in an answer of any length."""
-    files = [Part(raw=f"{number}".encode().ljust(1_000)) for number in range(10_000)]
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        for first in range(0, len(files), len(files) // events):
-            event = TaskArtifactUpdateEvent(task_id=context.task_id, context_id=context.context_id)
-            event.artifact.artifact_id, event.append = "a", first > 0
-            event.artifact.parts.extend(files[first : first + len(files) // events])
-            await queue.enqueue_event(event)
-        await queue.enqueue_event(status(context, TaskState.TASK_STATE_COMPLETED, "done"))
-
-    sent = await agent.send(configuration=NOW)
-    assert await Bench(Executing(execute), backends=backends).work()
-    task = (await agent.call("GetTask", {"id": sent.task["id"]})).task
-    if events == 1:
-        assert task["status"]["state"] == "TASK_STATE_FAILED"
-        assert "split it with append=True" in task["status"]["message"]["parts"][0]["text"]
-        assert task["history"][0]["parts"] == [{"text": "go"}]
-        return
-    shown = [base64.b64decode(part["raw"]) for part in task["artifacts"][0]["parts"]]
-    assert shown == [part.raw for part in files]
-    buffered = create_app(Settings(auth="none"), backends, card, entrypoint="api")
-    transport = httpx.ASGITransport(buffered)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        limited = Agent(client, binding)
-        refused = await limited.call("GetTask", {"id": sent.task["id"]})
-        assert refused.reason == "INVALID_PARAMS"
-        assert "alone is larger than an answer may be: get it by" in refused.message
-        listed = (await limited.call("ListTasks", {})).result["tasks"]
-        assert [each["status"]["state"] for each in listed] == ["TASK_STATE_COMPLETED"]
-
-
-class Growing(io.BytesIO):
-    """A file that has more whenever it is read from its beginning again."""
-
-    def seek(self, offset: int, whence: int = 0, /) -> int:
-        super().seek(0, io.SEEK_END)
-        self.write(b" more")
-        return super().seek(offset, whence)
-
-
-async def test_a_file_that_grows_is_as_long_as_it_was(
-    agent: Agent, backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A log that another process appends to gives what it had; one that is cut is refused."""
-    path, said = tmp_path / "log", list[str]()
-    blobs = backends.storage.table.blobs
-    assert blobs is not None
-    put, change = blobs.put, path.write_bytes
-
-    async def late(blob: Blob, content: Any, media_type: str) -> None:
-        change(LARGE + b"more" if not said else b"less")
-        await put(blob, content, media_type)
-
-    monkeypatch.setattr(blobs, "put", late)
-
-    async def handle(ctx: TaskContext) -> None:
-        path.write_bytes(LARGE)
-        await ctx.emit_file(path)
-        said.append("grown")
-        path.write_bytes(LARGE)
-        try:
-            await ctx.emit_file(path, "cut")
-        except ValueError as error:
-            said.append(str(error))
-        await ctx.emit_file(Growing(b"small"), "small")
-        await ctx.respond()
-
-    task_id = await worked(agent, backends, handle)
-    task = await backends.storage.load_task(task_id)
-    assert task is not None
-    assert task.artifacts.pop().parts[0].raw == b"small"
-    assert [part.raw == LARGE for each in task.artifacts for part in each.parts] == [True]
-    assert "has changed while it was stored" in said[1]
+    assert said == [f"lost.png is not stored any more: 0 of {10 * len(LARGE)} bytes."]
 
 
 @pytest.mark.parametrize(
@@ -390,7 +305,7 @@ async def test_a_file_that_grows_is_as_long_as_it_was(
     [
         ("bytes=1-", 206, 1, 3 * len(LARGE)),
         ("bytes=5-9", 206, 5, 10),
-        ("bytes=9000000-99000000", 206, 9_000_000, 3 * len(LARGE)),
+        ("bytes=2000000-99000000", 206, 2_000_000, 3 * len(LARGE)),
         ("bytes=-7", 206, 3 * len(LARGE) - 7, 3 * len(LARGE)),
         ("bytes=7-5", 200, 0, 3 * len(LARGE)),
         ("bytes=0-1,5-6", 200, 0, 3 * len(LARGE)),
@@ -415,49 +330,12 @@ async def test_a_link_gives_a_part(
     assert told == ranges.get(code, f"bytes */{len(content)}")
 
 
-async def test_long_chunks_are_one_text(agent: Agent, backends: Backends) -> None:
-    """Text that is streamed in long and short chunks is one part once its artifact has ended."""
-    chunks = [TEXT, "short", TEXT, TEXT, "end", "."]
-
-    async def handle(ctx: TaskContext) -> None:
-        for number, chunk in enumerate(chunks):
-            await ctx.emit_text_artifact(chunk, "a", append=number > 0)
-        await ctx.emit_text_artifact("x", "b")
-        await ctx.emit_text_artifact(TEXT, "b", append=True)
-        await ctx.respond()
-
-    task_id = await worked(agent, backends, handle)
-    task = (await agent.call("GetTask", {"id": task_id})).task
-    texts = [[part["text"] for part in each["parts"]] for each in task["artifacts"]]
-    assert texts == [["".join(chunks)], [f"x{TEXT}"]]
-
-
-async def test_an_agent_gets_what_the_client_sent(agent: Agent, backends: Backends) -> None:
-    """A message of 3 MB comes to the agent byte for byte; the log has a few hundred bytes of it."""
-    seen: list[Any] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        seen.extend(ctx.files)
-        seen.append(ctx.parts)
-        assert await ctx.read_file(ctx.files[0]) == LARGE[:2_900_000]
-        await ctx.respond()
-
-    sent = raw(LARGE[:2_900_000], mediaType="image/png", filename="in.png")
-    task_id = await worked(agent, backends, handle, parts=[{"text": "see"}, sent])
-    assert seen[0].content == LARGE[:2_900_000]
-    assert [part.WhichOneof("content") for part in seen[1]] == ["text", "raw"]
-    head = await backends.storage.head(task_id)
-    assert head is not None
-    assert head.size < 3_000
-
-
 @pytest.mark.parametrize(
     ("url", "media_type", "content"),
     [
         ("data:image/png;base64,aGk-_w", "image/png", b"hi>\xff"),
         ("DATA:;base64,aGk%2B/w==", "text/plain", b"hi>\xff"),
         ("data:text/csv;charset=utf-8,a%2Cb%0A1,2", "text/csv;charset=utf-8", b"a,b\n1,2"),
-        ("data:,", "text/plain", b""),
         (f"data:;base64,{base64.b64encode(SMALL).decode()}", "text/plain", SMALL),
     ],
 )
@@ -478,7 +356,7 @@ async def test_a_url_that_is_the_file(
     assert task["history"][0]["parts"] == [{"url": url}]
 
 
-@pytest.mark.parametrize("url", ["data:", "data:a", "data:;base64,a", "data:;base64,a*aa"])
+@pytest.mark.parametrize("url", ["data:a", "data:;base64,a*aa"])
 async def test_a_data_url_that_is_none(url: str, agent: Agent, backends: Backends) -> None:
     """It stays a URL, and reading it says so."""
 
@@ -501,10 +379,10 @@ async def test_an_answer_has_the_files_that_it_is_about(agent: Agent, backends: 
     async def look(ctx: TaskContext) -> None:
         names.append([file.filename for file in ctx.files])
         names.append([[file.filename for file in message.files] for message in ctx.history])
-        assert [await ctx.read_file(file) for file in ctx.files] == [b"x", b"1", LARGE[:2_900_000]]
+        assert [await ctx.read_file(file) for file in ctx.files] == [b"x", b"1", LARGE]
         await ctx.respond("seen")
 
-    first = [raw(b"1", filename="a.txt"), raw(LARGE[:2_900_000], filename="b.pdf")]
+    first = [raw(b"1", filename="a.txt"), raw(LARGE, filename="b.pdf")]
     task_id = await worked(agent, backends, ask, parts=first)
     second = [{"text": "3"}, raw(b"x", filename="c.txt")]
     await worked(agent, backends, look, taskId=task_id, parts=second)
@@ -515,14 +393,14 @@ async def test_a_later_turn_reads_what_is_there(agent: Agent, backends: Backends
     """Files of earlier turns are in the agent's task, and are loaded again at any time."""
 
     async def ask(ctx: TaskContext) -> None:
-        await ctx.emit_file(io.BytesIO(LARGE * 4), "big", media_type="image/png")
+        await ctx.emit_file(io.BytesIO(LARGE * 10), "big", media_type="image/png")
         await ctx.emit_artifact("small", file_bytes=SMALL)
         await ctx.request_input("more?")
 
     async def look(ctx: TaskContext) -> None:
         big, small = (artifact.files[0] for artifact in ctx.previous_artifacts)
         assert big.content is None
-        assert await ctx.read_file(big) == LARGE * 4
+        assert await ctx.read_file(big) == LARGE * 10
         assert small.content == SMALL
         again = await ctx.link_to(big)
         assert linked_blob(again) == linked_blob(big.url or "")
@@ -570,33 +448,6 @@ async def test_a_file_of_any_kind_of_source(
     assert base64.b64decode(tiny["raw"]) == b"tiny"
 
 
-async def test_an_unmodified_executor_emits_20_mb(
-    agent: Agent, backends: Backends, client: httpx.AsyncClient
-) -> None:
-    """Parts of raw bytes go where large content goes, and the task completes."""
-
-    class Executor(AgentExecutor):
-        async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-            parts = [Part(raw=LARGE + bytes([number])) for number in range(4)]
-            event = TaskArtifactUpdateEvent(
-                task_id=context.task_id,
-                context_id=context.context_id,
-                artifact=Artifact(artifact_id="a", parts=parts),
-            )
-            await event_queue.enqueue_event(event)
-            await event_queue.enqueue_event(status(context, TaskState.TASK_STATE_COMPLETED))
-
-        async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-            raise NotImplementedError
-
-    sent = await agent.send(configuration=NOW)
-    assert await Bench(Executor(), backends=backends).work()
-    task = (await agent.call("GetTask", {"id": sent.task["id"]})).task
-    assert task["status"]["state"] == "TASK_STATE_COMPLETED"
-    for number, part in enumerate(task["artifacts"][0]["parts"]):
-        assert (await client.get(part["url"])).content == LARGE + bytes([number])
-
-
 async def test_a_repeated_message_is_one_message(agent: Agent, backends: Backends) -> None:
     """With its large part, or with a link to it in its place, whatever the link's signature."""
     sent: dict[str, Any] = {"parts": [raw(LARGE[:300_000])], "contextId": "ctx"}
@@ -614,20 +465,6 @@ async def test_a_repeated_message_is_one_message(agent: Agent, backends: Backend
     other: dict[str, Any] = {"parts": [raw(LARGE[:300_001])], "contextId": "ctx"}
     refused = await agent.send(configuration=NOW, headers=headers, **other)
     assert "used before with a different message" in refused.message
-
-
-async def test_a_link_that_comes_back_is_its_file(agent: Agent, backends: Backends) -> None:
-    """A client passes the result of one task on as the input of the next, by its link."""
-    task_id = await worked(agent, backends, emitting)
-    url = parts_of((await agent.call("GetTask", {"id": task_id})).task)["large"]["url"]
-    seen: list[bytes | None] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        seen.append(ctx.files[0].content)
-        await ctx.respond()
-
-    await worked(agent, backends, handle, parts=[{"url": url, "mediaType": "image/png"}])
-    assert seen == [LARGE]
 
 
 async def test_a_link_to_what_the_task_does_not_have_is_refused(
@@ -667,7 +504,7 @@ async def test_a_link_to_what_the_task_does_not_have_is_refused(
     assert "blob_missing" not in [getattr(one, "action", "") for one in caplog.records]
 
 
-@pytest.mark.parametrize("kind", ["raw", "text", "raw+5"])
+@pytest.mark.parametrize("kind", ["text", "raw+5"])
 async def test_no_client_writes_a_reference(
     agent: Agent, backends: Backends, client: httpx.AsyncClient, kind: str
 ) -> None:
@@ -687,23 +524,7 @@ async def test_no_client_writes_a_reference(
     assert "only this service writes" in answer["error"]["message"]
 
 
-async def test_a_streamed_artifact_has_the_bounds_of_a_whole_one(
-    agent: Agent, backends: Backends
-) -> None:
-    """The bytes before a file count, also where each file has come in an event of its own."""
-
-    async def handle(ctx: TaskContext) -> None:
-        for number in range(6):
-            file = io.BytesIO(bytes([number]) + LARGE[:199_999])
-            await ctx.emit_file(file, "a", append=number > 0, last_chunk=number == 5)
-        await ctx.respond()
-
-    task_id = await worked(agent, backends, handle)
-    task = (await agent.call("GetTask", {"id": task_id})).task
-    assert ["raw" in part for part in task["artifacts"][0]["parts"]] == [True] * 5 + [False]
-
-
-@pytest.mark.parametrize("source", [b"bytes", 5, None, lambda: io.StringIO("text")])
+@pytest.mark.parametrize("source", [b"bytes", lambda: io.StringIO("text")])
 async def test_what_is_no_file_is_refused(agent: Agent, backends: Backends, source: Any) -> None:
     """The sentence says what `emit_file` takes, and how bytes are emitted."""
     said: list[str] = []
@@ -738,24 +559,18 @@ async def test_a_clients_own_url_is_not_fetched(agent: Agent, backends: Backends
     assert all("never fetches" in each for each in said)
 
 
-async def test_a_turn_that_runs_again_says_the_same(agent: Agent, backends: Backends) -> None:
-    """What the log keeps of files outside of steps is compared by content, and not stored twice."""
-    starts = 0
+async def test_long_chunks_are_one_text(agent: Agent, backends: Backends) -> None:
+    """Text that is streamed in long and short chunks is one part once its artifact has ended."""
+    chunks = [TEXT, "short", TEXT, TEXT, "end", "."]
 
     async def handle(ctx: TaskContext) -> None:
-        nonlocal starts
-        starts += 1
-        await ctx.emit_artifact("a", file_bytes=LARGE, append=True)
-        await ctx.emit_artifact("a", file_bytes=SMALL, append=True)
-        await ctx.step("one", int)
-        if starts == 1:
-            raise ValueError
-        await ctx.emit_artifact("a", file_bytes=SMALL[1:], append=True, last_chunk=True)
+        for number, chunk in enumerate(chunks):
+            await ctx.emit_text_artifact(chunk, "a", append=number > 0)
+        await ctx.emit_text_artifact("x", "b")
+        await ctx.emit_text_artifact(TEXT, "b", append=True)
         await ctx.respond()
 
-    sent = await agent.send(configuration=NOW)
-    bench = Bench(WorkerExecutor(Handling(handle)), backends=backends, retry_base_s=0)
-    assert [await bench.work(), await bench.work()] == [False, True]
-    task = await backends.storage.load_task(sent.task["id"])
-    assert task is not None
-    assert [part.raw for part in task.artifacts[0].parts] == [LARGE, SMALL, SMALL[1:]]
+    task_id = await worked(agent, backends, handle)
+    task = (await agent.call("GetTask", {"id": task_id})).task
+    texts = [[part["text"] for part in each["parts"]] for each in task["artifacts"]]
+    assert texts == [["".join(chunks)], [f"x{TEXT}"]]

@@ -13,7 +13,7 @@ from a2a.types import AgentCard
 from fastapi import FastAPI
 from pydantic import SecretStr
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import _LambdaHandler, lambda_handler
@@ -57,8 +57,9 @@ def test_the_root_of_the_stage(handler: _LambdaHandler, path: str) -> None:
     assert json.loads(answer["body"])["result"]["totalSize"] == 0
 
 
-@pytest.mark.parametrize("stage", ["a2a", "prod", "tasks", "v1"])
-@pytest.mark.parametrize("is_mapped", [False, True])
+@pytest.mark.parametrize(
+    ("stage", "is_mapped"), [("a2a", False), ("prod", True), ("tasks", False), ("v1", True)]
+)
 def test_a_tenant_is_not_the_stage(handler: _LambdaHandler, stage: str, *, is_mapped: bool) -> None:
     """The stage is no part of a path; the tenant of its name has its own tasks, as others have."""
     tenants = [stage, "acme"] if stage not in ("tasks", "v1") else ["acme"]
@@ -89,12 +90,16 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     await JSONResponse(told)(scope, receive, send)
 
 
-def from_uvicorn(app: ASGIApp, target: str) -> Any:
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """The port of a server that says what it reads."""
+    with HttpServer(echo, bind(0), lifespan=False) as server:
+        yield int(server.url.rpartition(":")[2])
+
+
+def from_uvicorn(port: int, target: str) -> Any:
     """The answer of a server to a request whose target nothing has changed on its way."""
-    with (
-        HttpServer(app, bind(0), lifespan=False) as server,
-        socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection,
-    ):
+    with socket.create_connection(("127.0.0.1", port)) as connection:
         head = f"GET {target} HTTP/1.1\r\nHost: agents.example\r\nConnection: close\r\n\r\n"
         connection.sendall(head.encode())
         with connection.makefile("rb") as answer:
@@ -107,7 +112,6 @@ def from_uvicorn(app: ASGIApp, target: str) -> Any:
         "/",
         "/tasks/a%2Fb",
         "/tasks/a%3Asubscribe",
-        "/tasks/a:subscribe",
         "/a%20b/tasks",
         "/a+b/tasks",
         "/%C3%A9/tasks",
@@ -115,15 +119,14 @@ def from_uvicorn(app: ASGIApp, target: str) -> Any:
         "/100%25/tasks",
         "/%252F/tasks",
         "/a2a/a2a//tasks/",
-        "/tasks?",
         "/tasks?contextId=",
         "/tasks?pageToken=a%2Bb%26c%3D%25&status=x",
     ],
 )
-def test_paths_are_those_that_a_server_reads(target: str) -> None:
+def test_paths_are_those_that_a_server_reads(port: int, target: str) -> None:
     """A path is decoded once, and beside it as it was sent; a query has the same meaning."""
     answer = lambda_handler(echo)(rest_event("GET", target), None)
-    from_lambda, served = json.loads(answer["body"]), from_uvicorn(echo, target)
+    from_lambda, served = json.loads(answer["body"]), from_uvicorn(port, target)
     assert from_lambda == served
 
 
@@ -133,7 +136,7 @@ def test_repeated_parameters_all_arrive() -> None:
     assert json.loads(answer["body"])["query"] == "a=1&a=2&b=3"
 
 
-@pytest.mark.parametrize("media_type", ["application/json", "application/a2a+json", "text/plain"])
+@pytest.mark.parametrize("media_type", ["application/a2a+json", "text/plain"])
 def test_bodies_are_text(media_type: str) -> None:
     """Without binary types a body arrives as text, whatever its type; no body is an empty one."""
     headers = {"Content-Type": media_type}
@@ -189,16 +192,6 @@ def answers(
     }
 
 
-def test_answers_are_text(answers: dict[str, dict[str, Any]]) -> None:
-    """None is in base64, which a REST API without binary types would hand to the client."""
-    assert {
-        answer["headers"].get("content-type", "").partition(";")[0] for answer in answers.values()
-    } >= {"application/json", "application/a2a+json", "text/event-stream"}
-    for name, answer in answers.items():
-        assert answer["isBase64Encoded"] is False, name
-        assert answer["statusCode"] != 500, name
-
-
 def test_no_type_is_binary() -> None:
     """A body is sent as text, also under a media type that the adapter does not know."""
 
@@ -210,8 +203,15 @@ def test_no_type_is_binary() -> None:
 
 
 def test_no_header_comes_twice(answers: dict[str, dict[str, Any]]) -> None:
-    """The adapter keeps only the last of repeated headers: each answer says each name once."""
+    """The adapter keeps only the last of repeated headers: each answer says each name once.
+
+    None is in base64, which a REST API without binary types would hand to the client.
+    """
+    types = {it["headers"].get("content-type", "").partition(";")[0] for it in answers.values()}
+    assert types >= {"application/json", "application/a2a+json", "text/event-stream"}
     for name, answer in answers.items():
+        assert answer["isBase64Encoded"] is False, name
+        assert answer["statusCode"] != 500, name
         assert not answer["multiValueHeaders"], name
         if answer["statusCode"] == 401:
             assert answer["headers"]["www-authenticate"] == 'Bearer realm="a2a"'

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import JSONRPC, Agent
-from tests.support.asgi_streams import LiveResponse, ServerEvent, live
+from tests.support.a2a_calls import JSONRPC, REST, Agent
+from tests.support.asgi_streams import LiveResponse, live
 from tests.support.scripted_worker import ScriptedWorker
 
 
@@ -34,38 +34,14 @@ async def task_id(agent: Agent, worker: ScriptedWorker) -> str:
     return str(sent.task["id"])
 
 
-def texts(events: list[ServerEvent]) -> str:
-    """All of the story that is in the events, opening Task included."""
-    return "".join(part for part in ("Once upon ", "a time.") if part in str(events))
-
-
-async def test_a_subscription_goes_on_where_it_stopped(
-    app: FastAPI, binding: str, task_id: str, worker: ScriptedWorker
-) -> None:
-    """Ids and Last-Event-ID do in 0.3 what they do in 1.0, also when the task has ended."""
-    async with resubscribe(app, binding, task_id) as response:
-        opening = await anext(response.events())
-    worker.gate.set()
-    last = {"Last-Event-ID": opening.id or ""}
-    async with resubscribe(app, binding, task_id, last) as response:
-        events = [event async for event in response.events()]
-    async with resubscribe(app, binding, task_id, last) as response:
-        again = [event async for event in response.events()]
-    assert events[0] == opening
-    assert len(events) == 4
-    assert "Once upon " not in str(events[0])
-    assert texts(events) == "Once upon a time."
-    assert again == events
-
-
 @pytest.mark.parametrize(
     ("task", "headers", "sentence"),
     [
-        ("nobody", {}, "Task not found"),
         ("nobody", {"Last-Event-ID": "1.0.abcdef"}, "Task not found"),
         ("ours", {"Last-Event-ID": "garbage"}, "Last-Event-ID is not the id of an event"),
     ],
 )
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_what_cannot_be_subscribed_to_is_refused(
     app: FastAPI, binding: str, task_id: str, task: str, headers: dict[str, str], sentence: str
 ) -> None:
@@ -81,6 +57,7 @@ async def test_what_cannot_be_subscribed_to_is_refused(
         assert response.headers["content-type"] == "application/json"
 
 
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_an_error_on_the_way_is_one_event_and_the_end(
     app: FastAPI, binding: str, task_id: str, backends: Backends
 ) -> None:

@@ -191,7 +191,7 @@ def counted() -> Iterator[Counter[str]]:
         sys.setprofile(before)
 
 
-@pytest.mark.parametrize("entrypoint", ["api", "stream"])
+@pytest.mark.parametrize(("entrypoint", "binding"), [("api", "rest"), ("stream", "jsonrpc")])
 async def test_a_send_is_parsed_once_and_rendered_once(
     settings: Settings, backends: Backends, card: AgentCard, binding: str, entrypoint: Entrypoint
 ) -> None:

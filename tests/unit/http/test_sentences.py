@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.a2a_calls import JSONRPC, Agent, message
+from tests.support.a2a_calls import JSONRPC, REST, Agent, message
 from tests.support.scripted_worker import ScriptedWorker
 
 
@@ -118,6 +118,7 @@ async def test_a_required_field_that_is_missing(
     assert all(f'"{field}"' in answer.response.text for field in fields.split(", "))
 
 
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_a_version_that_is_missing(client: httpx.AsyncClient, binding: str) -> None:
     """A client of 1.0 that names no version learns which header to send."""
     if binding == JSONRPC:
@@ -131,9 +132,7 @@ async def test_a_version_that_is_missing(client: httpx.AsyncClient, binding: str
     )
 
 
-@pytest.mark.parametrize(
-    "path", ["/nothing", "/a/b/c", "/tasks/a/b", "/tasks/", "/acme/tasks/", "/v1/tasks/x/"]
-)
+@pytest.mark.parametrize("path", ["/nothing", "/tasks/a/b", "/acme/tasks/", "/v1/tasks/x/"])
 async def test_an_unknown_path(client: httpx.AsyncClient, path: str) -> None:
     """It says where the paths are, also with a slash at its end: no redirect knows the stage."""
     answer = await client.get(path, headers={"A2A-Version": "1.0"})
@@ -150,7 +149,6 @@ async def test_an_unknown_path(client: httpx.AsyncClient, path: str) -> None:
         ("PUT", "/tasks/one", "GET"),
         ("TRACE", "/tasks/one:cancel", "GET, POST"),
         ("PATCH", "/acme/tasks/one", "GET"),
-        ("PUT", "/tasks/one/pushNotificationConfigs", "GET, POST"),
         ("PUT", "/acme/tasks/one/pushNotificationConfigs", "GET, POST"),
         ("PUT", "/.well-known/agent-card.json", "GET"),
     ],
@@ -164,13 +162,6 @@ async def test_an_unknown_method_of_a_path(
     methods = {method.strip() for method in answer.headers["allow"].split(",")} - {"HEAD"}
     assert methods == set(allowed.split(", "))
     assert "Allow" in answer.json()["error"]["message"]
-
-
-async def test_an_unknown_method_of_jsonrpc(client: httpx.AsyncClient) -> None:
-    """It is quoted."""
-    call = {"jsonrpc": "2.0", "id": 1, "method": "SendMassage", "params": {}}
-    answer = await client.post("/", json=call, headers={"A2A-Version": "1.0"})
-    assert answer.json()["error"]["message"].startswith("There is no method 'SendMassage'")
 
 
 async def test_a_task_that_has_ended(agent: Agent, worker: ScriptedWorker) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 import httpx
 import pytest
@@ -19,11 +18,10 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.wiring import memory_backends, table_backends
+from a2a_serverless.wiring import memory_backends
 from tests.support import workers
 from tests.support.a2a_calls import Agent, Answer, message
 from tests.support.clocks import ManualClock
-from tests.support.databases import moto_database
 from tests.support.workers import complete
 
 MOST = 3
@@ -65,33 +63,24 @@ class World:
         return answer
 
 
-@pytest.fixture(params=["api", pytest.param("stream", marks=pytest.mark.long)])
-async def world(request: pytest.FixtureRequest, card: AgentCard) -> AsyncIterator[World]:
-    """Both functions that accept messages, on a table with the grants of their roles."""
+@pytest.fixture
+async def world(card: AgentCard) -> AsyncIterator[World]:
     clock = ManualClock()
     keys = SecretStr(",".join(f"{name}={key}" for name, key in KEYS.items()))
     settings = Settings(auth="api-key", api_keys=keys, sleeping_turns_per_caller=MOST)
-    with moto_database() as database:
-        backends = table_backends(settings, database.opened(clock=clock), clock)
-        queue = memory_backends(settings, clock).operations
-        backends = replace(backends, operations=queue)
-        bench = workers.Bench(
-            workers.Agent(sleeping),
-            backends=backends,
-            clock=clock,
-            sleeping_turns_per_caller=MOST,
-        )
-        async with AsyncExitStack() as clients:
+    backends = memory_backends(settings, clock)
+    bench = workers.Bench(
+        workers.Agent(sleeping), backends=backends, clock=clock, sleeping_turns_per_caller=MOST
+    )
+    async with AsyncExitStack() as clients:
 
-            def serve() -> Agent:
-                app = create_app(settings, backends, card, entrypoint=request.param)
-                client = httpx.AsyncClient(
-                    transport=httpx.ASGITransport(app), base_url="http://test"
-                )
-                clients.push_async_callback(client.aclose)
-                return Agent(client)
+        def serve() -> Agent:
+            transport = httpx.ASGITransport(create_app(settings, backends, card))
+            client = httpx.AsyncClient(transport=transport, base_url="http://test")
+            clients.push_async_callback(client.aclose)
+            return Agent(client)
 
-            yield World(serve, bench)
+        yield World(serve, bench)
 
 
 async def test_a_message_is_refused_while_too_many_turns_sleep(world: World) -> None:
@@ -102,6 +91,9 @@ async def test_a_message_is_refused_while_too_many_turns_sleep(world: World) -> 
     refused = await world.send("alice")
     assert (refused.response.status_code, refused.reason) == (400, "UNSUPPORTED_OPERATION")
     assert f"{MOST} of your tasks sleep, and no more may: cancel one" in refused.response.text
+    assert isinstance(world.bench.clock, ManualClock)
+    world.bench.clock.advance(10 * 86_400)
+    assert (await world.send("alice")).reason == "UNSUPPORTED_OPERATION"
     assert not (await world.send("bob")).reason
     storage = world.bench.storage.for_scope(Scope.of("", "alice"))
     head = await storage.head(first.task["id"])
@@ -121,16 +113,6 @@ async def test_a_message_that_was_accepted_is_answered(world: World) -> None:
     assert (await world.send("alice")).reason == "UNSUPPORTED_OPERATION"
     again = await world.agent.call("SendMessage", sent, headers)
     assert again.task["id"] == first.task["id"]
-
-
-async def test_a_caller_whose_turns_sleep_for_days_is_refused(world: World) -> None:
-    """However long ago the last of them has fallen asleep."""
-    for _ in range(MOST):
-        assert not (await world.send("alice")).reason
-    assert isinstance(world.bench.clock, ManualClock)
-    for days in (0, 1, 10):
-        world.bench.clock.advance(days * 86_400)
-        assert (await world.send("alice")).reason == "UNSUPPORTED_OPERATION"
 
 
 async def test_a_process_that_gets_answers_alone_refuses(world: World) -> None:

@@ -13,8 +13,9 @@ import pytest
 from a2a.types import AgentCard
 from fastapi import FastAPI
 
+from a2a_serverless.http import intake
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.intake import _LEASED_AFTER_S, Wait
+from a2a_serverless.http.intake import Wait
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.http.streams import _TOO_MANY
 from a2a_serverless.settings import Settings
@@ -23,8 +24,8 @@ from a2a_serverless.storage.leases import Slots
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, digest
-from a2a_serverless.wiring import Backends, memory_backends
-from tests.support.a2a_calls import Agent, message
+from a2a_serverless.wiring import Backends
+from tests.support.a2a_calls import JSONRPC, REST, Agent, message
 from tests.support.asgi_streams import LiveResponse, ServerEvent
 from tests.support.clocks import ManualClock
 from tests.support.memory import PolledTable
@@ -78,51 +79,18 @@ async def test_a_stream_above_the_limit_ends_after_its_task(
     assert payload(more[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-async def test_another_caller_streams_beside_one_at_the_limit(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
-    """A caller at its limit leaves another caller its streams."""
-    wait = {"message": message("wait")}
-    async with (
-        open_stream(app, binding, SEND, wait, ANN) as anns,
-        open_stream(app, binding, SEND, wait, BOB) as bobs,
-    ):
-        await opened(anns)
-        await opened(bobs)
-        assert bobs.comments == []
-        worker.gate.set()
-
-
 async def test_an_ended_stream_is_not_counted(
     app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
     """The next one of its caller's has its place: after its end, and after its client has left."""
-    for _ in range(3):
+    for _ in range(2):
         async with open_stream(app, binding, SEND, {"message": message("wait")}, ANN) as left:
             await opened(left)
         assert left.comments == []
     worker.gate.set()
-    for _ in range(3):
+    for _ in range(2):
         done = await all_events(app, binding, SEND, {"message": message("go")}, ANN)
         assert payload(done[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
-
-
-async def test_a_caller_at_the_limit_gets_on_with_each_subscription(
-    app: FastAPI, binding: str, worker: ScriptedWorker
-) -> None:
-    """At the limit each subscription delivers what was committed meanwhile before it ends."""
-    wait = {"message": message("wait")}
-    async with open_stream(app, binding, SEND, wait, ANN) as first:
-        task_id = await opened(first)
-        async with open_stream(app, binding, "SubscribeToTask", {"id": task_id}, ANN) as second:
-            seen = [event async for event in second.events()]
-        assert _TOO_MANY in second.comments
-        start = {**ANN, "Last-Event-ID": f"1.0.{(seen[0].id or '').split('.')[2]}"}
-        async with open_stream(app, binding, "SubscribeToTask", {"id": task_id}, start) as third:
-            again = [event async for event in third.events()]
-        assert _TOO_MANY in third.comments
-        assert again
-        worker.gate.set()
 
 
 async def test_a_stream_in_one_piece_is_counted(
@@ -154,7 +122,7 @@ async def calling(app: FastAPI, binding: str) -> AsyncIterator[Agent]:
         yield Agent(client, binding)
 
 
-@pytest.mark.parametrize("entrypoint", ["api", "stream"])
+@pytest.mark.parametrize(("entrypoint", "binding"), [("api", JSONRPC), ("stream", REST)])
 async def test_a_blocking_send_above_the_limit_is_answered_after_a_second(
     entrypoint: Entrypoint,
     settings: Settings,
@@ -162,15 +130,19 @@ async def test_a_blocking_send_above_the_limit_is_answered_after_a_second(
     binding: str,
     worker: ScriptedWorker,
     backends: Backends,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The task is answered at work; a turn that ends within the second is waited for as ever."""
     app = create_app(settings, backends, card, entrypoint=entrypoint)
     await at_the_limit(backends)
+    assert intake._LEASED_AFTER_S == 1
     async with calling(app, binding) as ann:
+        monkeypatch.setattr(intake, "_LEASED_AFTER_S", 0.05)
         began = monotonic()
         task = await ann.send("wait")
-        assert _LEASED_AFTER_S <= monotonic() - began < settings.blocking_limit_s
-        assert task.state == "WORKING"
+        assert monotonic() - began < settings.blocking_limit_s
+        assert task.state in {"SUBMITTED", "WORKING"}
+        monkeypatch.setattr(intake, "_LEASED_AFTER_S", 60)
         assert (await ann.send("go")).state == "COMPLETED"
     worker.gate.set()
 
@@ -213,9 +185,14 @@ async def test_a_wait_is_as_quiet_as_its_task(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_cancel_above_the_limit_is_answered_before_its_end(
-    app: FastAPI, binding: str, worker: ScriptedWorker, backends: Backends
+    app: FastAPI,
+    binding: str,
+    worker: ScriptedWorker,
+    backends: Backends,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The task is answered at work; its cancel stands and goes on without this request."""
+    monkeypatch.setattr(intake, "_LEASED_AFTER_S", 0.05)
     await at_the_limit(backends)
     async with calling(app, binding) as ann:
         sent = await ann.send("ignore", configuration={"returnImmediately": True})
@@ -226,10 +203,3 @@ async def test_a_cancel_above_the_limit_is_answered_before_its_end(
         assert head is not None
         assert head.cancel is not None
     worker.gate.set()
-
-
-def test_a_deployment_counts_streams() -> None:
-    """A deployment allows 50 open streams of a caller and 500 in all by default."""
-    settings = Settings(auth="none")
-    assert (settings.streams_per_caller, settings.streams_in_all) == (50, 500)
-    assert memory_backends(settings).streams is not None

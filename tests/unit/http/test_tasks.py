@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from fastapi import FastAPI
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
@@ -13,30 +12,10 @@ from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import Agent, message
-from tests.support.asgi_streams import live
+from tests.support.a2a_calls import Agent
 from tests.support.scripted_worker import ScriptedWorker
 
 IMMEDIATELY = {"returnImmediately": True}
-
-
-class TestList:
-    @pytest.mark.parametrize("text", ["go", "ask"])
-    async def test_a_task_has_the_same_fields_everywhere(
-        self, agent: Agent, app: FastAPI, worker: ScriptedWorker, text: str
-    ) -> None:
-        """In a list, on its own, and at the begin of a stream: what is empty is left out."""
-        task = (await agent.send(text)).task
-        got = (await agent.call("GetTask", {"id": task["id"]})).task
-        listed = await agent.call("ListTasks", {"includeArtifacts": True, "historyLength": 100})
-        assert listed.result["tasks"] == [got]
-        body = {"message": message("go", taskId=task["id"], messageId="message-2")}
-        if text == "ask":
-            async with live(app, "POST", "/message:stream", body=body) as response:
-                events = [event.data async for event in response.events()]
-            opening = events[0]["task"]
-            assert set(opening) == set(got)
-            assert set(opening["history"][0]) == set(got["history"][0])
 
 
 class TestCancel:

@@ -35,10 +35,9 @@ async def get(client: httpx.AsyncClient, path: str) -> Any:
         ("/acme/message:send", SAID),
         ("/message:send", {**SAID, "tenant": "acme"}),
         ("/message:send?tenant=acme", SAID),
-        ("/acme/message:send?tenant=acme", {**SAID, "tenant": "acme"}),
         ("/%61cme/message:send", SAID),
     ],
-    ids=["path", "body", "query", "all", "escaped"],
+    ids=["path", "body", "query", "escaped"],
 )
 async def test_ways_to_name_a_tenant(client: httpx.AsyncClient, path: str, body: Any) -> None:
     """11.3 and the protocol's HTTP bindings: in the path, or as any other field of the request."""
@@ -61,7 +60,6 @@ async def test_ways_to_name_a_tenant(client: httpx.AsyncClient, path: str, body:
         ("/message:send?tenant=acme&tenant=globex", SAID),
         ("/message:send?tenant=acme", {**SAID, "tenant": "globex"}),
         ("/tasks/t:cancel", {"tenant": 5}),
-        ("/tasks/t:cancel", {"tenant": ["acme"]}),
         ("/acme/tasks/t:cancel", {"tenant": {"acme": 1}}),
     ],
 )

@@ -30,15 +30,6 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.sources import UPLOADS_EXTENSION, Source, SourceError
 from a2a_serverless.storage.blobs import ServedBlobs
-from a2a_serverless.storage.deletion import (
-    Amounts,
-    DeletionJob,
-    Owner,
-    count_data,
-    delete_data,
-    delete_task,
-    uploaded,
-)
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.s3 import S3Blobs
 from a2a_serverless.tasks.blobs import linked_blob
@@ -67,16 +58,22 @@ def settings() -> Settings:
     )
 
 
-@pytest.fixture(params=["memory", "folder", pytest.param("s3", marks=pytest.mark.long)])
+EACH_STORE = pytest.mark.parametrize(
+    "backends", ["memory", "folder", pytest.param("s3", marks=pytest.mark.long)], indirect=True
+)
+
+
+@pytest.fixture
 def backends(
     request: pytest.FixtureRequest, settings: Settings, tmp_path: Path
 ) -> Iterator[Backends]:
-    """Backends with a store of each kind; S3 on moto, behind a door that verifies its links."""
+    """Backends with a store of a kind; S3 on moto, behind a door that verifies its links."""
     backends = memory_backends(settings)
     table, clock = backends.storage.table, backends.storage.clock
-    if request.param == "folder":
+    kind = getattr(request, "param", "memory")
+    if kind == "folder":
         table.blobs = DirectoryBlobs(tmp_path / "blobs", clock, keep_s=3600)
-    if request.param != "s3":
+    if kind != "s3":
         yield backends
         return
     with mock_aws():
@@ -139,7 +136,7 @@ async def read_by_agent(agent: Agent, backends: Backends, part: dict[str, Any], 
     return read[0]
 
 
-@pytest.mark.long(but=6)
+@EACH_STORE
 async def test_what_is_uploaded_comes_to_the_agent(
     agent: Agent, backends: Backends, client: httpx.AsyncClient
 ) -> None:
@@ -149,10 +146,11 @@ async def test_what_is_uploaded_comes_to_the_agent(
     assert "?" not in found["part"]["url"]
     assert found["expiresAt"].endswith("Z")
     assert await put(client, found) == 200
-    assert await read_by_agent(agent, backends, found["part"]) == ("ä.png", LARGE)
-    assert await read_by_agent(agent, backends, found["part"]) == ("ä.png", LARGE)
+    for _ in range(2):
+        assert await read_by_agent(agent, backends, found["part"]) == ("ä.png", LARGE)
 
 
+@EACH_STORE
 async def test_only_what_was_asked_for_is_taken(
     agent: Agent, client: httpx.AsyncClient, door: Door
 ) -> None:
@@ -176,26 +174,6 @@ async def test_only_what_was_asked_for_is_taken(
     assert await put(client, found) == 412
 
 
-@pytest.mark.long(but=1)
-async def test_an_upload_that_never_came_changes_no_task(
-    agent: Agent, backends: Backends, client: httpx.AsyncClient
-) -> None:
-    """The next message to a task that names it is refused, and is taken once the file is there."""
-
-    async def ask(ctx: TaskContext) -> None:
-        await ctx.request_input("Which file?")
-
-    task_id = await worked(agent, backends, ask)
-    storage = backends.storage.for_scope(Scope.of("", "alice"))
-    before, found = await storage.load_task(task_id), await asked(client)
-    sent = await agent.send(parts=[found["part"]], taskId=task_id, messageId="2")
-    assert "names a file that is not stored: it never came" in sent.message
-    assert await storage.load_task(task_id) == before
-    assert await put(client, found) == 200
-    named = {"taskId": task_id, "messageId": "2"}
-    assert (await read_by_agent(agent, backends, found["part"], **named))[1] == LARGE
-
-
 @pytest.mark.parametrize("backends", ["s3"], indirect=True)
 async def test_s3_takes_no_header_that_is_not_signed(
     backends: Backends, client: httpx.AsyncClient
@@ -211,6 +189,7 @@ async def test_s3_takes_no_header_that_is_not_signed(
     assert await put(client, found, b"x" * len(LARGE)) == 400
 
 
+@EACH_STORE
 async def test_a_link_for_an_upload_expires(
     backends: Backends, client: httpx.AsyncClient, door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,47 +201,6 @@ async def test_a_link_for_an_upload_expires(
     assert await put(client, found) == 403
 
 
-@pytest.mark.long(but=1)
-async def test_a_link_to_a_file_ends(
-    agent: Agent,
-    backends: Backends,
-    client: httpx.AsyncClient,
-    door: Door,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It gives its file until its time or its task is over, also if the task is made again."""
-    storage = backends.storage.for_scope(Scope.of("", "alice"))
-    found, headers = await asked(client), {"Idempotency-Key": "k"}
-    assert await put(client, found) == 200
-
-    async def linked() -> str:
-        sent = await agent.send(parts=[found["part"]], configuration=NOW, headers=headers)
-        return str(sent.task["history"][0]["parts"][0]["url"])
-
-    async def fetched(url: str) -> int:
-        return (await client.send(httpx.Request("GET", url))).status_code
-
-    link = await linked()
-    got = await client.send(httpx.Request("GET", link))
-    assert (got.status_code, got.content == LARGE) == (200, True)
-    assert await fetched(f"{link[:-4]}abcd") == 403
-    blob = linked_blob(link)
-    assert blob is not None
-    assert await delete_task(storage, blob.owner.task_id)
-    assert await fetched(link) == 404
-    again = linked_blob(await linked())
-    assert again is not None
-    assert again.owner.task_id == blob.owner.task_id
-    assert await fetched(link) == 404
-    other = await linked()
-    assert await fetched(other) == 200
-    later = ManualClock(backends.storage.clock.now_ms() + 301_000)
-    monkeypatch.setattr(backends.storage.table.blobs, "_clock", later)
-    door.later = timedelta(seconds=301)
-    assert await fetched(other) == 403
-
-
-@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize("tenant", ["", "acme"])
 async def test_it_is_the_callers_own_in_its_tenant(
     agent: Agent, app: FastAPI, client: httpx.AsyncClient, backends: Backends, tenant: str
@@ -289,28 +227,17 @@ async def test_it_is_the_callers_own_in_its_tenant(
 MESSAGE = {"messageId": "1", "role": "ROLE_USER"}
 
 
-async def test_credentials_are_asked_for(client: httpx.AsyncClient) -> None:
-    """Without a key there is no link."""
-    answer = await client.post("/files", json=FORM, headers={"X-API-Key": "none-of-these-keys"})
-    assert answer.status_code == 401
-
-
-@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize(
     ("fields", "names"),
     [
         ({"size": 0}, ["size"]),
-        ({"size": -1}, ["size"]),
         ({"size": MOST + 1}, ["size"]),
         ({"size": 10**30}, ["size"]),
         ({"size": True}, ["size"]),
-        ({"size": "1"}, ["size"]),
         ({"size": 1.5}, ["size"]),
         ({"size": None, "sha256": None}, ["size", "sha256"]),
-        ({"sha256": "a" * 63}, ["sha256"]),
         ({"sha256": "A" * 64}, ["sha256"]),
         ({"sha256": "../" + "a" * 61}, ["sha256"]),
-        ({"mediaType": "ä"}, ["mediaType"]),
         ({"mediaType": "a\nb: c"}, ["mediaType"]),
         ({"mediaType": 1}, ["mediaType"]),
         ({"filename": "x" * 256}, ["filename"]),
@@ -331,7 +258,7 @@ async def test_a_wrong_field_is_named(
     assert re.findall(r"(\w+): ", error["message"]) == names
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '"x"', "null", '{"size": 1, "tenant": 1}'])
+@pytest.mark.parametrize("content", ["", "[]", '{"size": 1, "tenant": 1}'])
 async def test_what_is_no_request_is_refused(client: httpx.AsyncClient, content: str) -> None:
     """In the form of the protocol's errors."""
     headers = {"Content-Type": "application/json"}
@@ -392,10 +319,10 @@ async def test_a_repeated_or_refused_message_copies_nothing(
     client.headers["A2A-Version"] = "1.0"
     part = found["part"]
     body = message_with(part)
-    for _ in range(7):
+    for _ in range(6):
         again = await client.post("/message:send", json=body, headers={"Idempotency-Key": "k"})
         assert again.status_code == 200
-    for _ in range(7):
+    for _ in range(6):
         gone = await client.post("/message:send", json=message_with(part, taskId="none"))
         assert gone.status_code == 404
     assert (await client.post("/message:send", json=message_with(part))).status_code == 200
@@ -458,7 +385,7 @@ async def test_no_uploads_are_offered(card: AgentCard, settings: Settings, reaso
             await upload(client, await card_of(client), io.BytesIO(LARGE))
 
 
-@pytest.mark.parametrize("backends", ["memory", "folder"], indirect=True)
+@pytest.mark.parametrize("backends", ["folder"], indirect=True)
 async def test_a_page_of_an_allowed_origin_may_upload(
     card: AgentCard, settings: Settings, backends: Backends
 ) -> None:
@@ -490,32 +417,6 @@ async def test_the_buckets_rule_is_for_uploads(client: httpx.AsyncClient) -> Non
     assert set(rule["AllowedHeaders"]) == set(found["headers"])
 
 
-async def test_unused_uploads_go_with_their_caller(
-    backends: Backends, client: httpx.AsyncClient
-) -> None:
-    """A deletion of all that a person has counts and removes what no message has named."""
-    blobs, storage = backends.storage.table.blobs, backends.storage
-    assert blobs is not None
-    stored = []
-    for key, tenant in ((ALICE, ""), (ALICE, "acme"), (BOB, ""), (BOB, "acme")):
-        client.headers["X-API-Key"] = key
-        found = await asked(client, tenant=tenant)
-        assert await put(client, found) == 200
-        blob = linked_blob(found["part"]["url"])
-        assert blob
-        stored.append(blob)
-    alice, bob = Scope.of("", "alice"), Scope.of("acme", "bob")
-    assert await count_data(storage.for_scope(alice)) == Amounts(uploads=1)
-    assert not (await count_data(storage.for_scope(alice))).is_nothing
-    assert (await count_data(storage.for_scope(alice), "a context")).is_nothing
-    assert [blob async for blob in uploaded(storage.for_scope(bob))] == stored[3:]
-    everything = DeletionJob(storage, Owner(alice.principal), lag_s=0)
-    deleted = await everything.step()
-    assert (deleted.uploads, everything.is_empty) == (2, True)
-    assert await delete_data(storage.for_scope(bob)) == Amounts(uploads=1)
-    assert [await blobs.get(blob) for blob in stored] == [None, None, LARGE, None]
-
-
 # -- the client's own call -------------------------------------------------------------------
 
 
@@ -526,7 +427,6 @@ class Stream(io.BytesIO):
         return False
 
 
-@pytest.mark.long(one_in=5)
 @pytest.mark.parametrize("kind", ["path", "file", "stream"])
 async def test_the_client_uploads(
     agent: Agent,
@@ -575,7 +475,9 @@ def patient(clock: Clock) -> Retries:
     return Retries(clock=clock, draw=lambda: 0.0)
 
 
-@pytest.mark.long(one_in=5)
+@pytest.mark.parametrize(
+    "backends", ["memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True
+)
 @pytest.mark.parametrize(
     ("faults", "puts"),
     [
