@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from moto import mock_aws
+from botocore.exceptions import ClientError
 
 from a2a_serverless.storage.keys import KeyStore
 from tests.support.clocks import ManualClock
-from tests.support.emulators import CREDENTIALS, REGION
 from tests.support.memory import memory_keys
 from tests.unit.push.receivers import Authority, Receiver
 from tests.unit.push.world import World
@@ -41,16 +39,31 @@ def store(clock: ManualClock) -> KeyStore:
     return memory_keys(clock)
 
 
+class SecretsManager:
+    """A client of Secrets Manager, whose reads are counted, and can be made to fail."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, list[dict[str, Any]]] = {}
+        self.reads = 0
+        self.fails = False
+
+    def put(self, secret: str, **content: Any) -> None:
+        """Rotate a secret, or create it."""
+        self.versions.setdefault(secret, []).insert(0, content)
+
+    def get_secret_value(self, *, SecretId: str, VersionStage: str) -> dict[str, Any]:  # noqa: N803 - as boto3 has it
+        self.reads += 1
+        place = ("AWSCURRENT", "AWSPREVIOUS").index(VersionStage)
+        found = self.versions.get(SecretId, [])
+        if self.fails or place >= len(found):
+            code = "AccessDeniedException" if self.fails else "ResourceNotFoundException"
+            raise ClientError({"Error": {"Code": code}}, "GetSecretValue")
+        return found[place]
+
+
 @pytest.fixture
-def manager() -> Iterator[Any]:
-    """A client of Secrets Manager."""
-    with mock_aws():
-        yield boto3.client(
-            "secretsmanager",
-            region_name=REGION,
-            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-        )
+def manager() -> SecretsManager:
+    return SecretsManager()
 
 
 @pytest.fixture(scope="session")

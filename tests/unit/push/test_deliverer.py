@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from email.utils import formatdate
-from itertools import cycle, pairwise
+from itertools import cycle
 from typing import Any
 
 import jwt
@@ -25,7 +25,6 @@ from a2a_serverless.push import deliverer
 from a2a_serverless.push.jobs import PushDeadLetter, PushJob
 from a2a_serverless.push.notifications import Notification, owed
 from a2a_serverless.storage.blobs import MemoryBlobs
-from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.blobs import linked_blob
@@ -36,16 +35,14 @@ from a2a_serverless.tasks.identity import Scope, caller_number
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
-from tests.support import observed
 from tests.support.clocks import ManualClock
 from tests.support.messages import request as request_of
 from tests.support.observed import counted
-from tests.support.queues import MemoryQueue, is_empty, left, take
+from tests.support.queues import MemoryQueue, is_empty, left
 from tests.unit.push.receivers import OK, Receiver, Request, listening, status
 from tests.unit.push.world import (
     COMPLETED,
     CREDENTIALS,
-    FAILED,
     INPUT_REQUIRED,
     TOKEN,
     WORKING,
@@ -118,17 +115,6 @@ async def test_a_transition_is_told(receiver: Receiver, world: World) -> None:
     assert is_empty(world.jobs)
 
 
-async def test_each_delivery_has_a_correlation_id(receiver: Receiver, world: World) -> None:
-    """All lines of one delivery have it, and those of the next another one."""
-    head = await world.open(receiver.url(), states=[WORKING])
-    with observed.logged() as lines:
-        await world.pump()
-        await world.say(head, INPUT_REQUIRED)
-        await world.pump()
-    told = [line["correlation_id"] for line in lines if line.get("action") == "push_delivered"]
-    assert len({*told}) == 2
-
-
 async def test_a_client_of_0_1_is_told_in_its_form(receiver: Receiver, world: World) -> None:
     """The event alone, with the names of 0.1, as JSON; a pause is final there."""
     head = await world.open()
@@ -162,7 +148,7 @@ def tasks(receiver: Receiver) -> list[types_v03.Task]:
     return found
 
 
-@pytest.mark.parametrize("way", ["set", "inline", "late"])
+@pytest.mark.parametrize("way", ["inline", "late"])
 async def test_a_client_of_0_3_is_told_in_its_form(
     receiver: Receiver, world: World, way: str
 ) -> None:
@@ -172,8 +158,6 @@ async def test_a_client_of_0_3_is_told_in_its_form(
     opened = await world.storage.open_task("c", request_of("hello"), push=push, push_dialect="0.3")
     head = opened.head
     hook.task_id = head.task_id
-    if way == "set":
-        await world.storage.webhooks.put(hook, "0.3")
     await world.say(head, WORKING)
     await said(world, head, "one", INPUT_REQUIRED, WORKING, "two", COMPLETED)
     if way == "late":
@@ -190,7 +174,7 @@ async def test_a_client_of_0_3_is_told_in_its_form(
         ("working", ["one", "two"]),
         ("completed", ["one", "two"]),
     ]
-    begins = {"set": 1, "inline": 0, "late": 4}[way]
+    begins = 0 if way == "inline" else 4
     assert shown == [(head.task_id, *each) for each in expected[begins:]]
 
 
@@ -215,7 +199,7 @@ async def test_chunks_are_one_task_of_0_3(receiver: Receiver) -> None:
     await world.storage.webhooks.put(hook, "0.3")
     await world.say(head, WORKING)
     await world.pump()
-    for number in range(20):
+    for number in range(3):
         await said(world, head, f"a{number}")
     await world.pump()
     await said(world, head, "last")
@@ -223,25 +207,9 @@ async def test_chunks_are_one_task_of_0_3(receiver: Receiver) -> None:
     await world.pump()
     assert [(t.status.state.value, len(t.artifacts or ())) for t in tasks(receiver)] == [
         ("working", 0),
-        ("working", 20),
-        ("completed", 21),
+        ("working", 3),
+        ("completed", 4),
     ]
-
-
-async def test_the_last_who_sets_it_speaks_its_dialect(receiver: Receiver, world: World) -> None:
-    """A configuration that is replaced over another version of A2A is told in that one."""
-    head = await world.open(states=[COMPLETED])
-    hook = config(receiver.url(), CONFIG_ID_OF_0_1, task_id=head.task_id)
-    for dialect in ("0.1", "1.0", "0.3"):
-        await world.storage.webhooks.put(hook, dialect)
-        await world.pump()
-    bodies = [json.loads(request.body) for request in receiver.requests]
-    assert [body.get("type") or body.get("kind") for body in bodies] == [
-        "TaskStatusUpdateEvent",
-        None,
-        "task",
-    ]
-    assert "statusUpdate" in bodies[1]
 
 
 async def test_without_secrets_there_are_no_headers_for_them(
@@ -255,15 +223,6 @@ async def test_without_secrets_there_are_no_headers_for_them(
     await world.say(head, WORKING)
     await world.pump()
     assert not {"authorization", "x-a2a-notification-token"} & {*receiver.requests[0].headers}
-
-
-async def test_a_trace_goes_on_to_the_receiver(receiver: Receiver, world: World) -> None:
-    """A notification carries the trace headers of the commit, as its job has them."""
-    head = await world.open(receiver.url(), states=[COMPLETED])
-    trace = {"traceparent": "00-67891233abcdef012345678912345678-53995c3f42cd8ad8-01"}
-    await world.jobs.send(job_of(head, 2).model_copy(update={"trace": trace}))
-    await world.deliver()
-    assert receiver.requests[0].headers["traceparent"] == trace["traceparent"]
 
 
 @pytest.mark.parametrize(
@@ -347,8 +306,8 @@ async def test_two_callers_with_one_key_are_told_of_two_tasks(receiver: Receiver
     assert set(told) == opened
 
 
-@pytest.mark.long(one_in=4)
-@pytest.mark.parametrize("failure", [503, 429, 408, 425, "silence", "closed port", "DNS"])
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize("failure", [503, "silence", "closed port", "DNS"])
 async def test_a_receiver_that_is_down_for_ten_minutes(
     receiver: Receiver, failure: str | int
 ) -> None:
@@ -363,14 +322,14 @@ async def test_a_receiver_that_is_down_for_ten_minutes(
     if failure == "closed port":
         receiver.call(receiver.close())
     await world.say(head, WORKING)
-    await world.run(seconds=120, step=5)
+    await world.run(seconds=120, step=10)
     await world.say(head, INPUT_REQUIRED)
-    await world.run(seconds=480, step=5)
+    await world.run(seconds=480, step=10)
     if failure == "closed port":
         receiver.call(receiver.open())
     world.timeout_s = 5
     await world.say(head, WORKING, COMPLETED)
-    await world.run(seconds=1200, step=5)
+    await world.run(seconds=1200, step=10)
     requests = receiver.requests
     # One that was cut off may have been read, and taken for told, after its time.
     told = list({request.event_id: request for request in outage.told}.values())
@@ -388,34 +347,14 @@ async def test_a_receiver_that_is_down_for_ten_minutes(
     assert is_empty(world.jobs)
 
 
-@pytest.mark.long
-async def test_the_pause_grows_up_to_a_quarter_of_an_hour(receiver: Receiver, world: World) -> None:
-    """Without jitter: 5 s, 10 s, 20 s, … and at most 900 s between two attempts."""
-    world.deliverer.retry = replace(world.deliverer.retry, jitter=lambda: 1.0)
-    times: list[float] = []
-
-    def busy(_: Request) -> bytes:
-        times.append(world.clock.monotonic())
-        return status(500)
-
-    receiver.script = busy
-    await world.open(receiver.url(), states=[COMPLETED])
-    await world.run(seconds=4 * 3600, step=5)
-    pauses = [int(b - a) for a, b in pairwise(times)]
-    assert pauses[:9] == [5, 10, 20, 40, 80, 160, 320, 640, 900]
-    assert set(pauses[9:]) == {900}
-
-
-@pytest.mark.parametrize("form", ["seconds", "date"])
-async def test_a_receiver_names_its_pause(receiver: Receiver, world: World, form: str) -> None:
-    """`Retry-After` is kept to, in either form; a longer back-off of ours counts, too."""
+async def test_a_receiver_names_its_pause(receiver: Receiver, world: World) -> None:
+    """`Retry-After` is kept to."""
     at = formatdate(world.clock.now_ms() / 1000 + 300, usegmt=True)
-    busy = status(503, Retry_After="300" if form == "seconds" else at)
-    receiver.script = Outage(world.clock, 1, busy)
+    receiver.script = Outage(world.clock, 1, status(503, Retry_After=at))
     head = await world.open(receiver.url(), states=[COMPLETED])
-    await world.run(seconds=299)
+    await world.run(seconds=295, step=5)
     assert len(receiver.requests) == 1
-    await world.run(seconds=2)
+    await world.run(seconds=10, step=5)
     assert len(receiver.requests) == 2
     assert await world.is_settled(head)
 
@@ -439,23 +378,6 @@ async def test_the_last_answer_is_kept_with_the_next_try(receiver: Receiver) -> 
     assert push.answered_at == world.clock.now_ms()
 
 
-@pytest.mark.parametrize(
-    "garbled",
-    ["Mon, 01 Jan 99999999999 00:00:00 GMT", "Mon, 01 Jan 0000 00:00:00 GMT", "-5", "soon", "1e9"],
-)
-async def test_a_garbled_pause_counts_for_nothing(receiver: Receiver, garbled: str) -> None:
-    """With any garbled `Retry-After` failures are counted, and end in one dead letter."""
-    world = World(push_retry_s=600)
-    receiver.script = lambda _: status(503, Retry_After=garbled)
-    await world.open(receiver.url(), states=[COMPLETED])
-    await world.run(seconds=3600, step=30)
-    attempts = [request.attempt for request in receiver.requests]
-    assert attempts == list(range(1, len(attempts) + 1))
-    (letter,) = left(world.dead_letters)
-    # By chance the host's own pause, or the last attempt, is what ends the time.
-    assert letter.reason.removeprefix("the receiver fails: ") == "status 503"
-
-
 async def test_a_final_answer_is_an_answer(receiver: Receiver) -> None:
     """A final answer ends a series of failures: the next event is retried for its full time."""
     world, answers = World(push_retry_s=600), iter([503, 400, 503, 200])
@@ -469,12 +391,12 @@ async def test_a_final_answer_is_an_answer(receiver: Receiver) -> None:
     assert [letter.reason for letter in left(world.dead_letters)] == ["status 400"]
 
 
-@pytest.mark.parametrize("code", [400, 401, 403, 404, 405, 409, 410, 413, 422, 301, 307])
+@pytest.mark.parametrize("code", [404, 307])
 async def test_a_final_answer_ends_the_event(receiver: Receiver, world: World, code: int) -> None:
     """No second attempt; the event goes to the dead letters, and the next one is told."""
     receiver.script = lambda r: status(code) if "WORKING" in r.state else OK
     head = await world.open(receiver.url(), states=[WORKING, COMPLETED])
-    await world.run(seconds=3600, step=60)
+    await world.run(seconds=1800, step=300)
     first, second = receiver.requests
     assert [first.state, second.state] == ["WORKING", "COMPLETED"]
     [letter] = left(world.dead_letters)
@@ -504,20 +426,6 @@ async def test_a_url_that_refuses_ten_times_is_given_up(
     assert actions == ["push_given_up"] * 9 + ["push_receiver_given_up"]
     push = await world.push(head)
     assert (push.refusals, push.is_given_up) == (10, True)
-
-
-async def test_events_that_wait_are_not_sent_to_a_url_that_is_given_up(
-    receiver: Receiver, world: World
-) -> None:
-    """A URL that is given up gets no more events of the same delivery or of jobs sent before."""
-    receiver.script = lambda _: status(403)
-    head = await world.open(receiver.url(), states=[WORKING] * 13)
-    await world.pump()
-    assert len(receiver.requests) == 10
-    await world.jobs.send(job_of(head, 15))
-    await world.deliver()
-    assert len(receiver.requests) == 10
-    assert is_empty(world.jobs)
 
 
 async def test_a_configuration_that_is_set_again_begins_anew(receiver: Receiver) -> None:
@@ -558,7 +466,7 @@ async def test_failures_and_own_refusals_are_no_refusals() -> None:
     world = World()
     with Receiver(lambda _: status(503)) as receiver, listening() as [local]:
         head = await world.open(receiver.url(), local.url("127.0.0.2"), states=[WORKING] * 12)
-        await world.run(seconds=3 * 3600, step=60)
+        await world.run(seconds=4 * 3600, step=300)
         assert len(receiver.requests) > 12
         assert local.connections == 0
     assert (await world.push(head)).refusals == 0
@@ -583,7 +491,7 @@ async def test_a_receiver_that_stays_away(
     outage = Outage(world.clock, 9 * 3600, status(502))
     receiver.script = outage
     head = await world.open(receiver.url(), states=[WORKING])
-    await world.run(seconds=7 * 3600, step=60)
+    await world.run(seconds=7 * 3600, step=120)
     given_up = receiver.requests[-1]
     assert {request.event_id for request in receiver.requests} == {given_up.event_id}
     assert len(receiver.requests) > 20
@@ -626,36 +534,7 @@ async def test_a_receiver_that_stays_away(
     assert lines[0]["event_id"] == given_up.event_id
 
 
-async def test_a_slow_receiver_delays_himself_alone(world: World) -> None:
-    """The task's other receiver, and another task's, are told at once while one is down."""
-    with listening(2) as [slow, quick]:
-        slow.script = Outage(world.clock, 3600, status(503, Retry_After="600"))
-        head = await world.open(slow.url(), quick.url())
-        other = await world.open(slow.url(path="/other"), quick.url())
-        await world.say(head, WORKING, COMPLETED)
-        await world.say(other, FAILED)
-        await world.pump()
-        assert sorted(quick.states) == ["COMPLETED", "FAILED", "WORKING"]
-        assert len(slow.requests) == 2  # one for each configuration
-    assert await world.is_settled(head, "hook-2")
-    assert not await world.is_settled(head, "hook-1")
-
-
 # -- jobs that come twice, early or late ----------------------------------------------------
-
-
-async def test_a_job_that_comes_again_sends_nothing(receiver: Receiver, world: World) -> None:
-    """Duplicates and redeliveries find the cursor behind the event."""
-    head = await world.open(receiver.url(), states=[WORKING, COMPLETED])
-    await world.pump()
-    assert len(receiver.requests) == 2
-    for version in (2, 3, 2, 3):
-        again = MemoryQueue(PushJob, clock=world.clock)
-        await again.send(job_of(head, version))
-        record = take(again)
-        assert record is not None
-        assert await world.deliver(again.decode_record(record))
-    assert len(receiver.requests) == 2
 
 
 async def test_jobs_in_any_order_tell_in_the_logs_order(receiver: Receiver, world: World) -> None:
@@ -741,27 +620,6 @@ async def test_a_job_that_is_quicker_than_its_commit_comes_again(
     assert receiver.states == ["COMPLETED"]
 
 
-async def test_a_task_that_is_gone_is_done(receiver: Receiver, world: World) -> None:
-    """Deleted, expired, or made anew under its id: there is nothing to tell of it."""
-    head = await world.open(receiver.url(), states=[COMPLETED])
-    old = job_of(head, 2)
-    await world.pass_on()
-    await delete_task(world.storage, head.task_id)
-    assert await world.deliver()
-    again = await world.storage.open_task("ctx", request_of("new"), task_id=head.task_id)
-    own = config(receiver.url(), "hook-1", task_id=again.head.task_id)
-    await world.storage.webhooks.put(own)
-    await world.say(again.head, WORKING)
-    world.committed.clear()
-    await world.jobs.send(old.model_copy(update={"version": 3}))
-    assert await world.deliver()
-    assert receiver.requests == []
-    world.clock.advance(31 * 86_400)
-    await world.jobs.send(job_of(again.head, 2))
-    assert await world.deliver()
-    assert receiver.requests == []
-
-
 # -- configurations that change meanwhile ----------------------------------------------------
 
 
@@ -781,8 +639,7 @@ async def test_a_deleted_configuration_is_told_no_more(receiver: Receiver, world
 
 
 @pytest.mark.parametrize(
-    ("states", "rest"),
-    [([WORKING, COMPLETED], ["COMPLETED"]), ([COMPLETED], ["COMPLETED"]), ([WORKING], [])],
+    ("states", "rest"), [([WORKING, COMPLETED], ["COMPLETED"]), ([WORKING], [])]
 )
 async def test_a_replaced_configuration_counts_from_the_next_event_on(
     world: World, states: list[TaskState], rest: list[str]
@@ -866,50 +723,6 @@ async def test_nothing_is_given_up_without_a_record(receiver: Receiver, world: W
     assert await world.is_settled(head)
     assert len(left(world.dead_letters)) == 1
     assert len({request.event_id for request in receiver.requests}) == 1
-
-
-async def test_no_secret_and_no_content_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Log lines have ids and reasons, and no secret or content, also those of libraries."""
-    world = World(push_events="all")
-    secrets = [TOKEN, CREDENTIALS, "path-secret", "query-secret", "said-in-private"]
-    answers = [
-        status(200, X_Echo="his-own-words"),
-        status(302, Location="https://elsewhere.example/his-own-words"),
-        status(503, Retry_After="his-own-words"),
-        b"HTTP/1.1 his-own-words\r\n\r\n",
-    ]
-    libraries = caplog.at_level(logging.DEBUG, logger="httpcore")
-    with caplog.at_level(logging.DEBUG), libraries, Receiver() as receiver:
-        receiver.script = lambda _: answers[len(receiver.requests) % len(answers)]
-        head = await world.open(receiver.url(path="/path-secret?key=query-secret"))
-        refused = config("https://127.0.0.2/path-secret?query-secret", "refused")
-        refused.task_id = head.task_id
-        await world.storage.webhooks.put(refused)
-        for n in range(4):
-            await write(world, head.task_id, f"said-in-private {n}")
-        await world.say(head, COMPLETED)
-        with monkeypatch.context() as failing:
-            failing.setattr(Webhooks, "change", not_moved)
-            await world.pump()
-        await world.run(seconds=120)
-        assert len(receiver.requests) >= 6
-    assert await world.is_settled(head)
-    lines = [
-        (record.name, f"{record.getMessage()} {vars(record)} {record.exc_text}")
-        for record in caplog.records
-    ]
-    assert any(name.startswith("httpcore") for name, _ in lines)
-    assert not [line for _, line in lines for secret in secrets if secret in line]
-    own = [line for name, line in lines if name.startswith("a2a_serverless")]
-    assert not [line for line in own if "his-own-words" in line]
-    actions = {line["action"] for line in logged(caplog.records)}
-    failed = {"push_failed", "push_given_up", "push_delivery_failed"}
-    assert {"push_delivered", *failed} <= actions
-    letters = [letter.model_dump_json() for letter in left(world.dead_letters)]
-    assert letters
-    assert not [letter for letter in letters for secret in secrets if secret in letter]
 
 
 # -- helpers ---------------------------------------------------------------------------------

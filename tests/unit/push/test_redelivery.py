@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import pytest
 
 from a2a_serverless_tools.operate.acts import Acts
-from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.webhooks import Webhook
-from tests.unit.push.receivers import OK, Receiver, Request, status
-from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World, config
+from tests.unit.push.receivers import OK, Receiver, status
+from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World
 
 
 class Desk:
@@ -39,10 +37,6 @@ class Desk:
 @pytest.fixture
 def desk() -> Desk:
     return Desk()
-
-
-def _refused(code: int, _: Request) -> bytes:
-    return status(code)
 
 
 def ids(receiver: Receiver) -> list[str]:
@@ -76,27 +70,6 @@ async def test_what_was_given_up_is_told_again_in_order(desk: Desk, receiver: Re
     assert await world.storage.webhooks.count_open() == 0
 
 
-async def test_what_is_refused_again_is_given_up_again(desk: Desk, receiver: Receiver) -> None:
-    """It is counted anew, needs attention again with its new reason, and may be told once more."""
-    world = desk.world
-    receiver.script = lambda _: status(404)
-    head = await world.open(receiver.url(), states=[WORKING, COMPLETED])
-    await world.pump()
-    query = TaskFilter(attention="untold")
-    for code in (410, 403):
-        receiver.script = partial(_refused, code)
-        await desk.acts.on_one("redeliver", head.task_id, head.scope)
-        assert (await desk.inspector.lists.page(query)).rows == ()
-        await world.run(seconds=7200, step=600)  # the host may be called again by then
-        assert await desk.numbers(head.task_id) == (0, 2, 0)
-        (row,) = (await desk.inspector.lists.page(query)).rows
-        assert row.reason == f"status {code}"
-    receiver.script = lambda _: OK
-    await desk.acts.on_one("redeliver", head.task_id, head.scope)
-    await world.run(seconds=7200, step=600)
-    assert await desk.numbers(head.task_id) == (2, 0, 0)
-
-
 async def test_a_url_that_refuses_no_more_is_called_again(desk: Desk, receiver: Receiver) -> None:
     """Its ten refusals are forgotten: the task's other webhook with the URL goes on, too."""
     world = desk.world
@@ -110,24 +83,6 @@ async def test_a_url_that_refuses_no_more_is_called_again(desk: Desk, receiver: 
     await world.run(seconds=7200, step=600)  # the host may be called again by then
     for push in (await world.push(head), await world.push(head, "hook-2")):
         assert (push.given_up, push.is_given_up, push.told_count) == (None, False, 10)
-
-
-async def test_a_secret_that_was_changed_since_is_the_new_one(
-    desk: Desk, receiver: Receiver
-) -> None:
-    """The configuration is read when it is delivered to: what its client has set counts."""
-    world = desk.world
-    receiver.script = lambda _: status(401)
-    head = await world.open(receiver.url(), states=[COMPLETED])
-    await world.pump()
-    assert receiver.requests[-1].headers["x-a2a-notification-token"] == "token-4711"
-    renewed = config(receiver.url(), "hook-1", task_id=head.task_id, token="token-new")
-    await world.storage.webhooks.put(renewed)
-    receiver.script = lambda _: OK
-    await desk.acts.on_one("redeliver", head.task_id, head.scope)
-    await world.pump()
-    assert receiver.requests[-1].headers["x-a2a-notification-token"] == "token-new"
-    assert await desk.numbers(head.task_id) == (1, 0, 0)
 
 
 async def test_a_cursor_that_goes_back_during_a_delivery_stays_there(

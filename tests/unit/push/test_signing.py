@@ -15,7 +15,7 @@ import jwt
 import pytest
 from a2a.types import TaskPushNotificationConfig
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.requests import Request as HttpRequest
 
 from a2a_serverless.clock import Clock, SystemClock
@@ -28,12 +28,10 @@ from a2a_serverless.push.signing import (
     Signer,
     _signing_key,
 )
-from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.keys import _KEY_LIFETIME_S, JWKS_MAX_AGE_S, SETTLED_S, KeyStore
-from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.table import Key
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
+from tests.unit.push.conftest import SecretsManager
 from tests.unit.push.receivers import Receiver, Request
 
 ISSUER = "https://agent.example"
@@ -143,14 +141,6 @@ async def test_a_receiver_checks_body_and_signature() -> None:
             await asyncio.to_thread(verify, client, forged, BODY)
 
 
-async def test_no_two_tokens_are_the_same() -> None:
-    """A receiver can refuse a token that was used before (`jti`), also of the same event."""
-    signer = Signer(Values(secret()), memory_keys(), issuer=ISSUER)
-    tokens = [await sign(signer) for _ in range(20)]
-    ids = {jwt.decode(token, options={"verify_signature": False})["jti"] for token in tokens}
-    assert len(ids) == 20
-
-
 def keep_time_by(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let PyJWT see the time of a test's clock: its caches, and its checks of `iat` and `exp`."""
 
@@ -165,7 +155,7 @@ def keep_time_by(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_receiver_survives_a_rotation(
-    manager: Any, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, store: KeyStore
+    manager: SecretsManager, monkeypatch: pytest.MonkeyPatch, clock: ManualClock, store: KeyStore
 ) -> None:
     """Every signature of the hour around a rotation is verified, with all caches at work.
 
@@ -174,7 +164,7 @@ async def test_a_receiver_survives_a_rotation(
     looks at the times of a token, and does not take one again after its lifetime.
     """
     keep_time_by(clock, monkeypatch)
-    manager.create_secret(Name="signing", SecretString=secret(1))
+    manager.put("signing", SecretString=secret(1))
     signers = []
     used: list[str] = []
     with Receiver(KeyServer(store, clock)) as server:
@@ -184,7 +174,7 @@ async def test_a_receiver_survives_a_rotation(
                 source = SecretsManagerSecret("signing", client=manager, clock=clock)
                 signers.append(signer_of(source.values, store, clock))
             if second == 1200:
-                manager.put_secret_value(SecretId="signing", SecretString=secret(2))
+                manager.put("signing", SecretString=secret(2))
             for signer in signers:
                 token = await sign(signer)
                 if second < 120:  # from here on no cache runs out together with another one
@@ -238,41 +228,16 @@ async def test_a_new_key_waits_until_everybody_can_know_it(
     assert [key.kid for key in await store.keys()] == [new]
 
 
-async def test_a_deleted_key_stays_away_once_its_successor_signs(clock: ManualClock) -> None:
-    """A signer with the old secret publishes it again, as the page `push-receivers` says."""
-    table = MemoryTable(INDEXES)
-    store = KeyStore(table, clock=clock)
-    values = Values(secret(1))
-    signer = signer_of(values, store, clock)
-    old, new = await kid_of(signer), _signing_key(secret(2)).kid
-    item = Key("JWKS", f"KEY#{old}")
-    await table.delete([item])
-    clock.advance(61)
-    assert (await kid_of(signer), [key.kid for key in await store.keys()]) == (old, [old])
-    values.now = (secret(2), secret(1))
-    clock.advance(61)
-    assert await kid_of(signer) == old
-    clock.advance(SETTLED_S + 61)
-    assert await kid_of(signer) == new
-    await table.delete([item])
-    clock.advance(61)
-    assert (await kid_of(signer), [key.kid for key in await store.keys()]) == (new, [new])
-
-
 async def test_a_key_in_use_never_runs_out(clock: ManualClock, store: KeyStore) -> None:
     """A function that signs for days renews what it has published."""
     signer = signer_of(Values(secret()), store, clock)
-    for _ in range(72):
-        await sign(signer)
+    used = set()
+    for _ in range(48):
+        used.add(jwt.decode(await sign(signer), options={"verify_signature": False})["jti"])
         [key] = await store.keys()
         assert key.expires_at - clock.now_ms() > 22 * 3600 * 1000
         clock.advance(3600)
-
-
-async def test_after_a_long_silence_the_current_key_signs(clock: ManualClock) -> None:
-    """While no key is published, the current key signs at once, also after a rotation."""
-    signer = signer_of(Values(secret(2), secret(1)), memory_keys(clock), clock)
-    assert await kid_of(signer) == _signing_key(secret(2)).kid
+    assert len(used) == 48  # a receiver can refuse a token that was used before
 
 
 async def test_two_rotations_in_a_row(clock: ManualClock, store: KeyStore) -> None:
@@ -346,26 +311,14 @@ def test_a_pem_key_is_used_as_it_is() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "short",
         "x" * 31,
         pem(ec.generate_private_key(ec.SECP384R1())),
-        pem(rsa.generate_private_key(public_exponent=65537, key_size=2048)),
         "-----BEGIN PRIVATE KEY-----\nnothing\n-----END PRIVATE KEY-----",
     ],
-    ids=["empty", "short", "31", "P-384", "RSA", "broken"],
+    ids=["31", "P-384", "broken"],
 )
 def test_a_secret_that_is_no_key(text: str) -> None:
     """A secret that is no key is refused, and the error does not repeat its text."""
     with pytest.raises(ConfigurationError) as refusal:
         _signing_key(text)
     assert not text or text[:20] not in str(refusal.value)
-
-
-def test_a_private_key_is_not_shown() -> None:
-    """Neither the key nor a token's secret is in a representation that a log might get."""
-    key = _signing_key(secret())
-    number = key.private.private_numbers().private_value
-    assert str(number) not in repr(key)
-    assert "private" not in repr(key).lower()
-    assert "d" not in key.jwk

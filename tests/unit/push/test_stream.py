@@ -14,9 +14,7 @@ from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.storage.activity import activity, summed
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.tasks.entries import ArtifactWritten, StatusChanged
-from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract import Storage
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue
 from tests.unit.push.world import (
@@ -146,19 +144,6 @@ async def test_which_commits_count(which: str, versions: set[int]) -> None:
     assert {committed.version for committed in found} == versions
 
 
-PARENT = "00-67891233abcdef012345678912345678-53995c3f42cd8ad8-01"
-
-
-async def test_a_commits_trace_goes_with_the_job(bench: Bench) -> None:
-    """The header that the commit was stored with, and nothing without one."""
-    head = await bench.open(URL)
-    bench.records()
-    await bench.say(head, WORKING)
-    [committed] = bench.committed
-    await bench.stream.process([stream_record(committed | {"trace": f"{PARENT} a=b"}, 7)])
-    assert bench.queue_of_jobs.sent[0].trace == {"traceparent": PARENT, "tracestate": "a=b"}
-
-
 async def test_other_items_and_changes_make_no_job() -> None:
     """HEAD, flags, cursors, public keys, and commits that expire are in the same stream."""
     bench = Bench(push_events="all")
@@ -173,15 +158,6 @@ async def test_other_items_and_changes_make_no_job() -> None:
     assert bench.queue_of_jobs.sent == []
 
 
-async def test_a_configuration_that_is_told_already_has_no_job(bench: Bench) -> None:
-    """A configuration that was registered after a commit gets no job for that commit."""
-    head = await bench.open()
-    await bench.say(head, WORKING)
-    await bench.storage.webhooks.put(config(URL, task_id=head.task_id))
-    await bench.stream.process(bench.records())
-    assert bench.queue_of_jobs.sent == []
-
-
 async def test_an_earlier_incarnation_gets_no_job(bench: Bench) -> None:
     """Records of a deleted task do not concern the one that has its id now."""
     old = await bench.open(URL)
@@ -192,17 +168,6 @@ async def test_an_earlier_incarnation_gets_no_job(bench: Bench) -> None:
     opened = await bench.storage.open_task("ctx", request(), task_id=old.task_id, push=config(URL))
     assert opened.created
     await bench.stream.process(records)
-    assert bench.queue_of_jobs.sent == []
-
-
-async def test_scopes_are_apart(bench: Bench) -> None:
-    """A commit to another owner's task of the same id makes no job."""
-    mine = await bench.open(URL)
-    others = bench.storage.for_scope(Scope.of("", "other"))
-    opened = await others.open_task("ctx", request(), task_id=mine.task_id)
-    bench.records()
-    await Storage(others).update_task(opened.head.task_id, COMPLETED)
-    await bench.stream.process(bench.records())
     assert bench.queue_of_jobs.sent == []
 
 
