@@ -1,10 +1,8 @@
-"""All checks in the order in which they run: the bill counts those before it."""
+"""All checks in the order in which they run."""
 
 from __future__ import annotations
 
 from tests.live import (
-    bill,
-    deployments,
     files,
     gateway,
     messages,
@@ -26,6 +24,4 @@ CHECKS = (
     *permissions.CHECKS,
     *gateway.CHECKS,
     *releases.CHECKS,
-    *deployments.CHECKS,
-    *bill.CHECKS,
 )

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import shutil
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
 
-from tests.live.findings import Check, Figures, NotPossibleError, require
+from tests.live.findings import Check, Figures, require
 from tests.live.subject import VERSION, Subject, ordered
 
 STEPS: Final = 8
 GAP_S: Final = 0.5
 LATE_S: Final = 1.0
 """How much later or sooner a step may reach the client than the agent's clock says."""
-STREAM_S: Final = 60.0
-
-SCRIPT: Final = Path(__file__).with_name("stream.mjs")
 
 
 @dataclass(frozen=True)
@@ -36,47 +30,6 @@ async def python(subject: Subject) -> Figures:
     """Read a stream with httpx."""
     seen = [arrival async for arrival in arrivals(subject, "/message:stream")]
     return judged(seen, LATE_S * subject.slack)
-
-
-async def javascript(subject: Subject) -> Figures:
-    """Read a stream with the fetch of Node.js."""
-    node = _node(subject)
-    headers = {**subject.http.headers, **VERSION, "content-type": "application/json"}
-    for name in ("accept-encoding", "connection", "host"):
-        headers.pop(name, None)
-    request = {
-        "url": f"{subject.base}/message:stream",
-        "headers": headers,
-        "body": json.dumps({"message": ordered("steps", count=STEPS, gap_s=GAP_S)}),
-    }
-    subject.requests += 1
-    process = await asyncio.create_subprocess_exec(
-        *(node, str(SCRIPT)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(STREAM_S * subject.slack):
-            out, err = await process.communicate(json.dumps(request).encode())
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    require(process.returncode == 0, f"fetch failed: {err.decode()[-300:].strip()}")
-    arrived = (Arrival(**json.loads(line)) for line in out.splitlines())
-    return judged(arrived, LATE_S * subject.slack)
-
-
-def _node(_: Subject) -> str:
-    """Return where Node.js is.
-
-    Raises:
-        NotPossibleError: it is not here.
-    """
-    if (node := shutil.which("node")) is None:
-        raise NotPossibleError("node is missing")
-    return node
 
 
 async def arrivals(subject: Subject, path: str, **order: float) -> AsyncIterator[Arrival]:
@@ -150,7 +103,4 @@ def steps_in(arrival: Arrival) -> list[tuple[int, float]]:
 
 CHECKS = (
     Check("stream-python", "a Python client gets each event of a stream as it happens", python),
-    Check(
-        "stream-javascript", "JavaScript's fetch gets each event as it happens", javascript, _node
-    ),
 )
