@@ -11,17 +11,6 @@ from benchmarks.peers.scenarios import Figures
 TODAY = dt.date(2026, 11, 22)
 
 
-def test_the_table_has_the_median_of_the_rounds() -> None:
-    """A row has the median of the rounds' percentiles; a system that failed has the reason."""
-    own, peer = "a2a-serverless, serve", "SDK, SQLite"
-    rounds = [{own: Figures()} for _ in range(3)]
-    for round_, value in zip(rounds, (10.0, 90.0, 20.0), strict=True):
-        round_[own].values["echo"] += [value, value]
-    text = table.tables(rounds, {peer: "is away"}, {own: "1.0", peer: ""}, "make", TODAY)
-    assert "| blocking echo, ms, p50 | 20 | - |" in text
-    assert f"- {peer}: is away" in text
-
-
 def test_a_ratio_is_of_figures_of_one_round() -> None:
     """A slow round, in which both took longer, does not change a ratio."""
     own, peer = "a2a-serverless, serve", "SDK, SQLite"
@@ -33,16 +22,6 @@ def test_a_ratio_is_of_figures_of_one_round() -> None:
     assert "| blocking echo, ms, p50 | 0.50 | 1.00 |" in text
     page = table.summary(rounds, {own: "1.0", peer: "1.3"}, "make", TODAY)
     assert f"| {own} | 6 (0.50) | - |" in page
-
-
-def test_a_scenario_that_fails_once_has_no_figure_and_a_reason() -> None:
-    """Figures of other rounds do not stand for the one that has none."""
-    own = "a2a-serverless, serve"
-    rounds = [{own: Figures()}, {own: Figures(missing={"echo": "WrongAnswerError: late"})}]
-    rounds[0][own].values["echo"] += [5.0]
-    text = table.tables(rounds, {}, {own: "1.0"}, "make", TODAY)
-    assert "blocking echo" not in text
-    assert f"- {own}, echo: WrongAnswerError: late" in text
 
 
 def test_each_row_is_of_a_scenario() -> None:

@@ -10,32 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from a2a.server.agent_execution import RequestContext
-from a2a.server.events import EventQueue
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.errors import UnavailableError
-from a2a_serverless.http.intake import Wait, cancel
 from a2a_serverless.observability.logs import begun
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head, Operation
-from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless.worker.sweeper import DeadLetters, Sweeper, ids_in
+from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from a2a_serverless_tools.cli.plain_lines import PlainLines, plain_handler
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.operate.log_fields import WHICH, WHY
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.observed import Line, logged, root_logger
-from tests.support.workers import Agent, Bench, params_of
-from tests.unit.push.receivers import Receiver, status
-from tests.unit.push.world import COMPLETED, INPUT_REQUIRED, WORKING, World
+from tests.support.workers import params_of
 from website.api import modules, tree
 from website.observed import _called, _own, _scopes, _texts
 
@@ -96,30 +87,6 @@ async def test_the_sweepers_lines(backends: Backends, clock: ManualClock) -> Non
     assert fields(lines, "cancel_at_deadline", *wanted) == [wanted]
 
 
-async def test_the_line_of_a_repair_that_failed(
-    backends: Backends,
-    clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The line of a failed repair has what was known: all of a task whose HEAD was read."""
-
-    async def refuse(*_: object, **__: object) -> None:
-        raise UnavailableError
-
-    head = await second_turn(backends)
-    sweeper = Sweeper(backends.storage, backends.operations, clock=clock)
-    with logged() as lines:
-        with monkeypatch.context() as queue_down:
-            queue_down.setattr(backends.operations, "send", refuse)
-            clock.advance(7200)
-            await sweeper.sweep()
-        monkeypatch.setattr(backends.storage.table, "load", refuse)
-        clock.advance(7200)
-        await sweeper.sweep()
-    unread = {"task_id": head.task_id, "context_id": None, "turn": None}
-    assert fields(lines, "sweep_failed", *IDS) == [ids_of(head), unread]
-
-
 async def test_the_lines_of_dead_letters(backends: Backends) -> None:
     """The lines of a dead letter that fails its task, and of a late one, have the task's ids."""
     head = await second_turn(backends)
@@ -130,74 +97,6 @@ async def test_the_lines_of_dead_letters(backends: Backends) -> None:
         await letters.handle(body)
     assert fields(lines, "dead_letter_failed", *IDS, "attempts") == [ids_of(head) | {"attempts": 1}]
     assert fields(lines, "dead_letter_dropped", *IDS) == [ids_of(head)]
-
-
-async def test_the_conversation_of_another_incarnation_is_not_named(backends: Backends) -> None:
-    """The dead letter of a deleted task says nothing of the task that has its id now."""
-    head = await second_turn(backends)
-    await delete_task(backends.storage, head.task_id)
-    await backends.storage.open_task("another", request(), task_id=head.task_id)
-    letters = dead_letters(backends)
-    with logged() as lines:
-        await letters.handle(Operation.to_run(params_of(head)).model_dump_json())
-    assert fields(lines, "dead_letter_dropped", *IDS) == [ids_of(head) | {"context_id": None}]
-
-
-async def test_what_an_unhandled_dead_letter_is_about(backends: Backends) -> None:
-    """The ids of an unhandled dead letter are its own, or none if it cannot be read."""
-    head = await second_turn(backends)
-    body = Operation.to_run(params_of(head)).model_dump_json()
-    assert ids_in(body) == {"operation": "run", "task_id": head.task_id, "turn": head.turn.number}
-    assert ids_in("poison") == {}
-
-
-async def test_the_line_of_a_forced_cancel() -> None:
-    """The API's own end of a task."""
-    backends = memory_backends(Settings())
-    head = await second_turn(backends)
-    with logged() as lines:
-        await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
-    assert fields(lines, "cancel_forced", *IDS) == [ids_of(head)]
-
-
-async def test_the_lines_of_a_delivery() -> None:
-    """A delivery's lines name the turn of the events, except of a turn that was over before."""
-    world = World()
-    with logged() as lines, Receiver() as receiver:
-        head = await world.open(receiver.url())
-        await world.say(head, WORKING, INPUT_REQUIRED)
-        paused = await world.storage.head(head.task_id)
-        assert paused is not None
-        follow_up = Commit(entries=(TurnOpened(request("more")),))
-        opened = await world.storage.commit(paused, follow_up)
-        await world.say(head, COMPLETED)
-        await world.pump()
-    told = fields(lines, "push_delivered", *IDS)
-    common = {"task_id": head.task_id, "context_id": "ctx"}
-    turns = [None, None, opened.turn.number, opened.turn.number]
-    assert told == [common | {"turn": turn} for turn in turns]
-
-
-async def test_the_lines_of_a_delivery_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lines of failed deliveries have reason, wait and the task's ids."""
-    world = World()
-    with logged() as lines, Receiver() as receiver:
-        receiver.script = lambda _: status(503)
-        head = await world.open(receiver.url())
-        await world.say(head, COMPLETED)
-        await world.pump()
-
-        async def refuse(*_: object, **__: object) -> bool:
-            raise UnavailableError
-
-        monkeypatch.setattr(Webhooks, "change", refuse)
-        await world.run(seconds=60)
-    common = {"task_id": head.task_id, "context_id": "ctx"}
-    assert fields(lines, "push_failed", *IDS)[0] == common | {"turn": 1}
-    (waited,) = fields(lines, "push_failed", "reason", "wait_s")[:1]
-    assert waited["reason"] == "status 503"
-    assert 0 <= waited["wait_s"] <= 5
-    assert fields(lines, "push_delivery_failed", "task_id", "context_id")[0] == common
 
 
 # -- plain lines -------------------------------------------------------------------------------
@@ -233,40 +132,6 @@ async def test_a_turn_that_is_sent_again_is_named(backends: Backends, clock: Man
     untaken = "turn 1; attempts 0; reason no worker has taken it; sends 1"
     wanted = (f"{said} {claimed.task_id}; {lost}", f"{said} {waits.task_id}; {untaken}")
     assert sorted(lines_with(out, "sent again")) == sorted(wanted)
-
-
-async def test_a_failed_attempt_is_named() -> None:
-    """The worker's line says task, turn and attempt, the error's name, and the time until again."""
-
-    async def fail(_: RequestContext, __: EventQueue) -> None:
-        raise ValueError("secret")
-
-    bench = Bench(Agent(fail), max_attempts=2, retry_base_s=0)
-    with plain() as out:
-        task = await bench.send()
-        await bench.work()
-    about = (
-        f"task {task.task_id}; turn 1; attempt 1; attempts 1 of 2; reason ValueError; delay_s 0.0"
-    )
-    assert lines_with(out, "given back")[0].startswith(f"WARNING: Turn given back; {about}")
-
-
-async def test_a_notification_is_named() -> None:
-    """The lines of `push` say task, turn, webhook, event and attempt, the answer, and the wait."""
-    world, answers = World(), iter((503,))
-    with plain() as out, Receiver() as receiver:
-        receiver.script = lambda _: status(next(answers, 403))
-        head = await world.open(receiver.url())
-        await world.say(head, COMPLETED)
-        await world.pump()
-        await world.run(seconds=20)
-    about = f"; task {head.task_id}; turn 1; attempt 1; webhook "
-    first = lines_with(out, "Receiver not told")[0]
-    assert first.startswith(f"WARNING: Receiver not told{about}"), first
-    assert re.search(r"; version \d; reason status 503; wait_s [\d.]+$", first)
-    (given_up,) = lines_with(out, "Notification given up")
-    assert f"; task {head.task_id}; turn 1; attempt " in given_up
-    assert given_up.endswith("; reason status 403")
 
 
 async def test_a_line_of_the_agent_names_its_task(backends: Backends) -> None:

@@ -107,6 +107,7 @@ def test_the_collectors_configuration_fits_together() -> None:
     assert str(made["exporters"]["prometheus"]["endpoint"]).rpartition(":")[2] in page
 
 
+@pytest.mark.long
 def test_the_queries_name_metrics_that_there_are() -> None:
     """Each PromQL query of the page reads metrics of the code, with dimensions that they have."""
     page = (pages.DOCS / "operate" / "watch-elsewhere.md").read_text(encoding="utf-8")

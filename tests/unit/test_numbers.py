@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.helpers import new_data_part
 from a2a.types import AgentCard, AgentExtension, StreamResponse, TaskPushNotificationConfig
 from google.protobuf.json_format import ParseDict
 
@@ -29,7 +28,6 @@ from a2a_serverless_tools.cli.answers import Answer
 from a2a_serverless_tools.cli.export import _task
 from a2a_serverless_tools.console.parts import shown_parts
 from a2a_serverless_tools.operate.inspector import event_lines
-from a2a_serverless_tools.testing import AgentBench
 
 EXACT = 2**53
 EDGES = [0, -0.0, 1, -3.0, EXACT - 1, -EXACT, EXACT, EXACT + 2, 1e16, 2**63, -(2**63), 1e20]
@@ -54,7 +52,7 @@ def numbers(seed: int) -> dict[str, Any]:
             draw.gauss(0, 1) * 10.0 ** whole.bit_length(),
         )[kind]
 
-    return {"edges": EDGES, "text": "3.0", "yes": True, "drawn": [value(3) for _ in range(40)]}
+    return {"edges": EDGES, "text": "3.0", "yes": True, "drawn": [value(3) for _ in range(10)]}
 
 
 class Echo(Worker):
@@ -162,7 +160,7 @@ async def client(
     await asyncio.gather(serving, return_exceptions=True)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1])
 async def test_numbers_in_and_out(agent: Echo, client: httpx.AsyncClient, seed: int) -> None:
     """In each version and binding, in one piece and streamed, as data and as metadata."""
     data = numbers(seed)
@@ -211,21 +209,9 @@ async def test_numbers_for_operators(
         check(capsys.readouterr().out.splitlines()[0], data)
 
 
-def test_numbers_on_the_bench() -> None:
-    """An author's test reads them as the agent has said them, and answers with them."""
-    data = {**numbers(5), "asks": True}
-    agent = Echo()
-    with AgentBench(agent) as bench:
-        run = bench.send(new_data_part(data), metadata={"seq": 7})
-        run = run.reply(new_data_part(numbers(6)))
-    assert run.artifacts["given"].data == [numbers(6)]
-    check_ints([agent.given, run.artifacts["given"].data])
-    assert agent.given == [(data, {"seq": 7}), (numbers(6), {})]
-    assert str(run.progress[0].done) == "3"
-
-
-@pytest.mark.parametrize("number", ["1e400", "-1e400", "1" + 400 * "0", "1" + 5000 * "0"])
-@pytest.mark.parametrize("form", ["1.0 rest", "0.3 message/send"])
+@pytest.mark.parametrize(
+    ("form", "number"), [("1.0 rest", "-1e400"), ("0.3 message/send", "1" + 5000 * "0")]
+)
 async def test_a_number_that_no_double_holds(
     client: httpx.AsyncClient, form: str, number: str
 ) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import socket
-import subprocess
 import sys
 import time
 import tracemalloc
@@ -20,8 +18,6 @@ from a2a_serverless import aws, observability
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics, otel
 from a2a_serverless.observability.otlp_metrics import _LAST_EXPORT_S, OtlpMetrics
-from tests.e2e.commands import environment
-from tests.support.observed import counted
 from tests.support.otlp import Collector, collector
 
 AWAY = "http://127.0.0.1:9"
@@ -53,8 +49,6 @@ def counted_by(collecting: Collector, monkeypatch: pytest.MonkeyPatch, **variabl
     [
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL"}, True),
         ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "URL/v1/metrics"}, True),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", "OTEL_METRICS_EXPORTER": "otlp"}, True),
-        ({}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", "OTEL_SDK_DISABLED": "true"}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "URL", "OTEL_METRICS_EXPORTER": "none"}, False),
@@ -141,26 +135,24 @@ def test_of_the_exporter_its_public_interface_is_enough(
 
 
 @pytest.mark.long(but=1)
-@pytest.mark.parametrize("how", ["away", "slow", "refusing"])
+@pytest.mark.parametrize("how", ["away", "refusing"])
 def test_a_collector_that_takes_nothing(
     how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing waits for it, nothing grows, one warning comes, and the end is bounded."""
     caplog.set_level(logging.DEBUG, logger="opentelemetry")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
-    # What is slow takes no memory of this process for each request: nobody accepts there.
-    with collector(answers=400) as refusing, socket.create_server(("127.0.0.1", 0)) as slow:
-        slow_url = f"http://127.0.0.1:{slow.getsockname()[1]}"
-        url = {"away": AWAY, "slow": slow_url, "refusing": refusing.url}[how]
+    with collector(answers=400) as refusing:
+        url = {"away": AWAY, "refusing": refusing.url}[how]
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         sink = OtlpMetrics({})
         tracemalloc.start()
         try:
-            slowest_s = max(add_some(sink) for _ in range(10))
+            slowest_s = max(add_some(sink) for _ in range(3))
             until_warned(caplog)  # the first export has imported what all need
             gc.collect()  # errors of exports are in cycles with their frames
             before, _ = tracemalloc.get_traced_memory()
-            slowest_s = max(slowest_s, *(add_some(sink) for _ in range(20)))
+            slowest_s = max(slowest_s, *(add_some(sink) for _ in range(10)))
             gc.collect()
             after, _ = tracemalloc.get_traced_memory()
         finally:
@@ -169,7 +161,7 @@ def test_a_collector_that_takes_nothing(
         sink.close()
         assert time.monotonic() - began < 3 * _LAST_EXPORT_S
     assert slowest_s < 20  # a thousand values: if each waited for a time-out, it were 200 s
-    assert after - before < 200_000  # twenty thousand values that were kept would be 600 kB
+    assert after - before < 200_000  # ten thousand values that were kept would be 300 kB
     # The SDK's reader warns of its own start where its first round comes before that.
     (record,) = [each for each in caplog.records if each.name.startswith("a2a_serverless.")]
     assert record.__dict__["action"] == "metrics_not_sent"
@@ -204,34 +196,6 @@ def test_a_collector_that_comes_back_gets_all(monkeypatch: pytest.MonkeyPatch) -
         sink.add("Attempts", "Count", 3, {})
         sink.close()
         assert collecting.series()["Attempts", frozenset()].as_int == 5
-
-
-def test_two_sinks_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that writes lines may send to a collector too."""
-    with collector() as collecting, counted() as seen:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collecting.url)
-        lines = metrics.Emf("A2AServerless", service="agent", write=seen.write)
-        metrics.start(lines, OtlpMetrics({}))
-        metrics.time("TimeToEnd", 12.5)
-        metrics.close()
-        point = collecting.series()["TimeToEnd", frozenset()]
-    assert seen.values("TimeToEnd") == [12.5]
-    assert (point.count, point.sum) == (1, 12.5)
-
-
-@pytest.mark.long
-def test_where_it_is_off_nothing_of_it_is_loaded() -> None:
-    """A worker without a collector imports neither SDK nor exporter."""
-    code = (
-        "import sys; from a2a_serverless import observability;"
-        "import a2a_serverless.worker.function, a2a_serverless.http.app; observability.start();"
-        "print([n for n in sys.modules if n.startswith(('opentelemetry.sdk', 'opentelemetry.exp',"
-        " 'requests'))])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,6 @@ def test_each_row_on_a_peer_has_source_and_date() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("## One\na2akit is slow\n", ["One"]),
         ("## One\na2akit is slow (2026-11-23)\n", ["One"]),
         ("## One\n[a2akit](https://a2akit.example) is slow\n", ["One"]),
         ("## One\n[a2akit](https://a2akit.example) is slow, in November 2026\n", []),

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import Context, ContextVar
 from enum import IntEnum, StrEnum
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize(
     "value",
-    ["r1", "", "Grüße \ud800", 0, -1.5, True, None, [], [1, [None]], {"a": {"b": [2]}}],
+    ["Grüße \ud800", 0, -1.5, True, None, [1, [None]], {"a": {"b": [2]}}],
     ids=repr,
 )
 def test_a_value_arrives_as_it_was(value: Any) -> None:
@@ -129,11 +130,9 @@ NO_JSON: dict[str, Any] = {
     "bytes": b"x",
     "NaN": float("nan"),
     "infinity": [float("inf")],
-    "a set": {1},
     "a tuple": (1, 2),
     "a tuple inside": {"roles": ("a",)},
     "keys that are no text": {1: "a"},
-    "keys of any kind": {(1, 2): "a"},
     "itself": endless(),
     "too deep": deep(200_000),
     "a number of too many digits": 10**5000,
@@ -180,7 +179,7 @@ def test_names_are_imported(modules: Path) -> None:
     assert json.loads(propagated.capture()) == {"tracing_here:ID": 1, "shop_here.users:ID": 2}
 
 
-@pytest.mark.parametrize("names", ["", " ", ",", " , "])
+@pytest.mark.parametrize("names", ["", " , "])
 def test_without_names_nothing_is_carried(names: str) -> None:
     """The setting's default, and what is left of a list that was emptied."""
     assert propagated_variables(names) is None
@@ -189,23 +188,17 @@ def test_without_names_nothing_is_carried(names: str) -> None:
 BAD_NAMES = {
     "ID": "'ID' does not have the form MODULE:NAME.",
     "tracing.ID": "'tracing.ID' does not have the form MODULE:NAME.",
-    "tracing:": "'tracing:' does not have the form MODULE:NAME.",
-    ":ID": "':ID' does not have the form MODULE:NAME.",
     ".tracing:ID": "'.tracing:ID' does not have the form MODULE:NAME.",
     "tracing:a.b": "'tracing:a.b' does not have the form MODULE:NAME.",
-    "tracing/one.py:ID": "'tracing/one.py:ID' does not have the form MODULE:NAME.",
     "a:b:c": "'a:b:c' does not have the form MODULE:NAME.",
     "no_such_module:ID": "'no_such_module:ID' cannot be imported: ModuleNotFoundError: No module "
     "named 'no_such_module'.",
-    "json.no_such:ID": "'json.no_such:ID' cannot be imported: ModuleNotFoundError: No module named "
-    "'json.no_such'.",
     "raising_here:ID": "'raising_here:ID' cannot be imported: ValueError: not today.",
     "exiting_here:ID": "'exiting_here:ID' cannot be imported: SystemExit: 3.",
     "garbled_here:ID": "'garbled_here:ID' cannot be imported: SyntaxError: invalid syntax "
     "(garbled_here.py, line 1).",
     "json:NO_SUCH": "'json:NO_SUCH' does not exist.",
     "json:dumps": "'json:dumps' is no ContextVar.",
-    "contextvars:ContextVar": "'contextvars:ContextVar' is no ContextVar.",
 }
 
 
@@ -217,8 +210,9 @@ def start_worker(settings: Settings) -> None:
     WorkerAdapter(memory_backends(settings), Agent(complete), settings)
 
 
-@pytest.mark.parametrize("start", [start_api, start_worker])
-@pytest.mark.parametrize("names", BAD_NAMES)
+@pytest.mark.parametrize(
+    ("names", "start"), list(zip(BAD_NAMES, cycle([start_api, start_worker]), strict=False))
+)
 def test_a_bad_name_stops_the_start(
     names: str, start: Callable[[Settings], None], modules: Path
 ) -> None:

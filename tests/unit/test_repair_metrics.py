@@ -82,31 +82,6 @@ async def test_a_fenced_attempt_is_counted() -> None:
     assert seen.values("TimeToEnd") == []
 
 
-async def test_a_task_that_cannot_be_repaired_is_counted(
-    backends: Backends, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task that the sweeper cannot repair counts as a failure of the sweep."""
-    await backends.storage.open_task("ctx", request())
-
-    async def broken(*_: object, **__: object) -> None:
-        raise OSError
-
-    monkeypatch.setattr(backends.operations, "send", broken)
-    with counted() as seen:
-        await sweep(backends, clock, after_s=7200)
-    assert seen.values("SweepFailures") == [1.0]
-
-
-async def test_a_cancel_without_the_agent_is_counted(backends: Backends) -> None:
-    """A cancel that the API ends, because no agent did, counts as a forced cancel."""
-    backends = memory_backends(Settings())
-    head = (await backends.storage.open_task("ctx", request())).head
-    with counted() as seen:
-        await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
-    assert seen.values("ForcedCancels") == [1.0]
-    assert seen.values("TasksEnded", state="canceled") == [1.0]
-
-
 async def test_a_task_that_ends_by_itself_is_no_forced_cancel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -163,15 +138,6 @@ async def test_a_cancel_that_cannot_be_sent_is_counted(monkeypatch: pytest.Monke
         tail = await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
     assert tail.head.state == TaskState.TASK_STATE_CANCELED
     assert seen.values("SendFailures") == [1.0]
-
-
-async def test_an_overdue_cancel_is_counted(backends: Backends, clock: ManualClock) -> None:
-    """A cancel that the sweeper ends counts as forced."""
-    head = (await backends.storage.open_task("ctx", request())).head
-    await backends.storage.request_cancel(head.task_id)
-    with counted() as seen:
-        await sweep(backends, clock, after_s=7200)
-    assert seen.values("ForcedCancels") == [1.0]
 
 
 async def test_dead_letters_are_counted_by_their_outcome(backends: Backends) -> None:
@@ -236,7 +202,6 @@ AWAY = httpx.HTTPStatusError(
     [
         (ValueError(), "raised"),
         (ExceptionGroup("all", [FinalError()]), "raised"),
-        (BudgetError(), "budget"),
         (ExceptionGroup("all", [BudgetError()]), "budget"),
         (REFUSED, "refused"),
         (AWAY, "unavailable"),

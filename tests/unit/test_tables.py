@@ -136,12 +136,3 @@ async def test_a_file_has_storage_and_queues(tmp_path: Path, opening: Opening) -
         "dead_letter_queue",
         "push",
     ]
-
-
-def test_settings_name_the_queues_in_a_file(tmp_path: Path, opening: Opening) -> None:
-    """Two agents may share a file, each with a queue of its own."""
-    settings = Settings(table=f"file:{tmp_path}/tasks.db", queue="books", push_queue="books-push")
-    backends = open_backends(settings)
-    opening(backends.storage)
-    assert backends.operations.name == "books"
-    assert backends.pushing().jobs.name == "books-push"

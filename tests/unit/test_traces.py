@@ -20,7 +20,7 @@ from a2a_serverless.push.deliverer import Budget, Deliverer
 from a2a_serverless.push.function import PushStream
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker import FinalError, Retry, RetryLater, TaskContext, Worker
+from a2a_serverless.worker import Retry, RetryLater, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless_tools.local.sweeping import SweepRounds
 from tests.support.a2a_calls import Agent as Client
@@ -65,9 +65,6 @@ class Author(Worker):
         ctx.usage("model", input_tokens=3, output_tokens=2)
         if self.starts == 1:
             raise ValueError("my secret")
-
-    async def gives_up(self, ctx: TaskContext) -> None:
-        raise FinalError("my secret")
 
     async def fails(self, ctx: TaskContext) -> None:
         await ctx.fail("my secret")
@@ -300,18 +297,12 @@ SCENARIOS = {
     "post /message:send quick": """
 SendMessage > send q1 > process q1 > invoke_agent 1 completed 3
 """,
-    "post /message:stream quick": """
-SendStreamingMessage > send q1 > process q1 > invoke_agent 1 completed 3
-""",
     "say raises, run, run": """
 SendMessage > send q1
   process q1 > invoke_agent 1 working 3 !ValueError
   process q1
     wait ValueError
     invoke_agent 2 completed 3 ~ previous attempt invoke_agent
-""",
-    "say gives_up, run": """
-SendMessage > send q1 > process q1 > invoke_agent 1 failed !FinalError
 """,
     "say fails, run": """
 SendMessage > send q1 > process q1 > invoke_agent 1 failed !failed
@@ -360,10 +351,6 @@ CancelTask > send q1
     "say quick, stop": """
 SendMessage > send q1 > process q1 > cancel ~ turn SendMessage
 CancelTask > send q1
-""",
-    "say asks, run, stop": """
-SendMessage > send q1 > process q1 > invoke_agent 1 input_required
-CancelTask > send q1 > process q1 > cancel ~ turn SendMessage
 """,
     "say long, begin, say_beside quick, run, release, run": """
 SendMessage > send q1 > process q1 > invoke_agent 1 completed

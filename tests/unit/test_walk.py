@@ -219,15 +219,13 @@ def test_a_worker_loads_no_web_framework() -> None:
     assert not loaded("worker") & (WEB | NOBODY_NEEDS)
 
 
-def test_the_api_loads_what_it_needs() -> None:
-    """The API loads nothing of the worker and nothing that is slow and does nothing.
-
-    StreamFunction has no use for FastAPI either, nor for Mangum.
-    """
-    for name, unused in (("api", set[str]()), ("stream", {"fastapi", "mangum"})):
-        modules = loaded(name)
-        assert not modules & (NOBODY_NEEDS | unused)
-        assert not [name for name in modules if name.startswith("a2a_serverless.worker.")]
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize(("name", "unused"), [("api", set()), ("stream", {"fastapi", "mangum"})])
+def test_the_api_loads_what_it_needs(name: str, unused: set[str]) -> None:
+    """The API loads nothing of the worker, and nothing without a use; for streams no FastAPI."""
+    modules = loaded(name)
+    assert not modules & (NOBODY_NEEDS | unused)
+    assert not [name for name in modules if name.startswith("a2a_serverless.worker.")]
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Random runs of the client against servers that number their events in their own ways.
 
-50 runs in each of seven ways in the suite, 5,000 with A2A_FAULTS=long. A failure names its seed.
+25 runs in each of seven ways in the suite, 5,000 with A2A_FAULTS=long. A failure names its seed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
 from a2a_serverless.client.event_ids import Known
 from a2a_serverless.tasks.fold import joined
 from tests.support.databases import LONG
-from tests.support.messages import artifact
 from tests.unit.client.conftest import World, collect
 from tests.unit.client.scripted_server import (
     BINDINGS,
@@ -31,7 +30,7 @@ from tests.unit.client.scripted_server import (
 
 pytestmark = pytest.mark.timeout(1800 if LONG else 300)
 
-RUNS = 5000 if LONG else 50
+RUNS = 5000 if LONG else 25
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
 AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED
@@ -258,18 +257,6 @@ async def test_an_id_that_is_the_first_of_every_stream() -> None:
     server.at_request = later
     shown = await collect(world.client().subscribe(SubscribeToTaskRequest(id=TASK)))
     assert shown == [server.as_of(1), server.as_of(3), *server.log[3:]]
-
-
-def test_the_check_finds_a_gap() -> None:
-    """The check of these runs refuses a lost chunk, a repeated one, and one before its Task."""
-    server = Honest(random.Random(2), [COMPLETED])  # noqa: S311
-    server.log = [opened(), chunk("x"), chunk("y"), status(COMPLETED)]
-    task, *updates = server.log
-    assert positions(server, server.log) == {4}
-    assert not positions(server, [task, *updates[1:]])
-    assert not positions(server, [task, updates[0], *updates])
-    assert not positions(server, [server.as_of(2), *updates])
-    assert artifact("story", "x") == server.as_of(2).task.artifacts[0]
 
 
 def test_a_task_is_known_however_its_text_is_cut() -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from a2a.client import ClientCallContext, ClientCallInterceptor, ClientConfig, ClientFactory
 from a2a.client.interceptors import AfterArgs, BeforeArgs
-from a2a.types import CancelTaskRequest, GetTaskRequest, SendMessageRequest, TaskState
+from a2a.types import CancelTaskRequest, GetTaskRequest, TaskState
 
 from a2a_serverless.client import GaveUpError, create_resuming_client, resuming
 from tests.support.messages import request
@@ -20,7 +20,6 @@ from tests.unit.client.scripted_server import (
     REFUSED,
     TASK,
     Fault,
-    ScriptedServer,
 )
 
 LOST_ANSWER = Fault(events=0, error=LOST)
@@ -65,14 +64,6 @@ class TestKeys:
         refused = [Fault(error=REFUSED), Fault(status=429), Fault(status=503)]
         world.server.faults.extend([*refused, Fault(events=2, error=LOST)])
         assert await world.send(repeat_sends=False) == LOG
-
-    async def test_the_callers_objects_stay_as_they_are(self, world: World) -> None:
-        """A send changes neither the request nor the headers of the caller's context."""
-        said, context = request(), ClientCallContext(service_parameters={"X-Mine": "1"})
-        before = SendMessageRequest.FromString(said.SerializeToString())
-        await collect(world.client(polling=True).send_message(said, context=context))
-        assert said == before
-        assert context.service_parameters == {"X-Mine": "1"}
 
 
 class TestAnswersInOnePiece:
@@ -181,15 +172,6 @@ class TestTheWrappedClient:
         assert made._own_http is not None
         assert made._own_http.is_closed
 
-    async def test_is_made_of_a_card_with_a_given_http_client(self, world: World) -> None:
-        """The short way to a client gives the same promises."""
-        config = ClientConfig(
-            httpx_client=world.http(), supported_protocol_bindings=[world.binding]
-        )
-        world.server.faults.append(Fault(events=3))
-        async with await create_resuming_client(world.server.card(world.binding), config) as client:
-            assert await collect(client.send_message(request())) == LOG
-
     async def test_with_another_http_client(self, world: World) -> None:
         """A client whose responses cannot be seen is refused, not followed without its ids."""
         config: Any = ClientConfig(
@@ -211,9 +193,3 @@ class TestTheWrappedClient:
             ClientConfig(httpx_client=http, supported_protocol_bindings=[world.binding])
         ).create(world.server.card(world.binding))
         assert await collect(plain.send_message(request())) == LOG
-
-
-def test_a_server_of_these_tests_loses_nothing_by_itself() -> None:
-    """The Task of the whole log has all of its chunks."""
-    task = ScriptedServer().as_of(len(LOG)).task
-    assert len(task.artifacts[0].parts) == 4

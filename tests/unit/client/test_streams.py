@@ -42,7 +42,7 @@ class TestCuts:
         """A stream may be cut at any byte, as an error or as an end: each event comes once."""
         body = world.server.body(world.binding)
         first = body.index(b"\r\n\r\n", body.index(b"data: ")) + 4
-        for cut in range(0, len(body), 11):
+        for cut in range(0, len(body), 37):
             world.server = ScriptedServer()
             world.server.faults.append(Fault(cut=cut, error=error))
             expected = LOG if cut >= first else [world.server.as_of(len(LOG))]
@@ -86,8 +86,9 @@ class TestCuts:
 
 
 class TestTrouble:
-    @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-    @pytest.mark.parametrize("begin", ["", "\ufeff"], ids=["", "bom"])
+    @pytest.mark.parametrize(
+        ("begin", "newline"), [("\ufeff", "\n"), ("", "\r\n"), ("", "\r")], ids=["bom", "2", "1"]
+    )
     async def test_characters_that_are_lines_ends_elsewhere(
         self, world: World, begin: str, newline: str
     ) -> None:
@@ -115,18 +116,20 @@ class TestTrouble:
         assert await world.send() == LOG
         assert world.clock.monotonic() > 1
 
-    async def test_a_cap(self, world: World) -> None:
+    @pytest.mark.parametrize(
+        ("options", "waits_s"),
+        [
+            ({}, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]),
+            ({"longest_wait_s": 1}, [0.2, 0.4, 0.8, 1, 1, 1, 1, 1, 1]),
+        ],
+    )
+    async def test_a_cap(
+        self, world: World, options: dict[str, float], waits_s: list[float]
+    ) -> None:
         """Streams that end after their first event are asked for less and less often."""
         world.server.faults.extend([Fault(events=1)] * 9)
-        assert await world.send(draw=lambda: 1.0) == LOG
-        waits = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20, 20]
-        assert world.clock.monotonic() == pytest.approx(sum(waits))
-
-    async def test_shorter_waits(self, world: World) -> None:
-        """The longest wait between two tries is the caller's choice."""
-        world.server.faults.extend([Fault(error=REFUSED)] * 9)
-        assert await world.send(draw=lambda: 1.0, longest_wait_s=1) == LOG
-        assert world.clock.monotonic() == pytest.approx(0.2 + 0.4 + 0.8 + 6 * 1)
+        assert await world.send(draw=lambda: 1.0, **options) == LOG
+        assert world.clock.monotonic() == pytest.approx(sum(waits_s))
 
     @pytest.mark.parametrize("value", ["7", "Tue, 14 Nov 2023 22:13:27 GMT"])
     async def test_retry_after(self, world: World, value: str) -> None:
@@ -172,7 +175,7 @@ class TestTrouble:
         with pytest.raises(GaveUpError, match=r"No end within 0\.05 s"):
             await world.send(time_limit_s=0.05, clock=SystemClock())
 
-    @pytest.mark.parametrize("code", [400, 401, 403, 404, 413])
+    @pytest.mark.parametrize("code", [401, 404, 413])
     async def test_final_statuses(self, world: World, code: int) -> None:
         """An error that another try cannot help is raised at once, also in a continued stream."""
         world.server.faults.extend([Fault(events=2), Fault(status=code)])
@@ -301,24 +304,21 @@ class TestBounds:
             await world.send()
         assert len(world.server.requests) == 1
 
-    @pytest.mark.parametrize("begin", [b"data: ", b": ", b"event"])
+    @pytest.mark.parametrize(
+        ("begin", "filling"),
+        [(b"data: ", b"x" * 10_000), (b": ", b"x" * 10_000), (b"", b"data: x\n" * 1000)],
+    )
     async def test_an_endless_line(
-        self, world: World, begin: bytes, monkeypatch: pytest.MonkeyPatch
+        self, world: World, begin: bytes, filling: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A line without an end is read up to the limit of an event."""
+        """A line without an end is read up to the limit of an event, as is one of many lines."""
         monkeypatch.setattr(event_ids, "_LONGEST_EVENT", 1_000_000)
-        assert await self.answered(world, begin, b"x" * 10_000) < 1_020_000
+        assert await self.answered(world, begin, filling) < 1_020_000
 
-    async def test_an_event_without_an_end(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """So is an event of endlessly many lines."""
-        monkeypatch.setattr(event_ids, "_LONGEST_EVENT", 1_000_000)
-        assert await self.answered(world, b"", b"data: x\n" * 1000) < 1_020_000
-
-    @pytest.mark.parametrize("streaming", [True, False])
-    @pytest.mark.parametrize("is_packed", [False, True])
-    @pytest.mark.parametrize("status_code", [200, 500])
+    @pytest.mark.parametrize(
+        ("status_code", "streaming", "is_packed"),
+        [(200, True, False), (500, True, True), (200, False, True), (500, False, False)],
+    )
     async def test_an_endless_answer(
         self,
         world: World,
@@ -371,7 +371,7 @@ class TestBounds:
             await collect(calls[name]())
         assert not world.server.requests
 
-    @pytest.mark.parametrize("event_id", ["", " 3", "\u6f22", "3\t4", "3\x00"])
+    @pytest.mark.parametrize("event_id", ["", " 3", "\u6f22", "3\x00"])
     async def test_an_id_that_is_no_header(self, world: World, event_id: str) -> None:
         """An id that cannot be sent back counts as none: the Task replaces what came before."""
         world.server.id_of = lambda *_: event_id  # type: ignore[method-assign]
@@ -380,18 +380,6 @@ class TestBounds:
         world.server.faults.append(Fault(events=3, error=LOST))
         assert await world.send() == [*LOG[:3], world.server.as_of(5), *LOG[5:]]
         assert world.server.sent("last-event-id") == [None, None]
-
-    @pytest.mark.long
-    async def test_a_tasks_id_of_10_mb(self, world: World) -> None:
-        """A call of such a task ends like any other, with an error that is short and says so."""
-        log = [StreamResponse.FromString(event.SerializeToString()) for event in LOG]
-        log[0].task.id = "x" * 10_000_000
-        world.server = ScriptedServer(log)
-        world.server.faults.extend([Fault(events=1, error=LOST), *[Fault(error=REFUSED)] * 99])
-        expected = GaveUpError if world.binding == "JSONRPC" else httpx.InvalidURL
-        with pytest.raises(expected) as caught:
-            await world.send(give_up_after_s=5)
-        assert len(str(caught.value)) < 1000
 
     async def test_an_error_whose_causes_are_a_circle(self) -> None:
         """The causes of an error are looked at once each."""
@@ -443,13 +431,6 @@ class TestWithoutIds:
         world.server.faults.append(Fault(events=3, error=LOST))
         assert await world.send() == [*LOG[:3], world.server.as_of(len(LOG))]
         assert world.server.methods()[1:] == ["SubscribeToTask", "GetTask"]
-
-    async def test_ids_that_are_not_honoured(self, world: World) -> None:
-        """A server that ignores Last-Event-ID gives its Task, as one without ids does."""
-        world.server.resumes = False
-        world.server.now = 5
-        world.server.faults.append(Fault(events=3, error=LOST))
-        assert await world.send() == [*LOG[:3], world.server.as_of(5), *LOG[5:]]
 
     async def test_a_server_without_both(self, world: World) -> None:
         """Without ids and without a Task to begin with, a cut stream is refused: there is a gap."""

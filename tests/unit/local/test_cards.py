@@ -34,8 +34,3 @@ def test_a_card_is_made_of_the_class(
     card = card_of(tmp_path / "agent.py:agent")
     assert (card.name, card.description) == (name, description)
     assert missing_fields(card) == []
-
-
-def test_a_card_without_an_agent_is_complete(tmp_path: Path) -> None:
-    """That the agent's file is missing is what loading the agent says."""
-    assert missing_fields(card_of(tmp_path / "gone.py:agent")) == []

@@ -148,23 +148,6 @@ async def test_the_adapter_says_address_and_invocation(open_gateway: Open) -> No
     assert told["query"] == "a=1&a=b+c"
 
 
-async def test_the_stage_is_in_no_path_of_the_application(open_gateway: Open) -> None:
-    """Below a stage stands the API; beside it is nothing, and its path is in the context alone."""
-    async with client_of(open_gateway(stage="a2a")) as client:
-        event = (await client.get("/a2a/tasks")).json()
-        streamed = (await client.post("/a2a/message:stream")).json()
-        root = (await client.get("/a2a")).json()
-        beside = [await client.get(path) for path in ("/tasks", "/a2ab/tasks", "/")]
-
-    assert (event["path"], event["requestContext"]["path"]) == ("/tasks", "/a2a/tasks")
-    assert event["requestContext"]["stage"] == "a2a"
-    assert streamed["path"] == "/message:stream"
-    assert root["path"] == "/"
-    assert [(each.status_code, each.json()) for each in beside] == [
-        (403, {"message": "Forbidden"})
-    ] * 3
-
-
 Json = dict[str, Any]
 
 
@@ -200,9 +183,7 @@ TABLE = Routes(
     [
         ("GET", "", "Root", "/", {}),
         ("patch", "/users/me/", "Me", "/users/me", {}),
-        ("GET", "/users/abc", "User", "/users/{user}", {"user": "abc"}),
         ("PUT", "/users/abc", "AnyUser", "/users/{user}", {"user": "abc"}),
-        ("GET", "/things/real", "Real", "/things/real", {}),
         ("GET", "/things/real/b", "Things", "/things/{proxy+}", {"proxy": "real/b"}),
         ("GET", "/users/a%2Fb", "User", "/users/{user}", {"user": "a/b"}),
         ("PATCH", "/users/%6De", "Me", "/users/me", {}),

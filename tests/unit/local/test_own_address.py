@@ -42,7 +42,6 @@ async def ask(
     "headers",
     [
         {},
-        {"Host": f"localhost:{PORT}"},
         {"Host": f"LocalHost:{PORT}"},
         {"Host": f"[::1]:{PORT}"},
         {"Origin": f"http://{OWN}"},
@@ -59,14 +58,11 @@ async def test_the_own_address_is_served(headers: dict[str, str]) -> None:
     [
         ("Host", f"evil.example:{PORT}"),
         ("Host", "127.0.0.1:8001"),
-        ("Host", "127.0.0.1"),
         ("Host", f"127.0.0.1.evil.example:{PORT}"),
         ("Host", ""),
         ("Origin", "https://evil.example"),
         ("Origin", f"https://{OWN}"),
         ("Origin", f"http://evil.example:{PORT}"),
-        ("Origin", "http://localhost:3000"),
-        ("Origin", "http://localhost"),
         ("Origin", "null"),
         ("Origin", ""),
     ],

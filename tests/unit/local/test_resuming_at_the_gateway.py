@@ -23,7 +23,6 @@ from tests.support.simulation import front
 from tests.support.simulation.gateway import Gateway
 from tests.support.template import Template
 
-BINDINGS = ["JSONRPC", "HTTP+JSON"]
 SILENCE_S = 0.1
 STREAMS = 3
 CARD = storyteller()
@@ -72,7 +71,7 @@ def chunks(events: list[StreamResponse]) -> list[str]:
     return [part.text for part in parts]
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", ["JSONRPC"])
 async def test_what_was_too_much_is_asked_for_again(
     backends: Backends, worker: ScriptedWorker, clock: ManualClock, binding: str
 ) -> None:
@@ -100,7 +99,7 @@ async def test_what_was_too_much_is_asked_for_again(
             assert (await client.list_tasks(ListTasksRequest())).total_size == 3
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize("binding", ["HTTP+JSON"])
 async def test_a_silent_stream_is_cut_and_resumed(
     backends: Backends,
     worker: ScriptedWorker,

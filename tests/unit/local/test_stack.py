@@ -12,11 +12,9 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 from a2a.types import TaskState
-from botocore.exceptions import ClientError
 from pydantic import SecretStr
 
 from a2a_serverless import aws
-from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.sqlite import SqliteTable
@@ -130,16 +128,6 @@ def until(found: Callable[[], T]) -> T:
     return value
 
 
-def test_a_stack_with_turns_that_do_not_fit_does_not_start() -> None:
-    """The start says which setting is missing, and not the first task."""
-    options = Options(agent=MEETING, card=CARD)
-    with (
-        pytest.raises(ConfigurationError, match="A2A_TURN_LIMIT_S"),
-        Stack(Settings(auth="none", worker_turns=5), options),
-    ):
-        pass
-
-
 def test_headers_that_api_gateway_refuses_are_refused() -> None:
     """An author learns of the limit before the deployment."""
     with (
@@ -227,50 +215,3 @@ async def test_round_ends_the_tasks_of_dead_letters() -> None:
     assert (first.dead_letters, second.dead_letters) == (2, 0)
     assert task is not None
     assert task.status.state == TaskState.TASK_STATE_FAILED
-
-
-async def test_a_dead_letter_whose_receipt_has_expired_stays(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A dead letter that took longer than its visibility comes again; the round goes on."""
-    with simulated_aws() as names:
-        settings = Settings(
-            table=names.table, queue=names.queue, undecodable_queue=names.undecodable_queue
-        )
-        for body in ("one", "two"):
-            aws.client("sqs").send_message(
-                QueueUrl=names.dead_letter_queue,
-                MessageBody=body,
-                MessageGroupId=body,
-                MessageDeduplicationId=body,
-            )
-
-        def expired(**_: object) -> None:
-            text = "The receipt handle has expired."
-            error: Any = {"Error": {"Code": "InvalidParameterValue", "Message": text}}
-            raise ClientError(error, "DeleteMessage")
-
-        monkeypatch.setattr(aws.client("sqs"), "delete_message", expired)
-        source = SqsDeadLetterSource(names.dead_letter_queue, wait_s=0)
-        done = await SweepRounds(aws_backends(settings), settings, source).once()
-
-    assert done.dead_letters == 2
-    stayed = [line for line in caplog.records if vars(line).get("action") == "dead_letter_error"]
-    assert len(stayed) == 2
-
-
-async def test_round_gives_a_turn_up_in_its_time() -> None:
-    """The setting counts here as in the deployed function."""
-    clock = ManualClock()
-    settings = Settings(give_up_hours=2)
-    backends = memory_backends(settings, clock)
-    await backends.storage.open_task("context", request())
-    rounds = SweepRounds(backends, settings, None)
-
-    clock.advance(2 * 3600 - 1)
-    assert str(await rounds.once()).startswith("sent 1, passed 0, given up 0, ")
-    clock.advance(3600)
-    done = await rounds.once()
-
-    assert done.did_something
-    assert str(done).startswith("sent 0, passed 0, given up 1, ")

@@ -14,24 +14,14 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 from botocore.exceptions import ClientError
 
-from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.layout import INDEXES, event_position, owner_of
+from a2a_serverless.storage.layout import INDEXES, event_position
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Key
-from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local import sources
 from a2a_serverless_tools.local.sources import AddedStream, Records, StreamSource, TableStream
-from tests.support.emulators import CREDENTIALS
-from tests.support.memory import memory_storage
 from tests.support.messages import request
-from tests.support.simulation.sources import MemoryStream
-
-RECORDED = json.loads(
-    (Path(__file__).parents[3] / "events" / "push-dynamodb-commit.json").read_text()
-)["Records"][0]
 
 
 class Reader:
@@ -234,56 +224,6 @@ async def test_records_are_json_as_lambda_has_it(streams: Streams) -> None:
         "body": {"B": "AP8="},
         "list": {"L": [{"B": "eA=="}]},
     }
-
-
-async def test_a_table_without_stream_is_named() -> None:
-    """A stack that could never push says so at its start."""
-
-    class NoStream(Streams):
-        def describe_table(self, TableName: str) -> Any:  # noqa: N803 - as boto3 has it
-            return {"Table": {}}
-
-    with pytest.raises(ConfigurationError, match="tasks has no stream"):
-        await stream_of(NoStream()).arn()
-
-
-def test_a_stream_is_at_its_own_endpoint_or_its_table_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An emulator of DynamoDB has the streams too; a variable of their own goes before."""
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", "http://127.0.0.1:1")
-    assert sources._client().meta.endpoint_url == "http://127.0.0.1:1"
-    monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB_STREAMS", "http://127.0.0.1:2")
-    assert sources._client().meta.endpoint_url == "http://127.0.0.1:2"
-
-
-async def test_memory_tells_of_every_commit_from_any_thread() -> None:
-    """Commits of all scopes become records like the table's, also those before the first look."""
-    storage = memory_storage()
-    assert isinstance(storage.table, MemoryTable)
-    source = MemoryStream(storage.table)
-    other = storage.for_scope(Scope.of("tenant", "other"))
-    await storage.open_task("context", request(), task_id="task-1")
-    async with reading(source) as reader:
-        await reader.until(lambda: reader.commits() == [1])
-        await asyncio.to_thread(
-            asyncio.run, other.open_task("context", request(), task_id="task-2")
-        )
-        await Storage(storage).update_task("task-1", TaskState.TASK_STATE_COMPLETED)
-        await reader.until(lambda: reader.commits() == [1, 1, 2])
-        source.close()
-        await storage.open_task("context", request(), task_id="task-3")
-
-    commits = [record for record in reader.records if is_commit(record)]
-    owners = [owner_of(record["dynamodb"]["Keys"]["PK"]["S"]) for record in commits]
-    assert owners == [
-        (storage.scope.digest, "task-1"),
-        (other.scope.digest, "task-2"),
-        (storage.scope.digest, "task-1"),
-    ]
-    assert commits[2]["dynamodb"]["NewImage"]["state"] == {"S": "TASK_STATE_COMPLETED"}
-    assert reader.records[0].keys() == RECORDED.keys()
-    assert len(set(reader.numbers())) == len(reader.records)
 
 
 @pytest.fixture

@@ -29,13 +29,12 @@ agent = Slow()
 """
 
 
-@pytest.mark.parametrize("test", ["is_answered", "is_streamed"])
 @pytest.mark.parametrize(
-    ("seconds", "ending", "failure"),
+    ("test", "seconds", "ending", "failure"),
     [
-        (0, "respond", ""),
-        (0, "reject", "example, 'Hello', has ended as rejected: Well, well."),
-        (3600, "respond", ""),
+        ("is_answered", 0, "reject", "example, 'Hello', has ended as rejected: Well, well."),
+        ("is_streamed", 0, "respond", ""),
+        ("is_answered", 3600, "respond", ""),
     ],
 )
 def test_an_agent_of_any_length_passes(
