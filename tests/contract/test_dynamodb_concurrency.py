@@ -26,7 +26,7 @@ from tests.support.present import present
 
 pytestmark = pytest.mark.emulators
 
-INTERLEAVINGS = 1000 if LONG else 40
+INTERLEAVINGS = 1000 if LONG else 20
 THREADS = 64
 
 

@@ -104,7 +104,7 @@ from tests.unit.push.world import World as PushWorld
 
 pytestmark = pytest.mark.emulators
 
-CHUNKS = 1600
+CHUNKS = 400
 
 
 @pytest.fixture
@@ -367,14 +367,14 @@ async def test_what_the_first_page_needs_costs_little(bench: Bench) -> None:
     storage, clock = bench.storage, ManualClock(bench.storage.clock.now_ms())
     set_clock(storage, clock)
     presence = Presence(storage.table, clock)
-    ends = [Ended(at=clock.now_ms(), state="completed", took_ms=n, waited_ms=n) for n in range(100)]
+    ends = [Ended(at=clock.now_ms(), state="completed", took_ms=n, waited_ms=n) for n in range(40)]
     with bench.meter.measure() as telling:
         for _ in range(60):
             await presence.tell()
             clock.advance(1)
     with bench.meter.measure() as counting:
         await count_ended(storage.table, ends, clock.now_ms())
-    for number in range(100):
+    for number in range(40):
         head = (await storage.open_task("context", request())).head
         failed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
         await storage.commit(head, Commit(entries=(failed,)))
@@ -382,7 +382,7 @@ async def test_what_the_first_page_needs_costs_little(bench: Bench) -> None:
     inspector = Inspector(storage, Settings(), place="the table")
     with bench.meter.measure() as looking:
         status = await status_of(inspector)
-    assert status.day.failed >= 100
+    assert status.day.failed >= 40
     assert (cost(telling), cost(counting)) == ((1, 1, 0), (1, 1, 0))
     assert (looking.requests, looking.read_units < 40) == (7, True)
 
@@ -501,10 +501,10 @@ async def stream(bench: Bench, chunks: int) -> tuple[Usage, Head]:
 
 
 async def test_a_chunk_costs_the_same_in_a_long_artifact(bench: Bench) -> None:
-    """1,600 chunks in batches of 40 are 40 requests; twice the chunks cost twice the units."""
+    """400 chunks in batches of 40 are 10 requests; twice the chunks cost twice the units."""
     once, _ = await stream(bench, CHUNKS)
     twice, head = await stream(bench, 2 * CHUNKS)
-    assert (once.requests, twice.requests) == (40, 80)
+    assert (once.requests, twice.requests) == (10, 20)
     assert twice.write_units == 2 * once.write_units
     assert twice.sent_bytes <= 2.01 * once.sent_bytes
     assert (once.read_units, twice.read_units) == (0, 0)
@@ -541,13 +541,13 @@ async def test_a_file_costs_what_a_word_costs(bench: Bench) -> None:
 async def test_a_long_task_costs_the_same_at_every_turn(bench: Bench) -> None:
     """Behind 64 KB of log a task is read for 20 units at most, and a snapshot costs an update.
 
-    Turns of 18 KB: 40 in the suite, 150 with A2A_FAULTS=long. Without snapshots the last read costs
+    Turns of 18 KB: 20 in the suite, 150 with A2A_FAULTS=long. Without snapshots the last read costs
     4.6 units for each turn.
     """
     bench.storage.table.blobs = MemoryBlobs(bench.storage.clock)
     head: Head | None = None
     read: list[float] = []
-    for number in range(150 if LONG else 40):
+    for number in range(150 if LONG else 20):
         head = await long_turn(bench.storage, head, f"{number:03}", chunks=3)
         with bench.meter.measure() as usage:
             await after_turn(bench.storage, head)
@@ -641,7 +641,7 @@ async def test_a_long_task_on_a_page_is_read_by_itself(bench: Bench, observer: A
         assert (len(page.tasks), usage.requests) == (11, requests)
 
 
-HEADS = 100_000 if LONG else 600
+HEADS = 100_000 if LONG else 300
 """Tasks of the console's lists; with `make faults` as many as a large deployment has."""
 
 OF_ONE_MS = 4_000_000_000_000 - 4_000_000_000_000 % HOUR_MS

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.emulators
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
-COMMITS = 5000 if LONG else 150
+COMMITS = 5000 if LONG else 60
 
 Hook = Callable[..., Any]
 
@@ -118,12 +118,12 @@ async def test_creations_under_faults(storage: DurableStorage, client: Any) -> N
     """A creation whose answer is lost is still known as the caller's own, and made once."""
     faults = Faults(seed=11, rate=0.5)
     faults.attach(client)
-    for number in range(50):
+    for number in range(20):
         first = await storage.open_task("ctx", request(), idempotency_key=str(number))
         again = await storage.open_task("ctx", request(), idempotency_key=str(number))
         assert (first.created, again.created) == (True, False)
         assert again.head == first.head
-    assert (await list_tasks(storage, ListTasksQuery())).total_size == 50
+    assert (await list_tasks(storage, ListTasksQuery())).total_size == 20
 
 
 async def test_deletions_under_faults(

@@ -48,7 +48,7 @@ from tests.support.faulty import Faults, apply_and_drop, refuse
 from tests.support.messages import artifact, message, request
 from tests.support.present import present
 
-INTERLEAVINGS = 400 if LONG else 20
+INTERLEAVINGS = 400 if LONG else 12
 PUTTERS = MAX_CONFIGS + 4
 
 PIECE = Commit(entries=(ArtifactWritten(artifact("a", "x"), append=True),))
