@@ -149,6 +149,7 @@ def test_each_setting_parameter_and_module_has_its_meaning() -> None:
         assert rows
 
 
+@pytest.mark.long
 def test_levels_are_found_where_the_line_is_written() -> None:
     """Directly, through a function that takes the action, and of composed names."""
     levels = {name: sorted(observed.levels(name)) for name in observed.meanings("actions")}
