@@ -17,9 +17,9 @@ from tests.artefact.build import Artefact
 from tests.artefact.deployment import API_KEY, SECRETS, Deployment, event_file
 from tests.artefact.environment import Environment
 from tests.artefact.report import PROPERTY, Figure
-from tests.artefact.webhook import webhook
 from tests.support.gateway import HOST, adapted, rest_event
 from tests.support.secrecy import spoken
+from tests.unit.push.receivers import Receiver
 
 pytestmark = pytest.mark.emulators
 
@@ -197,7 +197,7 @@ def test_a_stream_record_becomes_a_notification(
     functions, made = deployment.functions, deployment.made
     private = {"A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1"}
     with (
-        webhook() as hook,
+        Receiver() as hook,
         functions["ApiFunction"].started(tmp_path / "api.log", **private, **LOUD) as api,
         functions["WorkerFunction"].started(
             tmp_path / "worker.log", AGENT_CHUNK_DELAY_S="0"
@@ -207,7 +207,7 @@ def test_a_stream_record_becomes_a_notification(
         note_start(record_property, push)
         task_id = send(api, TEXT)
         secret = {"scheme": "Bearer", "credentials": "hook-secret"}
-        config = {"url": hook.url, "token": "hook-token", "authentication": secret}
+        config = {"url": hook.url(), "token": "hook-token", "authentication": secret}
         content(api.invoke(request("POST", f"/tasks/{task_id}/pushNotificationConfigs", config)))
         operations = list(deployment.records(made.queue, task_id))
         assert worker.invoke({"Records": operations}) == {"batchItemFailures": []}
@@ -218,11 +218,11 @@ def test_a_stream_record_becomes_a_notification(
         assert push.invoke({"Records": jobs}) == {"batchItemFailures": []}
         logged(api.said())
         assert "push_delivered" in logged(push.said())
-    (headers, body), *more = hook.received
-    assert not more
+    (told,) = hook.requests
+    body = json.loads(told.body)
     assert body["statusUpdate"]["taskId"] == task_id
     assert body["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
-    assert headers["X-A2A-Signature"].count(".") == 2
+    assert told.headers["x-a2a-signature"].count(".") == 2
 
 
 def test_the_stream_function_serves(

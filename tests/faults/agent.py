@@ -11,9 +11,7 @@ held N            a chunk, and N - 1 more ones when the test has released it
 deaf              swallows every cancel until then, and emits nothing
 meet N            as `chunks 10 0.15`, once N attempts of this turn have started
 failing N         raises in its first N starts, then as `chunks 4 0`
-final             raises what no further attempt can help
 silent            emits nothing until it is cancelled
-stubborn          emits a chunk, swallows every cancel and goes on emitting
 crash S / hog S   ends the process after S seconds, as a crash or as one that is out of memory
 ask               pauses for input; the next message says what comes then
 """

@@ -9,7 +9,7 @@ from a2a.types import TaskState
 
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
-from tests.faults.harness import End, World, lost_and_doubled, until
+from tests.faults.harness import SETTLE_S, End, World, lost_and_doubled, until
 from tests.faults.report import Runs
 
 AT_ONCE = 16
@@ -19,7 +19,7 @@ DAY_MS = 24 * 3600 * 1000
 """Later than any turn is looked at, earlier than any task expires: an expired one is never due."""
 
 
-async def ends(world: World, sent: Sequence[str], *, within_s: float) -> list[End]:
+async def ends(world: World, sent: Sequence[str], *, within_s: float = SETTLE_S) -> list[End]:
     """How all of them ended, in the order of `sent`; waits for the slowest."""
     open_tasks = set(sent)
     slots = asyncio.Semaphore(AT_ONCE)
@@ -65,7 +65,7 @@ async def number_of_tasks(world: World) -> int:
     return number
 
 
-async def at_rest(world: World, *, within_s: float) -> None:
+async def at_rest(world: World, *, within_s: float = SETTLE_S) -> None:
     """Wait until no queue holds a message, and nothing is due."""
     await world.drained(within_s)
 

@@ -42,7 +42,7 @@ T = TypeVar("T")
 IS_LONG = os.environ.get("A2A_FAULTS") == "long"
 """`make faults`: every kill point 20 times, and the scenarios that take minutes."""
 
-SETTLE_S = 60.0
+SETTLE_S = 120.0
 """How long anything may take before it counts as stuck; recovery with `SHORT` takes 2 to 7 s."""
 
 SHORT: Mapping[str, str] = {
@@ -428,7 +428,6 @@ class Emulators:
 
     def __init__(self, dynamodb: Emulator, sqs: Emulator) -> None:
         self._variables = {**dynamodb.environment(), **sqs.environment()}
-        self.dynamodb_emulator = dynamodb
         config = {"max_pool_connections": 64, "read_timeout": 20}
         self.dynamodb = dynamodb.client(**config)
         self.sqs = sqs.client(**config)

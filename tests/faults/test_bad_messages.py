@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from a2a.types import TaskState, TaskStatus
+from a2a.types import TaskState
 
 from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.tasks.rules import Commit
 from tests.faults.harness import Emulators, World, numbers, operation_of, until
 from tests.support.messages import request
 
@@ -49,26 +47,6 @@ async def test_bad_messages_hold_up_nobody(emulators: Emulators, tmp_path: Path)
         assert end.chunks == numbers(4)
         await world.drained()
         assert not worker.has_ended
-
-
-async def test_a_message_for_an_ended_task_is_no_loop(emulators: Emulators, tmp_path: Path) -> None:
-    """The operation of a turn that was to follow is dropped when the task ended before it."""
-    async with emulators.world(tmp_path) as world:
-        storage = world.storage
-        head = await world.create("chunks 4 0")
-        claim = Commit(token="attempt", claims=True)
-        head = await storage.commit(head, claim)
-        waiting = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_AUTH_REQUIRED))
-        head = await storage.commit(head, Commit(entries=(waiting,), token="attempt"))
-        head = await storage.commit(head, Commit(entries=(TurnOpened(request("more")),)))
-        assert head.next_turn
-        operation = operation_of(head, turn=head.next_turn)
-        canceled = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_CANCELED))
-        await storage.commit(head, Commit(entries=(canceled,)))
-        await world.put(operation)
-        await world.start("worker")
-        await world.drained()
-        assert world.ledger.entries() == []
 
 
 async def _paused_twice(world: World) -> Head:

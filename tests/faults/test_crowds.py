@@ -15,7 +15,7 @@ from a2a.types import TaskState
 from tests.faults import processes
 from tests.faults.clients import Patient, Stream
 from tests.faults.crowd import COMPLETED, at_rest, counted, ends, number_of_tasks
-from tests.faults.harness import IS_LONG, Emulators, World, numbers, until
+from tests.faults.harness import IS_LONG, SETTLE_S, Emulators, World, numbers, until
 from tests.faults.processes import Running
 from tests.faults.report import PROPERTY, check
 from tests.faults.webhooks import SETTINGS, ids, states, told_states
@@ -48,7 +48,7 @@ async def test_a_rolling_replacement_loses_nothing(
                     fleet[0] = await _replace(client, fleet[0])
                 is_replaced.set()
             sent = sending.result()
-            ended = await ends(world, list(sent), within_s=60 + tasks)
+            ended = await ends(world, list(sent), within_s=SETTLE_S + tasks)
             starts = len([e for e in world.ledger.entries(what="started") if e.task_id in sent])
             runs = counted(f"all replaced: {starts} starts", ended, numbers(6))
             record_property(PROPERTY, runs.to_json())
@@ -56,7 +56,7 @@ async def test_a_rolling_replacement_loses_nothing(
             check([runs])
             assert starts > len(sent), "no turn was given back"
             assert await number_of_tasks(world) == len(sent) + 3 * rounds
-            await at_rest(world, within_s=60)
+            await at_rest(world)
             await _all_told(world, receiver, sent)
 
 
@@ -160,7 +160,7 @@ async def test_tasks_survive_workers_that_are_killed_all_the_time(
         killing = asyncio.create_task(_kill(world, fleet, order, kills))
         try:
             sent = await _send(world, tasks, f"chunks {chunks} 0.2", f"steps {chunks} 0.1")
-            ended = await ends(world, sent, within_s=60 + tasks / 2)
+            ended = await ends(world, sent, within_s=SETTLE_S + tasks / 2)
         finally:
             killing.cancel()
             await asyncio.wait([killing])
@@ -175,7 +175,7 @@ async def test_tasks_survive_workers_that_are_killed_all_the_time(
                 assert end.state == TaskState.TASK_STATE_FAILED, end
                 assert end.head.turn.attempts == 5, end
         await world.start("worker")
-        await world.drained(within_s=60)
+        await world.drained()
 
 
 async def _kill(world: World, fleet: list[Running], order: random.Random, kills: int | None) -> int:

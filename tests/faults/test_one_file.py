@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.wiring import Backends, open_backends
 from tests.faults import processes
 from tests.faults.agent import BRANCHES
-from tests.faults.harness import AGENT, ARTIFACT, CARD, IS_LONG, SHORT
+from tests.faults.harness import AGENT, ARTIFACT, CARD, IS_LONG, SHORT, until
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
 from tests.support.a2a_calls import message
@@ -32,7 +31,7 @@ from tests.support.messages import texts
 from tests.unit.push.receivers import Receiver
 
 TASKS: Final = 2000 if IS_LONG else 12
-KILLS_LEFT: Final = 60 if IS_LONG else 8
+KILLS_LEFT: Final = 60 if IS_LONG else 4
 """Kills that are made at least, also if all tasks have ended."""
 CHUNKS: Final = 8
 PLAIN: Final = f"steps {CHUNKS} 0.02"
@@ -162,14 +161,6 @@ async def have_ended(storage: DurableStorage, tasks: list[str]) -> bool:
         if not head.is_terminal:
             return False
     return True
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str, within_s: float) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + within_s
-    while not await condition():
-        assert time.monotonic() < deadline, f"not within {within_s:.0f} s: {what}"
-        await asyncio.sleep(0.2)
 
 
 @pytest.mark.parametrize("kinds", [APART, TOGETHER], ids=["apart", "together"])

@@ -32,7 +32,7 @@ from tests.support.messages import request
 from tests.support.queues import MemoryQueue, is_empty
 from tests.support.workers import Agent, complete
 
-RACES = 1000 if IS_LONG else 100
+RACES = 1000 if IS_LONG else 60
 AT_ONCE = 10
 WITHIN_MEMORY_S = 0.05
 WITHIN_DYNAMODB_S = 0.5

@@ -38,11 +38,11 @@ async def test_recovery_with_the_default_settings(emulators: Emulators, tmp_path
         "A2A_RETRY_BASE_S": "2",
     }
     async with emulators.world(tmp_path, **defaults) as world:
-        taken_over_s = await _take_over(world, within_s=120)
+        taken_over_s = await _take_over(world)
     assert taken_over_s <= 32
 
 
-async def _take_over(world: World, *, within_s: float = 30) -> float:
+async def _take_over(world: World) -> float:
     """Kill the worker that runs a turn, and return when the next attempt began, in seconds."""
     await world.start("api")
     victim = await world.start("worker")
@@ -51,7 +51,7 @@ async def _take_over(world: World, *, within_s: float = 30) -> float:
     killed_at = time.time()
     assert await victim.end(signal.SIGKILL) == -signal.SIGKILL
     await world.start("worker")
-    end = await world.end(task_id, within_s=within_s)
+    end = await world.end(task_id)
     assert end.state == TaskState.TASK_STATE_COMPLETED
     assert end.chunks == numbers(8)
     await world.drained()
@@ -61,12 +61,12 @@ async def _take_over(world: World, *, within_s: float = 30) -> float:
 
 
 async def test_a_slow_agent_runs_once(emulators: Emulators, tmp_path: Path) -> None:
-    """An agent that takes five times the visibility runs once, even if it blocks its loop."""
-    async with emulators.world(tmp_path) as world:
+    """An agent that takes twice the visibility runs once, even if it blocks its loop."""
+    async with emulators.world(tmp_path, A2A_VISIBILITY_S="5") as world:
         await world.start("api")
         for _ in range(3):
             await world.start("worker", concurrency=1)
-        tasks = [await world.send(f"{kind} {5 * VISIBILITY_S}") for kind in ("slow", "block")]
+        tasks = [await world.send(f"{kind} 10") for kind in ("slow", "block")]
         for task_id in tasks:
             end = await world.end(task_id)
             assert end.state == TaskState.TASK_STATE_COMPLETED

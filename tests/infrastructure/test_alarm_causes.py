@@ -111,27 +111,26 @@ async def run_tasks(watched: Watched, agent: AgentExecutor, *callers: Caller) ->
                 watched.clock.advance(1)
 
 
-@pytest.mark.parametrize("execute", [raises, says_failed])
+@pytest.mark.parametrize(
+    ("execute", "callers", "rings"),
+    [
+        (raises, [ALICE, BOB], {"FailedTasksAlarm"}),
+        (says_failed, [ALICE, BOB], {"FailedTasksAlarm"}),
+        (raises, TENANTS, set()),
+    ],
+)
 async def test_failing_agents_ring(
-    watched: Watched, execute: Callable[[RequestContext, EventQueue], Awaitable[None]]
+    watched: Watched,
+    execute: Callable[[RequestContext, EventQueue], Awaitable[None]],
+    callers: list[Caller],
+    rings: set[str],
 ) -> None:
-    """Failing tasks of two callers ring, because that is taken for the agent's fault."""
-    await run_tasks(watched, Agent(execute), ALICE, BOB)
-    assert watched.rung() == {"FailedTasksAlarm"}
+    """Failing tasks of two callers are taken for the agent's fault; those of one are not.
 
-
-@pytest.mark.parametrize("execute", [raises, says_failed])
-async def test_one_callers_failures_do_not_ring(
-    watched: Watched, execute: Callable[[RequestContext, EventQueue], Awaitable[None]]
-) -> None:
-    """Failing tasks of a single caller do not ring, under however many tenants."""
-    await run_tasks(watched, Agent(execute), *TENANTS)
-    assert watched.rung() == set()
-
-
-async def test_an_only_callers_failures_ring_unless_two_are_asked_for(watched: Watched) -> None:
-    """Without A2A_ALARM_CALLERS=2 a caller alone rings, such as the only one there is."""
-    await run_tasks(watched, Agent(raises), ALICE)
+    Where one is enough (without A2A_ALARM_CALLERS=2) its tasks ring too.
+    """
+    await run_tasks(watched, Agent(execute), *callers)
+    assert watched.rung() == rings
     assert watched.rung(by_one=True) == {"FailedTasksAlarm"}
 
 
@@ -284,35 +283,34 @@ async def test_turns_of_five_hours_ring_nothing(watched: Watched) -> None:
 
 
 CAPACITY = [
-    # workers' share of what comes, the longest run, minutes until the first alarm, alarms
-    (0.0, "900", 7, {"LateStartsAlarm", "StuckTasksAlarm"}),
-    (0.0, "300", 7, {"LateStartsAlarm", "StuckTasksAlarm"}),
-    (0.0, "60", 7, {"LateStartsAlarm", "StuckTasksAlarm"}),
-    (0.5, "900", 10, {"LateStartsAlarm"}),
-    (0.5, "300", 10, {"LateStartsAlarm"}),
-    (0.5, "60", 10, {"LateStartsAlarm"}),
-    (0.9, "900", 10, {"LateStartsAlarm"}),
-    (0.9, "300", 10, {"LateStartsAlarm"}),
-    (0.9, "60", 10, {"LateStartsAlarm"}),
-    (1.0, "900", 0, set[str]()),
+    # workers' share of what comes, in words, minutes until the first alarm, alarms
+    (0.0, "none", 7, {"LateStartsAlarm", "StuckTasksAlarm"}),
+    (0.5, "half", 10, {"LateStartsAlarm"}),
+    (0.9, "nine tenths", 10, {"LateStartsAlarm"}),
+    (1.0, "all", 0, set[str]()),
 ]
 
 
-@pytest.mark.long(one_in=4)
-@pytest.mark.parametrize(("share", "longest_s", "minutes", "rings"), CAPACITY)
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize(("share", "words", "minutes", "rings"), CAPACITY)
 async def test_turns_that_begin_late_ring(
-    watched: Watched, share: float, longest_s: str, minutes: int, rings: set[str]
+    watched: Watched, share: float, words: str, minutes: int, rings: set[str]
 ) -> None:
-    """Twenty callers send two turns a minute each, and workers begin a share of them."""
+    """Ten callers send two turns a minute each, and workers begin a share of them.
+
+    The table of the page has the minutes, for each longest run of a worker.
+    """
+    row = f"| {words} | {' | '.join([str(minutes)] * 3)} |"
+    assert (row in pages.part("operate")) is bool(rings)
     bench = Bench(Agent(complete), clock=watched.clock)
-    callers = [Caller(user=f"caller-{number}") for number in range(20)]
+    callers = [Caller(user=f"caller-{number}") for number in range(10)]
     waiting: list[Head] = []
     begun = 0.0
-    first = None
-    for minute in range(20):
-        for number in range(40):
-            waiting.append(await bench.send(caller=callers[number % 20]))
-            watched.clock.advance(MINUTE_S / 40)
+    first = dict[str, int]()
+    for minute in range(16):
+        for number in range(20):
+            waiting.append(await bench.send(caller=callers[number % 10]))
+            watched.clock.advance(MINUTE_S / 20)
             begun += share
             with watched.seen.emitted():
                 while begun >= 1 and waiting:
@@ -326,22 +324,13 @@ async def test_turns_that_begin_late_ring(
                     )
         with watched.seen.emitted():
             await Sweeper(bench.storage, bench.operations, clock=watched.clock).sweep()
-        if first is None and watched.rung(WorkerTimeout=longest_s):
-            first = minute + 1
-        if first is not None and minute >= 15:
-            break
-    assert watched.rung(WorkerTimeout=longest_s) == rings
-    assert (first is not None) is bool(rings)
-    assert first is None or first <= minutes
-
-
-def test_the_page_has_the_minutes_until_an_alarm() -> None:
-    """The table of the page is what is tested, for each share and each longest run."""
-    page = pages.part("operate")
-    for share, words in ((0.0, "none"), (0.5, "half"), (0.9, "nine tenths")):
-        minutes = [str(most) for of, _, most, _ in CAPACITY if of == share]
-        assert len(minutes) == 3
-        assert f"| {words} | {' | '.join(minutes)} |" in page
+        for longest_s in ("60", "300", "900"):
+            if longest_s not in first and watched.rung(WorkerTimeout=longest_s):
+                first[longest_s] = minute + 1
+    for longest_s in ("60", "300", "900"):
+        assert watched.rung(WorkerTimeout=longest_s) == rings
+        assert bool(rings) is (longest_s in first)
+        assert first.get(longest_s, 0) <= minutes
 
 
 async def test_a_caller_waits_for_itself(watched: Watched) -> None:
@@ -486,22 +475,65 @@ async def test_notifications_that_cannot_be_signed_ring(
 
 # -- what AWS counts ------------------------------------------------------------------------------
 
-FUNCTIONS = ["ApiFunction", "StreamFunction", "SweeperFunction", "PushFunction"]
+Values = tuple[str, str, list[float], dict[str, str]]
+"""A metric: namespace, name, a value for each minute, dimensions."""
 
 
-@pytest.mark.parametrize("function", [*FUNCTIONS, "WorkerFunction"])
-def test_functions_that_fail_ring(watched: Watched, function: str) -> None:
-    """Each function that keeps failing calls; the worker if it dies before any attempt."""
-    watched.model("AWS/Lambda", "Invocations", 2, 2, FunctionName=function)
-    watched.model("AWS/Lambda", "Errors", 2, 2, FunctionName=function)
-    assert watched.rung() == {"FunctionErrorsAlarm"}
+def of_lambda(metric: str, function: str, *values: float) -> Values:
+    return "AWS/Lambda", metric, list(values), {"FunctionName": function}
 
 
-def test_a_function_that_dies_once_does_not_ring(watched: Watched) -> None:
-    """A function that fails twice in one minute, as Lambda loses an environment, does not ring."""
-    watched.model("AWS/Lambda", "Invocations", 5, FunctionName="ApiFunction")
-    watched.model("AWS/Lambda", "Errors", 2, FunctionName="ApiFunction")
-    assert watched.rung() == set()
+def of_api(metric: str, value: float) -> Values:
+    return "AWS/ApiGateway", metric, [value], {"ApiName": STACK}
+
+
+def of_queue(name: str, *values: float) -> Values:
+    return "AWS/SQS", "ApproximateNumberOfMessagesVisible", list(values), {"QueueName": name}
+
+
+def of_table(*values: float, **index: str) -> Values:
+    return "AWS/DynamoDB", "WriteThrottleEvents", list(values), {"TableName": "TaskTable", **index}
+
+
+FAILURES = "FunctionErrorsAlarm"
+FUNCTIONS = ["ApiFunction", "StreamFunction", "SweeperFunction", "PushFunction", "WorkerFunction"]
+COUNTED_BY_AWS: list[tuple[list[Values], set[str]]] = [
+    *(  # the worker, if it dies before any attempt
+        ([of_lambda("Invocations", it, 2, 2), of_lambda("Errors", it, 2, 2)], {FAILURES})
+        for it in FUNCTIONS
+    ),
+    # twice in one minute, as Lambda loses an environment
+    ([of_lambda("Invocations", "ApiFunction", 5), of_lambda("Errors", "ApiFunction", 2)], set()),
+    *(
+        ([of_lambda("Throttles", it, *[4] * 6)], {"ThrottlesAlarm"})
+        for it in ("WorkerFunction", "SweeperFunction", "PushFunction")
+    ),
+    (  # a crowd of requests beyond the functions' concurrency gets 503: its senders' choice
+        [
+            *(of_api("Count", 4000), of_api("5XXError", 900)),
+            *(of_lambda("Throttles", it, 500) for it in ("ApiFunction", "StreamFunction")),
+        ],
+        set(),
+    ),
+    ([of_api("Count", 40), of_api("5XXError", 3)], {"ServerErrorsAlarm"}),
+    ([of_queue("DeadLetterQueue", *[1] * 5)], {"DeadLetterAlarm"}),
+    ([of_queue("UndecodableQueue", 1)], {"UndecodableAlarm"}),
+    ([of_lambda("IteratorAge", "PushFunction", *[400_000] * 5)], {"PushLagAlarm"}),
+    ([of_table(*[3] * 5)], {"TableLimitAlarm"}),
+    *(
+        ([of_table(*[3] * 5, GlobalSecondaryIndexName=index)], {"TableLimitAlarm"})
+        for index in INDEXES
+    ),
+    ([of_table(*[50] * 4)], set()),  # a burst
+]
+
+
+@pytest.mark.parametrize(("given", "rings"), COUNTED_BY_AWS)
+def test_alarms_on_awss_own_metrics(watched: Watched, given: list[Values], rings: set[str]) -> None:
+    """Functions, the API, queues, stream and table: what keeps failing rings, a burst does not."""
+    for namespace, metric, values, dimensions in given:
+        watched.model(namespace, metric, *values, **dimensions)
+    assert watched.rung() == rings
 
 
 async def test_a_worker_that_dies_of_one_callers_turns_does_not_ring(watched: Watched) -> None:
@@ -511,104 +543,14 @@ async def test_a_worker_that_dies_of_one_callers_turns_does_not_ring(watched: Wa
     assert watched.rung() == set()
 
 
-@pytest.mark.parametrize(
-    ("function", "rings"),
-    [
-        ("WorkerFunction", {"ThrottlesAlarm"}),
-        ("SweeperFunction", {"ThrottlesAlarm"}),
-        ("PushFunction", {"ThrottlesAlarm"}),
-        ("ApiFunction", set()),
-        ("StreamFunction", set()),
-    ],
-)
-def test_own_functions_that_are_throttled_ring(
-    watched: Watched, function: str, rings: set[str]
-) -> None:
-    """How many requests come at once is the clients' choice, and how many turns run is not."""
-    watched.model("AWS/Lambda", "Throttles", *[4] * 6, FunctionName=function)
-    assert watched.rung() == rings
-
-
-def count_internal_errors(watched: Watched, number: int) -> None:
-    with watched.seen.emitted():
-        for _ in range(number):
-            count_error(internal_error(ValueError(), "test"))
-
-
 @pytest.mark.parametrize(("requests", "rings"), [(40, {"ServerErrorsAlarm"}), (1000, set())])
 def test_server_errors_ring_by_their_rate(watched: Watched, requests: int, rings: set[str]) -> None:
     """Four internal errors of JSON-RPC in five minutes: one in a hundred requests calls."""
     watched.model("AWS/ApiGateway", "Count", requests, ApiName=STACK)
-    count_internal_errors(watched, 4)
+    with watched.seen.emitted():
+        for _ in range(4):
+            count_error(internal_error(ValueError(), "test"))
     assert watched.rung() == rings
-
-
-def test_5xx_answers_ring(watched: Watched) -> None:
-    """Answers of 5xx ring, also those that API Gateway gives by itself."""
-    watched.model("AWS/ApiGateway", "Count", 40, ApiName=STACK)
-    watched.model("AWS/ApiGateway", "5XXError", 3, ApiName=STACK)
-    assert watched.rung() == {"ServerErrorsAlarm"}
-
-
-def test_requests_without_a_place_do_not_ring(watched: Watched) -> None:
-    """A crowd of requests beyond the functions' concurrency gets 503: its senders' choice."""
-    watched.model("AWS/ApiGateway", "Count", 4000, ApiName=STACK)
-    watched.model("AWS/ApiGateway", "5XXError", 900, ApiName=STACK)
-    watched.model("AWS/Lambda", "Throttles", 500, FunctionName="ApiFunction")
-    watched.model("AWS/Lambda", "Throttles", 400, FunctionName="StreamFunction")
-    assert watched.rung() == set()
-
-
-@pytest.mark.parametrize(
-    ("alarm", "namespace", "metric", "values", "dimensions"),
-    [
-        (
-            "DeadLetterAlarm",
-            "AWS/SQS",
-            "ApproximateNumberOfMessagesVisible",
-            [1] * 5,
-            {"QueueName": "DeadLetterQueue"},
-        ),
-        (
-            "UndecodableAlarm",
-            "AWS/SQS",
-            "ApproximateNumberOfMessagesVisible",
-            [1],
-            {"QueueName": "UndecodableQueue"},
-        ),
-        (
-            "PushLagAlarm",
-            "AWS/Lambda",
-            "IteratorAge",
-            [400_000] * 5,
-            {"FunctionName": "PushFunction"},
-        ),
-        *(
-            ("TableLimitAlarm", "AWS/DynamoDB", "WriteThrottleEvents", [3] * 5, place)
-            for place in (
-                {"TableName": "TaskTable"},
-                *({"TableName": "TaskTable", "GlobalSecondaryIndexName": it} for it in INDEXES),
-            )
-        ),
-    ],
-)
-def test_alarms_on_awss_own_metrics(
-    watched: Watched,
-    alarm: str,
-    namespace: str,
-    metric: str,
-    values: list[float],
-    dimensions: dict[str, str],
-) -> None:
-    """Letters that wait, messages that cannot be read, a stream that is read late, limits."""
-    watched.model(namespace, metric, *values, **dimensions)
-    assert watched.rung() == {alarm}
-
-
-def test_a_burst_of_writes_does_not_ring(watched: Watched) -> None:
-    """At the table's limit for four minutes."""
-    watched.model("AWS/DynamoDB", "WriteThrottleEvents", *[50] * 4, TableName="TaskTable")
-    assert watched.rung() == set()
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,6 @@ import os
 import re
 import shutil
 import sys
-import tarfile
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,55 +68,6 @@ def test_its_layers_hold_framework_and_agent(image: Image, project: Path) -> Non
     assert image.contents["app/agent.py"] == agent
     left_out = {"Makefile", "worker.py", "requirements.in", "requirements.txt", "wheels", ".env"}
     assert not {path for path in image.files if path.removeprefix("app/") in left_out}
-
-
-PRIVATE_KEY = b"-----BEGIN PRIVATE KEY-----"
-
-
-def elf(machine: int) -> bytes:
-    return b"\x7fELF" + bytes(14) + machine.to_bytes(2, "little")
-
-
-def with_config(image: Image, **changed: object) -> Image:
-    config = {**image.config["config"], **changed}
-    return replace(image, config={**image.config, "config": config})
-
-
-def with_file(image: Image, path: str, content: bytes = b"", mode: int = 0o644) -> Image:
-    entry = tarfile.TarInfo(path)
-    entry.mode = mode
-    files, contents = {**image.files, path: entry}, {**image.contents, path: content}
-    return replace(image, files=files, contents=contents)
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        (lambda image: with_config(image, User="root"), "its user is root"),
-        (lambda image: with_config(image, User="0:0"), "its user is root"),
-        (lambda image: with_config(image, StopSignal="SIGKILL"), "not stopped by SIGTERM"),
-        (lambda image: with_config(image, Volumes={}), "no temporary files"),
-        (lambda image: with_config(image, Entrypoint=["/bin/sh", "-c"]), "gets no signal"),
-        (lambda image: replace(image, platform={"architecture": "amd64"}), "not for arm64"),
-        (lambda image: with_file(image, "site/x.so", elf(62)), "another architecture"),
-        (lambda image: with_file(image, "app/.env"), "app/.env holds a secret"),
-        (lambda image: with_file(image, "app/x.pem", PRIVATE_KEY), "app/x.pem holds a secret"),
-        (lambda image: with_file(image, "app/open", mode=0o666), "changed by the worker"),
-        (lambda image: with_file(image, "etc/passwd"), "not of the layer"),
-        (lambda image: replace(image, contents={}), "app/agent.py is not there"),
-    ],
-)
-def test_an_image_that_is_wrong_is_told(
-    image: Image, project: Path, changed: Callable[[Image], Image], told: str
-) -> None:
-    """Each thing that is checked is found where it is not so."""
-    found = oci.faults(changed(image), project)
-    assert any(told in fault for fault in found), found
-
-
-def test_machine_code_for_arm64_is_right(image: Image, project: Path) -> None:
-    """The architecture is read from the files, not from their names."""
-    assert oci.faults(with_file(image, "site/x86_64.so", elf(183)), project) == []
 
 
 @pytest.mark.skipif(not IS_LONG, reason="installs fifty packages for arm64: `make image`")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections import Counter
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.infrastructure.test_address import references as named
+from tests.infrastructure.test_releases import references as named
 from tests.support import pages
 from tests.support.permissions import granted, name_of
 from tests.support.template import Template, refused
@@ -67,10 +66,10 @@ SETS: Final[Mapping[str, Mapping[str, str]]] = {
 """Every option is chosen in one of them, and left in another."""
 
 PLACES = [
-    (partition, region, name)
-    for partition, regions in REGIONS.items()
-    for region, name in itertools.product(regions, SETS)
+    *(("aws", REGIONS["aws"][0], name) for name in SETS),
+    *((of, region, "everything") for of, regions in REGIONS.items() for region in regions[1:]),
 ]
+"""Each set of options in one place, and the largest in another region and another partition."""
 
 ARN = re.compile(r"\barn:(?!\$)([a-z-]+):[a-z0-9-]+:([a-z0-9-]*):")
 NAMES: Final = {
@@ -198,7 +197,10 @@ def names(deployed: Deployed) -> Iterator[tuple[str, str, str]]:
 def test_every_resource_is_of_its_place(
     whole: Json, partition: str, region: str, name: str
 ) -> None:
-    """Each expression has a value, and each ARN names the partition and region of the stack."""
+    """Each expression has a value, and each ARN names the partition and region of the stack.
+
+    The console is that of the partition, and the dashboard's link has the dashboard's name.
+    """
     deployed = Deployed(whole, partition, region, name, "agent")
     made = deployed.resources()
     assert len(made) > 50
@@ -210,14 +212,6 @@ def test_every_resource_is_of_its_place(
     assert {at for _, at in found} <= {region, ""}
     other = {each for regions in REGIONS.values() for each in regions} - {region}
     assert not [each for each in other if each in text]
-
-
-@pytest.mark.parametrize(("partition", "region", "name"), PLACES)
-def test_links_and_addresses_are_of_the_place(
-    whole: Json, partition: str, region: str, name: str
-) -> None:
-    """The console is that of the partition, and the dashboard's link has the dashboard's name."""
-    deployed = Deployed(whole, partition, region, name, "agent")
     link = deployed.output("DashboardUrl")
     assert link.startswith(
         f"https://{region}.{CONSOLES[partition]}/cloudwatch/home?region={region}"
@@ -231,13 +225,11 @@ def test_links_and_addresses_are_of_the_place(
     assert deployed.output("Endpoint") == expected.get(name, own)
 
 
-@pytest.mark.parametrize("partition", REGIONS)
-@pytest.mark.parametrize("name", SETS)
-def test_no_name_collides(whole: Json, partition: str, name: str) -> None:
+def test_no_name_collides(whole: Json) -> None:
     """Stacks of one account, in two regions or of two names, share no name of a resource."""
     stacks = [
-        Deployed(whole, partition, region, name, stack)
-        for region in REGIONS[partition]
+        Deployed(whole, "aws", region, "everything", stack)
+        for region in REGIONS["aws"]
         for stack in ("agent", "other")
     ]
     count = Counter(each for stack in stacks for each in names(stack))
@@ -245,34 +237,10 @@ def test_no_name_collides(whole: Json, partition: str, name: str) -> None:
     assert [each for each, times in count.items() if times > 1] == []
 
 
-def test_a_partition_without_a_console_is_not_guessed(document: Json) -> None:
-    """The partitions that the page `regions` names have their console's host; no other does."""
-    assert document["Mappings"]["Partitions"].keys() == {"aws", "aws-cn", "aws-us-gov"}
-
-
 def test_the_partitions_are_named() -> None:
     """The partitions aws, aws-cn and aws-us-gov each have a row in the page `regions`."""
     page = pages.text("regions")
     assert all(f"| `{name}` |" in page for name in ("aws", "aws-cn", "aws-us-gov"))
-
-
-@pytest.mark.parametrize(
-    ("value", "is_taken"),
-    [
-        ("", True),
-        ("arn:aws:kms:eu-central-1:123456789012:key/0a1b-2c", True),
-        ("arn:aws-cn:kms:cn-north-1:123456789012:key/mrk-0a1b2c", True),
-        ("arn:aws:kms:eu-central-1:123456789012:alias/mine", False),
-        ("alias/mine", False),
-        ("0a1b-2c", False),
-        ("arn:aws:kms:eu-central-1:123456789012:key/", False),
-    ],
-)
-def test_a_key_is_named_by_its_arn(document: Json, value: str, is_taken: bool) -> None:  # noqa: FBT001 - a case
-    """A policy that names an alias allows nothing, so that CloudFormation refuses one at once."""
-    parameter = document["Parameters"]["KmsKeyArn"]
-    assert bool(re.search(parameter["AllowedPattern"], value)) is is_taken
-    assert "alias" in parameter["ConstraintDescription"]
 
 
 @pytest.mark.parametrize("name", SETS)

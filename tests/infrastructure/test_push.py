@@ -94,15 +94,6 @@ def test_no_record_is_given_up_before_the_stream_forgets_it(transformed: Json) -
     assert source["BatchSize"] == BATCH
 
 
-def test_records_that_failed_go_to_a_queue_that_takes_them(transformed: Json) -> None:
-    """Lambda's destination for a stream's failures has to be a standard queue."""
-    source = transformed["PushFunctionCommits"]["Properties"]
-    assert source["DestinationConfig"] == {
-        "OnFailure": {"Destination": {"Fn::GetAtt": ["UndecodableQueue", "Arn"]}}
-    }
-    assert "FifoQueue" not in transformed["UndecodableQueue"]["Properties"]
-
-
 def test_a_slow_webhook_holds_up_nobody(transformed: Json) -> None:
     """Jobs come one by one, as many at a time as the parameter says."""
     source = transformed["PushFunctionDeliveries"]["Properties"]
@@ -135,10 +126,3 @@ def test_the_generated_secret_is_a_key(transformed: Json) -> None:
     generated = transformed["SigningSecret"]["Properties"]["GenerateSecretString"]
     assert generated == {"PasswordLength": 64, "ExcludePunctuation": True}
     assert _signing_key("k" * generated["PasswordLength"]).kid
-
-
-@pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
-def test_endpoints_have_no_signing_secret(transformed: Json, function: str) -> None:
-    """They offer push, and PushFunction alone signs."""
-    own = transformed[function]["Properties"]["Environment"]["Variables"]
-    assert "A2A_PUSH_SIGNING_SECRET" not in own

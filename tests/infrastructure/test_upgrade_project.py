@@ -32,22 +32,26 @@ Rules:
 """
 
 
-@pytest.fixture
-def versions(tmp_path: Path, project: Path) -> dict[str, Path]:
-    """The framework's top level as it is, and as two later versions change it."""
-    found = {}
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory, project: Path) -> dict[str, Path]:
+    """The framework's top level as it is, and as two later versions change it; not to be edited."""
+    found, folder = {}, tmp_path_factory.mktemp("versions")
+    names = [path.relative_to(project) for path in files(project, PACKAGED_FILES)]
+    contents = {name.as_posix(): (project / name).read_bytes() for name in names}
     for number, version in enumerate(("0.2.0", "0.3.0", "0.4.0")):
-        root = tmp_path / "versions" / version
-        names = [path.relative_to(project) for path in files(project, PACKAGED_FILES)]
-        _write(root, {name.as_posix(): (project / name).read_bytes() for name in names})
+        root = folder / version
+        _write(root, contents)
         template = (root / "template.yaml").read_text()
         for name in ("NewerParameter", "NewestParameter")[:number]:
             template = template.replace("Rules:\n", PARAMETER.format(name=name), 1)
         (root / "template.yaml").write_text(template)
+        if number:
+            edited(root / "samconfig.toml", "parallel = true", "parallel = false")
         found[version] = root
     (found["0.4.0"] / "functions/extra").mkdir()
     (found["0.4.0"] / "functions/extra/extra.py").write_text("NEW = True\n")
     (found["0.4.0"] / "functions/push/push.py").unlink()
+    (found["0.4.0"] / "docs/build/new-page.md").write_text("# A new page\n\n## What is new\n")
     return found
 
 
@@ -58,6 +62,18 @@ def made(folder: Path, repository: Path | None, version: str = "0.2.0") -> Path:
     _write(folder, rendered)
     project.record(folder, rendered)
     return folder
+
+
+@pytest.fixture(scope="module")
+def first(versions: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project as the first version writes it; not to be edited."""
+    return made(tmp_path_factory.mktemp("first") / "mine", versions["0.2.0"])
+
+
+@pytest.fixture
+def folder(first: Path, tmp_path: Path) -> Path:
+    """A project of the first version."""
+    return shutil.copytree(first, tmp_path / "mine")
 
 
 def planned(folder: Path, versions: dict[str, Path], version: str) -> _Upgrade:
@@ -84,29 +100,26 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
-def test_an_upgrade_brings_what_assistants_read(tmp_path: Path, versions: dict[str, Path]) -> None:
+def test_an_upgrade_brings_what_assistants_read(folder: Path, versions: dict[str, Path]) -> None:
     """A project from before gets both files; edits stay; a version's new page joins the list."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
     for name in ("AGENTS.md", "llms.txt"):
         (folder / name).unlink()
         (folder / BASE / "written" / name).unlink()
     changes = {step.name: step.change for step in upgraded(folder, versions, "0.3.0").steps}
     assert (changes["AGENTS.md"], changes["llms.txt"]) == ("new", "new")
     edited(folder / "AGENTS.md", "## Pages", "Never touch `prices.py`.\n\n## Pages")
-    page = versions["0.4.0"] / "docs/build/new-page.md"
-    page.write_text("# A new page\n\n## What is new\n")
     upgraded(folder, versions, "0.4.0")
     assert "Never touch `prices.py`." in (folder / "AGENTS.md").read_text()
     listed = "- [A new page](docs/build/new-page.md): What is new\n"
     assert listed in (folder / "llms.txt").read_text()
 
 
-def test_an_edited_project_over_two_versions(tmp_path: Path, versions: dict[str, Path]) -> None:
+def test_an_edited_project_over_two_versions(folder: Path, versions: dict[str, Path]) -> None:
     """A project that is upgraded twice keeps its edits and gets the new parameters.
 
     Nothing else in it has changed, and a second project beside it is as it was.
     """
-    first, second = (made(tmp_path / name, versions["0.2.0"]) for name in ("first", "second"))
+    first, second = folder, shutil.copytree(folder, folder.parent / "second")
     other = contents(second)
     template = first / "template.yaml"
     edited(template, "    Default: 1024\n", "    Default: 2048\n")
@@ -129,6 +142,7 @@ def test_an_edited_project_over_two_versions(tmp_path: Path, versions: dict[str,
     changed = {name for name in {*before, *after} - same if ".a2a-serverless/" not in name}
     assert changed == {
         *("template.yaml", "functions/extra/extra.py", "functions/push/push.py"),
+        *("samconfig.toml", "llms.txt"),
         "requirements/dev.in",  # names the framework's version
     }
     assert "functions/push/push.py" not in after
@@ -136,10 +150,8 @@ def test_an_edited_project_over_two_versions(tmp_path: Path, versions: dict[str,
     assert contents(second) == other
 
 
-def test_a_conflict_is_marked_and_listed(tmp_path: Path, versions: dict[str, Path]) -> None:
+def test_a_conflict_is_marked_and_listed(folder: Path, versions: dict[str, Path]) -> None:
     """A line that both have changed is there twice, and the next upgrade waits for a decision."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
-    edited(versions["0.3.0"] / "samconfig.toml", "parallel = true", "parallel = false")
     edited(folder / "samconfig.toml", "parallel = true", "parallel = true # me")
 
     upgrade = upgraded(folder, versions, "0.3.0")
@@ -153,9 +165,8 @@ def test_a_conflict_is_marked_and_listed(tmp_path: Path, versions: dict[str, Pat
         planned(folder, versions, "0.4.0")
 
 
-def test_removed_files_stay_removed(tmp_path: Path, versions: dict[str, Path]) -> None:
+def test_removed_files_stay_removed(folder: Path, versions: dict[str, Path]) -> None:
     """A file that the owner has removed stays away, and a file that the owner has edited stays."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
     (folder / "template.yaml").unlink()
     (folder / "functions/push/push.py").write_text("EDITED = True\n")
 
@@ -166,9 +177,8 @@ def test_removed_files_stay_removed(tmp_path: Path, versions: dict[str, Path]) -
     assert (folder / "functions/push/push.py").read_text() == "EDITED = True\n"
 
 
-def test_a_plan_changes_nothing(tmp_path: Path, versions: dict[str, Path]) -> None:
+def test_a_plan_changes_nothing(folder: Path, versions: dict[str, Path]) -> None:
     """`--check` merges in memory; of the same version there is nothing to do."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
     before = contents(folder)
 
     assert planned(folder, versions, "0.3.0").steps
@@ -177,10 +187,9 @@ def test_a_plan_changes_nothing(tmp_path: Path, versions: dict[str, Path]) -> No
 
 
 def test_without_git_the_way_out_is_named(
-    tmp_path: Path, versions: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    folder: Path, versions: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The merge is git's: a machine without it is told so, and nothing is changed."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
     with (folder / "template.yaml").open("a") as file:
         file.write("# mine\n")
     monkeypatch.setattr(shutil, "which", lambda _: None)
@@ -189,19 +198,17 @@ def test_without_git_the_way_out_is_named(
         planned(folder, versions, "0.3.0")
 
 
-def test_line_ends_of_windows_are_no_edits(tmp_path: Path, versions: dict[str, Path]) -> None:
+def test_line_ends_of_windows_are_no_edits(folder: Path, versions: dict[str, Path]) -> None:
     """An editor's or git's CR LF stays in a file, and hides no edit and no conflict.
 
     Here git has given it to the files as they were written, too.
     """
-    folder = made(tmp_path / "mine", versions["0.2.0"])
     for path in (folder / "template.yaml", folder / "samconfig.toml", *folder.glob(f"{BASE}/**/*")):
         if path.is_file():
             path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
     template = folder / "template.yaml"
     mine = edited(template, "    Default: 1024\r\n", "    Default: 2048\r\n")
     assert planned(folder, versions, "0.2.0").steps == ()
-    edited(versions["0.3.0"] / "samconfig.toml", "parallel = true", "parallel = false")
     edited(folder / "samconfig.toml", "parallel = true", "parallel = 1")
 
     steps = {step.name: step.change for step in upgraded(folder, versions, "0.3.0").steps}
@@ -214,9 +221,8 @@ def test_line_ends_of_windows_are_no_edits(tmp_path: Path, versions: dict[str, P
         planned(folder, versions, "0.4.0")
 
 
-def test_tools_of_the_owner_are_no_conflict(tmp_path: Path, versions: dict[str, Path]) -> None:
+def test_tools_of_the_owner_are_no_conflict(folder: Path, versions: dict[str, Path]) -> None:
     """Other packages beside pytest in requirements/dev.in stay; the framework's line changes."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
     tools = folder / DEVELOPMENT
     edited(tools, "pytest>=8\n", "mypy\npytest>=9\nruff\n")
 
@@ -227,9 +233,8 @@ def test_tools_of_the_owner_are_no_conflict(tmp_path: Path, versions: dict[str, 
     assert "a2a-serverless[local]==0.3.0\n" in text
 
 
-def test_an_older_version_does_not_upgrade(tmp_path: Path, versions: dict[str, Path]) -> None:
+def test_an_older_version_does_not_upgrade(folder: Path, versions: dict[str, Path]) -> None:
     """A colleague's project of a later version is not merged back; both versions are named."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
     upgraded(folder, versions, "0.3.0")
     before = contents(folder)
 
@@ -238,7 +243,6 @@ def test_an_older_version_does_not_upgrade(tmp_path: Path, versions: dict[str, P
     assert contents(folder) == before
 
 
-@pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     "record",
     [
@@ -249,14 +253,12 @@ def test_an_older_version_does_not_upgrade(tmp_path: Path, versions: dict[str, P
         ),
     ],
 )
-def test_a_record_that_cannot_be_used_is_named(
-    record: object, tmp_path: Path, versions: dict[str, Path]
-) -> None:
+def test_a_record_that_cannot_be_used_is_named(record: object, tmp_path: Path) -> None:
     """A kind that this version does not know, or a file that was edited, is one sentence."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
-    (folder / BASE / "project.json").write_text(json.dumps(record))
+    (tmp_path / BASE).mkdir()
+    (tmp_path / BASE / "project.json").write_text(json.dumps(record))
     with pytest.raises(ConfigurationError, match=r"project\.json cannot be read"):
-        planned(folder, versions, "0.2.0")
+        plan(tmp_path)
 
 
 def test_locks_that_could_not_be_made_are_made_by_the_next_upgrade(
@@ -312,19 +314,13 @@ def outside(path: Path, elsewhere: Path) -> None:
     path.symlink_to(elsewhere, target_is_directory=elsewhere.is_dir())
 
 
-@pytest.mark.long(but=2)
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("template.yaml", "functions", "functions/push", ".github/workflows", BASE),
-        *(DEVELOPMENT, DEVELOPMENT_LOCK, LAYER_LOCK, AGENT_LOCK, "requirements"),
-    ],
+    "name", ["template.yaml", "functions/push", BASE, "requirements", DEVELOPMENT_LOCK, AGENT_LOCK]
 )
 def test_nothing_is_written_through_a_link_out_of_the_project(
-    tmp_path: Path, versions: dict[str, Path], name: str
+    tmp_path: Path, folder: Path, versions: dict[str, Path], name: str
 ) -> None:
     """The sentence names the link, and neither the project nor what it leads to has changed."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
     for lock in (DEVELOPMENT_LOCK, LAYER_LOCK, AGENT_LOCK):
         (folder / lock).write_text("")
     outside(folder / name, tmp_path / "elsewhere")
@@ -347,9 +343,10 @@ def test_a_lock_is_not_written_through_a_link_out_of_the_project(tmp_path: Path)
     assert (tmp_path / "elsewhere").read_text() == ""
 
 
-def test_a_link_within_the_project_is_followed(tmp_path: Path, versions: dict[str, Path]) -> None:
+def test_a_link_within_the_project_is_followed(
+    tmp_path: Path, folder: Path, versions: dict[str, Path]
+) -> None:
     """The owner may keep a file elsewhere in the project, and the project behind a link."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
     (folder / "stacks").mkdir()
     outside(folder / "template.yaml", folder / "stacks/template.yaml")
     (tmp_path / "link").symlink_to(folder)
@@ -358,7 +355,6 @@ def test_a_link_within_the_project_is_followed(tmp_path: Path, versions: dict[st
     assert "NewerParameter" in (folder / "stacks/template.yaml").read_text()
 
 
-@pytest.mark.long(but=2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -366,16 +362,13 @@ def test_a_link_within_the_project_is_followed(tmp_path: Path, versions: dict[st
         *("", "1st", "m" * 111, "a b", "../up", "mine\n", "$(id)"),
     ],
 )
-def test_the_recorded_name_is_one_that_init_would_take(
-    tmp_path: Path, versions: dict[str, Path], name: str
-) -> None:
+def test_the_recorded_name_is_one_that_init_would_take(folder: Path, name: str) -> None:
     """A name that would be read as TOML, YAML or a command is refused; nothing is written."""
-    folder = made(tmp_path / "mine", versions["0.2.0"])
     record = folder / BASE / "project.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "name": name}))
     before = contents(folder)
     with pytest.raises(ConfigurationError) as refused:
-        upgraded(folder, versions, "0.3.0")
+        plan(folder).apply()
     assert str(refused.value).startswith(f"The name {name!r} in {record} is no name for a stack")
     assert "\n" not in str(refused.value)
     assert contents(folder) == before

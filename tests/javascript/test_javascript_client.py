@@ -63,14 +63,12 @@ def javascript(
     return told(["node", str(script)], url, binding, operation, argument)
 
 
-@pytest.mark.long(but=1)
-@pytest.mark.parametrize("binding", BINDINGS)
 async def test_a_task_is_streamed_to_its_end(
-    script: Path, url: str, worker: ScriptedWorker, binding: str
+    script: Path, url: str, worker: ScriptedWorker
 ) -> None:
     """The Task first, then what happens as it happens, keep-alives unseen, then the end."""
     seen = []
-    async for event in javascript(script, url, binding, "send", "wait"):
+    async for event in javascript(script, url, "JSONRPC", "send", "wait"):
         seen.append(event)
         if event["kind"] == "statusUpdate":
             worker.gate.set()  # the agent goes on only after the client has seen its status
@@ -85,11 +83,9 @@ async def test_a_task_is_streamed_to_its_end(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_task_is_subscribed_to(
-    script: Path, url: str, worker: ScriptedWorker, binding: str
-) -> None:
+async def test_a_task_is_subscribed_to(script: Path, url: str, worker: ScriptedWorker) -> None:
     """A second client joins at the Task as it is, and follows it to its end."""
+    binding = "HTTP+JSON"
     sending = javascript(script, url, binding, "send", "wait")
     task_id = (await anext(sending))["task"]
     await worker.waiting.wait()
@@ -104,7 +100,7 @@ async def test_a_task_is_subscribed_to(
     assert rest[-2:] == seen[-2:]
 
 
-@pytest.mark.long(but=1)
+@pytest.mark.long
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_an_error_on_the_way_arrives_as_the_clients_own(
     script: Path, url: str, worker: ScriptedWorker, backends: Backends, binding: str
@@ -120,11 +116,11 @@ async def test_an_error_on_the_way_arrives_as_the_clients_own(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("binding", BINDINGS)
 async def test_the_client_of_0_3_takes_the_same_address(
-    script: Path, url: str, worker: ScriptedWorker, binding: str
+    script: Path, url: str, worker: ScriptedWorker
 ) -> None:
     """The client of 0.3 reads the same card, streams events, and joins another's stream."""
+    binding = "JSONRPC"
     older = script.with_name("stream-0.3.mjs")
     sending = javascript(older, url, binding, "send", "wait")
     seen = [await anext(sending)]

@@ -1,4 +1,4 @@
-"""The commands, in this process, and a table on moto that they find by their environment."""
+"""The commands, in this process, and a table that they find by their environment."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from typing import Any, NamedTuple
 import pytest
 from a2a.types import Message, Part, SendMessageRequest
 from botocore.stub import Stubber
+from moto import mock_aws
 
 from a2a_serverless import aws, wiring
+from a2a_serverless.clock import Clock
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.table import Table
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools import cli
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database, moto_database
+from tests.support.databases import TABLE, Dictionaries, Stored
 from tests.support.emulators import CREDENTIALS, REGION
+from tests.support.scripted_aws import ScriptedAws
 
 ANN = Scope.of("", "ann")
 BOB = Scope.of("acme", "bob")
@@ -37,26 +41,54 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def database(
-    monkeypatch: pytest.MonkeyPatch, clock: ManualClock, tmp_path: Path
-) -> Iterator[Database]:
-    """The table that `A2A_TABLE` names, looked at from a folder without a file of its own."""
+def account(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, tmp_path: Path) -> Iterator[None]:
+    """An account on moto, looked at from a folder without a file of its own."""
     aws.forget_clients()
     monkeypatch.chdir(tmp_path)
-    with moto_database() as moto:
+    with mock_aws():
         for name, value in {**CREDENTIALS, "AWS_DEFAULT_REGION": REGION}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB", raising=False)
-        monkeypatch.setenv("A2A_TABLE", moto.table)
+        monkeypatch.setenv("A2A_TABLE", TABLE)
         monkeypatch.setattr(wiring, "SystemClock", lambda: clock)
-        yield moto
+        yield
     aws.forget_clients()
 
 
 @pytest.fixture
-def storage(database: Database, clock: ManualClock) -> DurableStorage:
+def database(account: None, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Stored:
+    """The table that `A2A_TABLE` names, in dictionaries; one of another name is on moto."""
+    kept, opened = Dictionaries(clock), wiring.open_table
+
+    def open_table(name: str, clock: Clock) -> Table:
+        return kept.storage().table if name == TABLE else opened(name, clock)
+
+    monkeypatch.setattr(wiring, "open_table", open_table)
+    return kept
+
+
+@pytest.fixture
+def storage(database: Stored, clock: ManualClock) -> DurableStorage:
     """The table, in the scope of ann."""
     return database.storage(clock=clock, scope=ANN)
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAws]:
+    """An account with moto's Secrets Manager and a scripted CloudFormation; no region is named."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    for name in ("AWS_REGION", "AWS_PROFILE", "AWS_DEFAULT_REGION"):
+        monkeypatch.setenv(name, REGION)  # so that it is as before at the end
+        monkeypatch.delenv(name)
+    scripted, client = ScriptedAws(), aws.client
+    aws.forget_clients()
+    monkeypatch.setattr(
+        aws, "client", lambda it: scripted.client(it) if it == "cloudformation" else client(it)
+    )
+    with mock_aws():
+        yield scripted
+    aws.forget_clients()
 
 
 OF_TABLE = re.compile(r"\Atable \w+, which A2A_TABLE names\n")

@@ -33,6 +33,14 @@ Calls = set[str]
 
 
 @pytest.fixture
+def database(account: None) -> Database:
+    """The table on moto, whose requests need rights."""
+    client = aws.client("dynamodb")
+    create_table(client)
+    return Database(client=client)
+
+
+@pytest.fixture
 def operations(database: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue of operations, without a worker; a cancel waits a moment for its agent."""
     attributes = {"FifoQueue": "true"}

@@ -1,4 +1,4 @@
-"""`a2a-serverless export`, in this process: a table on moto, and the file of a `dev`."""
+"""`a2a-serverless export`, in this process: a table, and the file of a `dev`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from a2a_serverless.tasks.identity import Scope, oidc_principal
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import table_backends
 from a2a_serverless_tools.contract import Storage
-from tests.support.databases import Database, key
+from tests.support.databases import Stored, key
 from tests.support.messages import chunk, request
+from tests.support.newer import remove_attributes
 from tests.unit.cli.conftest import ANN, BOB, Run, wait
 
 ACME = Scope.of("acme", "ann")
@@ -123,7 +124,7 @@ def test_nothing_is_found(run: Run, storage: DurableStorage) -> None:
     assert "check that both are as in the tokens, to the letter" in err
 
 
-def test_what_is_damaged_is_named(run: Run, storage: DurableStorage, database: Database) -> None:
+def test_what_is_damaged_is_named(run: Run, storage: DurableStorage, database: Stored) -> None:
     """A task, a state and a webhook that cannot be read have a line each; all else is written."""
     damaged, whole = fill(storage, ANN, "one"), fill(storage, ANN, "two")
     head = wait(storage.head(whole))
@@ -133,12 +134,7 @@ def test_what_is_damaged_is_named(run: Run, storage: DurableStorage, database: D
         (key(task_partition(ANN.digest, whole), push_sort(head.incarnation, "hook")), "body"),
     )
     for item_key, name in broken:
-        database.client.update_item(
-            TableName=database.table,
-            Key=item_key,
-            UpdateExpression="REMOVE #n",
-            ExpressionAttributeNames={"#n": name},
-        )
+        remove_attributes(database, item_key, name)
     code, out, _ = run("export", "--user", "ann")
     found = lines_of(out)
     assert code == 1
@@ -166,7 +162,7 @@ def test_the_file_of_a_dev(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("A2A_TABLE", raising=False)
     file = tmp_path / "dev.db"
     storage = table_backends(Settings(), SqliteTable(file, INDEXES)).storage.for_scope(ANN)
-    for number in range(205):
+    for number in range(105):
         head = wait(storage.open_task(f"c-{number % 3}", request(str(number)))).head
     large = Random(1).randbytes(500_000).hex()  # noqa: S311
     record = Recorded(StepId("plan", "", 1), "json", large.encode())
@@ -176,7 +172,7 @@ def test_the_file_of_a_dev(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     code, out, _ = run("export", "--user", "ann", "--file", str(file))
     found = lines_of(out)
     texts = [one["task"]["history"][0]["parts"][0]["text"] for one in found["task"]]
-    assert (code, sorted(texts, key=int)) == (0, list(map(str, range(205))))
+    assert (code, sorted(texts, key=int)) == (0, list(map(str, range(105))))
     assert [one["value"] for task in found["task"] for one in task["records"]] == [large]
     assert [one["state"] for one in found["state"]] == [large]
 

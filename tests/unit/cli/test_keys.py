@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import boto3
 import pytest
-from moto import mock_aws
 
-from a2a_serverless import aws
 from a2a_serverless.http.auth import KeyRing
 from a2a_serverless_tools.cli import keys
-from tests.support.emulators import CREDENTIALS
 from tests.support.scripted_aws import ScriptedAws
 from tests.unit.cli.conftest import Run
 
@@ -23,31 +20,21 @@ TOKENS = "oidc:https://issuer.example|alice"
 
 
 @pytest.fixture
-def secret(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def secret(monkeypatch: pytest.MonkeyPatch, scripted: ScriptedAws) -> str:
     """The keys of the stack `mine`, which has one of alice."""
-    for name, value in {**CREDENTIALS, "AWS_DEFAULT_REGION": REGION}.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_REGION", "AWS_PROFILE"):
-        monkeypatch.delenv(name, raising=False)
-    account, client = ScriptedAws(), aws.client
-    aws.forget_clients()
-    monkeypatch.setattr(
-        aws, "client", lambda it: account.client(it) if it == "cloudformation" else client(it)
-    )
-    with mock_aws():
-        made = {
-            "ApiKeys": manager().create_secret(
-                Name="keys", SecretString=json.dumps({"alice": [FIRST, TOKENS]})
-            ),
-            "SigningSecret": manager().create_secret(Name="signing", SecretString="s" * 64),
-        }
-        outputs = {name: one["ARN"] for name, one in made.items()} | {"Table": "t", "Queue": "q"}
-        listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
-        account.answers["cloudformation.DescribeStacks"] = {
-            "Stacks": [{"StackName": "mine", "Outputs": listed}]
-        }
-        yield made["ApiKeys"]["ARN"]
-    aws.forget_clients()
+    monkeypatch.setenv("AWS_DEFAULT_REGION", REGION)
+    made = {
+        "ApiKeys": manager().create_secret(
+            Name="keys", SecretString=json.dumps({"alice": [FIRST, TOKENS]})
+        ),
+        "SigningSecret": manager().create_secret(Name="signing", SecretString="s" * 64),
+    }
+    outputs = {name: one["ARN"] for name, one in made.items()} | {"Table": "t", "Queue": "q"}
+    listed = [{"OutputKey": name, "OutputValue": value} for name, value in outputs.items()]
+    scripted.answers["cloudformation.DescribeStacks"] = {
+        "Stacks": [{"StackName": "mine", "Outputs": listed}]
+    }
+    return str(made["ApiKeys"]["ARN"])
 
 
 @pytest.fixture

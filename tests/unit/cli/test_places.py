@@ -15,7 +15,6 @@ COMMANDS = [
     ("task", "t"),
     ("tasks",),
     ("tasks", "cancel", "t", "--yes"),
-    ("tasks", "resend", "t", "--yes"),
     ("tasks", "purge", "--user", "ann", "--yes"),
     ("notifications",),
     ("undecodable", "show", "m"),
@@ -50,9 +49,14 @@ def made(file: Path) -> Path:
     return file
 
 
-@pytest.mark.long(one_in=3)
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("here", "owner"), [("bot/docs", "bot"), ("bot", "bot"), ("bare", "bare")])
+@pytest.mark.parametrize(
+    ("command", "here", "owner"),
+    [
+        *((command, "bot/docs", "bot") for command in COMMANDS),
+        (("tasks",), "bot", "bot"),
+        (("tasks",), "bare", "bare"),
+    ],
+)
 def test_the_file_of_the_folder_or_project(
     run: Say,
     home: Path,
@@ -100,7 +104,7 @@ def test_a_file_that_is_named(
     assert "--file and --stack name two places: leave one of them out." in both
 
 
-CHANGES = COMMANDS[2:5]
+CHANGES = COMMANDS[2:4]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
-from moto import mock_aws
 
-from a2a_serverless import aws
 from a2a_serverless.settings import Settings
 from a2a_serverless.worker.agents import take_environment
-from tests.support.emulators import CREDENTIALS
 from tests.support.scripted_aws import Refusal, ScriptedAws
 from tests.unit.cli.conftest import Run
 
@@ -36,39 +32,17 @@ parameter_overrides = "Auth=oidc"
 """
 
 
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, ScriptedAws]]:
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripted: ScriptedAws) -> Path:
     """A project with keys, and an account without its stack."""
     (tmp_path / "template.yaml").write_text("Resources:\n  TaskTable:\n    Type: a\n")
     (tmp_path / "samconfig.toml").write_text(CONFIG)
     (tmp_path / ".env").write_text("MODEL_KEY=one\nOTHER_KEY=two\nAWS_PROFILE=mine\n")
     monkeypatch.chdir(tmp_path)
-    for name, value in CREDENTIALS.items():
-        monkeypatch.setenv(name, value)
-    for name in ("AWS_REGION", "AWS_PROFILE", "AWS_DEFAULT_REGION"):
-        monkeypatch.setenv(name, REGION)  # so that it is as before at the end
-        monkeypatch.delenv(name)
-    account, client = ScriptedAws(), aws.client
-    account.answers["cloudformation.DescribeStacks"] = Refusal(
+    scripted.answers["cloudformation.DescribeStacks"] = Refusal(
         "ValidationError", "Stack with id mine does not exist"
     )
-    aws.forget_clients()
-    monkeypatch.setattr(
-        aws, "client", lambda it: account.client(it) if it == "cloudformation" else client(it)
-    )
-    with mock_aws():
-        yield tmp_path, account
-    aws.forget_clients()
-
-
-@pytest.fixture
-def project(world: tuple[Path, ScriptedAws]) -> Path:
-    return world[0]
-
-
-@pytest.fixture
-def account(world: tuple[Path, ScriptedAws]) -> ScriptedAws:
-    return world[1]
+    return tmp_path
 
 
 def answers(monkeypatch: pytest.MonkeyPatch, *said: str) -> list[str]:
@@ -120,13 +94,13 @@ def test_a_first_secret_is_made_and_named(
     assert (again.code, "already" in again.err) == (0, True)
 
 
-def test_the_stack_s_own_secret_is_changed(run: Run, project: Path, account: ScriptedAws) -> None:
+def test_the_stack_s_own_secret_is_changed(run: Run, project: Path, scripted: ScriptedAws) -> None:
     """What it has beside the named keys stays, and samconfig.toml as it is."""
     made = secrets().create_secret(Name="own", SecretString='{"MODEL_KEY": "old", "MORE": "kept"}')
     parameters = [{"ParameterKey": "AgentSecretArn", "ParameterValue": made["ARN"]}]
     stack = {"StackName": "mine", "Parameters": parameters}
-    account.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
-    account.answers["cloudformation.GetTemplate"] = {"TemplateBody": "Resources: {}"}
+    scripted.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+    scripted.answers["cloudformation.GetTemplate"] = {"TemplateBody": "Resources: {}"}
     said = run("secrets", "MODEL_KEY", "--yes")
 
     assert said.code == 0, said.err

@@ -1,4 +1,4 @@
-"""`a2a-serverless status`, in this process on moto."""
+"""`a2a-serverless status`, in this process."""
 
 from __future__ import annotations
 

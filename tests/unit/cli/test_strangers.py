@@ -124,21 +124,26 @@ FILE = {"raw": "aGk=", "filename": ODD, "mediaType": ODD}
 LINK = {"url": f"https://store.example/{ODD}", "filename": ODD, "mediaType": ODD}
 
 
-@pytest.mark.long(one_in=5)
+ALL = [task({"text": ODD}, FILE, LINK, {"data": {ODD: [ODD]}}, text=ODD)]
+MESSAGE = {"message": {"messageId": ODD, "role": "ROLE_AGENT", "parts": [{"text": ODD}]}}
+
+
 @pytest.mark.parametrize(
-    "said",
+    ("said", "options"),
     [
-        [task({"text": ODD}, FILE, LINK, {"data": {ODD: [ODD]}}, text=ODD)],
-        [task(text=ODD, state=WORKS), task(text=ODD, state="FAILED")],
-        [task(text=ODD, state=ASKS)],
-        [{"message": {"messageId": ODD, "role": "ROLE_AGENT", "parts": [{"text": ODD}]}}],
-        {"code": -32603, "message": ODD, "data": [{"@type": ODD, "reason": ODD}]},
-        {"code": -32001, "message": ODD},
-        [task(task_id=ODD)],
-        [{ODD: ODD}],
+        (ALL, ()),
+        (ALL, ("--json",)),
+        (ALL, ("--out", "out")),
+        ([task(text=ODD, state=WORKS), task(text=ODD, state="FAILED")], ()),
+        ([task(text=ODD, state=ASKS)], ()),
+        ([MESSAGE], ("--out", "out")),
+        ({"code": -32603, "message": ODD, "data": [{"@type": ODD, "reason": ODD}]}, ("--json",)),
+        ({"code": -32001, "message": ODD}, ()),
+        ([task(task_id=ODD)], ("--json",)),
+        ([{ODD: ODD}], ("--json",)),
+        ([{ODD: ODD}], ()),
     ],
 )
-@pytest.mark.parametrize("options", [(), ("--json",), ("--out", "out")])
 def test_no_text_of_it_commands_the_terminal(
     said: Any, options: tuple[str, ...], stranger: Stranger, run: Run
 ) -> None:
@@ -160,7 +165,7 @@ def test_the_line_to_copy_is_one_command(stranger: Stranger, run: Run) -> None:
     assert words == ["a2a-serverless", "send", stranger.url, "--task", SHELL]
 
 
-@pytest.mark.parametrize("task_id", [ODD, "t\n", "t" * 1001, "\u2028"])
+@pytest.mark.parametrize("task_id", [ODD, "t" * 1001])
 def test_an_id_that_no_task_can_have_is_refused(task_id: str, stranger: Stranger, run: Run) -> None:
     """It is not shown, and nothing more of the task is."""
     stranger.events = [task({"text": "more"}, state=ASKS, task_id=task_id)]
@@ -175,31 +180,23 @@ def test_an_id_that_no_task_can_have_is_refused(task_id: str, stranger: Stranger
 GOOD = {"method": "PUT", "url": "/a/1", "headers": {"Content-Type": "x/y"}, "part": {"url": "/u"}}
 
 
-@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
         ({}, None),
         ({"method": "DELETE"}, "another method than PUT"),
-        ({"method": "POST"}, "another method than PUT"),
         ({"method": ["PUT"]}, "another method than PUT"),
         ({"headers": {"X-Real-IP": "127.0.0.1"}}, "other headers than"),
-        ({"headers": {"Cookie": "a=b"}}, "other headers than"),
-        ({"headers": {"Host": "router.home"}}, "other headers than"),
         ({"headers": {"Content-Type": "a\r\nX-Evil: 1"}}, "other headers than"),
-        ({"headers": {"Content-Type": ODD}}, "other headers than"),
         ({"headers": {"Content-Type": 1}}, "answer to the request for it is none"),
-        ({"headers": "x"}, "answer to the request for it is none"),
         ({"part": {"raw": 1}}, "answer to the request for it is none"),
         ({"url": None}, "no URL for a file"),
         ({"url": "http://a:b"}, "no URL for a file"),
-        ({"url": f"https://store.example/{ODD}"}, "no URL for a file"),
         ({"url": "file:///etc/passwd"}, "takes https"),
         ({"url": "http://store.example/a/1"}, "http://store.example for a file, which is not"),
         ({"url": "http://127.0.0.1:PORT/a/1"}, "an address of this machine"),
         ({"url": "https://localhost:PORT/a/1"}, "an address of this machine"),
         ({"url": "https://[::ffff:127.0.0.1]:PORT/a/1"}, "an address of this machine"),
-        ({"url": "https://0.0.0.0:PORT/a/1"}, "an address of this machine"),
         ({"url": "https://store.test:PORT/a/1"}, "https://store.test:PORT, an address of this"),
     ],
 )
@@ -257,7 +254,6 @@ def test_a_card_of_another_machine_does_not_lead_to_this_one(
     assert [path for method in ("POST", "HEAD") for path in stranger.asked(method)] == []
 
 
-@pytest.mark.long(one_in=3)
 @pytest.mark.parametrize(
     ("is_near", "link", "named"),
     [

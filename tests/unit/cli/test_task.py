@@ -1,4 +1,4 @@
-"""`a2a-serverless task`, run in this process on a table of moto."""
+"""`a2a-serverless task`, run in this process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.operate.prices import WRITE_UNIT
 from tests.support import pages
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database
+from tests.support.databases import Stored
 from tests.support.newer import (
     append_to_body,
     event_key,
@@ -53,7 +53,7 @@ COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
 
 
 @pytest.fixture
-def run(database: Database, run: Run) -> Run:
+def run(database: Stored, run: Run) -> Run:
     """`a2a-serverless task ...`."""
 
     def running(*arguments: str) -> Said:
@@ -337,8 +337,7 @@ def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
     assert run(TASK, "--json").json["turns"][0]["attempts"][1]["kept"] == 2
 
 
-@pytest.mark.long
-def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: DurableStorage) -> None:
+def test_an_entry_of_a_newer_release(run: Run, database: Stored, storage: DurableStorage) -> None:
     """An unknown entry is shown with its kind; only a critical one makes the command fail."""
     head = opened(storage)
     append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))
@@ -352,7 +351,7 @@ def test_an_entry_of_a_newer_release(run: Run, database: Database, storage: Dura
     assert "version 1 has an unknown entry of kind 'Y'" in said.err
 
 
-def test_a_status_of_a_newer_release(run: Run, database: Database, storage: DurableStorage) -> None:
+def test_a_status_of_a_newer_release(run: Run, database: Stored, storage: DurableStorage) -> None:
     """A state that this release does not know is shown as its number, and HEAD's as unspecified."""
     head = opened(storage)
     newer = StatusChanged(TaskStatus(state=77))  # type: ignore[arg-type]
@@ -393,7 +392,7 @@ def hostile(storage: DurableStorage) -> Head:
 
 @pytest.mark.parametrize("view", [(), ("--json",), ("--steps",), ("--events",), ("--follow",)])
 def test_nothing_breaks_the_terminal(
-    run: Run, database: Database, storage: DurableStorage, view: tuple[str, ...]
+    run: Run, database: Stored, storage: DurableStorage, view: tuple[str, ...]
 ) -> None:
     """What clients and agents have named erases no line, makes no link, writes no clipboard."""
     head = hostile(storage)
@@ -494,11 +493,11 @@ def test_an_id_in_two_scopes(run: Run, storage: DurableStorage, arguments: tuple
 
 @pytest.mark.parametrize("view", ["--events", "--follow"])
 def test_the_events_of_a_damaged_task(
-    run: Run, database: Database, storage: DurableStorage, clock: ManualClock, view: str
+    run: Run, database: Stored, storage: DurableStorage, clock: ManualClock, view: str
 ) -> None:
     """One sentence says which version is gone, or what HEAD lacks."""
     head = restarted(storage, clock)
-    database.client.delete_item(TableName=database.table, Key=event_key(head, 2))
+    database.delete(event_key(head, 2))
     said = run(TASK, view)
     assert (said.code, f"Version 2 of task {TASK} is not there" in said.err) == (2, True)
     remove_attributes(database, head_key(head), "context_id")

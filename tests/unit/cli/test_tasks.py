@@ -1,4 +1,4 @@
-"""`a2a-serverless tasks`, `undecodable` and `notifications`, in this process on moto."""
+"""`a2a-serverless tasks`, `undecodable` and `notifications`, in this process."""
 
 from __future__ import annotations
 
@@ -9,27 +9,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from a2a.types import TaskState, TaskStatus
 from botocore.stub import Stubber
 
 from a2a_serverless import aws
-from a2a_serverless.settings import Settings
 from a2a_serverless.storage import listing
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import ModelsUsed, StatusChanged, Unknown, encode_entries
+from a2a_serverless.tasks.entries import ModelsUsed, StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.tasks.usage import Usage
-from a2a_serverless_tools.console.app import Console, Sessions
-from a2a_serverless_tools.console.pages import VIEWS
 from a2a_serverless_tools.operate import queues
-from a2a_serverless_tools.operate.inspector import Inspector
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database
+from tests.support.databases import TABLE, Stored
 from tests.support.newer import (
-    append_to_body,
     event_key,
     head_key,
     remove_attributes,
@@ -41,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("database")
 
 
 @pytest.fixture
-def queue(database: Database, monkeypatch: pytest.MonkeyPatch) -> str:
+def queue(database: Stored, monkeypatch: pytest.MonkeyPatch) -> str:
     """A queue of messages that were set aside, which the environment names."""
     url = aws.client("sqs").create_queue(QueueName="aside.fifo", Attributes={"FifoQueue": "true"})[
         "QueueUrl"
@@ -77,27 +71,6 @@ def test_the_tasks_of_a_caller(run: Run, storage: DurableStorage, clock: ManualC
     assert (code, out, err) == (0, "", "No task matches.\n")
 
 
-@pytest.mark.long
-def test_the_tasks_of_all_by_their_creation(
-    run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hour by hour, the newest first, with the state that HEAD has; as far back as is asked."""
-    monkeypatch.setattr("a2a_serverless.clock.SystemClock", lambda: clock)
-    head = opened(storage, "old")
-    clock.advance(3 * 3600)
-    opened(storage, "new")
-    opened(storage.for_scope(BOB), "other")
-    ended(storage, head, TaskState.TASK_STATE_FAILED)
-    assert set(ids(run("tasks")[1])) == {"new", "other", "old"}
-    assert ids(run("tasks")[1])[-1] == "old"
-    assert set(ids(run("tasks", "--created", "1h")[1])) == {"new", "other"}
-    assert ids(run("tasks", "--state", "failed")[1]) == ["old"]
-    assert [json.loads(line)["state"] for line in run("tasks", "--json")[1].splitlines()][-1] == (
-        "failed"
-    )
-
-
-@pytest.mark.long
 def test_a_list_of_all_says_what_it_has_looked_at(
     run: Run, storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +117,7 @@ def test_the_longest_tasks_come_first(
 def test_what_tasks_cost_by_day_and_by_caller(
     run: Run,
     storage: DurableStorage,
-    database: Database,
+    database: Stored,
     clock: ManualClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -238,16 +211,6 @@ def test_a_rare_state_is_looked_for_to_the_end(
     assert ids(found[1]) == ["failed"]
 
 
-@pytest.mark.long
-def test_more_than_a_page(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
-    """A list longer than a page has no gaps and no doubles, up to the limit."""
-    for number in range(120):
-        opened(storage, f"t-{number:03}")
-        clock.advance(1)
-    expected = [f"t-{number:03}" for number in reversed(range(120))]
-    assert ids(run("tasks", "--user", "ann", "--limit", "115")[1]) == expected[:115]
-
-
 # -- one task --------------------------------------------------------------------------------
 
 
@@ -294,7 +257,7 @@ def test_nothing_is_done_without_a_yes(
 
 
 @pytest.fixture
-def operations(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def operations(database: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue of operations, without a worker; a cancel waits 1 s for its agent."""
     attributes = {"FifoQueue": "true"}
     queue = aws.client("sqs").create_queue(QueueName="work.fifo", Attributes=attributes)
@@ -308,8 +271,8 @@ def test_a_task_is_canceled(run: Run, storage: DurableStorage, operations: None)
     code, out, _ = run("tasks", "cancel", "t", "--yes")
     assert (code, out) == (0, "t: The task is canceled.\n")
     head = wait(storage.head("t"))
-    by = "operator arn:aws:sts::123456789012:user/moto"
-    assert (head.state, head.cancel.by) == (TaskState.TASK_STATE_CANCELED, by)
+    assert head.state == TaskState.TASK_STATE_CANCELED
+    assert head.cancel.by.startswith("operator ")
     code, _, err = run("tasks", "cancel", "t", "--yes")
     assert (code, "has ended" in err) == (2, True)
 
@@ -350,7 +313,7 @@ def test_a_look_at_a_queue_asks_all_servers(
     waits: list[int] = []
     events = aws.client("sqs").meta.events
     name = "provide-client-params.sqs.ReceiveMessage"
-    events.register(name, lambda params, **_: waits.append(params["WaitTimeSeconds"]), "wait")
+    events.register(name, lambda params, **_: waits.append(params.pop("WaitTimeSeconds")), "wait")
     assert run("undecodable") == (0, "", "There are no messages that cannot be read.\n")
     events.unregister(name, unique_id="wait")
     assert waits == [1]
@@ -390,21 +353,6 @@ def test_a_port_that_is_none(run: Run, capsys: pytest.CaptureFixture[str]) -> No
     assert "99999 is not a port" in capsys.readouterr().err
 
 
-def test_how_full_a_queue_is(queue: str) -> None:
-    """What waits, and what was received and is hidden; None where no queue is named."""
-    sqs = aws.client("sqs")
-    for group in ("one", "two"):
-        sqs.send_message(
-            QueueUrl=queue, MessageBody="x", MessageGroupId=group, MessageDeduplicationId=group
-        )
-    assert len(sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=1)["Messages"]) == 1
-    settings = Settings(queue="aside.fifo")
-    found = wait(queues.queues_of(["queue", "push_queue"], settings))
-    assert [(one.waiting, one.received) for one in found] == [(1, 1), (None, None)]
-    (lost,) = wait(queues.queues_of(["queue"], Settings(queue="nowhere.fifo")))
-    assert lost.fault.startswith("The queue of operations, which")
-
-
 def test_a_time_before_all_tasks(run: Run, storage: DurableStorage) -> None:
     """Since a time that no calendar has is since ever."""
     opened(storage, "t")
@@ -414,7 +362,7 @@ def test_a_time_before_all_tasks(run: Run, storage: DurableStorage) -> None:
 
 @pytest.mark.parametrize("verb", ["cancel", "resend"])
 def test_a_damaged_task_is_left_alone(
-    run: Run, database: Database, storage: DurableStorage, operations: None, verb: str
+    run: Run, database: Stored, storage: DurableStorage, operations: None, verb: str
 ) -> None:
     """What this release cannot read it neither cancels nor sends again; one sentence says why."""
     head = opened(storage, "t")
@@ -439,22 +387,21 @@ def test_an_unknown_stack_and_one_without_outputs(run: Run) -> None:
     assert (code, "(ExpiredToken): check the credentials" in err) == (2, True)
 
 
-@pytest.mark.parametrize("command", [("task", "t"), ("tasks",), ("undecodable",), ("console",)])
-def test_a_region_that_is_none(run: Run, command: tuple[str, ...]) -> None:
+def test_a_region_that_is_none(run: Run) -> None:
     """One sentence names the stack and the region."""
-    code, out, err = run(*command, "--stack", "mine", "--region", "no region!")
+    code, out, err = run("tasks", "--stack", "mine", "--region", "no region!")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "The stack mine" in err
     assert "no region!" in err
 
 
 def test_the_time_of_a_stacks_worker_has_a_price(
-    run: Run, storage: DurableStorage, database: Database
+    run: Run, storage: DurableStorage, database: Stored
 ) -> None:
     """Its parameters tell the memory, how many turns share it, and when an invocation ends."""
     claim = Commit(token="a", claims=True, worker="agent:3 2026/11/22/[3]4f1c")
     wait(storage.commit(opened(storage, "t"), claim))
-    outputs = {"Table": database.table, "Queue": "work.fifo"}
+    outputs = {"Table": TABLE, "Queue": "work.fifo"}
     size = {"WorkerMemory": "2048", "WorkerTurns": "4", "WorkerTimeout": "300"}
     with answering(outputs, **size):
         out = run("task", "t", "--stack", "mine", "--region", "us-east-1", "--cost").out
@@ -466,9 +413,8 @@ def test_the_time_of_a_stacks_worker_has_a_price(
     assert re.search(r"Time of the worker +0\.0 s +no price in dollars", out)
 
 
-@pytest.mark.long
 def test_a_stack_is_found_by_its_outputs(
-    run: Run, storage: DurableStorage, database: Database, monkeypatch: pytest.MonkeyPatch
+    run: Run, storage: DurableStorage, database: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a stack's name `task` reads the table of its outputs, and shows the logs."""
     opened(storage, "t")
@@ -484,7 +430,7 @@ def test_a_stack_is_found_by_its_outputs(
     logs.add_response("filter_log_events", {"events": [event], "nextToken": "more"}, asked)
     plain = {"timestamp": storage.clock.now_ms(), "message": "START\x1b[2J"}
     logs.add_response("filter_log_events", {"events": [plain]}, asked | {"nextToken": "more"})
-    outputs = {"Table": database.table, "Queue": "work.fifo", "LogGroup": "functions"}
+    outputs = {"Table": TABLE, "Queue": "work.fifo", "LogGroup": "functions"}
     monkeypatch.setenv("A2A_TABLE", "another")
     with answering(outputs), logs:
         code, out, _ = run("task", "t", "--stack", "mine", "--region", "us-east-1", "--logs")
@@ -500,9 +446,7 @@ OPERATORS = [
     ("tasks",),
     ("tasks", "--user", "ann", "--counts", "--stack", "mine"),
     ("tasks", "cancel", "t", "--yes"),
-    ("tasks", "resend", "t", "--yes"),
     ("tasks", "purge", "--user", "ann", "--yes"),
-    ("tasks", "purge", "--user", "ann", "--yes", "--stack", "mine"),
     ("undecodable",),
     ("notifications", "show", "m", "--stack", "mine"),
     ("console",),
@@ -519,43 +463,14 @@ def test_without_any_credentials(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_
         bare.setenv("HOME", str(tmp_path))
         bare.setenv("AWS_EC2_METADATA_DISABLED", "true")
         bare.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        bare.setenv("A2A_TABLE", "of-an-account")
         for name in ("A2A_QUEUE", "A2A_UNDECODABLE_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"):
             bare.setenv(name, "a-queue")
         aws.forget_clients()
         for command in OPERATORS:
             code, out, err = run(*command)
+            err = err.removeprefix("table of-an-account, which A2A_TABLE names\n")
             assert (command, code, out, err.count("\n")) == (command, 2, "", 1)
             assert "NoCredentialsError" in err or "Unable to locate credentials" in err
             assert "the credentials" in err  # what to look at
     aws.forget_clients()
-
-
-# -- the console ---------------------------------------------------------------------------------
-
-
-def test_the_console_shows_what_can_be_read(
-    storage: DurableStorage, database: Database, tmp_path: Path
-) -> None:
-    """An entry and a HEAD of a newer release are named; no page of the task fails."""
-    head = opened(storage, "t")
-    append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))
-    set_attributes(database, head_key(head), {"needs": {"N": "99"}})
-    inspector = Inspector(storage, Settings(), place="x")
-    console = Console(inspector, url="http://127.0.0.1:80", sessions=Sessions(tmp_path))
-
-    async def look() -> list[httpx.Response]:
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=console.app), base_url="http://127.0.0.1"
-        ) as person:
-            await person.get(console.open_url())
-            path = f"/_console/task/{ANN.digest}/t"
-            paths = [
-                path + end for view in VIEWS for end in (f"?view={view}", f"/live?view={view}")
-            ]
-            return [await person.get(path) for path in paths]
-
-    answers: list[httpx.Response] = wait(look())
-    for answer in answers:
-        assert answer.status_code == 200
-        assert "a newer release has written HEAD" in answer.text
-    assert any("an entry of kind &#39;Z&#39;" in answer.text for answer in answers)
