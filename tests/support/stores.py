@@ -26,7 +26,6 @@ from a2a_serverless.stores import (
     DynamoDBTaskStore,
 )
 from a2a_serverless.stores.layout import OWN_INDEXES
-from tests.support.databases import moto_database
 from tests.support.emulators import REGION, Emulator
 from tests.support.required import python_of
 
@@ -78,14 +77,6 @@ def on_table(table: Table, **options: Any) -> Stores:
         stream=DynamoDBTaskEventStream(table, **shared),
         configs=DynamoDBPushNotificationConfigStore(table, **of_configs),
     )
-
-
-@contextmanager
-def moto_table() -> Iterator[DynamoTable]:
-    """The table of `create_table` on moto."""
-    with moto_database() as database:
-        database.client.create_table(TableName=TABLE, **definition_of(OWN_INDEXES))
-        yield DynamoTable(TABLE, OWN_INDEXES, client=database.client)
 
 
 @contextmanager
