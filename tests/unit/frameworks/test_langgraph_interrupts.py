@@ -24,7 +24,7 @@ from tests.unit.frameworks.talks import LONG, Talk, answered, ends_at, ends_of, 
 COUNTS = (2, 5)
 CONVERSATIONS = 67 if LONG else 1
 """Of each number of calls: 200 of each form and tool with A2A_FAULTS=long."""
-MANY = 1_000 if LONG else 30
+MANY = 1_000 if LONG else 10
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*create_react_agent"),
     pytest.mark.timeout(1800 if LONG else 300),
