@@ -13,11 +13,12 @@ import pytest
 from a2a.types import Artifact, Part, TaskState, TaskStatus
 
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError, UnavailableError
-from a2a_serverless.storage import snapshots
+from a2a_serverless.storage import durable, snapshots
 from a2a_serverless.storage.blobs import Blobs, MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.directory import DirectoryBlobs
 from a2a_serverless.storage.durable import _NEWEST, DurableStorage
+from a2a_serverless.storage.snapshots import NearSnapshots
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
 from a2a_serverless.storage.tail import Tail
@@ -31,7 +32,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
     Unknown,
 )
-from a2a_serverless.tasks.fold import Cursor, Log, incarnation_tag
+from a2a_serverless.tasks.fold import Cursor, Log, Snapshot, incarnation_tag
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.rules import SNAPSHOT_BYTES, Commit, wants_snapshot
@@ -112,6 +113,34 @@ async def stored(storage: DurableStorage, head: Head) -> Head:
 
 async def read(storage: DurableStorage, head: Head, *, is_whole: bool = False) -> Log:
     return present(await storage.read(head.task_id, is_whole=is_whole))
+
+
+async def test_a_process_reads_a_snapshot_once(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is kept in memory until HEAD names a later one, which takes its place."""
+    head = await long_task(storage)
+    asked: list[Head] = []
+
+    async def noted(reader: DurableStorage, named: Head) -> Snapshot | None:
+        if reader is other:
+            asked.append(named)
+        return await snapshots.snapshot_of(reader, named)
+
+    monkeypatch.setattr(durable, "snapshot_of", noted)
+    other = replace(storage, near=NearSnapshots())
+    for _ in range(3):
+        assert present((await read(other, head)).since).last == head.snapshot.version
+    assert len(asked) == 1
+    first = head.snapshot.version
+    while head.snapshot.version == first:
+        head = await turn(storage, head, "more")
+        await after_turn(storage, head)
+        head = await stored(storage, head)
+    for _ in range(3):
+        assert present((await read(other, head)).since).last == head.snapshot.version
+        assert (await read(other, head)).fold().task() == await storage.load_task(head.task_id)
+    assert len(asked) == 2
 
 
 async def test_a_link_to_a_file_before_the_snapshot_is_taken(storage: DurableStorage) -> None:

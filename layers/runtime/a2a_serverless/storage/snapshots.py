@@ -58,7 +58,7 @@ class NearSnapshots:
         self._lock = threading.Lock()
 
     def of(self, head: Head) -> Snapshot | None:
-        """Return the snapshot of a task if it is nearer than the one that HEAD names."""
+        """Return the snapshot of a task if it is at least as near as the one that HEAD names."""
         with self._lock:
             then, near = self._kept.get((head.scope, head.task_id), (None, None))
             if then is None or near is None:
@@ -67,21 +67,15 @@ class NearSnapshots:
                 del self._kept[head.scope, head.task_id]
                 return None
             self._kept.move_to_end((head.scope, head.task_id))
-        return near if near.last > head.snapshot.version else None
+        return near if near.last >= head.snapshot.version else None
 
     def keep(self, log: Log) -> None:
-        """Keep what a task was before its open turn, if that is far from its last snapshot.
+        """Keep the snapshot with which a log begins, or a nearer one if its newest turn is far.
 
         `log` was read from its beginning, or from a snapshot on.
         """
-        head, turn = log.head, log.head.turn
-        last = turn.number - 1
-        if last - (log.since.last if log.since else 0) < NEAR_COMMITS or not turn.is_open:
-            return
-        # Its message was accepted while no turn was open: no restart goes back behind it.
-        if turn.base != turn.number or turn.begun or log.needs_newer:
-            return
-        made = None if head.size > self._most_bytes else log.fold(last).snapshot()
+        head = log.head
+        made = None if head.size > self._most_bytes else _nearer(log) or log.since
         if made is None:
             return
         with self._lock:
@@ -94,6 +88,18 @@ class NearSnapshots:
         """Drop the snapshot of a task that is gone."""
         with self._lock:
             self._kept.pop(task, None)
+
+
+def _nearer(log: Log) -> Snapshot | None:
+    """Return what a task was before its open turn, if that is far from its last snapshot."""
+    turn = log.head.turn
+    last = turn.number - 1
+    if last - (log.since.last if log.since else 0) < NEAR_COMMITS or not turn.is_open:
+        return None
+    # Its message was accepted while no turn was open: no restart goes back behind it.
+    if turn.base != turn.number or turn.begun or log.needs_newer:
+        return None
+    return log.fold(last).snapshot()
 
 
 async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:

@@ -30,7 +30,7 @@ from a2a_serverless.storage.endings import canceled
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import RetryPolicy, ReturnDecision, on_return
 from a2a_serverless.tasks.blobs import raw_bytes
-from a2a_serverless.tasks.entries import Caller, contents_of, copied
+from a2a_serverless.tasks.entries import Caller, contents_of, copied, is_plain
 from a2a_serverless.tasks.fold import Fold, Log, Record, extend
 from a2a_serverless.tasks.head import ASKED, AttemptEnd, is_terminal, state_name
 from a2a_serverless.tasks.questions import Questions, questions_of
@@ -104,7 +104,7 @@ class TurnInput:
         if self.context.message is not None:
             await storage.show(self.context.message, agents)
         task = self.context.current_task
-        if task is not None:
+        if not is_plain(task):
             files = sum(raw_bytes(*content.parts) for content in contents_of(task))
             await storage.show(task, agents if files <= AGENTS.all_bytes else inline)
         for answer in self.questions.answers.values() if self.questions else ():
