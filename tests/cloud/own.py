@@ -55,9 +55,7 @@ async def command(deployment: Deployment, *arguments: str) -> str:
 
 
 @asynccontextmanager
-async def subject_of(
-    deployment: Deployment, made: Made, run: str, slack: float = SLACK
-) -> AsyncIterator[Subject]:
+async def subject_of(deployment: Deployment, made: Made, run: str) -> AsyncIterator[Subject]:
     """Open the subject of a deployment's checks, with its client's key."""
     stack = await deployment.stack()
 
@@ -73,7 +71,7 @@ async def subject_of(
         run=run,
         consent=Consent(changes=True),
         settle=settle,
-        slack=slack,
+        slack=SLACK,
     ) as subject:
         yield subject
 

@@ -31,17 +31,15 @@ from a2a_serverless_tools.cloud.emulator import (
 from a2a_serverless_tools.cloud.program import EXIT_INTERRUPTED, phase, say, until_signal
 from a2a_serverless_tools.cloud.stack import PhaseError
 from tests.cloud import checks as own
-from tests.cloud.breaks import BREAKS
 from tests.cloud.deployment import PYTHON, Deployment, build
-from tests.cloud.own import SLACK, subject_of, wrong_remains
+from tests.cloud.own import subject_of, wrong_remains
 from tests.cloud.updates import Emulated
 from tests.live import report, runner
 from tests.live.checks import CHECKS
-from tests.live.findings import Check, Outcome
+from tests.live.findings import Check
 from tests.live.forms import FORMS, in_form
 from tests.live.made import Made
 from tests.live.runner import Findings
-from tests.live.subject import Subject
 
 PROGRAM: Final = "python -m tests.cloud"
 FOLDER: Final = Path(__file__).parents[2] / "build" / "cloud"
@@ -72,8 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments ask for; return the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        does = _broken if options.breaks else _checked
-        return asyncio.run(until_signal(does(options)))
+        return asyncio.run(until_signal(_checked(options)))
     except (ConfigurationError, PhaseError) as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return EXIT_UNUSABLE
@@ -82,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def _checked(options: argparse.Namespace) -> int:
     """Deploy, check, delete."""
     names = _chosen(options)
-    async with _deployed(options, live_agent=True) as deployment:
+    async with _deployed(options) as deployment:
         folder = FOLDER / "reports" / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         async with asyncio.timeout(CHECKS_S):
             found = await phase("checks", _check(deployment, names, folder))
@@ -99,47 +96,19 @@ async def _checked(options: argparse.Namespace) -> int:
         return 0 if found.is_well and not wrong else 1
 
 
-@asynccontextmanager
-async def _subject(
-    deployment: Deployment, folder: Path, slack: float = SLACK
-) -> AsyncIterator[Subject]:
-    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    made = Made(folder / "made.txt")
-    async with subject_of(deployment, made, uuid.uuid4().hex[:8], slack) as subject:
-        await subject.card()
-        yield subject
-
-
 async def _check(deployment: Deployment, names: set[str], folder: Path) -> Findings:
     found = Findings()
     ground = Emulated(deployment, found)
     *every, last = _every(deployment)
     forms = [in_form(form, ground, say, found) for form in FORMS if form.name in names]
     chosen = [check for check in every if check.name in names]
-    async with _subject(deployment, folder) as subject:
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
+    made = Made(folder / "made.txt")
+    async with subject_of(deployment, made, uuid.uuid4().hex[:8]) as subject:
+        await subject.card()
         await runner.run(subject, [*chosen, *forms, *[last] * (last.name in names)], say, found)
         say(f"report: {report.write(folder, subject, found)}")
     return found
-
-
-async def _broken(options: argparse.Namespace) -> int:
-    """Deploy, and break the stack in one way after the other: each has to be found."""
-    missed = 0
-    async with _deployed(options, live_agent=True) as deployment:
-        by_name = {check.name: check for check in _every(deployment)}
-        # What is broken never comes: there is no use in waiting for long.
-        async with _subject(deployment, FOLDER / "reports" / "breaks", slack=1) as subject:
-            for each in BREAKS:
-                say(f"BREAK: {each.name}")
-                undo = await each.does(deployment, await deployment.stack())
-                found = await runner.run(subject, [by_name[each.check]], say)
-                await undo()
-                if found.interrupted:
-                    return EXIT_INTERRUPTED
-                if found.findings[0].outcome is not Outcome.FAILED:
-                    missed += 1
-                    say(f"NOT FOUND: {each.name}")
-    return 1 if missed else 0
 
 
 def _every(deployment: Deployment) -> list[Check]:
@@ -162,7 +131,7 @@ def _chosen(options: argparse.Namespace) -> set[str]:
 
 
 @asynccontextmanager
-async def _deployed(options: argparse.Namespace, *, live_agent: bool) -> AsyncIterator[Deployment]:
+async def _deployed(options: argparse.Namespace) -> AsyncIterator[Deployment]:
     """Start the emulator, build and deploy; end all of it with the block."""
     ports = [options.port or free_port(), free_port()]
     check_port(ports[0])
@@ -175,7 +144,7 @@ async def _deployed(options: argparse.Namespace, *, live_agent: bool) -> AsyncIt
             f"ministack {VERSION}",
             ending.enter_async_context(started(folder, ports[1], PYTHON)),
         )
-        await phase("sam build", build(folder / "build", live_agent=live_agent))
+        await phase("sam build", build(folder / "build", live_agent=True))
         door = await ending.enter_async_context(
             opened(emulator, folder / "build", folder, ports[0])
         )
@@ -193,7 +162,6 @@ def _remove(folder: Path, *, keeps: bool) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--breaks", action="store_true", help="break it: each break must be found")
     parser.add_argument("--short", action="store_true", help="the checks that take no minutes")
     parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="this check")
     parser.add_argument("--port", type=int, help="the agent's port (default: a free one)")

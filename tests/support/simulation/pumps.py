@@ -1,8 +1,8 @@
-"""Lambda's event source mappings: records of a source become invocations of a function.
+"""Lambda's event source mappings: a queue's records become invocations of a function, one by one.
 
-A function gets a queue's records one by one, and a stream's in batches. The filter of a stream is
-that of https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html. It knows the
-rules that template.yaml uses; any other rule is an error, its meaning is not guessed.
+The filter of a stream is that of
+https://docs.aws.amazon.com/lambda/latest/dg/invocation-eventfiltering.html. It knows the rules that
+template.yaml uses; any other rule is an error, its meaning is not guessed.
 """
 
 from __future__ import annotations
@@ -14,16 +14,12 @@ from typing import Any
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.local.background import repeat, surviving
-from a2a_serverless_tools.local.sources import Records, StreamSource
+from a2a_serverless_tools.local.sources import Records
 from tests.support.simulation.environments import Environments
 from tests.support.simulation.sources import EventSource
 
 QUEUE_RETRY_S = 1.0
 """Seconds between two attempts to read a queue that fails."""
-
-FIRST_RETRY_S = 0.5
-LONGEST_RETRY_S = 10.0
-"""The longest wait in seconds between two attempts at the same records of a stream."""
 
 
 class QueuePump:
@@ -68,67 +64,10 @@ class QueuePump:
             free.release()
 
 
-class StreamPump:
-    """Passes batches of a stream to a function, those of a shard in order.
-
-    Records at which the function fails are tried again, and the shard's next records wait for them,
-    as with Lambda for a day. A batch is not split, so that a record that always fails is noticed.
-    """
-
-    def __init__(
-        self,
-        make_source: Callable[[], StreamSource],
-        function: Environments,
-        filter_: StreamFilter | None = None,
-    ) -> None:
-        self._make_source = make_source
-        self._function = function
-        self._filter = filter_ or StreamFilter()
-
-    async def run(self) -> None:
-        """Pump until cancelled."""
-        await repeat(
-            self._pass_on,
-            pause_s=LONGEST_RETRY_S,
-            failure="The stream cannot be read.",
-            action="pump_failed",
-        )
-
-    async def _pass_on(self) -> None:
-        await self._make_source().feed(self._settle)
-
-    async def _settle(self, records: Records) -> None:
-        left = [record for record in records if self._filter.passes(record)]
-        pause_s = FIRST_RETRY_S
-        while left:
-            before = len(left)
-            left = await self._invoke(left)
-            if left:
-                pause_s = FIRST_RETRY_S if len(left) < before else min(pause_s * 2, LONGEST_RETRY_S)
-                await asyncio.sleep(pause_s)
-
-    async def _invoke(self, records: Records) -> Records:
-        """Invoke the function; return the records to try again."""
-        left = records
-        with surviving(f"{self._function.name} failed.", action="invoke_failed"):
-            left = _unsettled(records, await _failures(self._function, records))
-        return left  # noqa: RET504 - unchanged if the block has failed
-
-
 async def _failures(function: Environments, records: Records) -> set[Any]:
     """Invoke the function; return the identifiers in its partial batch response."""
     answer = await asyncio.wrap_future(function.invoke({"Records": records}))
     return {failure["itemIdentifier"] for failure in (answer or {}).get("batchItemFailures") or []}
-
-
-def _unsettled(records: Records, failed: set[Any]) -> Records:
-    """Return the records to try again: the first one that failed, and all after it."""
-    numbers = [record["dynamodb"]["SequenceNumber"] for record in records]
-    if not failed:
-        return []
-    if not failed <= set(numbers):
-        return records
-    return records[min(numbers.index(number) for number in failed) :]
 
 
 class StreamFilter:

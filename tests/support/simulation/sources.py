@@ -1,11 +1,9 @@
-"""Sources of the pumps' records: queues of AWS or on a table, and the stream of dictionaries."""
+"""Sources of the pumps' records: queues of AWS or on a table."""
 
 from __future__ import annotations
 
-import asyncio
-import queue
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from a2a_serverless import aws
@@ -13,10 +11,6 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.queues.sqs import SqsRequests
 from a2a_serverless.queues.table import TableQueue
-from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.table import Item
-from a2a_serverless_tools.local.sources import BATCH, Consume, StreamSource, _record_of
-from tests.support.memory import on_insert
 from tests.support.queues import records
 
 
@@ -108,38 +102,3 @@ class SqsSource(EventSource):
         while True:
             if (record := await self.receive()) is not None:
                 yield record
-
-
-class MemoryStream(StreamSource):
-    """The items of a table in this process that are written from now on."""
-
-    def __init__(self, table: MemoryTable) -> None:
-        self._made: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self._waker: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
-        self._number = 0
-        self.close = on_insert(table, self._take, also_rewritten=True)
-
-    async def feed(self, consume: Consume) -> None:
-        woken = asyncio.Event()
-        self._waker = asyncio.get_running_loop(), woken
-        try:
-            while True:
-                woken.clear()
-                batch = [record for record, _ in zip(self._waiting(), range(BATCH), strict=False)]
-                if batch:
-                    await consume(batch)
-                else:
-                    await woken.wait()
-        finally:
-            self._waker = None
-
-    def _take(self, item: Item) -> None:
-        """Take an item, in the thread that made it."""
-        self._made.put(item)
-        if (waker := self._waker) is not None and not waker[0].is_closed():
-            waker[0].call_soon_threadsafe(waker[1].set)
-
-    def _waiting(self) -> Iterator[dict[str, Any]]:
-        while not self._made.empty():
-            self._number += 1
-            yield _record_of(self._number, self._made.get())
