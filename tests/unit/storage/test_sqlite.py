@@ -235,15 +235,18 @@ def test_a_thread_waits_for_another_one_of_its_process(
 
 
 async def test_a_full_disk_loses_nothing(table: SqliteTable, path: Path) -> None:
-    """The write that has no room is refused with a sentence, and what was stored stays."""
+    """Writes without room are refused with a sentence: none is stored, what was stored stays."""
     await table.write(Put(item=ITEM))
     (pages,) = table._connection.execute("PRAGMA page_count").fetchone()
     table._connection.execute(f"PRAGMA max_page_count = {pages}")
-    large = Put(item={"PK": "P", "SK": "large", "v": "x" * 300_000})
+    small, large = (
+        Put(item={"PK": "P", "SK": "small"}),
+        Put(item={"PK": "P", "SK": "large", "v": "x" * 300_000}),
+    )
     with pytest.raises(UnavailableError, match=r"has no room: the disk is full; .* stays\.$"):
-        await table.write(large)
-    assert await table.get(large.key) is None
-    assert await table.get(PLACE) == ITEM
+        await table.write(small, large)
+    found = await table.load([small.key, large.key, PLACE])
+    assert found == {small.key: None, large.key: None, PLACE: ITEM}
 
 
 def refused(path: Path) -> str:

@@ -10,6 +10,7 @@ the table and to the other agent, in steps and between what the code says.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import functools
 import logging
 import os
@@ -469,6 +470,8 @@ async def _passed(backends: Backends, clock: PacedClock) -> None:
 
 _dead: list[object] = []
 """What is left of dead processes: collected, their tasks would run their `finally` blocks."""
+# Not even at the interpreter's end, when the modules that those blocks call are gone.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_dead))
 
 
 def _alive(work: Coroutine[Any, Any, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -208,6 +209,26 @@ async def test_an_exception_after_the_end_changes_nothing(
     head = await bench.head(task)
     assert (head.state, head.version) == (state, 2)
     assert [r.__dict__["action"] for r in caplog.records if r.exc_info] == ["error_after_end"]
+
+
+async def test_what_a_failed_attempt_had_not_committed_is_gone() -> None:
+    """The next attempt starts over, so that nothing more of the failed one is stored for it."""
+    clock = PacedClock()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "stored"))
+        await clock.sleep(0.05)
+        await queue.enqueue_event(chunk(context, "waits for others"))
+        raise ValueError
+
+    bench = Bench(Agent(execute), clock=clock, retry_base_s=0)
+    task = await bench.send()
+    working = asyncio.create_task(bench.work())
+    await clock.pass_time(1)
+    assert await working is False
+    now = await bench.task(task)
+    assert now.status.state == S.TASK_STATE_WORKING
+    assert artifact_texts(now) == {"a": ["stored"]}
 
 
 async def test_an_unanswered_commit_is_left_to_the_next_attempt(

@@ -433,15 +433,11 @@ class SqliteTable(Streamed):
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         connection = self._connection
-        with self._waits.writing:
+        # A connection commits at the end of its block, or takes back what an error has cut off.
+        with self._waits.writing, connection:
             # Nobody else writes between what is read here and what is decided by it.
             connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+            yield connection
 
     def _write(self, writes: Sequence[Write]) -> None:
         with self._transaction() as connection:
