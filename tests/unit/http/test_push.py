@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from a2a.types import SendMessageRequest
 from starlette.requests import Request
 
 from a2a_serverless.errors import UnavailableError
@@ -22,6 +23,8 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.keys import KeyStore, PublishedKey
 from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
@@ -155,6 +158,26 @@ class TestAnUnknownName:
         """A listed name may be known only where notifications are sent from."""
         config = {"taskId": task_id, "url": "http://receiver.vpc.example/hook"}
         assert not (await agent.call(CREATE, config)).reason
+
+
+async def test_secrets_are_kept_for_the_deliverer(
+    agent: Agent, task_id: str, backends: Backends
+) -> None:
+    """Token and credentials are stored in the configuration, and not in the task's log."""
+    secrets = {"token": "t", "authentication": {"scheme": "Bearer", "credentials": "c"}}
+    config = {"id": "mine", "url": f"https://{PUBLIC}/", **secrets}
+    await agent.call(CREATE, {"taskId": task_id, **config})
+    configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
+    inline = (await agent.send("ask", configuration=configuration)).task["id"]
+    for told in (task_id, inline):
+        push = await backends.storage.for_scope(ANONYMOUS).webhooks.get(told, "mine")
+        assert push is not None
+        assert (push.config.token, push.config.authentication.credentials) == ("t", "c")
+        log = await backends.storage.for_scope(ANONYMOUS).read(told)
+        assert log is not None
+        request = log.fold().opening(1)[0]
+        assert isinstance(request, SendMessageRequest)
+        assert not request.configuration.HasField("task_push_notification_config")
 
 
 class TestKeySet:

@@ -62,6 +62,13 @@ async def test_the_agent_learns_who_sent_the_message(agent: Agent, worker: Scrip
     assert (caller.tenant, caller.extensions) == ("acme", ("urn:a", "urn:b"))
 
 
+async def test_a_message_is_in_its_tasks_context(agent: Agent, worker: ScriptedWorker) -> None:
+    """An answer that names another context than its task's is refused, and starts nothing."""
+    asked = (await agent.send("ask")).task
+    refused = await agent.send("x", taskId=asked["id"], contextId="elsewhere")
+    assert (refused.reason, len(worker.started)) == ("INVALID_PARAMS", 1)
+
+
 async def test_a_message_to_a_full_conversation_is_refused(
     agent: Agent, backends: Backends
 ) -> None:

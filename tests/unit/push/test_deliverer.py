@@ -25,6 +25,7 @@ from a2a_serverless.push import deliverer
 from a2a_serverless.push.jobs import PushDeadLetter, PushJob
 from a2a_serverless.push.notifications import Notification, owed
 from a2a_serverless.storage.blobs import MemoryBlobs
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.webhooks import Webhooks
 from a2a_serverless.tasks.blobs import linked_blob
@@ -618,6 +619,27 @@ async def test_a_job_that_is_quicker_than_its_commit_comes_again(
     world.clock.advance(1)
     assert await world.deliver()
     assert receiver.states == ["COMPLETED"]
+
+
+async def test_a_task_that_is_gone_is_done(receiver: Receiver, world: World) -> None:
+    """Deleted, expired, or made anew under its id: there is nothing to tell of it."""
+    head = await world.open(receiver.url(), states=[COMPLETED])
+    old = job_of(head, 2)
+    await world.pass_on()
+    await delete_task(world.storage, head.task_id)
+    assert await world.deliver()
+    again = await world.storage.open_task("ctx", request_of("new"), task_id=head.task_id)
+    own = config(receiver.url(), "hook-1", task_id=again.head.task_id)
+    await world.storage.webhooks.put(own)
+    await world.say(again.head, WORKING)
+    world.committed.clear()
+    await world.jobs.send(old.model_copy(update={"version": 3}))
+    assert await world.deliver()
+    assert receiver.requests == []
+    world.clock.advance(31 * 86_400)
+    await world.jobs.send(job_of(again.head, 2))
+    assert await world.deliver()
+    assert receiver.requests == []
 
 
 # -- configurations that change meanwhile ----------------------------------------------------
