@@ -46,9 +46,9 @@ class Scripted(Worker):
                 name = file.filename
                 await ctx.emit_file(content, f"file-{number}", media_type=kind, filename=name)
             await ctx.respond()
-        elif told == "steps":
+        elif told.startswith("steps "):
             await ctx.step("look", _look, key="tables")
-            await asyncio.sleep(2)
+            await asyncio.to_thread(opened, Path(told.removeprefix("steps ")))
             raise ValueError("the tables are empty")
         elif told == "approve":
             posted = await (await ctx.callback("approved")).wait()
@@ -70,7 +70,7 @@ class Scripted(Worker):
             if number > 10:
                 await asyncio.to_thread(opened, gate)
             await ctx.emit_text_artifact(f"{number} ", artifact_id="count", append=number > 0)
-            await asyncio.sleep(0.15)
+            await asyncio.sleep(0.05)
         await ctx.respond("All twenty.")
 
     async def _compare(self, ctx: TaskContext) -> None:
@@ -80,7 +80,7 @@ class Scripted(Worker):
         price = "999 EUR" if is_first else "120 EUR"
         await ctx.emit_text_artifact(f"The best price is {price}.", artifact_id="offers")
         if is_first:
-            await asyncio.sleep(0.3)  # what was said is stored
+            await asyncio.sleep(2)  # what was said is stored
             raise TimeoutError("the shop does not answer")
         await ctx.respond("Compared.")
 

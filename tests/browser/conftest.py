@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -29,6 +29,9 @@ from tests.support.required import report_not_run
 HERE = Path(__file__).parent
 CARD = HERE.parents[1] / "examples/echo_executor/agent_card.json"
 MARK = "browser"
+PATIENCE_MS = 90_000
+"""How long a page may take on a slow machine; nothing waits for it where all goes well."""
+expect.set_options(PATIENCE_MS)
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -109,19 +112,19 @@ def site() -> Iterator[Site]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def telling_site() -> Iterator[Site]:
-    """One that calls webhooks on this machine."""
-    with site_of(push=True) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def browser(site: Site, telling_site: Site) -> Iterator[Browser]:
-    """Started behind the stacks, and ended with the module: its event loop is in this thread."""
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run one; its event loop is in this thread."""
     with sync_playwright() as playwright:
         options = ["--no-sandbox"]  # a container's root cannot have one; only our pages are opened
         yield playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+
+
+@pytest.fixture(scope="module")
+def browser(site: Site) -> Iterator[Browser]:
+    """Started behind the stack, and ended with the module."""
+    with chromium() as started:
+        yield started
 
 
 @dataclass
@@ -149,6 +152,7 @@ Open = Callable[..., Visit]
 def visiting(browser: Browser, site: Site, **options: object) -> Iterator[Visit]:
     """A person who has opened the printed URL."""
     context = browser.new_context(**options)  # type: ignore[arg-type]
+    context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
     visit = Visit(page, context, site.stack.url, [], [])
     page.on("console", lambda message: visit.said.append(message.text))

@@ -8,11 +8,11 @@ from typing import Final, Literal
 
 import httpx
 from a2a.types import TaskState
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from a2a_serverless.tasks.rules import Timing
 from tests.browser import seeds
-from tests.browser.conftest import CHROMIUM, Site, Visit, site_of, visiting
+from tests.browser.conftest import Site, Visit, chromium, site_of, visiting
 from tests.browser.questions import QUESTIONS, asked_site
 
 FOLDER: Final = Path(__file__).parents[2] / "docs/pictures"
@@ -33,10 +33,9 @@ def main() -> None:
     with (
         site_of(Timing(cancel_s=3600)) as site,
         asked_site() as asked,
-        sync_playwright() as playwright,
+        chromium() as browser,
     ):
         _fill(site)
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for name, (width, height) in SIZES.items():
             for scheme in SCHEMES:
                 viewport = {"width": width, "height": height}
@@ -45,7 +44,6 @@ def main() -> None:
                         _open(visit, site, page)
                         visit.page.screenshot(path=FOLDER / f"{page}-{name}-{scheme}.png")
         _questions(browser, asked)
-        browser.close()
     for name, said in EXAMPLES.items():
         _example(name, said)
 
@@ -62,7 +60,7 @@ def _questions(browser: Browser, site: Site) -> None:
 def _example(name: str, said: tuple[str, ...]) -> None:
     """Write a picture of the conversation of an example."""
     agent = FOLDER.parents[1] / "examples" / name / "agent.py"
-    with site_of(agent=agent) as site, sync_playwright() as playwright:
+    with site_of(agent=agent) as site, chromium() as browser:
         task: dict[str, str] = {}
         for number, text in enumerate(said):
             message = {"messageId": f"m-{number}", "role": "ROLE_USER", "parts": [{"text": text}]}
@@ -73,12 +71,10 @@ def _example(name: str, said: tuple[str, ...]) -> None:
                 timeout=30,
             ).json()["task"]
             task = {"taskId": answer["id"], "contextId": answer["contextId"]}
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         viewport = {"width": 1280, "height": 860}
         with visiting(browser, site, viewport=viewport, color_scheme="light") as visit:
             visit.task(site, task["taskId"])
             visit.page.screenshot(path=FOLDER / f"example-{name}.png")
-        browser.close()
 
 
 def _open(visit: Visit, site: Site, page: str) -> None:

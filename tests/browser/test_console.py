@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
-import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Literal
 from zoneinfo import ZoneInfo
 
 import pytest
 from a2a.types import Artifact, Part, TaskState
-from playwright.sync_api import Browser, CDPSession, ConsoleMessage, expect
+from playwright.sync_api import Browser, ConsoleMessage, expect
 
 from a2a_serverless.storage.deletion import count_data
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless_tools.console import pages
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, violations, visiting
 from tests.support.messages import request
@@ -55,16 +55,14 @@ def test_a_task_is_followed_to_its_end(visit: Visit, tmp_path: Path) -> None:
     name = visit.page.inner_text(".crumb code")[:8]
     expect(visit.page).to_have_title(f"working · {name} · a2a")
     (tmp_path / "go").touch()
-    expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator(".now .state")).to_have_text("completed")
     expect(visit.page).to_have_title(f"completed · {name} · a2a")
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("0 1 2 3 4")
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("18 19")
     expect(visit.page.locator(".talk li.agent").last).to_contain_text("All twenty.")
     assert visit.page.evaluate("window.same") is True
     assert any("/live?" in url for url in visit.asked)
-    asked = len(visit.asked)
-    visit.page.wait_for_timeout(1_600)
-    assert len(visit.asked) == asked
+    expect(visit.page.locator("[hx-trigger^=every]")).to_have_count(0)
     assert visit.said == []
 
 
@@ -78,7 +76,7 @@ def test_a_cut_connection_is_resumed(visit: Visit, tmp_path: Path) -> None:
     before = numbers(visit)
     visit.page.click("text=Resume after")
     (tmp_path / "go").touch()
-    expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator("#now")).to_have_text("completed")
     expect(visit.page.locator(".lines")).to_contain_text("The answer is complete.")
     assert "Last-Event-ID: " in visit.page.inner_text(".lines")
     after = [number for number in numbers(visit) if number > before[-1]]
@@ -91,23 +89,23 @@ def test_a_cut_connection_is_resumed(visit: Visit, tmp_path: Path) -> None:
 def test_a_chat_keeps_its_conversation(visit: Visit) -> None:
     """The answer to a question goes to the task that asked, the next message to another task."""
     begin(visit, "ask")
-    expect(visit.page.locator("#now")).to_contain_text("The agent asks: Which day?", timeout=20_000)
+    expect(visit.page.locator("#now")).to_contain_text("The agent asks: Which day?")
     visit.page.fill("#text", "Saturday")
     # The page before may show the answer before the next one takes its place.
     with visit.page.expect_navigation():
         visit.page.press("#text", "Enter")
-    expect(visit.page.locator(".talk")).to_contain_text("Thank you: Saturday", timeout=20_000)
-    expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator(".talk")).to_contain_text("Thank you: Saturday")
+    expect(visit.page.locator("#now")).to_have_text("completed")
     assert visit.page.locator("ol.talk").count() == 1
     visit.page.reload()
     visit.page.fill("#text", "ask")
     with visit.page.expect_navigation():
         visit.page.click("#say button")
-    expect(visit.page.locator("ol.talk")).to_have_count(2, timeout=20_000)
-    expect(visit.page.locator("#now")).to_contain_text("The agent asks", timeout=20_000)
+    expect(visit.page.locator("ol.talk")).to_have_count(2)
+    expect(visit.page.locator("#now")).to_contain_text("The agent asks")
     expect(visit.page.locator(".talk").first).to_contain_text("Thank you: Saturday")
     visit.page.click("text=Stop")
-    expect(visit.page.locator("#now")).to_have_text("canceled", timeout=20_000)
+    expect(visit.page.locator("#now")).to_have_text("canceled")
     visit.page.click("text=New chat")
     expect(visit.page.locator("ol.talk")).to_have_count(0)
     expect(visit.page.locator("#text")).to_be_focused()
@@ -117,33 +115,33 @@ def test_a_chat_keeps_its_conversation(visit: Visit) -> None:
 def test_a_text_that_was_not_sent_stays_in_its_field(visit: Visit) -> None:
     """Such as an answer to a question that another tab has answered meanwhile."""
     begin(visit, "ask")
-    expect(visit.page.locator("#now")).to_contain_text("The agent asks", timeout=20_000)
+    expect(visit.page.locator("#now")).to_contain_text("The agent asks")
     other = visit.context.new_page()
     other.route("**/chat/live**", lambda route: route.abort())  # it shows what it has shown
     other.goto(visit.page.url)
     other.fill("#text", "Tuesday")
     visit.page.fill("#text", "Saturday")
     visit.page.press("#text", "Enter")
-    expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator("#now")).to_have_text("completed")
     other.press("#text", "Enter")
     expect(other.locator(".alert")).to_contain_text("The question was answered")
     expect(other.locator("#text")).to_have_value("Tuesday")
     expect(other.locator("ol.talk")).to_have_count(1)
     other.unroute("**/chat/live**")
     other.press("#text", "Enter")  # it is a message of its own: nothing is asked
-    expect(other.locator("ol.talk")).to_have_count(2, timeout=20_000)
+    expect(other.locator("ol.talk")).to_have_count(2)
     expect(other.locator("#text")).to_have_value("")
 
 
-@pytest.mark.parametrize("width", [360, 390, 1440])
+@pytest.mark.parametrize("width", [360, 1440])
 def test_the_newest_line_is_in_sight(browser: Browser, site: Site, width: int) -> None:
     """It stands above the form, also where the steps stand below the conversation."""
     with visiting(browser, site, viewport={"width": width, "height": 640}) as visit:
-        begin(visit, "steps")
-        expect(visit.page.locator("#now")).to_have_text("failed", timeout=20_000)
+        begin(visit, "steps /")
+        expect(visit.page.locator("#now")).to_have_text("failed")
         visit.page.fill("#text", "ask")
         visit.page.press("#text", "Enter")
-        expect(visit.page.locator("#now")).to_contain_text("The agent asks", timeout=20_000)
+        expect(visit.page.locator("#now")).to_contain_text("The agent asks")
         visit.page.wait_for_function(
             """() => {
               const at = (one) => one.getBoundingClientRect();
@@ -174,7 +172,7 @@ def test_files_are_sent_and_shown(visit: Visit) -> None:
     visit.page.set_input_files("input[type=file]", files)  # type: ignore[arg-type]
     visit.page.fill("#text", "return")
     visit.page.click("#say button")
-    expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator("#now")).to_have_text("completed")
     back = visit.page.locator(".artifact")
     expect(back).to_have_count(3)
     expect(back.nth(0)).to_contain_text("ümläut.pdf application/pdf, 13 bytes")
@@ -191,11 +189,14 @@ def test_files_are_sent_and_shown(visit: Visit) -> None:
 
 def test_steps_are_shown_as_they_are_recorded(visit: Visit) -> None:
     """While the turn runs, each with name, key and result; why a turn has failed is beside them."""
-    begin(visit, "steps")
+    gate = Path(gettempdir(), uuid.uuid4().hex[:8])  # a short name, as lists show the message
+    begin(visit, f"steps {gate}")
     row = visit.page.locator(".steps tbody tr")
-    expect(row.first).to_contain_text("look", timeout=20_000)
+    expect(row.first).to_contain_text("look")
     assert "The agent works." in visit.page.inner_text("#now")
-    expect(visit.page.locator("#now")).to_have_text("failed", timeout=20_000)
+    gate.touch()
+    expect(visit.page.locator("#now")).to_have_text("failed")
+    gate.unlink()
     assert row.first.locator("th, td").all_inner_texts()[:3] == ["look", "tables", '{"found":3}']
     expect(visit.page.locator(".side .bad")).to_contain_text("ValueError at")
 
@@ -203,19 +204,19 @@ def test_steps_are_shown_as_they_are_recorded(visit: Visit) -> None:
 def test_a_paused_task_is_answered(visit: Visit) -> None:
     """Under the question on its page: the answer completes it."""
     begin(visit, "ask")
-    expect(visit.page.locator("#now")).to_contain_text("The agent asks", timeout=20_000)
+    expect(visit.page.locator("#now")).to_contain_text("The agent asks")
     visit.page.click("text=Open the task")
     expect(visit.page.locator(".answer")).to_be_visible()
     visit.page.fill(".answer textarea", "Saturday")
     visit.page.click("text=Answer it")
-    expect(visit.page.locator("#now")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator("#now")).to_have_text("completed")
     expect(visit.page.locator(".talk")).to_contain_text("Thank you: Saturday")
 
 
 def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
     """The first click only shows what will happen; the second one cancels."""
     begin(visit, "wait")
-    expect(visit.page.locator(".talk")).to_contain_text("Waiting until", timeout=20_000)
+    expect(visit.page.locator(".talk")).to_contain_text("Waiting until")
     visit.page.click("text=Open the task")
     visit.page.click("#view-conversation")
     expect(visit.page.locator(".answer")).to_be_hidden()
@@ -231,7 +232,7 @@ def test_a_wait_for_a_callback_is_ended_on_its_row(visit: Visit) -> None:
     begin(visit, "approve")
     visit.page.click("text=Open the task")
     row = visit.page.locator(".fact-waits")
-    expect(row).to_contain_text("for the callback approved until", timeout=20_000)
+    expect(row).to_contain_text("for the callback approved until")
     row.locator("summary").click()
     row.locator("textarea").fill("yes")
     row.locator("button").click()
@@ -245,7 +246,7 @@ def test_a_wait_for_a_callback_is_ended_on_its_row(visit: Visit) -> None:
     over = "Its wait for the callback approved is over."
     expect(visit.page.locator("[role=status]")).to_have_text(over)
     expect(visit.page.locator(".journal")).to_contain_text(over)
-    expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator(".now .state")).to_have_text("completed")
     expect(visit.page.locator(".talk")).to_contain_text("Approved: {'by': 'pat'}")
     assert visit.said == []
 
@@ -261,32 +262,36 @@ def test_a_crowd_is_canceled_step_by_step(visit: Visit, site: Site) -> None:
     visit.page.click(".on-these a:text-is('Cancel')")
     expect(visit.page.locator("#run")).to_contain_text("looked at 12. Tasks to cancel: 12.")
     visit.page.click("text=Yes, cancel all")
-    expect(visit.page.locator("#run .calm")).to_have_text("Done: 12 of 12.", timeout=60_000)
+    expect(visit.page.locator("#run .calm")).to_have_text("Done: 12 of 12.")
     visit.page.click("text=See it in the journal")
     expect(visit.page.locator(".journal li", has_text=context)).to_have_count(12)
     assert visit.said == []
 
 
-def test_all_of_a_caller_is_deleted_step_by_step(visit: Visit, site: Site) -> None:
+def test_all_of_a_caller_is_deleted_step_by_step(
+    visit: Visit, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After its name was typed the page asks for each next step itself, until nothing is left."""
+    monkeypatch.setattr(pages, "_COUNTS", 1)
+    monkeypatch.setattr(pages, "_WAIT_S", 0)
     storage = site.storage.for_scope(Scope.of("", "leaver"))
 
     async def fill() -> None:
-        for number in range(1_100):
+        for number in range(110):
             await storage.open_task("c", request(), task_id=f"of-leaver-{number}")
 
     seeds.done(fill())
     visit.go("/tasks?user=leaver")
     visit.page.click("text=Delete all that this caller has…")
-    expect(visit.page.locator("main")).to_contain_text("More than 1,000 tasks")
+    expect(visit.page.locator("main")).to_contain_text("More than 100 tasks")
     visit.page.fill("main input[name=name]", "someone")
     visit.page.click("text=Delete it for good")
     expect(visit.page.locator(".alert")).to_contain_text("leaver was not typed")
     visit.page.fill("main input[name=name]", "leaver")
     visit.page.click("text=Delete it for good")
-    said = re.compile("Deleted 1,100 tasks, .* and no uploads: nothing is left[.]")
-    expect(visit.page.locator(".calm")).to_have_text(said, timeout=120_000)
-    assert sum(url.endswith("/purge") for url in visit.asked) > 3
+    said = re.compile("Deleted 110 tasks, .* and no uploads: nothing is left[.]")
+    expect(visit.page.locator(".calm")).to_have_text(said)
+    assert sum(url.endswith("/purge") for url in visit.asked) > 2
     assert visit.said == []
     assert seeds.done(count_data(storage)).is_nothing
 
@@ -300,7 +305,7 @@ def test_a_confirmation_stays_open_beside_a_live_task(visit: Visit, tmp_path: Pa
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("9 10")
     expect(visit.page.locator(".cancel button.danger")).to_be_visible()
     (tmp_path / "go").touch()
-    expect(visit.page.locator(".now .state")).to_have_text("completed", timeout=20_000)
+    expect(visit.page.locator(".now .state")).to_have_text("completed")
     expect(visit.page.locator(".cancel button.danger")).to_be_hidden()
 
 
@@ -312,7 +317,7 @@ def test_the_list_is_live(visit: Visit, site: Site) -> None:
     visit.go("/tasks?since=week")
     expect(row).to_contain_text("submitted")
     site.scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "x"))
-    expect(row).to_contain_text("failed", timeout=10_000)
+    expect(row).to_contain_text("failed")
     visit.go(f"/tasks?scope={site.storage.scope.digest}&counts=1")
     expect(visit.page.locator(".counts")).to_contain_text("failed")
 
@@ -395,62 +400,29 @@ def test_an_image_is_loaded_once(visit: Visit, site: Site) -> None:
     visit.page.wait_for_function(loaded)
     for number in range(3):
         site.scribe.commit(head, seeds.chunk(f"line {number} ", append=number > 0), token="a")
-        expect(visit.page.locator(".talk")).to_contain_text(f"line {number}", timeout=10_000)
+        expect(visit.page.locator(".talk")).to_contain_text(f"line {number}")
         visit.page.wait_for_function(loaded)
     assert sum("/part/" in url for url in visit.asked) == 1
-
-
-OPENINGS = 5
-
-PAINTED = """async () => {
-  const [opened] = performance.getEntriesByType('navigation');
-  const painted = () => performance.getEntriesByName('first-contentful-paint');
-  while (!painted().length) await new Promise(done => requestAnimationFrame(done));
-  const [paint] = painted();
-  return Math.max(opened.loadEventEnd, paint.startTime) / 1000;
-}"""
-"""The seconds from the start of the navigation until the page was loaded and first painted."""
-
-
-def worked_of(browser: CDPSession) -> float:
-    """The seconds of a processor that the page's main thread has used."""
-    metrics = browser.send("Performance.getMetrics")["metrics"]
-    return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
 
 
 def test_a_large_task_opens_at_once(
     visit: Visit, site: Site, record_property: Callable[[str, object], None]
 ) -> None:
-    """3,200 chunks and 200 attempts: each view is there in less than a second, and scrolls.
-
-    By the browser's clock, from the start of the navigation until the page is loaded and painted,
-    at the best of a few openings; and in time of the processors, of server and browser together.
-    On a machine that has more work than processors the latter counts alone, and may be double:
-    work that shares a processor takes longer.
-    """
+    """3,200 chunks and 200 attempts: each view is a page of a bounded size, and scrolls."""
     seeds.large(site.scribe, "large")
-    browser = visit.context.new_cdp_session(visit.page)
-    browser.send("Performance.enable", {"timeDomain": "threadTicks"})
-    took: dict[str, tuple[float, float]] = {}
+    sizes: dict[str, tuple[int, int]] = {}
     for view in ("conversation", "timeline", "steps", "events", "cost"):
-        visit.task(site, "large", view)  # compiles the template
-        openings: list[tuple[float, float]] = []
-        while len(openings) < OPENINGS and min(openings, default=(1.0,))[0] >= 1:
-            began, worked = time.process_time(), worked_of(browser)
-            visit.task(site, "large", view)
-            painted = visit.page.evaluate(PAINTED)
-            served = time.process_time() - began
-            openings.append((painted, served + worked_of(browser) - worked))
-        took[view] = min(openings)
+        visit.task(site, "large", view)
+        elements = visit.page.evaluate("document.querySelectorAll('*').length")
+        sizes[view] = (elements, len(visit.page.content()))
         expect(visit.page.locator(".now .state")).to_have_text("working")
         visit.page.mouse.wheel(0, 5_000)
         visit.page.wait_for_function(
             "() => window.scrollY > 0 || document.body.scrollHeight <= 720"
         )
-    record_property("seconds", took)
-    is_busy = os.getloadavg()[0] > (os.cpu_count() or 1)
-    assert max(processors for _, processors in took.values()) < (2 if is_busy else 1), took
-    assert is_busy or max(painted for painted, _ in took.values()) < 1, took
+    record_property("elements and characters", sizes)
+    assert max(elements for elements, _ in sizes.values()) < 5_000, sizes
+    assert max(characters for _, characters in sizes.values()) < 250_000, sizes
     visit.task(site, "large")
     assert "word 0 word 1 word 2" in visit.page.inner_text(".artifact .bubble")
 
@@ -567,8 +539,7 @@ def test_times_are_those_of_the_reader(browser: Browser, site: Site, axe: Path) 
         assert "Times are in UTC." in visit.page.inner_text("footer")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1280, 2560])
+@pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (1280, "dark")])
 def test_pages_are_readable(
     browser: Browser, site: Site, axe: Path, width: int, scheme: Literal["light", "dark"]
 ) -> None:
@@ -596,8 +567,7 @@ def test_pages_are_readable(
             "/act?act=retry&since=1d",
         )
         lists = ("/status", "/tasks", "/tasks?attention=failed", "/tasks?text=long")
-        is_whole = (width, scheme) in {(320, "light"), (1280, "dark")}
-        for path in (*lists, *others, *views) if is_whole else lists:
+        for path in (*lists, *others, *views):
             visit.go(path)
             assert violations(visit.page, axe) == {}, path
             assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
@@ -633,9 +603,9 @@ UNSCROLLED = """() => {
 """True if the list of tasks shows all its columns without being scrolled."""
 
 
-@pytest.mark.parametrize("width", [320, 400, 800, 1280, 2560])
+@pytest.mark.parametrize("width", [320, 800, 1280])
 def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: int) -> None:
-    """From 320 px to 2,560: what does not fit scrolls in its own place, but the ways to pages."""
+    """What does not fit scrolls in its own place, but the ways to pages."""
     seeds.killed(site.scribe, f"width-{width}")
     seeds.asleep(site.scribe, f"asleep-{width}")
     long_name = f"{'withoutaspace' * 4}@example.org"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import sync_playwright
 
-from tests.browser.conftest import CHROMIUM, visiting
+from tests.browser.conftest import chromium, visiting
 from tests.browser.questions import MOST_STEPS, QUESTIONS, asked_site
 from tests.support import pages
 
@@ -14,13 +13,10 @@ from tests.support import pages
 @pytest.mark.long
 def test_each_question_is_answered() -> None:
     """By real tasks: one that failed, one whose attempt was discarded, a webhook, a stuck turn."""
-    with asked_site() as site, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        with visiting(browser, site) as visit:
-            for question in QUESTIONS:
-                question.answer(visit)
-            assert visit.said == []
-        browser.close()
+    with asked_site() as site, chromium() as browser, visiting(browser, site) as visit:
+        for question in QUESTIONS:
+            question.answer(visit)
+        assert visit.said == []
 
 
 def test_the_page_has_these_steps() -> None:

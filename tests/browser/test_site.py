@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.conftest import CHROMIUM, violations
+from tests.browser.conftest import PATIENCE_MS, chromium, violations
 from tests.support.required import report_not_run
 from tests.support.searches import SEARCHES
 from website.places import ROOT, places
@@ -59,56 +60,52 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def reader(folder: Path) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as started:
+        yield started
 
 
-def opened(reader: Browser, folder: Path, name: str, **options: Any) -> tuple[Page, list[str]]:
-    """A page of the site, and what it has asked other hosts for."""
-    page = reader.new_context(**options).new_page()
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto((folder / f"{name}.html").as_uri())
-    return page, asked
+@contextmanager
+def opened(reader: Browser, width: int, scheme: Any = "light") -> Iterator[Page]:
+    """A window without a page."""
+    viewport: Any = {"width": width, "height": 900}
+    context = reader.new_context(viewport=viewport, color_scheme=scheme)
+    context.set_default_timeout(PATIENCE_MS)
+    yield context.new_page()
+    context.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1440, "light")])
 def test_pages_are_readable(
-    reader: Browser,
-    folder: Path,
-    axe: Path,
-    name: str,
-    width: int,
-    scheme: Literal["light", "dark"],
+    reader: Browser, folder: Path, axe: Path, width: int, scheme: str
 ) -> None:
     """The checker axe finds nothing; nothing is wider than the window; no other host is asked."""
-    viewport = {"width": width, "height": 900}
-    page, asked = opened(reader, folder, name, viewport=viewport, color_scheme=scheme)
-    expect(page.locator("h1").first).to_be_visible()
-    assert violations(page, axe) == {}
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    asked: list[str] = []
+    with opened(reader, width, scheme) as page:
+        page.on("request", lambda request: asked.append(request.url))
+        for name in PAGES:
+            page.goto((folder / f"{name}.html").as_uri())
+            expect(page.locator("h1").first).to_be_visible()
+            assert violations(page, axe) == {}, name
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, name
     assert [url for url in asked if not url.startswith("file:")] == []
-    page.context.close()
 
 
 def test_the_search_finds_the_page(reader: Browser, folder: Path) -> None:
     """A name of an interface has its page among the answers; a reader's term has its page first."""
-    page, _ = opened(reader, folder, "index", viewport={"width": 1440, "height": 900})
     titles = {place.name: place.title for place in places()}
-    page.keyboard.press("Control+k")
-    for term, wanted in TERMS.items():
-        page.get_by_role("combobox").fill(term)
-        found = page.get_by_role("option").filter(has_text=titles[wanted])
-        expect(found.first, term).to_be_attached(timeout=20_000)
     staged = {place.path.stem: place.staged.removesuffix(".md") for place in places()}
-    for term, wanted in SEARCHES.items():
-        page.get_by_role("combobox").fill(term)
-        first = page.get_by_role("option").first
-        leads = re.compile(rf"/{staged[wanted]}\.html\?")
-        expect(first, term).to_have_attribute("href", leads, timeout=20_000)
-    page.context.close()
+    with opened(reader, 1440) as page:
+        page.goto((folder / "index.html").as_uri())
+        page.keyboard.press("Control+k")
+        for term, wanted in TERMS.items():
+            page.get_by_role("combobox").fill(term)
+            found = page.get_by_role("option").filter(has_text=titles[wanted])
+            expect(found.first, term).to_be_attached()
+        for term, wanted in SEARCHES.items():
+            page.get_by_role("combobox").fill(term)
+            first = page.get_by_role("option").first
+            leads = re.compile(rf"/{staged[wanted]}\.html\?")
+            expect(first, term).to_have_attribute("href", leads)
 
 
 def test_each_link_of_the_site_leads_somewhere(folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from a2a.types import TaskState
@@ -52,11 +51,11 @@ def test_what_is_selected_open_and_focused_stays(visit: Visit, site: Site) -> No
     page.evaluate(SELECT, "It is 120")
     page.evaluate("window.scrollTo(0, 150)")
     assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
-    for number in range(3):
+    for number in range(2):
         more = seeds.chunk(f" and {number}", "offer")
         site.scribe.commit(head, more, seeds.said(WORKING, f"status {number}"), token="b")
         newest = page.locator(f"{TALK} > li").last
-        expect(newest).to_contain_text(f"status {number}", timeout=10_000)
+        expect(newest).to_contain_text(f"status {number}")
         expect(page.locator(f"{TALK} > .artifact .text")).to_contain_text(f"and {number}")
         assert page.evaluate(SELECTED) == "It is 120"
         assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
@@ -74,13 +73,11 @@ def test_a_restart_is_seen_as_it_happens(visit: Visit, site: Site) -> None:
     expect(visit.page.locator(f"{TALK} > .agent")).to_contain_text("First words.")
     site.scribe.claim(head, "b", seeds.NEXT_WORKER)
     line = visit.page.locator(f"{TALK} > .between")
-    expect(line).to_contain_text(
-        "attempt 1 is over (lost): what it said is discarded", timeout=10_000
-    )
+    expect(line).to_contain_text("attempt 1 is over (lost): what it said is discarded")
     expect(visit.page.locator(f"{TALK} > .agent")).to_have_count(0)
     visit.page.evaluate("document.querySelector('.talk .user').remove()")
     site.scribe.commit(head, seeds.said(WORKING, "Second words."), token="b")
-    expect(visit.page.locator(f"{TALK} > .agent")).to_contain_text("Second words.", timeout=10_000)
+    expect(visit.page.locator(f"{TALK} > .agent")).to_contain_text("Second words.")
     expect(visit.page.locator(".talk .user")).to_contain_text("Try.")
     assert visit.said == []
 
@@ -94,7 +91,7 @@ def test_what_is_selected_in_a_list_stays(visit: Visit, site: Site) -> None:
     row.locator("a").focus()
     site.scribe.open("above-in-a-list", "hello")
     site.scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "x"))
-    expect(row).to_contain_text("failed", timeout=10_000)
+    expect(row).to_contain_text("failed")
     expect(visit.page.locator("tr", has_text="above-in-a-list")).to_have_count(1)
     assert visit.page.evaluate(SELECTED) == "selected-in-a-list"
     expect(row.locator("a")).to_be_focused()
@@ -108,7 +105,7 @@ def test_a_task_that_is_deleted_is_gone(visit: Visit, site: Site) -> None:
     visit.task(site, "deleted-meanwhile")
     expect(visit.page.locator(".now .follows")).to_have_text("live")
     assert seeds.done(delete_task(site.storage, "deleted-meanwhile"))
-    expect(visit.page.locator("main")).to_contain_text("has no task", timeout=10_000)
+    expect(visit.page.locator("main")).to_contain_text("has no task")
     expect(visit.page.locator("#lost")).to_be_hidden()
 
 
@@ -124,7 +121,7 @@ def test_a_filter_is_typed_while_events_come(visit: Visit, site: Site) -> None:
     visit.page.fill("input[name=text]", "tw")
     visit.page.locator("h1").click()
     site.scribe.commit(head, seeds.chunk("y"), seeds.said(WORKING, "two"), token="a")
-    expect(visit.page.locator(".events li").first).to_contain_text("two", timeout=10_000)
+    expect(visit.page.locator(".events li").first).to_contain_text("two")
     expect(visit.page.locator(".events li")).to_have_count(2)
     assert visit.page.input_value("input[name=text]") == "tw"
     visit.page.click("text=Show")
@@ -147,30 +144,25 @@ def test_a_task_with_large_artifacts_is_cheap_to_follow(
     browser.send("Network.enable")
     lengths: list[float] = []
     browser.on("Network.loadingFinished", lambda one: lengths.append(one["encodedDataLength"]))
-    for number in range(5):
+    for number in range(4):
         site.scribe.commit(head, seeds.said(WORKING, f"status {number}"), token="a")
         newest = visit.page.locator("#live > ol > li").filter(has_text=f"status {number}")
-        expect(newest).to_have_count(1, timeout=10_000)
+        expect(newest).to_have_count(1)
     updates_of_10_s = 15
-    assert len(lengths) >= 5
+    assert len(lengths) >= 3  # the end of the last one need not be told yet
     assert max(lengths) * updates_of_10_s < 200_000, lengths
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
-def test_a_log_with_a_restart_is_readable(
-    browser: Browser, site: Site, axe: Path, width: int, scheme: Literal["light", "dark"]
-) -> None:
+def test_a_log_with_a_restart_is_readable(browser: Browser, site: Site, axe: Path) -> None:
     """The checker axe finds nothing on it or on the events, jumps among them."""
-    task_id = f"readable-{width}-{scheme}"
-    retried(site, task_id)
-    head = seeds.done(site.storage.head(task_id))
+    retried(site, "readable")
+    head = seeds.done(site.storage.head("readable"))
     assert head is not None
     more = (seeds.said(WORKING, f"status {number}") for number in range(120))
     site.scribe.commit(head, *more, token="b")
-    viewport = {"width": width, "height": 900}
-    options = {"viewport": viewport, "color_scheme": scheme, "bypass_csp": True}
-    with visiting(browser, site, **options) as visit:
+    options = {"viewport": {"width": 390, "height": 900}, "color_scheme": "dark"}
+    with visiting(browser, site, bypass_csp=True, **options) as visit:
         for asked in ("conversation&after=0.0", "conversation", "events", "events&after=0.0"):
-            visit.task(site, task_id, asked)
+            visit.task(site, "readable", asked)
             assert violations(visit.page, axe) == {}, asked
-            assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, asked
+            assert visit.page.evaluate("document.documentElement.scrollWidth") <= 390, asked
