@@ -118,6 +118,7 @@ async def whole(blobs: Blobs, blob: Blob) -> bytes:
     return b"".join([chunk async for chunk in blobs.chunks(blob)])
 
 
+@pytest.mark.long(but=3)
 async def test_what_is_stored_is_read(blobs: Blobs) -> None:
     """Whole, or in chunks; from bytes, or from a file wherever it stands; twice is once."""
     content = LARGE * (CHUNK_BYTES // len(LARGE)) + b"end"
