@@ -46,8 +46,6 @@ from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
-    commits,
-    differs_each_time,
     ends_at,
     fails,
     idle,
@@ -107,14 +105,6 @@ def asks_now(task: Task) -> bool:
     return task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
 
 
-async def test_the_session_is_the_conversation() -> None:
-    """Each task goes on with the events of those that have ended, with both converters."""
-    for options in ({}, {"force_new_version": True}):
-        speaking = talk(**options)
-        answers = [answered((await speaking.say(text))[1]) for text in "abc"]
-        assert answers == ["a", "a, b", "a, b, c"], answers
-
-
 async def test_the_state_of_the_session_is_kept() -> None:
     """With its prefixes, and counted once for each turn."""
     speaking = talk()
@@ -146,16 +136,6 @@ async def test_a_text_answers_no_tool() -> None:
         assert asks_now(task), task
         task = await speaking.answer(head, "yes")
         assert TaskState.Name(task.status.state) == f"TASK_STATE_{end}", (options, task)
-
-
-async def test_a_failure_leaves_the_conversation_as_it_was() -> None:
-    """What a failed task was told is not remembered."""
-    speaking = talk()
-    await speaking.say("a")
-    _, failed = await speaking.say("fail")
-    assert failed.status.state == TaskState.TASK_STATE_FAILED, failed
-    text = answered((await speaking.say("b"))[1])
-    assert text == "a, b", text
 
 
 async def test_a_workflow_is_an_agent() -> None:
@@ -225,12 +205,12 @@ def calling(name: str, **args: str) -> types.FunctionCall:
     return types.FunctionCall(name=name, args=args)
 
 
-def paid(calls: list[str], *, steps: bool = True, **options: Any) -> AdkExecutor:
+def paid(calls: list[str], **options: Any) -> AdkExecutor:
     """An agent that asks its model twice and calls two tools at once."""
     asks = [calling("adds", what=what) for what in "ab"]
     model = Counted(model="fake", calls=calls, asks=asks)
     agent = LlmAgent(name="helper", model=model, tools=[Adding(calls).adds])
-    return AdkExecutor(agent, "adapted", steps=steps, executor_options=options)
+    return AdkExecutor(agent, "adapted", executor_options=options)
 
 
 async def played(executor: AdkExecutor, *texts: str) -> list[Any]:
@@ -318,21 +298,6 @@ async def test_a_record_answers_no_other_request() -> None:
         assert said == ["3 and 31"], (record, said)
         assert calls[-1] == "3", calls
         assert (await session(speaking))[1] == {"3": 1}
-
-
-async def test_a_prompt_that_differs_each_time_ends() -> None:
-    """A turn longer than a worker begins as often as it has attempts; then a sentence says why."""
-
-    def make(time: Callable[[], str], work: Callable[[], None]) -> AdkExecutor:
-        def adds(what: str) -> dict[str, Any]:
-            work()
-            return {"result": what}
-
-        model = Counted(model="fake", calls=[], asks=[calling("adds", what=what) for what in "abc"])
-        agent = LlmAgent(name="helper", model=model, instruction=lambda _: time(), tools=[adds])
-        return AdkExecutor(agent, "adapted")
-
-    await differs_each_time(make, "asked 'model' (helper 1) something else than before")
 
 
 class Saying(BaseAgent):  # type: ignore[misc] # as above
@@ -561,30 +526,6 @@ async def test_toolsets_and_agents_that_are_tools_are_not_called_twice() -> None
         assert sorted(recorded) == ["adds", "adds", "beside"] + ["model"] * 4, recorded
 
 
-async def test_no_call_is_made_twice_around_a_question() -> None:
-    """The question, the answer to it, and the session are as without the death."""
-
-    async def play(calls: list[str]) -> list[Any]:
-        def books() -> dict[str, str]:
-            calls.append("books")
-            return {"result": "pending"}
-
-        adding = Adding(calls)
-        asks = [calling("books"), calling("adds", what="a")]
-        tools = [LongRunningFunctionTool(books), adding.adds]
-        model = Counted(model="fake", calls=calls, asks=asks)
-        agent = LlmAgent(name="helper", model=model, tools=tools)
-        speaking = Talk(AdkExecutor(agent, "adapted"), max_attempts=3)
-        head, task = await speaking.say("go")
-        assert asks_now(task), task
-        model.asks.clear()
-        done = await speaking.answer(head, "yes")
-        return [answered(done), await session(speaking)]
-
-    recorded = await killed_everywhere(play, in_flight=2)
-    assert sorted(recorded) == ["adds", "books"] + ["model"] * 3, recorded
-
-
 def shown_of(event: dict[str, Any]) -> list[Any]:
     parts = event.get("content", {}).get("parts", [])
     calls = [p.get("function_call") or p.get("function_response") or {} for p in parts]
@@ -683,14 +624,6 @@ async def test_a_result_that_is_no_json_is_refused_with_a_sentence() -> None:
     with TestCase().assertLogs("a2a_serverless", "ERROR") as logged:
         fails(await speaking.told("go"), "The agent could not finish the task.")
     assert "The tool 'odd' has returned what neither its record" in "".join(logged.output), logged
-
-
-async def test_without_steps_nothing_is_recorded() -> None:
-    """As before; with them each record is one commit at most."""
-    plain, none = await commits(paid([], steps=False))
-    recorded, steps = await commits(paid([]))
-    assert (none, steps) == (0, 4), (none, steps)
-    assert plain < recorded <= plain + steps, (plain, recorded)
 
 
 class Artist(BaseLlm):  # type: ignore[misc] # as above

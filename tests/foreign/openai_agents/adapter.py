@@ -54,8 +54,6 @@ from tests.unit.frameworks.talks import (
     Talk,
     answered,
     chunks,
-    commits,
-    differs_each_time,
     fails,
     idle,
     killed_everywhere,
@@ -129,13 +127,6 @@ def talk(reply: Reply, **options: Any) -> Talk:
     return Talk(OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True)))
 
 
-async def test_the_session_is_the_conversation() -> None:
-    """Each task goes on with the items of those that have ended."""
-    speaking = talk(says)
-    answers = [answered((await speaking.say(text))[1]) for text in "abc"]
-    assert answers == ["a", "a, b", "a, b, c"], answers
-
-
 async def test_several_calls_are_asked_one_at_a_time() -> None:
     """A refusal is told to the model, and what was approved is done once."""
     speaking = talk(deletes("one", "two"))
@@ -169,34 +160,6 @@ async def test_two_tasks_wait_at_once() -> None:
 def look_up(what: str) -> str:
     """Look it up."""
     return f"{what} is sunny"
-
-
-async def test_messages_are_parted() -> None:
-    """What is said before the call of a tool, and what is said after it."""
-
-    def reply(call: ModelCall) -> list[Any]:
-        if call.input[-1].get("type") == "function_call_output":
-            return [assistant_message("It is sunny.")]
-        called = function_call("look_up", {"what": "Oslo"}, call_id=uuid.uuid4().hex)
-        return [assistant_message("Let me see."), called]
-
-    agent = Agent(name="helper", model=Fake(reply), tools=[look_up])
-    speaking = Talk(OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True)))
-    text = answered((await speaking.say("weather"))[1])
-    assert text == "Let me see.\n\nIt is sunny.", text
-
-
-async def test_a_worker_chooses_what_the_model_gets() -> None:
-    """`begin` makes the input of a task's first message."""
-
-    class Eager(OpenAIAgentsWorker):
-        def begin(self, ctx: TaskContext) -> Any:
-            return f"{ctx.user_text}!"
-
-    agent = Agent(name="helper", model=Fake(says))
-    speaking = Talk(Eager(agent, RunConfig(tracing_disabled=True)))
-    answers = [answered((await speaking.say(text))[1]) for text in "ab"]
-    assert answers == ["a!", "a!, b!"], answers
 
 
 class Weather(BaseModel):
@@ -305,15 +268,6 @@ async def test_a_model_that_is_away_is_waited_for() -> None:
     waits(await told(away).told("go"), "HTTP 429")
 
 
-async def test_too_many_steps_fail_the_task() -> None:
-    """A run that would take as many turns with every start is started once."""
-
-    def calls(_: ModelCall) -> list[Any]:
-        return [function_call("look_up", {"what": "Oslo"}, call_id=uuid.uuid4().hex)]
-
-    fails(await told(calls).told("go"), TOO_MANY_STEPS)
-
-
 async def test_a_final_output_that_no_model_has_said_is_sent() -> None:
     """A tool's result may be it, or what a handler of errors returns: once, whatever dies."""
 
@@ -351,7 +305,7 @@ async def test_a_guardrail_fails_the_task() -> None:
     fails(await talk(says, input_guardrails=[refuses]).told("go"), _REFUSED)
 
 
-def paid(calls: list[str], *, steps: bool = True) -> OpenAIAgentsWorker:
+def paid(calls: list[str]) -> OpenAIAgentsWorker:
     """An agent that looks twice, hands over to one that deletes, and is answered."""
 
     def note(name: str, reply: Reply) -> Fake:
@@ -389,7 +343,7 @@ def paid(calls: list[str], *, steps: bool = True) -> OpenAIAgentsWorker:
 
     other = Agent(name="other", model=note("other", last), tools=[remove])
     agent = Agent(name="one", model=note("one", first), tools=[look], handoffs=[other])
-    return OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True), steps=steps)
+    return OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True))
 
 
 async def test_no_request_and_no_tool_call_is_made_twice() -> None:
@@ -422,30 +376,6 @@ async def test_a_record_answers_no_other_request() -> None:
         agent = Agent(name="helper", model=Fake(reply), tools=[look_up])
         task = await started_over(Changing(agent, RunConfig(tracing_disabled=True)), record)
         assert answered(task) == "3, 3 is sunny", task
-
-
-async def test_a_prompt_that_differs_each_time_ends() -> None:
-    """A turn longer than a worker begins as often as it has attempts; then a sentence says why."""
-
-    def make(time: Callable[[], str], work: Callable[[], None]) -> OpenAIAgentsWorker:
-        def reply(call: ModelCall) -> list[Any]:
-            if len(call.input) > 6:
-                return says(call)
-            return [function_call("work", {}, call_id=uuid.uuid4().hex)]
-
-        tools = [function_tool(work)]
-        agent = Agent(name="a", instructions=lambda _, __: time(), model=Fake(reply), tools=tools)
-        return OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True))
-
-    await differs_each_time(make, "asked 'model' (1) something else than before")
-
-
-async def test_a_step_costs_a_commit_at_most() -> None:
-    """Without steps nothing is recorded; with them each record is one commit at most."""
-    plain, none = await commits(paid([], steps=False))
-    recorded, steps = await commits(paid([]))
-    assert (none, steps) == (0, 5), (none, steps)
-    assert plain < recorded <= plain + steps, (plain, recorded)
 
 
 def told_by(item: dict[str, Any]) -> list[Any]:
