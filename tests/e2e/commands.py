@@ -35,7 +35,7 @@ def environment(**variables: str) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": roots, "PYTHONWARNINGS": "ignore", **variables}
 
 
-def until(holds: Callable[[], bool], within_s: float = 60) -> None:
+def until(holds: Callable[[], bool], within_s: float = 120) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + within_s
     while not holds():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,22 +81,6 @@ def provision(variables: Mapping[str, str]) -> dict[str, str]:
     made = run("provision", env=environment(**variables))
     assert made.returncode == 0, made.stderr
     return {**variables, **dict(line.split("=", 1) for line in made.stdout.splitlines())}
-
-
-@pytest.fixture(scope="session")
-def api_urls(
-    provisioned: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[str]]:
-    """Two `api` processes over one table."""
-    folder = tmp_path_factory.mktemp("api-urls")
-    env = environment(**provisioned, A2A_AUTH="none")
-    serving = ("api", "--card", CARD, "--port", "0")
-    with ExitStack() as processes:
-        apis = [
-            processes.enter_context(running(*serving, env=env, output=folder / f"{number}.log"))
-            for number in range(2)
-        ]
-        yield [api.wait_for(r"A2A at (\S+),") for api in apis]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -46,10 +46,6 @@ class Framework:
     """After `hello` and two wishes."""
     knows_nothing: Any = "You have said: Bye."
     """What `bye` alone is answered."""
-    series: Sequence[tuple[str, Any]] = tuple(
-        (f"m{n}", f"You have said: {'; '.join(f'm{k}' for k in range(n + 1))}.") for n in range(10)
-    )
-    """Ten messages, and what each is answered after those before it."""
     streams: bool = True
 
     @property
@@ -109,14 +105,6 @@ FRAMEWORKS: Final = {
         remembers=conversion(10, "JPY", 1630),
         remembers_both=conversion(30, "JPY", 4890),
         knows_nothing="How many euros?",
-        series=[
-            pair
-            for euros in range(10, 15)
-            for pair in (
-                (f"{euros} euros in USD", conversion(euros, "USD", round(euros * 1.08, 2))),
-                ("And in JPY?", conversion(euros, "JPY", euros * 163)),
-            )
-        ],
         streams=False,
     ),
     "openai-agents": Framework(

@@ -422,7 +422,7 @@ def test_a_part_of_an_example(block: Block) -> None:
     assert [piece for piece in pieces if piece not in whole] == []
 
 
-BESIDE = ["README", "agents", "ask-back", "files", "state", "stream"]
+BESIDE = ["README", "ask-back", "files"]
 """Pages that show an agent and how to talk to it."""
 FOUND = {"TASK": r"--task (\S+)", "CONTEXT": r'"contextId": ?"([^"]+)"'}
 """What a page's words stand for, in what the command before has said."""

@@ -282,16 +282,16 @@ A_JWT = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImtleSJ9.e30.c2lnbmF0dXJl"
 """An ES256 token by a key that the agent does not publish."""
 
 
-@pytest.mark.long(but=1)
-@pytest.mark.parametrize("headers", [{}, {"X-A2A-Signature": "none"}, {"X-A2A-Signature": A_JWT}])
-def test_the_receiver_refuses_what_is_not_signed(world: World, headers: dict[str, str]) -> None:
+@pytest.mark.long
+def test_the_receiver_refuses_what_is_not_signed(world: World) -> None:
     """A request with the right token and no signature of the agent's is answered with 403."""
     with world.receiver() as receiver:
         url = f"http://127.0.0.1:{world.receiver_port}/hook"
-        answer = httpx.post(
-            url, json={}, headers={**FORGED, **headers}, trust_env=False, timeout=60
-        )
-        assert answer.status_code == 403
+        for signature in ({}, {"X-A2A-Signature": "none"}, {"X-A2A-Signature": A_JWT}):
+            answer = httpx.post(
+                url, json={}, headers={**FORGED, **signature}, trust_env=False, timeout=60
+            )
+            assert answer.status_code == 403
         receiver.wait_for("refused: ")
 
 
@@ -317,25 +317,25 @@ def altered(block: Block, check: str) -> Block:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("check", ALTERED["python"])
-@pytest.mark.parametrize("way", ["Python"])
-def test_the_receiver_refuses_what_is_for_another(world: World, way: str, check: str) -> None:
+def test_the_receiver_refuses_what_is_for_another(world: World) -> None:
     """A signed notification for another URL, of another configuration or with another body."""
-    with world.receiver(altered(BLOCKS[way, "Receive notifications"], check)) as receiver:
-        world.run("curl", "Push")
-        receiver.wait_for("refused: ")
-        assert "event " not in receiver.said()
+    block = BLOCKS["Python", "Receive notifications"]
+    for check in ALTERED[block.language]:
+        with world.receiver(altered(block, check)) as receiver:
+            world.run("curl", "Push")
+            receiver.wait_for("refused: ")
+            assert "event " not in receiver.said()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("check", ALTERED["js"])
 @pytest.mark.parametrize("way", ["JavaScript"])
-def test_the_javascript_receiver_refuses_what_is_for_another(
-    world: World, way: str, check: str
-) -> None:
+def test_the_javascript_receiver_refuses_what_is_for_another(world: World, way: str) -> None:
     """The same with the receiver in JavaScript."""
-    command = world.written(altered(BLOCKS[way, "Push"], check))
-    output = world.folder / f"{check}.log"
-    with running_program(command, env=environment(), output=output, cwd=world.folder) as program:
-        program.wait_for("refused: ")
-        assert "event " not in program.said()
+    for check in ALTERED["js"]:
+        command = world.written(altered(BLOCKS[way, "Push"], check))
+        output = world.folder / f"{check}.log"
+        with running_program(
+            command, env=environment(), output=output, cwd=world.folder
+        ) as program:
+            program.wait_for("refused: ")
+            assert "event " not in program.said()

@@ -180,9 +180,7 @@ def chatting(person: httpx.Client, base: str, agent: str) -> None:
         own = {"Origin": base.removesuffix("/_console")}
         talk = person.post(f"{base}/chat", data=form, headers=own)
         wire = person.get(f"{base}/chat/wire", params={"context": form["context"]})
-        until = time.monotonic() + 20
-        while "The answer is complete." not in wire.text:
-            assert time.monotonic() < until
+        while "The answer is complete." not in wire.text:  # the test has a limit
             time.sleep(0.02)
             wire = person.get(wire.url)
         assert f"POST {agent}/message:stream" in wire.text

@@ -53,7 +53,7 @@ async def test_the_command_follows_beside_a_running_stream(dev: Served) -> None:
             dev.release(task_id)
             while "COMPLETED" not in str(streamed[-1]):
                 streamed.append(await next_event(lines))
-            assert await asyncio.to_thread(following.process.wait, 30) == 0
+            assert await asyncio.to_thread(following.process.wait, 60) == 0
             said = [json.loads(line) for line in following.said().splitlines()]
     followed = [(line.pop("id"), line) for line in said]
     assert [line["statusUpdate"]["status"]["state"] for _, line in followed[-1:]] == [
@@ -90,7 +90,7 @@ class Agent(Worker):
 agent = Agent()
 """
 PATIENCE_S = 60
-SOON_S = 25.0
+SOON_S = 45.0
 """Far below the minute for which a delivery is hidden from other workers."""
 
 

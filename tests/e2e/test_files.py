@@ -69,7 +69,7 @@ class Machine:
     caller: Caller
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """The variables of where files are: beside the tasks' file, or in a bucket of moto."""
     if request.param == "folder":
@@ -121,6 +121,7 @@ def peak_bytes(running: Running) -> int:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("store", ["s3"], indirect=True)
 def test_a_file_of_100_mb_passes_in_little_memory(machine: Machine) -> None:
     """An agent makes it, a client fetches it by its link, and the next turn reads it again."""
     caller = machine.caller
@@ -171,6 +172,7 @@ class Pattern(io.RawIOBase):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("store", ["folder"], indirect=True)
 async def test_an_upload_of_100_mb_passes_in_little_memory(machine: Machine) -> None:
     """A client uploads a stream, and the agent reads what it was, byte for byte."""
     caller = machine.caller

@@ -19,12 +19,16 @@ from tests.foreign import answers
 from tests.support.foreign_clients import install_javascript, python_client, told
 from tests.support.required import python_of
 
-BINDINGS = ["JSONRPC", "HTTP+JSON"]
 CLIENTS = [
-    "JavaScript 1.3",
-    "JavaScript 0.3",
-    pytest.param("Python 0.3", marks=pytest.mark.foreign),
+    ("JavaScript 1.3", "JSONRPC", "dev"),
+    ("JavaScript 1.3", "HTTP+JSON", "dev"),
+    ("JavaScript 0.3", "JSONRPC", "dev"),
+    ("JavaScript 0.3", "HTTP+JSON", "dev"),
+    pytest.param("JavaScript 1.3", "JSONRPC", "api", marks=pytest.mark.emulators),
+    pytest.param("Python 0.3", "JSONRPC", "dev", marks=pytest.mark.foreign),
+    pytest.param("Python 0.3", "HTTP+JSON", "dev", marks=pytest.mark.foreign),
 ]
+"""A client, how it speaks, and the command that serves it."""
 COMPLETED = (3, "completed")
 """The state as the clients of 1.0 and of 0.3 call it."""
 
@@ -44,71 +48,52 @@ def api(own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
         yield Served(url=started.url, folder=folder)
 
 
-@pytest.fixture(params=["dev", pytest.param("api", marks=pytest.mark.emulators)])
-def served(request: pytest.FixtureRequest) -> Served:
-    """What the clients are tried with."""
-    found: Served = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture(params=CLIENTS)
-def client(request: pytest.FixtureRequest) -> list[str]:
+def command_of(client: str, request: pytest.FixtureRequest) -> list[str]:
     """The command of a client."""
-    if request.param == "Python 0.3":
+    if client == "Python 0.3":
         return python_client("python_0_3")
-    script = "stream.mjs" if request.param.endswith("1.3") else "stream-0.3.mjs"
+    script = "stream.mjs" if client.endswith("1.3") else "stream-0.3.mjs"
     return ["node", str(request.getfixturevalue("scripts") / script)]
 
 
-def check_end(events: list[dict[str, Any]]) -> None:
-    assert "".join(event.get("chunk", "") for event in events) == "You said: hold"
-    assert events[-1]["state"] in COMPLETED
-    assert events[-1]["says"] == "Done."
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("binding", BINDINGS)
-async def test_events_come_as_they_happen(served: Served, client: list[str], binding: str) -> None:
-    """From the card on: the agent goes on only after the client has told of its status."""
-    seen: list[dict[str, Any]] = []
-    async for event in told(client, f"{served.url}/", binding, "send", "hold"):
-        seen.append(event)
-        if event.get("says") == "holding":
-            served.release(seen[0]["task"])
-    assert seen[0]["kind"] == "task"
-    check_end(seen)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("binding", BINDINGS)
-async def test_a_stream_that_was_left_is_joined_again(
-    served: Served, client: list[str], binding: str
+@pytest.mark.parametrize(("client", "binding", "command"), CLIENTS)
+async def test_a_stream_is_followed_left_and_joined_again(
+    client: str, binding: str, command: str, request: pytest.FixtureRequest
 ) -> None:
-    """Another process subscribes to the task, and follows it to its end."""
-    sending = told(client, f"{served.url}/", binding, "send", "hold")
-    task_id = ""
+    """Events come as they happen, from the card on; another process follows the task to its end.
+
+    The agent goes on only after the client has told of its status.
+    """
+    served: Served = request.getfixturevalue(command)
+    program, url = command_of(client, request), f"{served.url}/"
+    sending = told(program, url, binding, "send", "hold")
+    first: list[dict[str, Any]] = []
     async for event in sending:
-        task_id = task_id or event["task"]
+        first.append(event)
         if event.get("says") == "holding":
             break
     await sending.aclose()
+    assert first[0]["kind"] == "task"
     seen: list[dict[str, Any]] = []
-    async for event in told(client, f"{served.url}/", binding, "subscribe", task_id):
+    async for event in told(program, url, binding, "subscribe", first[0]["task"]):
         seen.append(event)
-        served.release(task_id)
-    assert (seen[0]["kind"], seen[0]["task"]) == ("task", task_id)
-    check_end(seen)
+        served.release(first[0]["task"])
+    assert (seen[0]["kind"], seen[0]["task"]) == ("task", first[0]["task"])
+    assert "".join(event.get("chunk", "") for event in seen) == "You said: hold"
+    assert seen[-1]["state"] in COMPLETED
+    assert seen[-1]["says"] == "Done."
 
 
 @pytest.mark.long
 @pytest.mark.foreign
-async def test_an_agent_of_googles_adk_streams_from_it(served: Served) -> None:
+async def test_an_agent_of_googles_adk_streams_from_it(dev: Served) -> None:
     """Its RemoteA2aAgent takes the card, and tells of each event when it happens."""
     seen: list[dict[str, Any]] = []
-    async for event in told(python_client("google_adk"), f"{served.url}/", "", "send", "hold"):
+    async for event in told(python_client("google_adk"), f"{dev.url}/", "", "send", "hold"):
         seen.append(event)
         if event["says"] == "holding":
-            served.release(event["task"])
+            dev.release(event["task"])
     assert not [event["error"] for event in seen if event["error"]]
     assert "".join(event["says"] for event in seen) == "holdingYou said: holdDone."
 

@@ -34,15 +34,13 @@ QUICK = {
 }
 """A dead worker's turn is taken over after 2 s."""
 
+SAID = [f"m{number}" for number in range(10)]
+
 NAMES = [
     pytest.param(name, marks=[pytest.mark.foreign] if framework.environment else [])
     for name, framework in FRAMEWORKS.items()
 ]
-
-
-@pytest.fixture(params=NAMES)
-def framework(request: pytest.FixtureRequest) -> Framework:
-    return FRAMEWORKS[request.param]
+ADK = next(each for each in NAMES if each.values == ("adk",))
 
 
 class Caller:
@@ -64,10 +62,16 @@ class Caller:
 
 
 @pytest.mark.emulators
+@pytest.mark.parametrize("name", ["langgraph", ADK])
 async def test_a_conversation_outlives_its_processes(
-    framework: Framework, provisioned: dict[str, str], tmp_path: Path
+    name: str, provisioned: dict[str, str], tmp_path: Path
 ) -> None:
-    """Worker after worker is killed: in the middle of a turn, and between two turns of a task."""
+    """Worker after worker is killed: in the middle of a turn, and between two turns of a task.
+
+    With an adapter that keeps a state of its framework, and one that keeps messages; the tests of
+    each adapter let its attempts die at each record.
+    """
+    framework = FRAMEWORKS[name]
     env = environment(**provision({**provisioned, **names_of_queues()}), **QUICK)
     example = str(framework.folder / "agent.py")
 
@@ -165,18 +169,20 @@ async def test_the_example_of_a_framework(example: Example) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("example", ["langgraph"], indirect=True)
 async def test_messages_at_once_are_answered_one_after_the_other(example: Example) -> None:
     """Each of ten knows what those before it have said; none is answered twice."""
     framework, before = example.framework, len(example.dev.said())
     async with example.conversing("at-once") as (ann, bob, streaming):
         begun = []
-        for text, _ in framework.series:
+        for text in SAID:
             async for event in stream(streaming, text, context_id=ann.context_id):
                 begun.append(event.task)
                 break
         assert said(await bob.say(framework.bye)) == framework.knows_nothing
         done = [await ann.rest(task) for task in begun]
     assert "Turn given back" not in example.dev.said()[before:]
-    assert [said(task) for task in done] == [answer for _, answer in framework.series]
+    answers = [f"You have said: {'; '.join(SAID[: n + 1])}." for n in range(len(SAID))]
+    assert [said(task) for task in done] == answers
     ended = [task.status.timestamp.ToMilliseconds() for task in done]
     assert ended == sorted(ended)

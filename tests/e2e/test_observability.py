@@ -196,15 +196,10 @@ def in_memory_functions(
     worker.close()
 
 
-@pytest.fixture(params=["in_memory", "on_aws"])
-def deployment(request: pytest.FixtureRequest) -> Deployment:
-    """Both."""
-    made: Deployment = request.getfixturevalue(request.param)
-    return made
-
-
-def test_the_log_of_one_tasks_life(deployment: Deployment) -> None:
+@pytest.mark.parametrize("made", ["in_memory", "on_aws"])
+def test_the_log_of_one_tasks_life(made: str, request: pytest.FixtureRequest) -> None:
     """One search for a task's id finds its way through the functions, step by step."""
+    deployment: Deployment = request.getfixturevalue(made)
     task = deployment.send("Two days in Lisbon")
     deployment.work()
 
@@ -225,12 +220,12 @@ def test_the_log_of_one_tasks_life(deployment: Deployment) -> None:
     assert [word for word in CONTENT if word in deployment.out] == []
 
 
-def test_the_metrics_of_one_tasks_life(deployment: Deployment) -> None:
+def test_the_metrics_of_one_tasks_life(in_memory: Deployment) -> None:
     """Accepted, queued, attempted, ended: each is counted once, by the function that sees it."""
-    deployment.send("Two days in Lisbon")
-    deployment.work()
+    in_memory.send("Two days in Lisbon")
+    in_memory.work()
 
-    seen = deployment.metrics
+    seen = in_memory.metrics
     counts = {name: seen.values(name) for name in ("TurnsAccepted", "Attempts")}
     assert counts == {"TurnsAccepted": [1.0], "Attempts": [1.0]}
     assert seen.values("TasksEnded", state="completed") == [1.0]
@@ -287,16 +282,16 @@ async def test_what_processes_say_of_a_task(own_queues: dict[str, str], tmp_path
     assert [spoken(text, PROBED) for text in said.values()] == [[]] * 3
 
 
-def test_a_pause_is_no_end(deployment: Deployment) -> None:
+def test_a_pause_is_no_end(in_memory: Deployment) -> None:
     """A task that asks back has ended a turn, and is neither ended nor queued any more."""
-    deployment.send("A journey, please")
-    deployment.work()
-    (ended,) = (line for line in deployment.lines if line.get("action") == "turn_ended")
+    in_memory.send("A journey, please")
+    in_memory.work()
+    (ended,) = (line for line in in_memory.lines if line.get("action") == "turn_ended")
     assert ended["state"] == "input_required"
-    assert deployment.metrics.values("TimeToEnd") == []
+    assert in_memory.metrics.values("TimeToEnd") == []
 
 
-def test_a_refused_request_is_counted_by_its_reason(deployment: Deployment) -> None:
+def test_a_refused_request_is_counted_by_its_reason(in_memory: Deployment) -> None:
     """A refusal is logged and counted once, by the protocol's error, without the client's words."""
     refused = {
         "/tasks/no-such-task-Lisbon": "TaskNotFound",
@@ -305,13 +300,13 @@ def test_a_refused_request_is_counted_by_its_reason(deployment: Deployment) -> N
     for target, reason in refused.items():
         sent = {n: v for n, v in EVENT["headers"].items() if n.lower() not in ADDRESS}
         event = rest_event("GET", target, None, sent)
-        assert deployment.invoke(deployment.api, event)["statusCode"] >= 400
-        assert deployment.metrics.values("RequestsRefused", reason=reason) == [1.0]
-    assert "lisbon" not in deployment.out.lower()
-    said = [line for line in deployment.lines if line.get("action") == "refused"]
+        assert in_memory.invoke(in_memory.api, event)["statusCode"] >= 400
+        assert in_memory.metrics.values("RequestsRefused", reason=reason) == [1.0]
+    assert "lisbon" not in in_memory.out.lower()
+    said = [line for line in in_memory.lines if line.get("action") == "refused"]
     assert [line["reason"] for line in said] == list(refused.values())
     # Once: the SDK's own lines about it stay away.
-    assert [line for line in deployment.lines if line.get("level") in {"WARNING", "ERROR"}] == []
+    assert [line for line in in_memory.lines if line.get("level") in {"WARNING", "ERROR"}] == []
 
 
 class Indiscreet(AgentExecutor):

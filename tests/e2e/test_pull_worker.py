@@ -92,7 +92,7 @@ def test_the_first_process_of_a_container_drains(
         pytest.skip("unshare is not permitted here: no process can be the first of a namespace.")
     queues = provision({**provisioned, **names_of_queues()})
     env = environment(**queues, A2A_AUTH="none", PROBE_FOLDER=str(tmp_path))
-    worker = ("worker", "--agent", AGENT, "--concurrency", "2", "--drain", "3")
+    worker = ("worker", "--agent", AGENT, "--concurrency", "2", "--drain", "6")
     with ExitStack() as processes:
         first = processes.enter_context(
             running_first(before, *worker, env={**env, **OBSERVED}, output=tmp_path / "first.log")
@@ -106,7 +106,7 @@ def test_the_first_process_of_a_container_drains(
         until(lambda: _runs(tmp_path) == {ends, stays})
         os.kill(first_process(first), signal.SIGTERM)
         (tmp_path / f"release-{ends}").touch()
-        assert first.process.wait(30) == 0
+        assert first.process.wait(60) == 0
         told = [json.loads(line) for line in first.said().splitlines() if line.startswith("{")]
         actions = {(line["task_id"], line["action"]) for line in told if "task_id" in line}
         assert {(ends, "turn_ended"), (stays, "shutdown")} <= actions

@@ -16,13 +16,12 @@ import httpx
 import jwt
 import pytest
 
-from a2a_serverless_tools.cloud.emulator import free_port
 from tests.e2e.commands import Deployed, deployed, environment, running
 from tests.e2e.conftest import AGENT, CARD
 from tests.support.a2a_calls import REST, Agent, Answer
-from tests.unit.push.receivers import OK, Receiver, Request, status
+from tests.unit.push.receivers import OK, Receiver, Request
 
-SETTLE_S = 60.0
+SETTLE_S = 120.0
 ENDS = ["INPUT_REQUIRED", "COMPLETED"]
 
 
@@ -72,70 +71,6 @@ async def until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"never {what}"
         await asyncio.sleep(0.02)
-
-
-def in_time_order(requests: list[Request]) -> list[str]:
-    """Event ids by their first attempt."""
-    return list(dict.fromkeys(request.event_id for request in requests))
-
-
-@pytest.mark.emulators
-async def test_a_receiver_that_was_down_is_told_everything(deployment: Deployed) -> None:
-    """Down, then failing, then up: every transition, in each task's order, under one id each."""
-    receiver = Receiver()
-    receiver.port = free_port()
-    failing = True
-    told: list[Request] = []
-
-    def script(request: Request) -> bytes:
-        if failing:
-            return status(503)
-        told.append(request)
-        return OK
-
-    receiver.script = script
-    async with agent_at(deployment.url) as agent:
-
-        async def one(number: int) -> str:
-            path = receiver.url(path=f"/{number}")
-            asked = await agent.send(
-                "ask", messageId=f"ask-{number}-{path}", configuration=configuration(path)
-            )
-            assert asked.state == "INPUT_REQUIRED", asked
-            answered = await agent.send(
-                "this",
-                messageId=f"answer-{number}-{path}",
-                taskId=asked.task["id"],
-                contextId=asked.task["contextId"],
-            )
-            assert answered.state == "COMPLETED", answered
-            return str(asked.task["id"])
-
-        task_ids = await asyncio.gather(*(one(number) for number in range(4)))
-        refusals = deployment.commands["push"].said().count("Receiver not told")
-        await until(
-            lambda: deployment.commands["push"].said().count("Receiver not told") > refusals + 3,
-            "tried while the receiver is down",
-        )
-        with receiver:
-            await until(lambda: len(receiver.requests) >= 8, "tried again")
-            failing = False
-            ended = [f"/{number}" for number in range(4)]
-            await until(
-                lambda: {r.target for r in told if "COMPLETED" in r.state} == set(ended),
-                "told of every end",
-            )
-            attempts = list(receiver.requests)
-
-    for number, task_id in enumerate(task_ids):
-        mine = [request for request in told if request.target == f"/{number}"]
-        tried = [request for request in attempts if request.target == f"/{number}"]
-        assert {task_id} == {task_id_of(request) for request in tried}
-        assert states(mine) == ["SUBMITTED", "INPUT_REQUIRED", "SUBMITTED", "COMPLETED"]
-        assert in_time_order(mine) == in_time_order(tried)
-        assert len(in_time_order(mine)) == 4
-        counted = [request.attempt for request in tried]
-        assert counted[0] > 1, "the attempts at a receiver that was down are counted"
 
 
 def task_id_of(request: Request) -> str:

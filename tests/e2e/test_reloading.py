@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +24,7 @@ from tests.support.a2a_calls import message
 pytestmark = pytest.mark.timeout(400)
 """Each edit starts a process, which takes seconds where other tests use the processors."""
 
-EDITS = 6
-MOST_S = 1.0
-"""Seconds from an edit to an answer of the new code, at best: others use the processors, too."""
-REQUESTS = 50
+REQUESTS = 20
 HEAD = "import asyncio\nimport os\nimport time\nfrom a2a_serverless.worker import Worker\n"
 ECHO = f"""{HEAD}
 import words
@@ -69,42 +66,34 @@ def reason_of(task: dict[str, Any]) -> str:
 
 @pytest.mark.long
 def test_edits_in_a_row(tmp_path: Path) -> None:
-    """The next turn has the new code, within a second where a spare waits."""
+    """The next turn has the new code, and the process that waited as a spare runs it."""
     words, agent = tmp_path / "words.py", tmp_path / "agent.py"
-    raising = ECHO.replace(
+    telling = ECHO.replace("words.WORD)", "f'{words.WORD} {os.getpid()}')")
+    raising = telling.replace(
         "    async def", "    def __init__(self): raise OSError('no')\n    async def"
     )
-    broken = 0
-    times = []
-    with dev(tmp_path, {"agent.py": ECHO, "words.py": "WORD = 'edit 0'\n"}) as edited:
-        for number in range(1, EDITS + 1):
+    breaks: tuple[Callable[[], object], ...] = (
+        words.unlink,
+        lambda: words.write_text("WORD = (\n"),
+        lambda: agent.write_text(raising),
+    )
+    with dev(tmp_path, {"agent.py": telling, "words.py": "WORD = 'edit'\n"}) as edited:
+        for number, breaks_it in enumerate(breaks):
+            breaks_it()
+            reason = reason_of(edited.send())
+            assert re.search(r"(words|agent)\.py, line \d+\)\S? ", reason)
+            assert reason.endswith("Repair it, and send the message again.")
             edited.until_spare()
-            if is_broken := number % 3 == 0:
-                broken += 1
-                (
-                    words.unlink,
-                    lambda: words.write_text("WORD = (\n"),
-                    lambda: agent.write_text(raising),
-                )[broken % 3]()
-            else:
-                agent.write_text(ECHO)
-                words.write_text(f"WORD = 'edit {number}'\n")
-            began = time.perf_counter()
-            task = edited.send()
-            times.append(time.perf_counter() - began)
-            if is_broken:
-                reason = reason_of(task)
-                assert re.search(r"(words|agent)\.py, line \d+\)\S? ", reason)
-                assert reason.endswith("Repair it, and send the message again.")
-            else:
-                assert text_of(task) == f"edit {number}"
+            spare = edited.children()[-1]
+            agent.write_text(telling)
+            words.write_text(f"WORD = 'edit {number}'\n")
+            assert text_of(edited.send()) == f"edit {number} {spare}"
         said = edited.command.said()
     ends = (
         "turn 1 attempt 1 of 3: the task has failed, not tried again\n  The agent 'agent.py:agent'"
     )
-    assert said.count(ends) == broken == EDITS // 3
-    assert said.count("changed: loading the new code") >= EDITS
-    assert min(times) <= MOST_S, times
+    assert said.count(ends) == len(breaks)
+    assert said.count("changed: loading the new code") >= 2 * len(breaks)
 
 
 @pytest.mark.long
@@ -137,8 +126,9 @@ def test_a_turn_that_runs_and_a_stream(tmp_path: Path) -> None:
         edited.until_spare()
         (tmp_path / "words.py").write_text("WORD = 'new'\n")
         with Dev(edited.command, tmp_path) as beside:
-            assert text_of(beside.send()) == "new"
-        (tmp_path / "go").touch()
+            sent = beside.send(waits=False)["id"]
+            (tmp_path / "go").touch()
+            assert text_of(beside.until("COMPLETED", sent)) == "new"
         seen += events
         assert seen[-1]["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
         assert text_of(edited.task(seen[0]["task"]["id"])) == "old"
@@ -173,14 +163,12 @@ def test_requests_beside_edits(tmp_path: Path) -> None:
                     answers.append(text_of(caller.send()))
             return answers
 
-        editing = pool.submit(ask, frozenset({5, 12, 19}))
+        editing = pool.submit(ask, frozenset({3, 7}))
         beside = pool.submit(ask, frozenset())
         answers = editing.result()
         assert len(answers + beside.result()) == REQUESTS
     expected = [
-        f"edit {number}"
-        for number, count in ((0, 5), (5, 7), (12, 7), (19, 6))
-        for _ in range(count)
+        f"edit {number}" for number, count in ((0, 3), (3, 4), (7, 3)) for _ in range(count)
     ]
     assert answers == expected
 
@@ -225,18 +213,9 @@ def test_ctrl_c(tmp_path: Path) -> None:
         children = edited.children()
         for process in (*children, edited.command.process.pid):
             os.kill(process, signal.SIGINT)
-        assert edited.command.process.wait(30) == 0
+        assert edited.command.process.wait(60) == 0
         assert not any(Path(f"/proc/{child}").exists() for child in children)
     assert "Traceback" not in edited.command.said()
-
-
-@pytest.mark.long
-def test_a_start_that_is_refused(tmp_path: Path) -> None:
-    """With the reason, the exit code 2, and no process that is left behind."""
-    (tmp_path / "agent.py").write_text("import nowhere_to_be_found\n")
-    refused = run("dev", "--port", "0", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "No module named 'nowhere_to_be_found'" in refused.stderr
 
 
 @pytest.mark.long
@@ -340,11 +319,6 @@ graph.add_edge(START, "writer")
 """
 
 
-def graph_of(line: str) -> str:
-    """An agent's file whose graph answers in the key `report`."""
-    return f"{GRAPH}{line}\n"
-
-
 MISTAKES = {
     "a forgotten await": (
         agent_of(
@@ -353,12 +327,6 @@ MISTAKES = {
             "        await ctx.complete('done')\n"
         ),
         r"write `await ctx\.emit_text_artifact\(…\)`",
-    ),
-    "no ending": (
-        agent_of(
-            "    async def handle(self, ctx):  # here\n        await ctx.send_status('on it')\n"
-        ),
-        r"await ctx\.complete\(…\)",
     ),
     "a blocking call": (
         agent_of(
@@ -369,46 +337,13 @@ MISTAKES = {
         ),
         r"await ctx\.run_sync\(func, …\)",
     ),
-    "a handle that is not async": (
-        agent_of("    def handle(self, ctx):  # here\n        return ctx.user_text\n"),
-        r"write `async def handle\(…\)`",
-    ),
-    "data where a text belongs": (
-        agent_of(
-            "    async def handle(self, ctx):\n        await ctx.respond({'total': 5})  # here\n"
-        ),
-        r"for data write `await ctx\.complete_json\(…\)`",
-    ),
-    "a part of the wrong type": (
-        agent_of(
-            "    async def handle(self, ctx):\n"
-            "        await ctx.emit_artifact('file', file_bytes='text')  # here\n"
-        ),
-        r"takes bytes as file_bytes, and got 'text': .*`text\.encode\(\)`",
-    ),
     "an edit that cannot be loaded": (
         agent_of("    async def handle(self, ctx)  # here\n"),
         r"expected ':' .*Repair it, and send the message again\.",
     ),
-    "a graph that is not compiled": (
-        graph_of("agent = graph"),
-        r"not compiled: write `agent = graph\.compile\(\)`",
-    ),
     "a key that the graph does not have": (
-        graph_of("agent = LangGraphWorker(graph.compile(), answer='repot')  # here"),
+        f"{GRAPH}agent = LangGraphWorker(graph.compile(), answer='repot')  # here\n",
         r"answer='repot'\): there is none of this name, but messages, report \(agent",
-    ),
-    "a stream mode that the adapter does not have": (
-        graph_of("agent = LangGraphWorker(graph.compile(), stream_mode='debug')  # here"),
-        r"stream_mode='debug'\): there is none of this name, but custom, updates \(",
-    ),
-    "an option that does not exist": (
-        graph_of("agent = LangGraphWorker(graph.compile(), stream_modes='custom')  # here"),
-        r"LangGraphWorker has no option 'stream_modes': it passes on .*stream_mode",
-    ),
-    "an answer in another key": (
-        graph_of("agent = graph.compile()"),
-        r'`LangGraphWorker\(graph, answer="KEY"\)`, of messages, report',
     ),
     "a key that the model's service refuses": (
         agent_of(
@@ -419,11 +354,8 @@ MISTAKES = {
         ),
         r"set a key that its service takes, on your machine in \.env",
     ),
-    "no agent in the file": (
-        agent_of("    async def handle(self, ctx): ...\n").replace("agent =", "agnet ="),
-        r"agent\.py has no 'agent'",
-    ),
 }
+"""What authors do wrong, and what they are told; tests/unit has all kinds."""
 
 
 def line_of(text: str) -> int:
@@ -477,42 +409,6 @@ def test_a_missing_import_in_a_helper_is_named(edited: Dev) -> None:
 
 
 @pytest.mark.long
-def test_an_exception_in_cancel_is_named(edited: Dev) -> None:
-    """With its line, and what becomes of the task."""
-    text = agent_of(
-        "    async def handle(self, ctx):\n"
-        "        await ctx.send_status('holding')\n"
-        "        await asyncio.sleep(60)\n"
-        "    async def cancel(self, ctx):\n"
-        "        self.jobs.pop(ctx.task_id)  # here\n"
-    )
-    since = len(edited.command.said())
-    (edited.folder / "agent.py").write_text(text)
-    held = edited.send(waits=False)["id"]
-    edited.until("holding", held)
-    edited.cancel(held)
-    way_out = r"cancel\(\) has raised, the task is canceled all the same[^~]*no attribute 'jobs'"
-    awaited(edited, since, r"agent\.py", line_of(text), way_out)
-    assert edited.task(held)["status"]["state"] == "TASK_STATE_CANCELED"
-
-
-@pytest.mark.long
-def test_an_endless_output_is_named(edited: Dev) -> None:
-    """With the line that emits; a cancel ends it."""
-    text = agent_of(
-        "    async def handle(self, ctx):\n"
-        "        while True:\n"
-        "            await ctx.emit_text_artifact('x', append=True)  # here\n"
-    )
-    since = len(edited.command.said())
-    (edited.folder / "agent.py").write_text(text)
-    endless = edited.send(waits=False)["id"]
-    awaited(edited, since, r"agent\.py", line_of(text), r"does its loop end\? If it does, put more")
-    edited.cancel(endless)
-    assert edited.task(endless)["status"]["state"] == "TASK_STATE_CANCELED"
-
-
-@pytest.mark.long
 def test_a_wrong_card_is_named(tmp_path: Path) -> None:
     """The start is refused, with the line and the field that is perhaps meant."""
     card = Path(CARD).read_text().replace('"description"', '"descripton"', 1)
@@ -525,24 +421,3 @@ def test_a_wrong_card_is_named(tmp_path: Path) -> None:
         rf"card agent_card\.json is not a card: .*perhaps description is meant \(line {line}\)",
         refused.stderr,
     )
-
-
-@pytest.mark.long
-def test_a_failure_is_one_block_for_each_attempt(tmp_path: Path) -> None:
-    """The author's line, once an attempt, with what follows; no frame of the runtime."""
-    text = agent_of("    async def handle(self, ctx):\n        {}['no city']  # here\n")
-    with dev(tmp_path, {"agent.py": text}) as stack:
-        task = stack.send()
-        stack.command.wait_for(rf'task {task["id"][:4]}… turn 1: failed after [^\n]*"')
-        said = stack.command.said()
-    *begins, _ = [line for line in said.splitlines() if line.startswith("task ")]
-    assert [re.sub(r"next in .* s$", "next in S s", line) for line in begins] == [
-        f"task {task['id'][:4]}… turn 1 attempt {number} of 3{follows}"
-        for number, follows in (
-            (1, ", next in S s"),
-            (2, ", next in S s"),
-            (3, ": the task has failed"),
-        )
-    ]
-    assert said.count(f"agent.py, line {line_of(text)}, in handle") == 3
-    assert "a2a_serverless/" not in said.partition("Ctrl-C ends it")[2]

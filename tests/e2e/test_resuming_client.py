@@ -1,6 +1,6 @@
 """The resuming client on a bad line, at servers that are replaced: the task's log, nothing twice.
 
-60 cuts and 3 restarts in the suite, 500 and 20 with A2A_FAULTS=long.
+30 cuts and 2 restarts in the suite, 500 and 20 with A2A_FAULTS=long.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tests.support.messages import request
 
 pytestmark = [pytest.mark.emulators, pytest.mark.timeout(1800 if LONG else 300)]
 
-CUTS, RESTARTS = (500, 20) if LONG else (60, 3)
+CUTS, RESTARTS = (500, 20) if LONG else (30, 2)
 AT_ONCE = 6
 AGENT = f"{Path(__file__).parent / 'talking_agent.py'}:agent"
 PATIENCE = Retries(give_up_after_s=600, longest_wait_s=1)

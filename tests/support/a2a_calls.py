@@ -113,7 +113,7 @@ class Caller:
 
     def __init__(self, url: str) -> None:
         headers = {"A2A-Version": "1.0"}
-        self.http = httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60)
+        self.http = httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=120)
 
     def send(self, text: str = "hi", *, waits: bool = True, **fields: Any) -> dict[str, Any]:
         """Send a message; return its task, with `waits` as it is when its turn is over."""
@@ -130,7 +130,7 @@ class Caller:
 
     def until(self, condition: str, task_id: str) -> dict[str, Any]:
         """Return the task once its JSON matches."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while re.search(condition, json.dumps(task := self.task(task_id))) is None:
             assert time.monotonic() < deadline, task
             time.sleep(0.02)
