@@ -48,9 +48,10 @@ sys.path.insert(0, "")
 from time import perf_counter, process_time
 began, cpu = perf_counter(), process_time()
 {statement}
-import json
+took = perf_counter() - began, process_time() - cpu
+import json, resource
 loaded = [name for name, module in sys.modules.items() if module is not None]
-print(json.dumps([perf_counter() - began, process_time() - cpu, loaded]))
+print(json.dumps([*took, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, loaded]))
 """
 _LAMBDA = {
     "A2A_AUTH": "none",
@@ -74,6 +75,8 @@ class Import:
 
     wall_ms: float
     cpu_ms: float
+    most_kib: int
+    """The most memory that the process had."""
     modules: frozenset[str]
 
 
@@ -120,8 +123,13 @@ def _import(name: str, blocked: Sequence[str], python: Mapping[str, str]) -> Imp
     if run.returncode:
         last = run.stderr.strip().splitlines()[-1:]
         raise RuntimeError(f"{name} cannot be imported: {last}")
-    wall_s, cpu_s, modules = json.loads(run.stdout.splitlines()[-1])
-    return Import(wall_ms=wall_s * 1000, cpu_ms=cpu_s * 1000, modules=frozenset(modules))
+    wall_s, cpu_s, most_kib, modules = json.loads(run.stdout.splitlines()[-1])
+    return Import(
+        wall_ms=wall_s * 1000,
+        cpu_ms=cpu_s * 1000,
+        most_kib=most_kib,
+        modules=frozenset(modules),
+    )
 
 
 def _not_deployed() -> list[str]:
@@ -148,13 +156,14 @@ def main() -> None:
     options = parser.parse_args()
     names = [name for name, (folder, _) in CANDIDATES.items() if (ROOT / folder).is_dir()]
     taken = measure(names, rounds=options.rounds, from_source=options.from_source)
-    print(f"{'':24}{'wall':>9}{'processor':>12}{'ratio':>8}{'modules':>9}")
+    print(f"{'':24}{'wall':>9}{'processor':>12}{'ratio':>8}{'modules':>9}{'memory':>10}")
     for name in names:
         wall_ms = median(once.wall_ms for once in taken[name])
         cpu_ms = median(once.cpu_ms for once in taken[name])
         print(
             f"{name:24}{wall_ms:6.0f} ms{cpu_ms:9.0f} ms"
             f"{ratio(taken, name):8.2f}{len(taken[name][0].modules):9}"
+            f"{median(once.most_kib for once in taken[name]) / 1024:7.0f} MB"
         )
 
 

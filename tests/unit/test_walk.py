@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import re
 import sys
 import threading
@@ -216,7 +217,7 @@ NOBODY_NEEDS = {"boto3", "moto", "pydantic.v1", "pydantic_settings", "s3transfer
 
 def test_a_worker_loads_no_web_framework() -> None:
     """The worker's handler loads neither a web framework nor what is slow and does nothing."""
-    assert not loaded("worker") & (WEB | NOBODY_NEEDS)
+    assert not loaded("worker") & (WEB | NOBODY_NEEDS | {"click", "opentelemetry", "starlette"})
 
 
 @pytest.mark.long(but=1)
@@ -226,6 +227,17 @@ def test_the_api_loads_what_it_needs(name: str, unused: set[str]) -> None:
     modules = loaded(name)
     assert not modules & (NOBODY_NEEDS | unused)
     assert not [name for name in modules if name.startswith("a2a_serverless.worker.")]
+
+
+@pytest.mark.parametrize("name", ["a2a.types", "no_such_package"])
+def test_an_agent_finds_the_packages_that_the_sdk_does_without(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """They are hidden from the SDK's import alone, also where that fails."""
+    monkeypatch.delitem(sys.modules, "click", raising=False)
+    with suppress(ModuleNotFoundError), cold_start(name):
+        pass
+    assert importlib.import_module("click").__name__ == "click"
 
 
 @pytest.fixture

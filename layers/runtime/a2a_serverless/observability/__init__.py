@@ -8,12 +8,13 @@ and its metrics are dropped.
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from a2a_serverless.observability import metrics, spans
 
@@ -41,19 +42,31 @@ _SERVICE: Final = "POWERTOOLS_SERVICE_NAME"
 """The variable that a Lambda function has, and the one that names any other observed process."""
 
 
+_SDK_SPANS: Final = "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"
+
+_UNUSED: Final = ("click", "opentelemetry", "starlette")
+"""Packages that the A2A SDK and httpx import if they are there, and of which nothing is used here:
+a command line, spans of the SDK's own, a type of an annotation."""
+
+
 @contextmanager
-def cold_start() -> Iterator[None]:
+def cold_start(sdk: str = "") -> Iterator[None]:
     """Observe the process, and speed up the imports in the block by a tenth.
+
+    `sdk` is a package of the A2A SDK that is imported before the block, as if the packages were not
+    installed that it can do without; an agent's own imports find them.
 
     The garbage collector is off during the block: imports leave next to no garbage, but it would
     search through all objects that they make. In a function, later collections also leave out these
     objects.
     """
     # The A2A SDK reads it as it is imported: its own spans tell nothing of a task.
-    os.environ.setdefault("OTEL_INSTRUMENTATION_A2A_SDK_ENABLED", "false")
+    os.environ.setdefault(_SDK_SPANS, "false")
     was_enabled = gc.isenabled()
     gc.disable()
     try:
+        if sdk:
+            _import_alone(sdk)
         start()
         yield
     finally:
@@ -61,6 +74,18 @@ def cold_start() -> Iterator[None]:
             gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+def _import_alone(name: str) -> None:
+    modules: dict[str, Any] = sys.modules
+    has_spans = os.environ[_SDK_SPANS].lower() == "true"
+    hidden = set(_UNUSED) - modules.keys() - ({"opentelemetry"} if has_spans else set())
+    modules |= dict.fromkeys(hidden)  # for an import, None is a module that does not exist
+    try:
+        importlib.import_module(name)
+    finally:
+        for unused in hidden:
+            del modules[unused]
 
 
 def start(environment: MutableMapping[str, str] = os.environ) -> None:
