@@ -239,6 +239,7 @@ async def test_a_turn_merges_its_state_with_anothers() -> None:
     [
         (lambda _, __: 1 / 0, "ZeroDivisionError"),
         (lambda _, __: {1}, "must be a JSON value"),
+        (lambda _, __: {1: "a", "1": "b"}, "Two keys of a context's state are '1' as text"),
         (asyncio.sleep, "`merge=lambda stored, own:"),
     ],
 )

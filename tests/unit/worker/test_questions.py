@@ -271,6 +271,29 @@ async def test_the_time_of_a_question_ends() -> None:
     assert history[:2] == ["hello", "Which?"]
 
 
+async def test_a_sleep_beside_a_question_waits_for_its_answer() -> None:
+    """The task does not go to and fro between its states; the sleep has lasted meanwhile."""
+    ran: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        async def sleeps() -> None:
+            await ctx.sleep(600, key="beside")
+            ran.append("slept")
+
+        async def asks() -> None:
+            ran.append((await ctx.ask("Which?")).text)
+
+        await ctx.gather(asks(), sleeps())
+        await ctx.complete()
+
+    stand, head = await run(handle)
+    assert (head.state, head.turn.asks) == (S.TASK_STATE_INPUT_REQUIRED, True)
+    await stand.pass_time(601)
+    assert not ran
+    await answered(stand, "a")
+    assert sorted(ran) == ["a", "slept"]
+
+
 async def test_a_time_out_that_is_not_caught_fails_the_task() -> None:
     """At once, with a sentence: it would come again in each further attempt."""
 

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
+from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.observability import metrics
 from a2a_serverless.queues.fifo import Handle
+from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import AttemptEnd, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, releasing, runs_alone
 from a2a_serverless.worker.function import POLL_S, SPARE_S, _Sharing
@@ -225,3 +227,20 @@ async def test_head_says_who_runs_alone() -> None:
     assert not runs_alone(released)
     ended = await bench.storage.commit(released, Commit(token="one", ends_turn=True))
     assert not runs_alone(ended)
+
+
+async def test_a_turn_that_lost_a_worker_runs_alone_to_its_end() -> None:
+    """Also when its next attempt gives it back in order: all its operations go the same way."""
+    bench = Bench(Agent(complete))
+    head = await bench.send()
+    for token in ("lost", "alone"):
+        head = await bench.storage.commit(head, Commit(token=token, claims=True))
+    await bench.storage.change(
+        head, partial(releasing, end=AttemptEnd(token="alone", reason="raised"))
+    )
+    given_back = await bench.head(head)
+    assert given_back.turn.released is not None
+    assert runs_alone(given_back)
+    asks = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED))
+    head = await bench.storage.commit(given_back, Commit(entries=(asks,), token="alone"))
+    assert not runs_alone(await bench.follow_up(head, "next"))
