@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Literal
 from zoneinfo import ZoneInfo
 
@@ -187,16 +186,15 @@ def test_files_are_sent_and_shown(visit: Visit) -> None:
     assert visit.said == []
 
 
-def test_steps_are_shown_as_they_are_recorded(visit: Visit) -> None:
+def test_steps_are_shown_as_they_are_recorded(visit: Visit, tmp_path: Path) -> None:
     """While the turn runs, each with name, key and result; why a turn has failed is beside them."""
-    gate = Path(gettempdir(), uuid.uuid4().hex[:8])  # a short name, as lists show the message
+    gate = tmp_path / "go"
     begin(visit, f"steps {gate}")
     row = visit.page.locator(".steps tbody tr")
     expect(row.first).to_contain_text("look")
     assert "The agent works." in visit.page.inner_text("#now")
     gate.touch()
     expect(visit.page.locator("#now")).to_have_text("failed")
-    gate.unlink()
     assert row.first.locator("th, td").all_inner_texts()[:3] == ["look", "tables", '{"found":3}']
     expect(visit.page.locator(".side .bad")).to_contain_text("ValueError at")
 
