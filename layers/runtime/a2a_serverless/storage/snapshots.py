@@ -74,8 +74,14 @@ class NearSnapshots:
 
         `log` was read from its beginning, or from a snapshot on.
         """
-        head = log.head
-        made = None if head.size > self._most_bytes else _nearer(log) or log.since
+        head, turn, made = log.head, log.head.turn, log.since
+        if head.size > self._most_bytes:
+            return
+        last = turn.number - 1
+        is_far = turn.is_open and last - (made.last if made else 0) >= NEAR_COMMITS
+        # Its message was accepted while no turn was open: no restart goes back behind it.
+        if is_far and turn.base == turn.number and not turn.begun and not log.needs_newer:
+            made = log.fold(last).snapshot() or made
         if made is None:
             return
         with self._lock:
@@ -88,18 +94,6 @@ class NearSnapshots:
         """Drop the snapshot of a task that is gone."""
         with self._lock:
             self._kept.pop(task, None)
-
-
-def _nearer(log: Log) -> Snapshot | None:
-    """Return what a task was before its open turn, if that is far from its last snapshot."""
-    turn = log.head.turn
-    last = turn.number - 1
-    if last - (log.since.last if log.since else 0) < NEAR_COMMITS or not turn.is_open:
-        return None
-    # Its message was accepted while no turn was open: no restart goes back behind it.
-    if turn.base != turn.number or turn.begun or log.needs_newer:
-        return None
-    return log.fold(last).snapshot()
 
 
 async def snapshot_of(storage: DurableStorage, head: Head) -> Snapshot | None:
