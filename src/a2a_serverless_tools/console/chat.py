@@ -232,10 +232,12 @@ class Chat:
 
     async def _values(self, where: TaskFilter, mark: str = "") -> dict[str, Any]:
         """Return what a page shows of a conversation; `mark`: what the browser has of it."""
-        heads = await self._heads(where)
         wire = self._wires.get(where.context, Wire())
+        # Before the tasks: a call that ends meanwhile may have made one that is not among them.
+        is_called = wire.is_open
+        heads = await self._heads(where)
         marks = [f"{head.task_id}:{head.version}" for head in heads]
-        now = f"{'~'.join(marks)}~{wire.is_open}{bool(wire.problem)}"
+        now = f"{'~'.join(marks)}~{is_called}{bool(wire.problem)}"
         values: dict[str, Any] = {"where": where, "wire": wire, "mark": now}
         if now == mark:
             return values
@@ -253,7 +255,7 @@ class Chat:
             told = () if last.question else facts(last)
             values["table"] = steps_table(last)
             values["told"] = [fact for fact in told if fact.name in _TOLD]
-        works = wire.is_open or any(head.state not in RESTING for head in heads)
+        works = is_called or any(head.state not in RESTING for head in heads)
         seen = [one.seen for one in tasks if one.seen and _asks(one.seen.head)]
         values["asks"] = seen[-1] if seen else None
         values["is_open"] = not all(head.is_terminal for head in heads)

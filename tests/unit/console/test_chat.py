@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import json
 import re
@@ -17,7 +18,10 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from a2a_serverless.tasks.head import Head
 from a2a_serverless_tools.console.app import Console
+from a2a_serverless_tools.console.chat import Chat
+from a2a_serverless_tools.operate.filters import TaskFilter
 from tests.unit.console.conftest import ECHO, Dev, developing
 
 ASKING = Path(__file__).parents[2] / "browser/agent.py"
@@ -134,6 +138,25 @@ def test_stop_cancels_each_task_that_runs(talk: Talk) -> None:
     talk.stop()
     talk.until('<span class="state canceled">', count=2)
     assert "/chat/stop" not in talk.look()
+
+
+def test_a_call_that_ends_while_its_page_is_read_is_looked_at_again(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task that it has made is not on the page yet, so that the page asks again."""
+    heads = Chat._heads
+
+    async def before_the_call(self: Chat, where: TaskFilter) -> list[Head]:
+        wire = self._wires.get(where.context)
+        if wire is None or not wire.is_open:
+            return await heads(self, where)
+        await asyncio.wait(wire.running)
+        return []
+
+    monkeypatch.setattr(Chat, "_heads", before_the_call)
+    talk.say("ask")
+    assert '<div id="talk" hx-swap="morph" hx-get=' in talk.shown
+    talk.until("The agent asks: <b>Which day?</b>")
 
 
 def test_the_question_of_an_older_task_is_answered(talk: Talk) -> None:
