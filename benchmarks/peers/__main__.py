@@ -136,13 +136,15 @@ def say(when: str, what: str, text: str) -> None:
 
 
 def main() -> int:
-    """Compare, print the table, and with `--write` put it where it is kept."""
+    """Compare, print the table, and with `--write` keep it, with a part of it on the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--short", action="store_true", help="fewer messages and rounds")
     parser.add_argument("--rounds", type=int, help="by default 7, and 2 with --short")
     parser.add_argument("--only", nargs="+", choices=SYSTEMS, metavar="SYSTEM")
     parser.add_argument(
-        "--write", action="store_true", help="into docs/understand/benchmarks.md and figures.md"
+        "--write",
+        action="store_true",
+        help="also write the table into figures.md, and a part of it into the page of benchmarks",
     )
     options = parser.parse_args()
     size, rounds = (SHORT, options.rounds or 2) if options.short else (LONG, options.rounds or 7)

@@ -106,7 +106,7 @@ def tables(
     command: str,
     today: dt.date,
 ) -> str:
-    """Return all of a run: the systems, medians of the rounds, ratios, and missing cells."""
+    """Return the whole table of a run: systems, medians of the rounds, ratios, missing cells."""
     lines = [_begun(rounds, command, today), "", *_systems(versions, today)]
     lines += ["", *_header([f"{name} {versions[name]}".strip() for name in versions])]
     lines += _rows(
@@ -140,7 +140,7 @@ def summary(
     command: str,
     today: dt.date,
 ) -> str:
-    """Return what the page shows: the systems, and a few figures, each with its ratio."""
+    """Return the part that the page shows: a row a system, each figure with its ratio."""
     own, peer = [*versions], REFERENCES[0]
     shares = dict(_shares(peer, own, rounds)) if peer in versions else {}
     shown = [

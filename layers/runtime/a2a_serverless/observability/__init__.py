@@ -53,8 +53,8 @@ a command line, spans of the SDK's own, a type of an annotation."""
 def cold_start(sdk: str = "") -> Iterator[None]:
     """Observe the process, and speed up the imports in the block by a tenth.
 
-    `sdk` is a package of the A2A SDK that is imported before the block, as if the packages were not
-    installed that it can do without; an agent's own imports find them.
+    `sdk` names a package of the A2A SDK. It is imported before the block, while packages that it
+    can do without are hidden. An agent's own imports find them.
 
     The garbage collector is off during the block: imports leave next to no garbage, but it would
     search through all objects that they make. In a function, later collections also leave out these
@@ -77,6 +77,7 @@ def cold_start(sdk: str = "") -> Iterator[None]:
 
 
 def _import_alone(name: str) -> None:
+    """Import a package of the SDK with `_UNUSED` hidden, and show them again."""
     modules: dict[str, Any] = sys.modules
     has_spans = os.environ[_SDK_SPANS].lower() == "true"
     hidden = set(_UNUSED) - modules.keys() - ({"opentelemetry"} if has_spans else set())

@@ -433,7 +433,7 @@ class SqliteTable(Streamed):
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         connection = self._connection
-        # A connection commits at the end of its block, or takes back what an error has cut off.
+        # At its end the connection's block commits, or rolls back if an error has left it.
         with self._waits.writing, connection:
             # Nobody else writes between what is read here and what is decided by it.
             connection.execute("BEGIN IMMEDIATE")
