@@ -208,9 +208,8 @@ conformance: $(VENV)/.stamp ## the A2A project's kits of 1.0 and 0.3: KIT=/its/c
 	$(BIN)/python -m tests.conformance.kit "$(KIT)" "$(KIT_0_3)" $(KIT_ARGS)
 
 .PHONY: live
-live: $(VENV)/.stamp ## what only AWS can show: STACK=name REGION=region, or ENDPOINT=url; see docs/maintain/live.md
-	$(BIN)/python -m tests.live $(if $(ENDPOINT),--endpoint "$(ENDPOINT)",--stack "$(STACK)" --region "$(REGION)") \
-		$(LIVE_ARGS)
+live: $(VENV)/.stamp ## the checks of `make cloud` on a stack of your AWS account: STACK=name REGION=region, see docs/maintain/live.md
+	$(BIN)/python -m tests.cloud --stack "$(STACK)" --region "$(REGION)" $(LIVE_ARGS)
 
 # uv takes no interpreter behind a version manager's shim: those of pyenv are looked for, too.
 PYTHON_3_13 = $(UV) python find --no-project 3.13 2>/dev/null \
@@ -249,7 +248,7 @@ build: $(VENV)/.stamp $(TOOL)/sam/requirements.txt ## sam build
 
 .PHONY: artefact
 artefact: $(VENV)/.stamp emulators ## what is deployed, built for this machine and run; its sizes and times
-	A2A_ARTEFACT=long $(BIN)/python -m pytest tests/artefact
+	A2A_ARTEFACT=long $(BIN)/python -m pytest -rP tests/artefact
 
 .PHONY: image
 image: $(VENV)/.stamp ## the worker's image without Docker, for arm64: build/image, an OCI layout, made and checked

@@ -15,7 +15,6 @@ from tests.support.collection import Made, check
 
 pytest_plugins = [
     "a2a_serverless_tools.testing.fixtures",
-    "tests.artefact.report",
     "tests.emulators.fixtures",
     "tests.faults.report",
     "tests.support.followers",

@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import distribution
 from pathlib import Path
@@ -30,16 +30,8 @@ PLATFORM = _PLATFORMS.get((platform.system(), platform.machine()), "")
 """The packages' platform of this machine; empty: none is known."""
 
 _RUNTIME = (
-    "awslambdaric",
-    "snapshot-restore-py",
-    "boto3",
-    "botocore",
-    "jmespath",
-    "python-dateutil",
-    "s3transfer",
-    "simplejson",
-    "six",
-    "urllib3",
+    *("awslambdaric", "snapshot-restore-py", "boto3", "botocore", "jmespath"),
+    *("python-dateutil", "s3transfer", "simplejson", "six", "urllib3"),
 )
 """What Lambda's Python runtime brings: its client of the Runtime API, and boto3."""
 
@@ -118,19 +110,9 @@ def _link(name: str, folder: Path) -> None:
 
 def size(folder: Path) -> int:
     """Bytes of all files."""
-    return sum(path.stat().st_size for path in _files(folder))
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def zipped_size(folder: Path, archive: Path) -> int:
     """Bytes of the archive that `sam deploy` uploads."""
     return Path(shutil.make_archive(str(archive), "zip", folder)).stat().st_size
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in folder.rglob("*") if path.is_file())
-
-
-def largest(folder: Path, count: int) -> Sequence[tuple[str, int]]:
-    """The largest packages of a folder, by their bytes."""
-    sizes = {path.name: size(path) for path in folder.iterdir() if path.is_dir()}
-    return sorted(sizes.items(), key=lambda item: -item[1])[:count]

@@ -16,6 +16,7 @@ from a2a_serverless_tools.local.provision import Names, provision
 from tests.artefact.build import Artefact
 from tests.artefact.environment import Function
 from tests.artefact.secrets_manager import secrets_manager
+from tests.contract.queues import lambda_record
 from tests.support.emulators import REGION, Emulator
 from tests.support.template import Template
 
@@ -52,19 +53,8 @@ class Deployment:
         arn = f"arn:aws:sqs:{REGION}:123456789012:{queue.rpartition('/')[2]}"
         while messages := self._receive(queue):
             for message in messages:
-                if task_ids and not any(task_id in message["Body"] for task_id in task_ids):
-                    continue
-                yield {
-                    "messageId": message["MessageId"],
-                    "receiptHandle": message["ReceiptHandle"],
-                    "body": message["Body"],
-                    "attributes": message["Attributes"],
-                    "messageAttributes": {},
-                    "md5OfBody": message["MD5OfBody"],
-                    "eventSource": "aws:sqs",
-                    "eventSourceARN": arn,
-                    "awsRegion": REGION,
-                }
+                if not task_ids or any(task_id in message["Body"] for task_id in task_ids):
+                    yield {**lambda_record(message), "eventSourceARN": arn}
 
     def _receive(self, queue: str) -> list[dict[str, Any]]:
         answer = self.sqs.receive_message(
@@ -85,7 +75,8 @@ class Deployment:
                 "awsRegion": REGION,
                 "dynamodb": {
                     "Keys": {"PK": item["PK"], "SK": item["SK"]},
-                    "NewImage": _in_json(item),
+                    # Without binary values, which no function reads from a record.
+                    "NewImage": {name: it for name, it in item.items() if "B" not in it},
                     "SequenceNumber": f"{number:021d}",
                     "StreamViewType": "NEW_IMAGE",
                 },
@@ -94,11 +85,6 @@ class Deployment:
             for number, item in enumerate(items)
             if item["PK"]["S"].endswith(f"#{task_id}") and item["SK"]["S"].startswith("EVENT#")
         ]
-
-
-def _in_json(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Without binary values, which no function reads from a record."""
-    return {name: value for name, value in item.items() if "B" not in value}
 
 
 @contextmanager

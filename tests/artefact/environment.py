@@ -20,22 +20,17 @@ START_S = 60.0
 ANSWER_S = 30.0
 
 
-class StartError(Exception):
-    """The function did not start; `sentence` is the error that Lambda shows, `kind` its class."""
-
-    def __init__(self, report: Mapping[str, Any]) -> None:
-        super().__init__(report)
-        self.kind = str(report["errorType"])
-        self.sentence = str(report["errorMessage"])
-
-
 class HandlerError(Exception):
-    """The handler raised; as `StartError`."""
+    """The handler raised; `sentence` is the error that Lambda shows, `kind` its class."""
 
     def __init__(self, report: Mapping[str, Any]) -> None:
         super().__init__(report)
         self.kind = str(report["errorType"])
         self.sentence = str(report["errorMessage"])
+
+
+class StartError(HandlerError):
+    """The function did not start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +90,7 @@ class Function:
             try:
                 report = environment.next_report(START_S)
                 environment.start_s = time.monotonic() - started_at
-                if report.kind != "ready":
+                if report.kind != "next":
                     raise StartError(report.content)
                 yield environment
             finally:
@@ -123,7 +118,7 @@ class Environment:
             raise HandlerError(report.content)
         assert report.kind == "response", report
         ready = self.next_report(ANSWER_S)
-        assert ready.kind == "ready", ready
+        assert ready.kind == "next", ready
         return report.content
 
     def next_report(self, within_s: float) -> Report:

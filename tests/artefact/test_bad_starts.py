@@ -1,3 +1,5 @@
+"""Built functions that cannot work end at their start, with one sentence."""
+
 from __future__ import annotations
 
 import shutil
@@ -7,56 +9,49 @@ from pathlib import Path
 import pytest
 
 from tests.artefact.deployment import Deployment
-from tests.artefact.environment import StartError
+from tests.artefact.environment import Function, StartError
 
 pytestmark = pytest.mark.emulators
 
 
-@pytest.mark.parametrize(
-    ("function", "variables", "sentence"),
-    [
-        ("WorkerFunction", {"A2A_TABLE": ""}, "A2A_TABLE is not set: it names the table."),
+WRONG = [
+    ("WorkerFunction", "A2A_TABLE", "", "A2A_TABLE is not set: it names the table."),
+    (
+        *("SweeperFunction", "A2A_UNDECODABLE_QUEUE", ""),
+        "A2A_UNDECODABLE_QUEUE is not set: it names the queue for unreadable messages.",
+    ),
+    (
+        *("PushFunction", "A2A_PUSH_DEAD_LETTER_QUEUE", ""),
         (
-            "SweeperFunction",
-            {"A2A_UNDECODABLE_QUEUE": ""},
-            "A2A_UNDECODABLE_QUEUE is not set: it names the queue for unreadable messages.",
+            "A2A_PUSH_DEAD_LETTER_QUEUE is not set: "
+            "it names the queue for notifications that were given up."
         ),
-        (
-            "PushFunction",
-            {"A2A_PUSH_DEAD_LETTER_QUEUE": ""},
-            (
-                "A2A_PUSH_DEAD_LETTER_QUEUE is not set: "
-                "it names the queue for notifications that were given up."
-            ),
-        ),
-        (
-            "ApiFunction",
-            {"A2A_AUTH": "prod"},
-            "A2A_AUTH: Input should be '', 'api-key', 'oidc', 'api-key+oidc' or 'none'.",
-        ),
-        (
-            "ApiFunction",
-            {"A2A_API_KEYS_SECRET": "other"},
-            "The secret other cannot be read: ResourceNotFoundException.",
-        ),
-    ],
-)
+    ),
+    (
+        *("ApiFunction", "A2A_AUTH", "prod"),
+        "A2A_AUTH: Input should be '', 'api-key', 'oidc', 'api-key+oidc' or 'none'.",
+    ),
+    (
+        *("ApiFunction", "A2A_API_KEYS_SECRET", "other"),
+        "The secret other cannot be read: ResourceNotFoundException.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("function", "name", "value", "sentence"), WRONG)
 def test_a_wrong_setting_stops_the_cold_start(
-    deployment: Deployment,
-    tmp_path: Path,
-    function: str,
-    variables: dict[str, str],
-    sentence: str,
+    deployment: Deployment, tmp_path: Path, function: str, name: str, value: str, sentence: str
 ) -> None:
     """Lambda is told one sentence that names the setting, before any event is taken."""
-    built = deployment.functions[function]
-    with (
-        pytest.raises(StartError) as refused,
-        built.started(tmp_path / "start.log", **variables),
-    ):
+    said = start_error(deployment.functions[function], tmp_path, **{name: value})
+    assert said == ("ConfigurationError", sentence)
+
+
+def start_error(function: Function, tmp_path: Path, **variables: str) -> tuple[str, str]:
+    """The class and the sentence of the error with which a function does not start."""
+    with pytest.raises(StartError) as refused, function.started(tmp_path / "log", **variables):
         pass
-    assert refused.value.kind == "ConfigurationError"
-    assert refused.value.sentence == sentence
+    return refused.value.kind, refused.value.sentence
 
 
 def test_a_card_that_is_no_card_stops_the_cold_start(
@@ -67,12 +62,6 @@ def test_a_card_that_is_no_card_stops_the_cold_start(
     folder = tmp_path / "function"
     shutil.copytree(built.folder, folder)
     (folder / "agent_card.json").write_text("{")
-    with (
-        pytest.raises(StartError) as refused,
-        replace(built, folder=folder).started(tmp_path / "start.log"),
-    ):
-        pass
-    assert refused.value.kind == "ConfigurationError"
-    assert refused.value.sentence.startswith(
-        f"The agent card {folder / 'agent_card.json'} is not a card: "
-    )
+    kind, sentence = start_error(replace(built, folder=folder), tmp_path)
+    assert kind == "ConfigurationError"
+    assert sentence.startswith(f"The agent card {folder / 'agent_card.json'} is not a card: ")

@@ -1,40 +1,33 @@
+"""How large the packages are, and how long their handlers take to load."""
+
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from a2a_serverless_tools.scaffold.sizes import LAYER_BYTES
-from tests.artefact.build import Artefact, largest, size, zipped_size
+from tests.artefact.build import Artefact, size, zipped_size
 from tests.artefact.deployment import Deployment
 from tests.artefact.imports import IS_LONG, STOCK, Loading, Times, in_turns, ratio
-from tests.artefact.report import PROPERTY, Figure
 
 pytestmark = pytest.mark.emulators
 
 MB = 1_000_000
 
 
-def test_packages_leave_room_for_the_agent(
-    artefact: Artefact, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_packages_leave_room_for_the_agent(artefact: Artefact, tmp_path: Path) -> None:
     """The layer takes no more than the build of an agent leaves for it of Lambda's 250 MB."""
     for name in ("RuntimeLayer", *artefact.functions()):
         folder = artefact.folder / name
-        parts = largest(artefact.layer, 4) if name == "RuntimeLayer" else []
-        values = {"files MB": size(folder) / MB}
+        shown = f"{size(folder) / MB:.1f} MB"
         if IS_LONG:
-            values["zipped MB"] = zipped_size(folder, tmp_path / name) / MB
-        note = ", ".join(f"{part} {count / MB:.1f}" for part, count in parts)
-        figure = Figure(kind="package", name=name, values=values, note=note)
-        record_property(PROPERTY, figure.to_json())
+            shown += f", zipped {zipped_size(folder, tmp_path / name) / MB:.1f} MB"
+        print(f"{name}: {shown}")  # noqa: T201 - pytest shows it
     assert size(artefact.layer) <= LAYER_BYTES
 
 
-def test_handlers_load_as_fast_as_the_stock_server(
-    deployment: Deployment, tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_handlers_load_as_fast_as_the_stock_server(deployment: Deployment, tmp_path: Path) -> None:
     """The worker's handler loads faster than the SDK's server, the API's in at most 1.5x."""
     functions = deployment.functions
     names = [n for n in functions if n != "StreamFunction"] if IS_LONG else _COMPARED
@@ -51,9 +44,8 @@ def test_handlers_load_as_fast_as_the_stock_server(
     stock = Loading(name="stock", statement=STOCK, folder=tmp_path, environment=environment)
     times = in_turns([*loadings, stock], is_fast)
     for name, measured in times.items():
-        shown = {"ms": min(measured), "of stock": ratio(times, name, "stock")}
-        figure = Figure(kind="import, processor time", name=name, values=shown)
-        record_property(PROPERTY, figure.to_json())
+        of_stock = ratio(times, name, "stock")
+        print(f"import of {name}: {min(measured):.0f} ms, {of_stock:.2f} of stock")  # noqa: T201
     assert is_fast(times), times
 
 

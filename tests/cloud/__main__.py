@@ -10,5 +10,4 @@ signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 from tests.cloud.program import main  # noqa: E402
 
 if __name__ == "__main__":
-    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
     sys.exit(main())

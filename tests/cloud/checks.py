@@ -1,4 +1,4 @@
-"""What is checked of a stack on the emulator beside the checks of tests/live."""
+"""All checks of a deployed stack, and those of them that need the emulator."""
 
 from __future__ import annotations
 
@@ -9,54 +9,38 @@ import os
 import re
 import signal
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection
 from typing import Any, Final
 
 import httpx
 
 from a2a_serverless import aws
-from a2a_serverless_tools.cloud.template import SUBSTITUTIONS
 from a2a_serverless_tools.console.rendering import BASE
-from tests.cloud import documented, kills, neighbours, releases, restores, updates
+from tests.cloud import documented, kills, neighbours, restores, updates
 from tests.cloud.deployment import ROOT, Deployment
 from tests.cloud.guided import guided
-from tests.cloud.own import COMMAND_S, ENDS, Own, alone, command
+from tests.cloud.own import COMMAND_S, command, own
 from tests.cloud.preflight import preflight
+from tests.live import (
+    files,
+    forms,
+    gateway,
+    messages,
+    operations,
+    releases,
+    streams,
+    turns,
+    webhooks,
+)
 from tests.live.account import ERRORS, Account, is_denied
 from tests.live.findings import Figures, require
-from tests.live.subject import Subject, artifact_text, ordered, state, status_text
+from tests.live.ground import changed
+from tests.live.subject import ENDS, Subject, ordered, state, status_text
 from tests.support import pages
 from tests.support.otlp import collector
 
 CODE: Final = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 REFUSALS: Final = re.compile(r"AccessDenied|not authorized to perform|UnrecognizedClient")
-
-
-async def followed_up(_: Deployment, subject: Subject) -> Figures:
-    """Answer a task's question."""
-    task_id = await subject.begin("ask")
-
-    async def look() -> dict[str, Any] | None:
-        task = await subject.task(task_id)
-        return task if state(task) == "INPUT_REQUIRED" else None
-
-    asked = await subject.until("the question", look, within_s=60, every_s=0.2)
-    answer = ordered("say")
-    message = {**answer, "taskId": task_id, "contextId": asked["contextId"]}
-    await subject.agent.call("SendMessage", {"message": message})
-    task = await subject.ended(task_id, within_s=60)
-    require(state(task) == "COMPLETED", f"the answered task ended as {state(task)}")
-    return {}
-
-
-async def retried(deployment: Deployment, subject: Subject) -> Figures:
-    """Have the agent raise an error in each attempt."""
-    attempts = int((await deployment.stack()).parameters["MaxAttempts"])
-    task = await subject.ended(await subject.begin("fail"), within_s=300, every_s=1)
-    require(state(task) == "FAILED", f"the task ended as {state(task)}")
-    started = artifact_text(task)
-    require(started, "the last attempt left nothing")
-    return {"attempts": attempts, "said": status_text(task)}
 
 
 async def given_up(deployment: Deployment, subject: Subject) -> Figures:
@@ -69,23 +53,21 @@ async def given_up(deployment: Deployment, subject: Subject) -> Figures:
     received = await _received_to_death(deployment, subject, task_id)
     require(state(await subject.task(task_id)) == "SUBMITTED", "the turn has been started")
     await _feed(deployment, subject, enabled=True)
-    task = await subject.ended(task_id, within_s=300, every_s=1)
-    require(state(task) == "COMPLETED", f"the task of a dead letter ended as {state(task)}")
+    await subject.completed(task_id, within_s=300)
     return {"receives": received}
 
 
 async def failed_by_sweeper(deployment: Deployment, subject: Subject) -> Figures:
     """Kill the only attempt of a turn, and receive it until it is a dead letter: it fails there."""
-    async with deployment.changed(MaxAttempts="1"):
-        task_id = await subject.begin("wait")
-        await subject.working(task_id)
-        await _feed(deployment, subject, enabled=False)
-        for pid in deployment.processes("WorkerFunction"):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        received = await _received_to_death(deployment, subject, task_id)
-        task = await subject.ended(task_id, within_s=300, every_s=1)
-        await _feed(deployment, subject, enabled=True)
+    await changed(subject, MaxAttempts="1")
+    task_id = await subject.begin("wait")
+    await subject.reached(task_id, "WORKING")
+    await _feed(deployment, subject, enabled=False)
+    for pid in deployment.processes("WorkerFunction"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    received = await _received_to_death(deployment, subject, task_id)
+    task = await subject.ended(task_id, within_s=300)
     require(state(task) == "FAILED", f"the task of a dead letter ended as {state(task)}")
     return {"receives": received, "said": status_text(task)}
 
@@ -109,14 +91,14 @@ async def _received_to_death(deployment: Deployment, subject: Subject, task_id: 
     queue = (await deployment.stack()).resources["OperationsQueue"]
     call, received = deployment.account.call, 0
 
-    async def receive() -> bool | None:
+    async def receive() -> bool:
         nonlocal received
         answer = await call(
             "sqs", "receive_message", QueueUrl=queue, VisibilityTimeout=0, WaitTimeSeconds=1
         )
         messages = answer.get("Messages", ())
         received += sum(task_id in message["Body"] for message in messages)
-        return (received > 0 and not messages) or None
+        return received > 0 and not messages
 
     attributes = await call(
         "sqs", "get_queue_attributes", QueueUrl=queue, AttributeNames=["RedrivePolicy"]
@@ -135,25 +117,23 @@ async def refused(deployment: Deployment, _: Subject) -> Figures:
     dead, secret = stack.resources["DeadLetterQueue"], stack.outputs["SigningSecret"]
     keys = stack.outputs["ApiKeys"]
     names = ("ApiRole", "StreamRole", "WorkerRole", "SweeperRole", "PushRole")
-    calls: list[tuple[str, str, str, dict[str, Any]]] = [
-        *((role, "dynamodb", "scan", {"TableName": table, "Limit": 1}) for role in names),
-        *((role, "dynamodb", "delete_table", {"TableName": table}) for role in names),
-        *(
-            (role, "secretsmanager", "get_secret_value", {"SecretId": secret})
-            for role in names
-            if role != "PushRole"
-        ),
-        *(
-            (role, "secretsmanager", "get_secret_value", {"SecretId": keys})
-            for role in ("WorkerRole", "SweeperRole", "PushRole")
-        ),
-        *((role, "sqs", "receive_message", {"QueueUrl": queue}) for role in names[:2]),
-        *((role, "sqs", "purge_queue", {"QueueUrl": queue}) for role in names),
-        ("PushRole", "sqs", "send_message", {"QueueUrl": dead, "MessageBody": "x"}),
-        ("ApiRole", "dynamodb", "execute_statement", {"Statement": f'SELECT * FROM "{table}"'}),  # noqa: S608
+    select = {"Statement": f'SELECT * FROM "{table}"'}  # noqa: S608 - it is refused
+    refusals: list[tuple[Collection[str], str, str, dict[str, Any]]] = [
+        (names, "dynamodb", "scan", {"TableName": table, "Limit": 1}),
+        (names, "dynamodb", "delete_table", {"TableName": table}),
+        (names[:1], "dynamodb", "execute_statement", select),
+        (names[:4], "secretsmanager", "get_secret_value", {"SecretId": secret}),
+        (names[2:], "secretsmanager", "get_secret_value", {"SecretId": keys}),
+        (names[:2], "sqs", "receive_message", {"QueueUrl": queue}),
+        (names, "sqs", "purge_queue", {"QueueUrl": queue}),
+        (names[4:], "sqs", "send_message", {"QueueUrl": dead, "MessageBody": "x"}),
     ]
-    wrong = []
-    sessions: dict[str, Account] = {}
+    wrong, sessions = list[str](), dict[str, Account]()
+    calls = [
+        (role, service, operation, params)
+        for roles, service, operation, params in refusals
+        for role in roles
+    ]
     for role, service, operation, params in calls:
         if role not in sessions:
             credentials = await deployment.session(stack.resources[role])
@@ -169,110 +149,10 @@ async def refused(deployment: Deployment, _: Subject) -> Figures:
     return {"asked": len(calls)}
 
 
-ALARM: Final = {
-    "Type": "AWS::CloudWatch::Alarm",
-    "Properties": {
-        "ComparisonOperator": "GreaterThanThreshold",
-        "EvaluationPeriods": 1,
-        "Threshold": 1,
-        "Metrics": [{"Id": "e", "Expression": "1 + 1"}],
-    },
-}
-API: Final = {
-    "Type": "AWS::ApiGateway::RestApi",
-    "Properties": {
-        "Body": {
-            "openapi": "3.0.1",
-            "info": {"title": "any", "version": "1"},
-            "paths": {"/any": {"x-amazon-apigateway-any-method": {"responses": {}}}},
-        }
-    },
-}
-EXPANDED: Final = {
-    "Transform": "AWS::Serverless-2016-10-31",
-    "Parameters": {"Alias": {"Type": "String", "Default": "one"}},
-    "Resources": {
-        "It": {
-            "Type": "AWS::Serverless::Function",
-            "Properties": {
-                "AutoPublishAlias": {"Ref": "Alias"},
-                "Handler": "index.handler",
-                "InlineCode": "handler = None",
-                "Runtime": "python3.13",
-            },
-        }
-    },
-}
-SECRET: Final = {
-    "Type": "AWS::SecretsManager::Secret",
-    "Properties": {"GenerateSecretString": {"PasswordLength": 64, "ExcludePunctuation": True}},
-}
-TLS: Final = {
-    "Version": "2012-10-17",
-    "Statement": {
-        "Effect": "Deny",
-        "Principal": "*",
-        "Action": "s3:*",
-        "Resource": "*",
-        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
-    },
-}
-
-
-async def substituted(deployment: Deployment, subject: Subject) -> Figures:
-    """Make of each thing that is substituted one as it is written: the emulator must not do it."""
-    account, learned = deployment.account, list[str]()
-
-    async def made(name: str, resource: Mapping[str, Any]) -> str:
-        return await alone(deployment, subject, name, {"Resources": {"It": resource}})
-
-    if await made("alarm", ALARM):
-        learned.append("alarms with metric math")
-    nodes = await account.call(
-        "apigateway", "get_resources", restApiId=await made("api", API), embed=["methods"]
-    )
-    if any(node.get("resourceMethods") for node in nodes["items"]):
-        learned.append("ANY")
-    secret = await account.call(
-        "secretsmanager", "get_secret_value", SecretId=await made("secret", SECRET)
-    )
-    if secret["SecretString"].isalnum():
-        learned.append("ExcludePunctuation")
-    if not await _refused_without_tls(deployment, subject):
-        learned.append("TLS")
-    await alone(deployment, subject, "expanded", EXPANDED, Alias="other")
-    expanded = await account.call(
-        "cloudformation", "list_stack_resources", StackName=f"expanded-{subject.run}"
-    )
-    names = {it["LogicalResourceId"] for it in expanded["StackResourceSummaries"]}
-    require({"ItAliasone", "ItAliasother"} & names, f"an alias is called otherwise: {names}")
-    if "ItAliasother" in names:
-        learned.append("values of parameters")
-    require(not learned, f"take out of template.py: {', '.join(learned)}")
-    return {"still needed": len(SUBSTITUTIONS)}
-
-
-async def _refused_without_tls(deployment: Deployment, subject: Subject) -> bool:
-    """Ask the bucket for TLS, and put an object as the worker."""
-    stack, call = await deployment.stack(), deployment.account.call
-    named = {"Bucket": stack.resources["BlobBucket"]}
-    subject.made.note(
-        "policy of", named["Bucket"], lambda: call("s3", "delete_bucket_policy", **named)
-    )
-    await call("s3", "put_bucket_policy", Policy=json.dumps(TLS), **named)
-    credentials = await deployment.session(stack.resources["WorkerRole"])
-    worker = Account(stack.region, **deployment.emulator.client(*credentials))
-    try:
-        await worker.call("s3", "put_object", Key=subject.run, Body=b"", **named)
-    except ERRORS as error:
-        return is_denied(error)
-    return False
-
-
 async def commands(deployment: Deployment, subject: Subject) -> Figures:
     """Ask the commands of operators about a task, and have them delete all that a caller has."""
     task_id = await subject.begin("say")
-    await subject.ended(task_id, within_s=60)
+    await subject.ended(task_id)
     shown = json.loads(await command(deployment, "task", task_id, "--json"))
     require(task_id in json.dumps(shown), "task shows another task")
     listed = (await command(deployment, "tasks", "--user", "default", "--json")).splitlines()
@@ -352,15 +232,9 @@ async def quiet(deployment: Deployment, _: Subject) -> Figures:
     account = deployment.account
     lines: list[str] = []
     for group in (await account.call("logs", "describe_log_groups"))["logGroups"]:
-        page: dict[str, str] = {}
-        while True:
-            answer = await account.call(
-                "logs", "filter_log_events", logGroupName=group["logGroupName"], **page
-            )
-            lines += [event["message"] for event in answer["events"]]
-            if not (token := answer.get("nextToken")):
-                break
-            page = {"nextToken": token}
+        named = {"logGroupName": group["logGroupName"]}
+        events = await account.pages("logs", "filter_log_events", "events", **named)
+        lines += [event["message"] for event in events]
     require(lines, "the functions have logged nothing")
     for log in deployment.door.folder.rglob("*.log"):
         if log.name in {"stream.log", "worker.log"}:
@@ -388,32 +262,39 @@ async def traced(deployment: Deployment, subject: Subject) -> Figures:
             return names if above == trace[:16] else None
 
         all_traces = f"{deployment.parameters['Settings']},OTEL_TRACES_SAMPLER_ARG=1"
-        async with deployment.changed(OtelEndpoint=taken.url, Settings=all_traces):
-            await subject.agent.call("SendMessage", {"message": ordered("say")}, headers)
-            way = await subject.until("the trace", look, within_s=60, every_s=0.5)
+        await changed(subject, OtelEndpoint=taken.url, Settings=all_traces)
+        await subject.agent.call("SendMessage", {"message": ordered("say")}, headers)
+        way = await subject.until("the trace", look, within_s=60)
+        remains = await subject.made.undo()  # while what they export to is there
+        require(not remains, f"the exporter was not taken away: {remains}")
     require(way == ["invoke_agent", "process", "send", "SendMessage"], f"the trace is {way}")
     return {"spans": len(taken.spans)}
 
 
 CHECKS: Final = (
-    Own("follow-up", "a task that asks for input goes on with the answer", followed_up),
-    Own("failed-turn", "a turn that fails in each attempt is tried again, and then fails", retried),
-    Own("dead-letter", "a turn that is received too often is a dead letter, and ends", given_up),
-    Own("refused-calls", "each role is refused what it has no permission for", refused),
-    Own("substitutions", "the emulator still cannot do what is substituted", substituted),
-    Own("traces", "functions export one trace, from the request to the attempt", traced),
-    Own("commands", "task, tasks, console and purge work on the stack", commands),
-    Own("schedule", "a rule of EventBridge opens a task, as the documentation has it", scheduled),
-    Own("preflight", "what would be replaced is told, and no change set remains", preflight),
-    Own("guided", "sam deploy --guided ends by Enter alone", guided),
-    kills.SHORT_CHECK,
-    Own("dead-letter-fails", "the sweeper fails a turn without attempts left", failed_by_sweeper),
-    *updates.CHECKS,
+    *operations.CHECKS,
+    *streams.CHECKS,
+    *messages.CHECKS,
+    *files.CHECKS,
+    *turns.CHECKS,
+    *webhooks.CHECKS,
+    *gateway.CHECKS,
     *releases.CHECKS,
+    own("dead-letter", "a turn that is received too often is a dead letter, and ends", given_up),
+    own("refused-calls", "each role is refused what it has no permission for", refused),
+    own("traces", "functions export one trace, from the request to the attempt", traced),
+    own("commands", "task, tasks, console and purge work on the stack", commands),
+    own("schedule", "a rule of EventBridge opens a task, as the documentation has it", scheduled),
+    own("preflight", "what would be replaced is told, and no change set remains", preflight),
+    own("guided", "sam deploy --guided ends by Enter alone", guided),
+    kills.SHORT_CHECK,
+    own("dead-letter-fails", "the sweeper fails a turn without attempts left", failed_by_sweeper),
+    *updates.CHECKS,
     *neighbours.CHECKS,
     *restores.CHECKS,
     *documented.CHECKS,
-    Own("logs", "no call of a function was refused, by all logs", quiet),
+    *forms.CHECKS,
+    own("logs", "no call of a function was refused, by all logs", quiet),
 )
 """In the order in which they run: the logs are those of all the others."""
 LONG: Final = (kills.LONG_CHECK,)

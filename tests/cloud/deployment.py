@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import shutil
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +12,7 @@ from typing import Any, Final
 from a2a_serverless_tools.cloud import stack
 from a2a_serverless_tools.cloud.emulator import REGION
 from a2a_serverless_tools.cloud.stack import Deployed
-from tests.live.account import Account
-from tests.live.stack import Stack, read_stack
+from tests.live.account import Account, Stack, read_stack
 
 ROOT: Final = Path(__file__).parents[2]
 SAM: Final = ROOT / ".venv" / "tools" / "sam" / "bin" / "sam"
@@ -70,19 +67,6 @@ class Deployment(Deployed):
         await super().deploy(**parameters)
         self.made.update((await self.stack()).resources)
 
-    @asynccontextmanager
-    async def changed(self, **parameters: str) -> AsyncIterator[None]:
-        """Update the stack to other parameters, and back after the block."""
-        before = (await self.stack()).parameters
-        back = {name: before[name] for name in parameters}
-        try:
-            await self.deploy(**parameters)
-            yield
-        except Exception:  # a cancel ends the run, and the stack with it
-            await self.deploy(**back)
-            raise
-        await self.deploy(**back)
-
     def take(self, build: Path) -> None:
         """Deploy another build from now on."""
         self.build = self.door.build = build
@@ -125,14 +109,7 @@ class Deployment(Deployed):
         """Names and ids, and their last parts, of all that the account has of a stack's kinds."""
         names: set[str] = set()
         for service, operation, member in _LISTS:
-            client = self.account.client(service)
-            if client.can_paginate(operation):
-                pages: Sequence[Mapping[str, Any]] = await asyncio.to_thread(
-                    lambda: list(client.get_paginator(operation).paginate())  # noqa: B023 - awaited
-                )
-            else:
-                pages = [await self.account.call(service, operation)]
-            texts = [text for page in pages for text in _texts(page.get(member))]
+            texts = [*_texts(await self.account.pages(service, operation, member))]
             names.update(texts, (re.split("[/:]", text)[-1] for text in texts))
         return names
 

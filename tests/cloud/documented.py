@@ -14,7 +14,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless_tools.cloud.emulator import REGION
 from a2a_serverless_tools.cloud.stack import PhaseError, run
 from tests.cloud.deployment import ROOT, SAM, Deployment
-from tests.cloud.own import Own, command
+from tests.cloud.own import command, own
 from tests.cloud.preflight import SETTINGS
 from tests.live.findings import Figures, require
 from tests.live.subject import Subject
@@ -97,7 +97,7 @@ async def documented(deployment: Deployment, subject: Subject) -> Figures:
     wrong: list[str] = []
     for page, found in scripts(**names):
         task_id = await subject.begin("what no word says")  # it fails at once
-        await subject.ended(task_id, within_s=60)
+        await subject.ended(task_id)
         # A page has a shell of its own, and its reader another stack.
         script = "\n".join(ASKS.sub(r"\1 --yes", it) for it in found if not it.startswith("STACK="))
         for shown, meant in {
@@ -119,5 +119,5 @@ async def documented(deployment: Deployment, subject: Subject) -> Figures:
 
 
 CHECKS: Final = (
-    Own("documented", "the commands of Deploy and Operate run as the pages have them", documented),
+    own("documented", "the commands of Deploy and Operate run as the pages have them", documented),
 )

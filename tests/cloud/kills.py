@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.cloud.deployment import Deployment
-from tests.cloud.own import Own, Patient
+from tests.cloud.own import Patient, own
 from tests.faults.ledger import lines_of
+from tests.live.account import FUNCTIONS
 from tests.live.findings import Figures, require
-from tests.live.stack import FUNCTIONS
-from tests.live.subject import Subject, artifact_text, ordered, state, status_text
+from tests.live.ground import changed
+from tests.live.subject import Subject, artifact_text, ordered, state, status_text, steps_of
 
 KINDS: Final = ("say", "steps", "fail", "ask", "wait")
 RUNNING: Final = 20
@@ -239,8 +240,8 @@ async def killed(deployment: Deployment, subject: Subject) -> Figures:
 
 async def killed_long(deployment: Deployment, subject: Subject) -> Figures:
     """Kill them for ten minutes."""
-    async with deployment.changed(**LONG.parameters):
-        return await _killed(deployment, subject, LONG)
+    await changed(subject, **LONG.parameters)
+    return await _killed(deployment, subject, LONG)
 
 
 def _is_right(kind: str, task: dict[str, Any]) -> bool:
@@ -248,14 +249,13 @@ def _is_right(kind: str, task: dict[str, Any]) -> bool:
     if state(task) != ends.get(kind, "COMPLETED"):
         return False
     if kind in {"steps", "ask"}:
-        numbers = [line.split()[0] for line in artifact_text(task).splitlines()]
-        return numbers == [str(number) for number in range(STEPS)]
+        return steps_of(artifact_text(task)) == [*range(STEPS)]
     return kind != "say" or bool(artifact_text(task) or status_text(task))
 
 
-SHORT_CHECK: Final = Own(
+SHORT_CHECK: Final = own(
     "kills", f"{SHORT.tasks} tasks end right while processes of all functions are killed", killed
 )
-LONG_CHECK: Final = Own(
+LONG_CHECK: Final = own(
     "kills-long", f"{LONG.tasks} tasks end right under kills for ten minutes", killed_long
 )

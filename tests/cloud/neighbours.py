@@ -20,11 +20,11 @@ from a2a_serverless_tools.cloud.stack import PARAMETERS, PLATFORM, run
 from a2a_serverless_tools.scaffold.project import KINDS
 from a2a_serverless_tools.scaffold.source import CARD, CARD_NAME
 from tests.cloud.deployment import ROOT, Deployment, build
-from tests.cloud.own import Own, Patient, beside, subject_of
+from tests.cloud.own import Patient, beside, own, subject_of
 from tests.e2e.releases import EARLIER, last_release, make_earlier
+from tests.live.account import first_key
 from tests.live.findings import Figures, require
-from tests.live.stack import first_key
-from tests.live.subject import VERSION, Subject, artifact_text, ordered, state
+from tests.live.subject import VERSION, Subject, answer_to, artifact_text, ordered, state, steps_of
 
 MAKE_S: Final = 300.0
 UP_S: Final = 600.0
@@ -59,8 +59,7 @@ async def made(deployment: Deployment, subject: Subject) -> Figures:
             shown = {**VERSION, "X-API-Key": subject.credential}
             refused = await http.get(f"/tasks/{task['id']}", headers=shown)
             require(refused.status_code == httpx.codes.UNAUTHORIZED, "it takes another's key")
-    after = await subject.ended(await subject.begin("say"), within_s=100)
-    require(state(after) == "COMPLETED", "the first stack does not work after the other's end")
+    await subject.completed(await subject.begin("say"), within_s=100)
     return {"answered": artifact_text(task)[:60]}
 
 
@@ -195,8 +194,7 @@ async def upgraded(deployment: Deployment, subject: Subject) -> Figures:
             await asyncio.wait([updating], timeout=5)
         await updating
         for task in asked:
-            answer = {**ordered("steps", **steps), "taskId": task["id"]}
-            await client.sent({**answer, "contextId": task["contextId"]})
+            await client.sent(answer_to(task, "steps", **steps))
         tasks = [await client.ended(task_id) for task_id in [*ids, *asking]]
         wrong = [it["id"] for it in tasks if not _is_whole(it)]
         require(not wrong, f"tasks that did not end whole: {wrong}")
@@ -213,8 +211,7 @@ async def upgraded(deployment: Deployment, subject: Subject) -> Figures:
 
 
 def _is_whole(task: dict[str, Any]) -> bool:
-    numbers = [line.split()[0] for line in artifact_text(task).splitlines()]
-    return state(task) == "COMPLETED" and numbers == [str(number) for number in range(STEPS)]
+    return state(task) == "COMPLETED" and steps_of(artifact_text(task)) == [*range(STEPS)]
 
 
 async def _older(folder: Path, release: str) -> Path:
@@ -256,8 +253,8 @@ async def _command(arguments: list[str], folder: Path, source: Path = ROOT) -> s
 
 
 CHECKS: Final = (
-    Own("two-stacks", "a project of init is deployed beside the stack, and deleted", made),
-    Own("cloud-up", "`make cloud-up` in a project of init: its agent answers", brought_up),
-    Own("kinds", "a project of each kind of init is deployed, and answers", of_each_kind),
-    Own("upgrade", "tasks in flight end whole while their stack gets newer code", upgraded),
+    own("two-stacks", "a project of init is deployed beside the stack, and deleted", made),
+    own("cloud-up", "`make cloud-up` in a project of init: its agent answers", brought_up),
+    own("kinds", "a project of each kind of init is deployed, and answers", of_each_kind),
+    own("upgrade", "tasks in flight end whole while their stack gets newer code", upgraded),
 )

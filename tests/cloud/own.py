@@ -16,10 +16,13 @@ from a2a_serverless_tools.cloud.door import opened
 from a2a_serverless_tools.cloud.emulator import free_port
 from a2a_serverless_tools.cloud.stack import run
 from tests.cloud.deployment import KEPT, MADE_AGAIN, ROOT, Deployment
-from tests.live.findings import Check, Figures, require
-from tests.live.made import Made
-from tests.live.stack import first_key
-from tests.live.subject import Consent, Subject, state
+from tests.live.account import first_key
+from tests.live.findings import Check, Figures, Made, NotPossibleError, require
+from tests.live.ground import Ground, alone
+from tests.live.releases import versions_of
+from tests.live.subject import ENDS, Subject, state
+from tests.support import template
+from tests.support.issuers import running_issuer
 
 SLACK: Final = 3
 """How many times as long as on AWS everything may take, on a busy machine of two cores."""
@@ -28,22 +31,66 @@ LONGEST_S: Final = 300.0
 COMMAND_S: Final = 180.0
 AT_ONCE: Final = 4
 """Requests at the same time: each is a process of a function."""
-ENDS: Final = frozenset({"COMPLETED", "CANCELED", "FAILED", "REJECTED"})
+ENDPOINTS: Final = ("ApiFunction", "StreamFunction")
+ISSUER: Final = "https://issuer.example.com"
+"""Whose tokens are shown. It is never asked: its keys are on this machine."""
 UNANSWERED: Final = (httpx.HTTPError, ValueError, LookupError)
 """What a request ends in whose process was killed: no answer, or one of the gateway's own."""
 
 
-@dataclass(frozen=True)
-class Own:
-    """A check of a deployment on the emulator; `on` one, it is a check like those of tests/live."""
+@dataclass(kw_only=True)
+class Emulated(Ground):
+    """A stack on the emulator, updated by SAM as its owner does it."""
 
-    name: str
-    proves: str
-    run: Callable[[Deployment, Subject], Awaitable[Figures]]
+    deployment: Deployment
+    keys_at: str
+    """Where the keys of its tokens' issuer are: the parameter takes https alone."""
 
-    def on(self, deployment: Deployment) -> Check:
-        """Return the check of this deployment."""
-        return Check(self.name, self.proves, lambda subject: self.run(deployment, subject))
+    async def settle(self) -> None:
+        """Lead requests to the versions that are behind the aliases."""
+        await self.deployment.door.show((await self.deployment.stack()).resources)
+
+    async def update(self, subject: Subject, parameters: Mapping[str, str]) -> None:
+        """Deploy the stack with other values of parameters; say where keys of tokens are."""
+        if not parameters.items() <= (await self.deployment.stack()).parameters.items():
+            await self.deployment.deploy(**parameters)
+            for function in ENDPOINTS if "oidc" in parameters.get("Auth", "") else ():
+                versions = await versions_of(subject, function)
+                # The next update takes it away again.
+                await versions.point(await versions.publish(A2A_OIDC_JWKS_URL=self.keys_at))
+        self.stack = await self.deployment.stack()
+
+    async def variables(self, subject: Subject) -> dict[str, str]:
+        """Return a worker's environment, with credentials of the role that fargate.yaml gives."""
+        given = {name: self.stack.outputs[name] for name in ("Table", "Queue", "UndecodableQueue")}
+        made = await alone(subject, "worker", json.dumps(_role_of(given), default=str), **given)
+        credentials = await self.deployment.session(made["TaskRole"])
+        environment = self.deployment.emulator.environment(*credentials)
+        return {**await super().variables(subject), **environment}
+
+
+def _role_of(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the template of the workers' role alone: the emulator runs no containers."""
+    whole = template.read(ROOT / "fargate.yaml")
+    parameters = {
+        name: {k: v for k, v in each.items() if k != "AllowedPattern"}  # https alone
+        for name, each in whole["Parameters"].items()
+        if "Default" in each or name in given
+    }
+    resources = {"TaskRole": whole["Resources"]["TaskRole"]}
+    return {"Parameters": parameters, "Conditions": whole["Conditions"], "Resources": resources}
+
+
+def own(name: str, proves: str, run: Callable[[Deployment, Subject], Awaitable[Figures]]) -> Check:
+    """Return a check that needs the emulator's deployment."""
+
+    async def there(subject: Subject) -> Figures:
+        ground = subject.on()
+        if not isinstance(ground, Emulated):
+            raise NotPossibleError("needs the emulated AWS of `make cloud`")
+        return await run(ground.deployment, subject)
+
+    return Check(name, proves, there)
 
 
 async def command(deployment: Deployment, *arguments: str) -> str:
@@ -57,23 +104,26 @@ async def command(deployment: Deployment, *arguments: str) -> str:
 @asynccontextmanager
 async def subject_of(deployment: Deployment, made: Made, run: str) -> AsyncIterator[Subject]:
     """Open the subject of a deployment's checks, with its client's key."""
-    stack = await deployment.stack()
-
-    async def settle() -> None:
-        await deployment.door.show((await deployment.stack()).resources)
-
-    async with Subject(
-        endpoint=deployment.door.url,
-        credential=await first_key(deployment.account, stack),
-        account=deployment.account,
-        stack=stack,
-        made=made,
-        run=run,
-        consent=Consent(changes=True),
-        settle=settle,
-        slack=SLACK,
-    ) as subject:
-        yield subject
+    account, stack = deployment.account, await deployment.stack()
+    with running_issuer() as issuer:
+        keys_at, issuer.url = f"{issuer.url}/keys", ISSUER
+        ground = Emulated(
+            account=account,
+            stack=stack,
+            changes=True,
+            slack=SLACK,
+            tokens=issuer,
+            deployment=deployment,
+            keys_at=keys_at,
+        )
+        async with Subject(
+            endpoint=deployment.door.url,
+            credential=await first_key(account, stack),
+            made=made,
+            run=run,
+            ground=ground,
+        ) as subject:
+            yield subject
 
 
 @asynccontextmanager
@@ -93,39 +143,6 @@ async def beside(deployment: Deployment, name: str, **fields: Any) -> AsyncItera
         yield other
         wrong = wrong_remains(await other.delete(deployment.made.values()))
         require(not wrong, f"of {name}: {'; '.join(wrong)}")
-
-
-async def alone(
-    deployment: Deployment,
-    subject: Subject,
-    name: str,
-    template: Mapping[str, Any],
-    **parameters: str,
-) -> str:
-    """Make a stack of one resource; return its physical id, empty if it cannot be made."""
-    call, stack = deployment.account.call, f"{name}-{subject.run}"
-    subject.made.note(
-        "stack", stack, lambda: call("cloudformation", "delete_stack", StackName=stack)
-    )
-    given = [{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()]
-    await call(
-        "cloudformation",
-        "create_stack",
-        StackName=stack,
-        TemplateBody=json.dumps(template, default=str),
-        Parameters=given,
-        Capabilities=["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"],
-    )
-
-    async def look() -> str | None:
-        answer = await call("cloudformation", "describe_stacks", StackName=stack)
-        status = str(answer["Stacks"][0]["StackStatus"])
-        return None if status in {"CREATE_IN_PROGRESS", "ROLLBACK_IN_PROGRESS"} else status
-
-    if await subject.until(stack, look, within_s=60, every_s=0.2) != "CREATE_COMPLETE":
-        return ""
-    listed = await call("cloudformation", "list_stack_resources", StackName=stack)
-    return str(listed["StackResourceSummaries"][0]["PhysicalResourceId"])
 
 
 def wrong_remains(kept: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,7 @@
 """`python -m tests.cloud`: this project deployed on an emulated AWS, checked, and deleted again.
 
+With --stack NAME --region REGION it is a stack of an AWS account, which is checked and stays.
+
 Exit codes: 0 nothing failed, 1 a check failed or something remains, 2 it could not be deployed or
 was refused, 130 it was interrupted. Whatever the end, all that was started has ended by then.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import shutil
 import sys
 import tempfile
@@ -17,6 +20,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
+
+from botocore.exceptions import BotoCoreError
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE
@@ -30,38 +35,23 @@ from a2a_serverless_tools.cloud.emulator import (
 )
 from a2a_serverless_tools.cloud.program import EXIT_INTERRUPTED, phase, say, until_signal
 from a2a_serverless_tools.cloud.stack import PhaseError
-from tests.cloud import checks as own
+from tests.cloud.checks import CHECKS, LONG
 from tests.cloud.deployment import PYTHON, Deployment, build
 from tests.cloud.own import subject_of, wrong_remains
-from tests.cloud.updates import Emulated
-from tests.live import report, runner
-from tests.live.checks import CHECKS
-from tests.live.findings import Check
-from tests.live.forms import FORMS, in_form
-from tests.live.made import Made
+from tests.live import runner
+from tests.live.account import Account, first_key, read_stack
+from tests.live.findings import Check, Made
+from tests.live.ground import Ground
 from tests.live.runner import Findings
+from tests.live.subject import Subject
 
 PROGRAM: Final = "python -m tests.cloud"
 FOLDER: Final = Path(__file__).parents[2] / "build" / "cloud"
 CHECKS_S: Final = 5400.0
 SHORT: Final = (
-    "one-origin",
-    "operations-1.0-jsonrpc",
-    "stream-python",
-    "files-1.0-rest",
-    "cancel",
-    "webhook",
-    "role-refused",
-    "follow-up",
-    "dead-letter",
-    "refused-calls",
-    "substitutions",
-    "traces",
-    "commands",
-    "restore-task",
-    "cloud-up",
-    "guided",
-    "logs",
+    *("one-origin", "operations-1.0-jsonrpc", "stream-python", "files-1.0-rest", "cancel"),
+    *("webhook", "role-refused", "follow-up", "dead-letter", "refused-calls", "traces"),
+    *("commands", "restore-task", "cloud-up", "guided", "logs"),
 )
 """The checks of a run that has to be short."""
 
@@ -69,20 +59,50 @@ SHORT: Final = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments ask for; return the exit code."""
     options = _parser().parse_args(arguments)
+    if options.list:
+        for check in (*CHECKS, *LONG):
+            say(f"{check.name:<22} {check.proves}")
+        return 0
     try:
-        return asyncio.run(until_signal(_checked(options)))
-    except (ConfigurationError, PhaseError) as error:
+        checks = _chosen(options)
+        runs = _on_emulator if options.region is None else _on_aws
+        return asyncio.run(until_signal(runs(options, checks)))
+    except (ConfigurationError, PhaseError, BotoCoreError) as error:
         sys.stderr.write(f"{PROGRAM}: {error}\n")
         return EXIT_UNUSABLE
 
 
-async def _checked(options: argparse.Namespace) -> int:
+async def _on_aws(options: argparse.Namespace, checks: Sequence[Check]) -> int:
+    """Check a stack of the owner's account, with the credentials of the environment."""
+    if not (options.stack and options.region):
+        raise ConfigurationError("Name a stack and its region: make live STACK=NAME REGION=REGION.")
+    account = Account(options.region)
+    stack = await read_stack(account, options.stack)
+    credential = os.environ.get("A2A_LIVE_CREDENTIAL") or await first_key(account, stack)
+    ground = Ground(account=account, stack=stack, changes=options.allow_changes)
+    folder = _reports()
+    async with Subject(
+        endpoint=stack.endpoint,
+        credential=credential,
+        made=Made(folder / "made.txt"),
+        run=uuid.uuid4().hex[:8],
+        ground=ground,
+    ) as subject:
+        found = await _check(subject, checks, folder)
+    return EXIT_INTERRUPTED if found.interrupted else int(not found.is_well)
+
+
+async def _on_emulator(options: argparse.Namespace, checks: Sequence[Check]) -> int:
     """Deploy, check, delete."""
-    names = _chosen(options)
+    os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
     async with _deployed(options) as deployment:
-        folder = FOLDER / "reports" / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-        async with asyncio.timeout(CHECKS_S):
-            found = await phase("checks", _check(deployment, names, folder))
+        folder = _reports()
+        made = Made(folder / "made.txt")
+        async with (
+            asyncio.timeout(CHECKS_S),
+            subject_of(deployment, made, uuid.uuid4().hex[:8]) as subject,
+        ):
+            found = await phase("checks", _check(subject, checks, folder))
         if found.interrupted:
             return EXIT_INTERRUPTED
         kept = await phase("sam delete", deployment.delete())
@@ -90,44 +110,39 @@ async def _checked(options: argparse.Namespace) -> int:
         wrong = wrong_remains(kept)
         for line in wrong:
             say(line)
-        for finding in found.findings:
-            if finding.outcome == "failed":
-                say(f"FAILED: {finding.name}: {finding.says}")
         return 0 if found.is_well and not wrong else 1
 
 
-async def _check(deployment: Deployment, names: set[str], folder: Path) -> Findings:
-    found = Findings()
-    ground = Emulated(deployment, found)
-    *every, last = _every(deployment)
-    forms = [in_form(form, ground, say, found) for form in FORMS if form.name in names]
-    chosen = [check for check in every if check.name in names]
-    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    made = Made(folder / "made.txt")
-    async with subject_of(deployment, made, uuid.uuid4().hex[:8]) as subject:
-        await subject.card()
-        await runner.run(subject, [*chosen, *forms, *[last] * (last.name in names)], say, found)
-        say(f"report: {report.write(folder, subject, found)}")
+async def _check(subject: Subject, checks: Sequence[Check], folder: Path) -> Findings:
+    """Run the checks, and say what failed, what remains, and where the report is."""
+    await subject.card()
+    found = await runner.run(subject, checks)
+    for line in found.remains:
+        say(f"REMAINS, remove it yourself: {line}")
+    for finding in found.findings:
+        if finding.outcome == "failed":
+            say(f"FAILED: {finding.name}: {finding.says}")
+    say(f"report: {found.write(subject, folder)}")
     return found
 
 
-def _every(deployment: Deployment) -> list[Check]:
-    """Return all checks."""
-    return [*CHECKS, *(check.on(deployment) for check in (*own.LONG, *own.CHECKS))]
+def _reports() -> Path:
+    folder = FOLDER / "reports" / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
-def _chosen(options: argparse.Namespace) -> set[str]:
-    """Return the names of the checks to run.
+def _chosen(options: argparse.Namespace) -> list[Check]:
+    """Return the checks to run, in their order.
 
     Raises:
         ConfigurationError: there is no check of a name.
     """
-    every = {check.name for check in CHECKS} | {check.name for check in own.CHECKS}
-    every |= {form.name for form in FORMS}
-    chosen = set(options.only or (SHORT if options.short else every))
-    if unknown := chosen - every - {check.name for check in own.LONG}:
-        raise ConfigurationError(f"There is no check {min(unknown)}: the page `cloud` names them.")
-    return chosen
+    every = (*LONG, *CHECKS)
+    names = {*options.only} or {*(SHORT if options.short else (it.name for it in CHECKS))}
+    if unknown := names - {check.name for check in every}:
+        raise ConfigurationError(f"There is no check {min(unknown)}: see --list.")
+    return [check for check in every if check.name in names]
 
 
 @asynccontextmanager
@@ -139,7 +154,8 @@ async def _deployed(options: argparse.Namespace) -> AsyncIterator[Deployment]:
     FOLDER.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=FOLDER))
     async with AsyncExitStack() as ending:
-        ending.callback(_remove, folder, keeps=options.keep)
+        if not options.keep:
+            ending.callback(shutil.rmtree, folder, ignore_errors=True)
         emulator = await phase(
             f"ministack {VERSION}",
             ending.enter_async_context(started(folder, ports[1], PYTHON)),
@@ -155,18 +171,15 @@ async def _deployed(options: argparse.Namespace) -> AsyncIterator[Deployment]:
         yield deployment
 
 
-def _remove(folder: Path, *, keeps: bool) -> None:
-    if not keeps:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=PROGRAM, description=__doc__)
-    parser.add_argument("--short", action="store_true", help="the checks that take no minutes")
-    parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="this check")
-    parser.add_argument("--port", type=int, help="the agent's port (default: a free one)")
-    parser.add_argument(
-        "--stack", default="a2a-cloud", help="the stack's name (default: %(default)s)"
-    )
-    parser.add_argument("--keep", action="store_true", help="keep the run's folder and its logs")
+    add = parser.add_argument
+    add("--list", action="store_true", help="list the checks, and run none")
+    add("--short", action="store_true", help="the checks that take no minutes")
+    add("--only", action="append", default=[], metavar="CHECK", help="this check")
+    add("--stack", default="a2a-cloud", help="the stack's name (default: %(default)s)")
+    add("--port", type=int, help="on the emulator: the agent's port (default: a free one)")
+    add("--keep", action="store_true", help="on the emulator: keep the run's folder and its logs")
+    add("--region", help="on AWS: the stack's region")
+    add("--allow-changes", action="store_true", help="on AWS: change the stack, and change it back")
     return parser

@@ -8,68 +8,23 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import httpx
-from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.push.signing import _signing_key
 from a2a_serverless.storage.keys import SETTLED_S
-from tests.cloud.deployment import ROOT, Deployment
-from tests.cloud.own import UNANSWERED, Own, alone, command
-from tests.live.callers import ENDPOINTS, issuer_for
-from tests.live.findings import Figures, require
-from tests.live.forms import addresses, is_so, opened
-from tests.live.releases import versions_of
-from tests.live.runner import Findings
+from tests.cloud.deployment import Deployment
+from tests.cloud.own import ENDPOINTS, UNANSWERED, command, own
+from tests.live.account import FUNCTIONS
+from tests.live.findings import Check, Figures, require
+from tests.live.ground import changed
+from tests.live.releases import ALIAS, swapped
 from tests.live.subject import VERSION, Subject
 from tests.live.webhooks import Told, told, verified
-from tests.support.issuers import Issuer
 
-ISSUER: Final = "https://issuer.example.com"
-"""Whose tokens are shown. It is never asked: its keys are on this machine."""
 TAKEN_S: Final = 310.0
 """Every process reads the keys again within five minutes."""
-
-
-@dataclass(frozen=True)
-class Emulated:
-    """Updates a stack on the emulator as its owner does; what was interrupted ends with the run."""
-
-    deployment: Deployment
-    found: Findings
-    keys_at: list[str] = field(default_factory=list)
-    """Where the keys of the issuer are: the parameter takes https alone."""
-
-    async def update(self, subject: Subject, parameters: Mapping[str, str]) -> None:
-        """Deploy the stack with other values of parameters; say where keys of tokens are."""
-        if self.found.interrupted:
-            raise ConnectionAbortedError
-        deployment = self.deployment
-        if not is_so(await deployment.stack(), parameters):
-            await deployment.deploy(**parameters)
-            for function in ENDPOINTS if "oidc" in parameters.get("Auth", "") else ():
-                versions = await versions_of(subject, function, is_undone=False)
-                # The next update takes it away again.
-                await versions.take(A2A_OIDC_JWKS_URL=self.keys_at[-1])
-        subject.stack = await deployment.stack()
-
-    async def variables(self, subject: Subject) -> Mapping[str, str]:
-        """Return the stack's addresses, and credentials of the role that fargate.yaml gives."""
-        deployment, stack = self.deployment, await self.deployment.stack()
-        given = {name: stack.outputs[name] for name in ("Table", "Queue", "UndecodableQueue")}
-        role = await alone(deployment, subject, "worker", _role_of(given), **given)
-        credentials = await deployment.session(role)
-        return {**addresses(stack), **deployment.emulator.environment(*credentials)}
-
-    async def issuer(self, subject: Subject) -> Issuer:
-        """Open an issuer on this machine, and have its tokens name another one."""
-        issuer = await opened(subject, issuer_for(subject))
-        self.keys_at.append(f"{issuer.url}/keys")
-        issuer.url = ISSUER
-        return issuer
 
 
 async def rotated(deployment: Deployment, subject: Subject) -> Figures:
@@ -91,8 +46,8 @@ async def rotated(deployment: Deployment, subject: Subject) -> Figures:
         # The checks that follow ask once: the gateway may still lead to a process that was ended.
         await subject.until("the first key again", again, within_s=60, every_s=1)
 
-    async def again() -> bool | None:
-        return await status(old) == httpx.codes.OK or None
+    async def again() -> bool:
+        return await status(old) == httpx.codes.OK
 
     async def status(key: str) -> int:
         try:
@@ -101,18 +56,18 @@ async def rotated(deployment: Deployment, subject: Subject) -> Figures:
             return 0
         return answer.status_code
 
-    async def taken() -> bool | None:
-        return await status(new) == httpx.codes.OK or None
+    async def taken() -> bool:
+        return await status(new) == httpx.codes.OK
 
-    async def over() -> bool | None:
-        return await status(old) == httpx.codes.UNAUTHORIZED or None
+    async def over() -> bool:
+        return await status(old) == httpx.codes.UNAUTHORIZED
 
     require(await status(new) == httpx.codes.UNAUTHORIZED, "an unknown key was taken")
     subject.made.note("keys", secret, undo)
-    began = subject.clock.monotonic()
+    began = time.monotonic()
     await give(new, old)
     await subject.until("the new key", taken, within_s=TAKEN_S, every_s=5)
-    took_s = round(subject.clock.monotonic() - began)
+    took_s = round(time.monotonic() - began)
     require(await status(old) == httpx.codes.OK, "the old key was refused beside the new one")
     await give(new)
     _restart(deployment)  # a new process reads what is there
@@ -176,10 +131,10 @@ async def resigned(deployment: Deployment, subject: Subject) -> Figures:
     require(later.kid == new, "the process that pushes signs with the revoked key")
     _restart(deployment)  # the processes that clients call keep the key set for minutes
 
-    async def gone() -> bool | None:
+    async def gone() -> bool:
         with contextlib.suppress(*UNANSWERED):
-            return await _published(subject) == {new} or None
-        return None
+            return await _published(subject) == {new}
+        return False
 
     await subject.until("the end of the revoked key", gone, within_s=60, every_s=1)
     return {"keys published": 2, "revoked": 1}
@@ -190,21 +145,52 @@ async def _published(subject: Subject) -> set[str]:
     return {key["kid"] for key in key_set.json()["keys"]}
 
 
-def _role_of(given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the template of the workers' role alone: the emulator runs no containers."""
-    whole = yaml_parse((ROOT / "fargate.yaml").read_text(encoding="utf-8"))
-    parameters = {
-        name: {k: v for k, v in each.items() if k != "AllowedPattern"}  # https alone
-        for name, each in whole["Parameters"].items()
-        if "Default" in each or name in given
-    }
-    resources = {"TaskRole": whole["Resources"]["TaskRole"]}
-    return {"Parameters": parameters, "Conditions": whole["Conditions"], "Resources": resources}
+async def released(deployment: Deployment, subject: Subject) -> Figures:
+    """Change one parameter that no function reads: each alias moves to a version of its own."""
+    before = await _behind(deployment)
+    await changed(subject, Release="other")
+    meanwhile = await _behind(deployment)
+    remains = await subject.made.undo()
+    require(not remains, f"the stack did not go back: {remains}")
+    after = await _behind(deployment)
+    stayed = [it for it in FUNCTIONS if len({before[it], meanwhile[it], after[it]}) < 3]
+    require(not stayed, f"an alias did not move: {stayed}", before=before, after=after)
+    functions = (await deployment.stack()).resources
+    for logical, number in before.items():
+        listed = await deployment.account.pages(
+            "lambda", "list_versions_by_function", "Versions", FunctionName=functions[logical]
+        )
+        is_there = number in {version["Version"] for version in listed}
+        require(is_there, f"the version of {logical} before is not there any more")
+    return {}
+
+
+async def _behind(deployment: Deployment) -> dict[str, str]:
+    """Return the number of the version behind each function's alias."""
+    call, functions = deployment.account.call, (await deployment.stack()).resources
+    found: dict[str, str] = {}
+    for logical in FUNCTIONS:
+        named = {"FunctionName": functions[logical], "Name": ALIAS}
+        found[logical] = (await call("lambda", "get_alias", **named))["FunctionVersion"]
+    return found
+
+
+async def swapped_shared(subject: Subject) -> Figures:
+    """Swap a bad version in and out while the turns in flight share one worker."""
+    # Two turns fill a worker, which pulls no third one: that begins behind the alias.
+    await changed(subject, WorkerTurns="2", WorkerTimeout="120", TurnTimeout="45")
+    return await swapped(subject)
 
 
 CHECKS: Final = (
-    Own("key-rotation", "a second key is taken, and the first one refused after its end", rotated),
-    Own(
+    own("release", "one changed parameter moves each alias to a version of its own", released),
+    Check(
+        "bad-version-shared",
+        "turns that share a worker outlive a bad version and its way back",
+        swapped_shared,
+    ),
+    own("key-rotation", "a second key is taken, and the first one refused after its end", rotated),
+    own(
         "signing-rotation",
         "a new signing key is published, and then signs, beside its former",
         resigned,

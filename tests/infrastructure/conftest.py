@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samtranslator.yaml_helper import yaml_parse
 
 from tests.support.permissions import transform
-from tests.support.template import TEMPLATE, Template
+from tests.support.template import TEMPLATE, Template, read
 
 Json = dict[str, Any]
 
@@ -19,10 +18,9 @@ def project() -> Path:
 
 
 @pytest.fixture(scope="session")
-def document(project: Path) -> Json:
-    """template.yaml as written, read by SAM's own parser."""
-    parsed: Json = yaml_parse((project / "template.yaml").read_text(encoding="utf-8"))
-    return parsed
+def document() -> Json:
+    """template.yaml as written, read by SAM's own parser; not to be changed."""
+    return read()
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +30,6 @@ def template(document: Json) -> Template:
 
 
 @pytest.fixture(scope="session")
-def transformed(project: Path) -> Json:
-    """The resources after SAM's transform, with code as if uploaded."""
-    return transform(project / "template.yaml")
+def transformed() -> Json:
+    """The resources after SAM's transform, with code as if uploaded; not to be changed."""
+    return transform(TEMPLATE)

@@ -41,14 +41,6 @@ def variable(transformed: Json, function: str, name: str) -> Any:
 # -- the stage -------------------------------------------------------------------------------------
 
 
-def test_the_api_has_one_stage(transformed: Json) -> None:
-    """The stage is called a2a, and SAM adds no second one."""
-    stages = [r for r in transformed.values() if r["Type"] == "AWS::ApiGateway::Stage"]
-    deployments = [r for r in transformed.values() if r["Type"] == "AWS::ApiGateway::Deployment"]
-    assert [stage["Properties"]["StageName"] for stage in stages] == ["a2a"]
-    assert [deployment["Properties"].get("StageName") for deployment in deployments] == [None]
-
-
 ENDPOINTS = "vpce-0a,vpce-1b"
 
 
@@ -106,45 +98,22 @@ def test_the_least_tls_is_that_of_api_and_domain(
         assert domain == api == {"SecurityPolicy": policy, "EndpointAccessMode": "STRICT"}
 
 
-def test_every_deployment_reaches_the_stage(document: Json) -> None:
-    """SAM makes a new deployment of the API each time, as parameters may change."""
-    assert document["Resources"]["RestApi"]["Properties"]["AlwaysDeploy"] is True
-
-
 def test_every_method_is_throttled(transformed: Json, document: Json) -> None:
-    """The rate is bounded for each method of each resource.
+    """The rate is bounded for each method of each resource, as test_resources.py says of the stage.
 
     Refusals of 50 ms, at the rate of all methods, leave most of an account of 1,000 to others.
     """
     methods = sum(map(len, transformed["RestApi"]["Properties"]["Body"]["paths"].values()))
     assert methods * document["Parameters"]["ThrottleRate"]["Default"] * 0.05 < 100
-    (settings,) = transformed["RestApia2aStage"]["Properties"]["MethodSettings"]
-    assert settings == {
-        "ResourcePath": "/*",
-        "HttpMethod": "*",
-        "ThrottlingRateLimit": {"Ref": "ThrottleRate"},
-        "ThrottlingBurstLimit": {"Ref": "ThrottleRate"},
-    }
-
-
-def test_answers_are_passed_on_as_they_are(transformed: Json) -> None:
-    """The API compresses nothing and has no binary types, because neither works with streams."""
-    properties = transformed["RestApi"]["Properties"]
-    assert "MinimumCompressionSize" not in properties
-    assert "BinaryMediaTypes" not in properties
-    assert "x-amazon-apigateway-binary-media-types" not in properties["Body"]
 
 
 # -- the address -----------------------------------------------------------------------------------
 
+OWN, WWW = "https://agent.example.com", "https://www.example.com/agent"
 ADDRESSES = [
     ({}, "", STAGE_URL),
-    (DOMAIN, "https://agent.example.com", "https://agent.example.com"),
-    (
-        {**DOMAIN, "PublicUrl": "https://www.example.com/agent"},
-        "https://www.example.com/agent",
-        "https://www.example.com/agent",
-    ),
+    (DOMAIN, OWN, OWN),
+    ({**DOMAIN, "PublicUrl": WWW}, WWW, WWW),
 ]
 
 
@@ -165,18 +134,6 @@ def test_card_issuer_and_output_name_one_address(
         assert resolved(document, own, **parameters) == public_url
 
 
-def test_a_domain_leads_to_the_stages_root(transformed: Json) -> None:
-    """Under a domain the card is where clients look for it."""
-    domain = transformed["Domain"]["Properties"]
-    assert domain["EndpointConfiguration"]["Types"] == ["REGIONAL"]
-    assert domain["RegionalCertificateArn"] == {"Ref": "CertificateArn"}
-    assert transformed["DomainRoot"]["Properties"] == {
-        "DomainName": {"Ref": "Domain"},
-        "RestApiId": {"Ref": "RestApi"},
-        "Stage": {"Ref": "RestApia2aStage"},
-    }
-
-
 @pytest.mark.parametrize(("parameters", "is_off"), [({}, False), (DOMAIN, True)])
 def test_a_domain_is_the_only_address(
     document: Json, transformed: Json, parameters: Json, *, is_off: bool
@@ -187,23 +144,26 @@ def test_a_domain_is_the_only_address(
     assert resolved(document, configuration, **parameters) == {"disableExecuteApiEndpoint": is_off}
 
 
-def test_both_kinds_of_addresses_are_recorded(transformed: Json) -> None:
-    """The domain answers over IPv4 and IPv6, and its records lead to it."""
-    records = {
-        r["Properties"]["Type"]: r["Properties"]
-        for r in transformed.values()
-        if r["Type"] == "AWS::Route53::RecordSet"
+def test_a_domain_leads_to_the_stages_root(transformed: Json) -> None:
+    """The card is where clients look for it, over IPv4 and IPv6, by a record of each kind."""
+    domain = transformed["Domain"]["Properties"]
+    configuration = {"Types": ["REGIONAL"], "IpAddressType": "dualstack"}
+    assert domain["EndpointConfiguration"] == configuration
+    assert domain["RegionalCertificateArn"] == {"Ref": "CertificateArn"}
+    assert transformed["DomainRoot"]["Properties"] == {
+        "DomainName": {"Ref": "Domain"},
+        "RestApiId": {"Ref": "RestApi"},
+        "Stage": {"Ref": "RestApia2aStage"},
     }
+    target = {
+        "DNSName": {"Fn::GetAtt": ["Domain", "RegionalDomainName"]},
+        "HostedZoneId": {"Fn::GetAtt": ["Domain", "RegionalHostedZoneId"]},
+    }
+    found = [it for it in transformed.values() if it["Type"] == "AWS::Route53::RecordSet"]
+    records = {it["Properties"]["Type"]: it["Properties"] for it in found}
     assert records.keys() == {"A", "AAAA"}
-    assert transformed["Domain"]["Properties"]["EndpointConfiguration"]["IpAddressType"] == (
-        "dualstack"
-    )
     for record in records.values():
-        assert record["Name"] == {"Ref": "DomainName"}
-        assert record["AliasTarget"] == {
-            "DNSName": {"Fn::GetAtt": ["Domain", "RegionalDomainName"]},
-            "HostedZoneId": {"Fn::GetAtt": ["Domain", "RegionalHostedZoneId"]},
-        }
+        assert (record["Name"], record["AliasTarget"]) == ({"Ref": "DomainName"}, target)
 
 
 def test_the_waf_stands_before_the_stage(document: Json, transformed: Json) -> None:
@@ -215,23 +175,21 @@ def test_the_waf_stands_before_the_stage(document: Json, transformed: Json) -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("resource", "parameter"),
-    [
-        ("Domain", "DomainName"),
-        ("DomainRoot", "DomainName"),
-        ("DomainRecordV4", "HostedZoneId"),
-        ("DomainRecordV6", "HostedZoneId"),
-        ("WebAcl", "WebAclArn"),
-    ],
-)
-def test_what_is_not_asked_for_is_not_made(
-    document: Json, transformed: Json, resource: str, parameter: str
-) -> None:
-    """The resource is made only if its parameter is set, which by default it is not."""
-    condition = document["Conditions"][transformed[resource]["Condition"]]
-    assert condition == {"Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, ""]}]}
-    assert document["Parameters"][parameter]["Default"] == ""
+ASKED_FOR = {
+    "Domain": "DomainName",
+    "DomainRoot": "DomainName",
+    "DomainRecordV4": "HostedZoneId",
+    "DomainRecordV6": "HostedZoneId",
+    "WebAcl": "WebAclArn",
+}
+
+
+def test_what_is_not_asked_for_is_not_made(document: Json, transformed: Json) -> None:
+    """Such a resource is made only if its parameter is set, which by default it is not."""
+    for resource, parameter in ASKED_FOR.items():
+        condition = document["Conditions"][transformed[resource]["Condition"]]
+        assert condition == {"Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, ""]}]}
+        assert document["Parameters"][parameter]["Default"] == ""
 
 
 # -- parameters that cannot work -------------------------------------------------------------------
@@ -298,66 +256,57 @@ OF_ACCOUNT = "eu-central-1:123456789012"
 HOST = "https://a.example.com"
 
 
-@pytest.mark.parametrize(
-    ("parameter", "taken", "not_taken"),
-    [
-        (
-            "CertificateArn",
-            ["", f"arn:aws:acm:{OF_ACCOUNT}:certificate/1-2"],
-            ["arn:aws:iam::123456789012:server-certificate/a"],
-        ),
-        (
-            "WebAclArn",
-            ["", f"arn:aws:wafv2:{OF_ACCOUNT}:regional/webacl/acl/1-2"],
-            ["arn:aws:wafv2:us-east-1:123456789012:global/webacl/acl/1-2"],
-        ),
-        ("HostedZoneId", ["", "Z0123"], ["/hostedzone/Z0123"]),
-        ("VpcEndpointIds", ["", "vpce-0a1b,vpce-2c"], ["vpce-0a1b, vpce-2c"]),
-        (
-            "PermissionsBoundaryArn",
-            ["", "arn:aws:iam::123456789012:policy/team/bounds"],
-            ["arn:aws:iam::123456789012:role/bounds"],
-        ),
-        (
-            "DomainName",
-            ["", "agent.example.com"],
-            [HOST, "*.example.com", "agent.example.com."],
-        ),
-        (
-            "PublicUrl",
-            ["", HOST, f"{HOST}:8443/agents/one"],
-            [f"{HOST}/", f"{HOST}/one/", "http://a.example.com", f"{HOST}?a=1", f"{HOST}/a#1"],
-        ),
-        (  # a policy that names an alias allows nothing
-            "KmsKeyArn",
-            [
-                "",
-                f"arn:aws:kms:{OF_ACCOUNT}:key/0a1b-2c",
-                "arn:aws-cn:kms:cn-north-1:123456789012:key/mrk-0a",
-            ],
-            [
-                f"arn:aws:kms:{OF_ACCOUNT}:alias/mine",
-                "alias/mine",
-                "0a1b-2c",
-                f"arn:aws:kms:{OF_ACCOUNT}:key/",
-            ],
-        ),
-        (  # of JSON without escapes `sam deploy` passes on the beginning
-            "AgentEnvironment",
-            ["", "A=1,B=2", '{"A": "b, c"}', '{\n"A": "b"\n}', " A = 1 "],
-            ["{", ' {"A":'],
-        ),
-        ("Release", ["", "0.2.0", "2026-11-27_2+hotfix"], ["a b", "a,b", "${AWS::Region}", "ä"]),
-        ("WarmWriteUnits", ["4000", "40000"], ["1", "3999", "40001", "4000.5"]),
-    ],
-)
+ARN = f"arn:aws:kms:{OF_ACCOUNT}"
+TAKEN = [
+    # a parameter, values that it takes, and values that it does not
+    (
+        "CertificateArn",
+        [f"arn:aws:acm:{OF_ACCOUNT}:certificate/1-2"],
+        ["arn:aws:iam::123456789012:server-certificate/a"],
+    ),
+    (
+        "WebAclArn",
+        [f"arn:aws:wafv2:{OF_ACCOUNT}:regional/webacl/acl/1-2"],
+        ["arn:aws:wafv2:us-east-1:123456789012:global/webacl/acl/1-2"],
+    ),
+    ("HostedZoneId", ["Z0123"], ["/hostedzone/Z0123"]),
+    ("VpcEndpointIds", ["vpce-0a1b,vpce-2c"], ["vpce-0a1b, vpce-2c"]),
+    (
+        "PermissionsBoundaryArn",
+        ["arn:aws:iam::123456789012:policy/team/bounds"],
+        ["arn:aws:iam::123456789012:role/bounds"],
+    ),
+    ("DomainName", ["agent.example.com"], [HOST, "*.example.com", "agent.example.com."]),
+    (
+        "PublicUrl",
+        [HOST, f"{HOST}:8443/agents/one"],
+        [f"{HOST}/", f"{HOST}/one/", "http://a.example.com", f"{HOST}?a=1", f"{HOST}/a#1"],
+    ),
+    (  # a policy that names an alias allows nothing
+        "KmsKeyArn",
+        [f"{ARN}:key/0a1b-2c", "arn:aws-cn:kms:cn-north-1:123456789012:key/mrk-0a"],
+        [f"{ARN}:alias/mine", "alias/mine", "0a1b-2c", f"{ARN}:key/"],
+    ),
+    (  # of JSON without escapes `sam deploy` passes on the beginning
+        "AgentEnvironment",
+        ["A=1,B=2", '{"A": "b, c"}', '{\n"A": "b"\n}', " A = 1 "],
+        ["{", ' {"A":'],
+    ),
+    ("Release", ["0.2.0", "2026-11-27_2+hotfix"], ["a b", "a,b", "${AWS::Region}", "ä"]),
+    ("WarmWriteUnits", ["4000", "40000"], ["1", "3999", "40001", "4000.5"]),
+]
+
+
+@pytest.mark.parametrize(("parameter", "taken", "not_taken"), TAKEN)
 def test_a_value_that_a_deployment_could_not_use_is_refused_before(
     document: Json, parameter: str, taken: list[str], not_taken: list[str]
 ) -> None:
     """A value of another form fails before anything is made, and is told what it has to be."""
-    assert all(not refused_values(document, {parameter: each}) for each in taken)
+    definition = document["Parameters"][parameter]
+    default = str(definition["Default"])
+    assert all(not refused_values(document, {parameter: each}) for each in [default, *taken])
     assert all(refused_values(document, {parameter: each}) for each in not_taken)
-    assert document["Parameters"][parameter]["ConstraintDescription"]
+    assert definition["ConstraintDescription"]
 
 
 # -- what API Gateway answers itself ---------------------------------------------------------------
@@ -368,41 +317,40 @@ def answers(template: Template) -> dict[str, Refusal]:
     return dict(refusals(template))
 
 
-@pytest.mark.parametrize(
-    ("kind", "status", "name"),
-    [
-        ("MISSING_AUTHENTICATION_TOKEN", 404, "NOT_FOUND"),
-        ("DEFAULT_4XX", 400, "INVALID_ARGUMENT"),
-        ("INTEGRATION_TIMEOUT", 504, "DEADLINE_EXCEEDED"),
-    ],
-)
-def test_its_answers_have_the_form_of_ours(
+OWN_ERRORS = [
+    ("MISSING_AUTHENTICATION_TOKEN", 404, "NOT_FOUND"),
+    ("DEFAULT_4XX", 400, "INVALID_ARGUMENT"),
+    ("INTEGRATION_TIMEOUT", 504, "DEADLINE_EXCEEDED"),
+    *(("REQUEST_TOO_LARGE", 413, ""), ("THROTTLED", 429, "")),
+    *(("WAF_FILTERED", 403, ""), ("DEFAULT_5XX", 503, "")),
+]
+
+
+@pytest.mark.parametrize(("kind", "status", "name"), OWN_ERRORS)
+def test_its_refusals_have_the_form_of_ours(
     answers: dict[str, Refusal], kind: str, status: int, name: str
 ) -> None:
-    """API Gateway's own errors have the application's form; an unknown path is 404."""
-    body = json.loads(answers[kind].body)
-    own = http_error(status, name, body["error"]["message"])
-    assert (answers[kind].status, body) == (own.status_code, json.loads(bytes(own.body)))
+    """API Gateway's own errors have the application's form; an unknown path is 404.
 
-
-@pytest.mark.parametrize(
-    ("kind", "status"),
-    [("REQUEST_TOO_LARGE", 413), ("THROTTLED", 429), ("WAF_FILTERED", 403), ("DEFAULT_5XX", 503)],
-)
-def test_its_refusals_have_the_form_of_ours(
-    answers: dict[str, Refusal], kind: str, status: int
-) -> None:
-    """A refusal before any operation has the reason that clients know from the application."""
+    A refusal before any operation, without a name here, has the reason that clients know.
+    """
     body = json.loads(answers[kind].body)
-    own = response_of(RequestRefusedError("Test", status, body["error"]["message"]), "/tasks")
+    said = body["error"]["message"]
+    refusal = RequestRefusedError("Test", status, said)
+    own = http_error(status, name, said) if name else response_of(refusal, "/tasks")
     assert (answers[kind].status, body) == (own.status_code, json.loads(bytes(own.body)))
 
 
 def test_what_is_too_long_is_told_both_limits(answers: dict[str, Refusal]) -> None:
-    """The API's own, and that of the functions, which a shorter request may exceed."""
+    """Both limits: the API's own, and the functions', which a shorter request may exceed.
+
+    Each refusal asks for HTTPS, as the application's answers do.
+    """
     said = json.loads(answers["REQUEST_TOO_LARGE"].body)["error"]["message"]
     for limit in (BODY_LIMIT, PAYLOAD_LIMIT):
         assert f" {limit // 2**20} MB" in said
+    told = {answer.headers.get("Strict-Transport-Security") for answer in answers.values()}
+    assert told == {"max-age=31536000"}
 
 
 @pytest.mark.parametrize("kind", ["THROTTLED", "DEFAULT_5XX"])
@@ -413,12 +361,6 @@ def test_it_says_when_to_try_again(
     gateway = transformed["RestApi"]["Properties"]["Body"]["x-amazon-apigateway-gateway-responses"]
     assert answers[kind].headers["Retry-After"] == "1"
     assert gateway[kind]["responseParameters"]["gatewayresponse.header.Retry-After"] == "'1'"
-
-
-def test_what_it_answers_itself_asks_for_https_too(answers: dict[str, Refusal]) -> None:
-    """13.4: its refusals have the header that the application's answers have."""
-    told = {answer.headers.get("Strict-Transport-Security") for answer in answers.values()}
-    assert told == {"max-age=31536000"}
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from a2a_serverless.observability.logs import observed_attempt
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
-from a2a_serverless.tasks.identity import Scope, caller_number
+from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit, Timing
 from a2a_serverless.worker.agents import deployed_agent, pulling_agent
 from a2a_serverless.worker.function import flush_now_and_then
@@ -39,7 +39,7 @@ Json = dict[str, Any]
 MINUTE_S = 60.0
 HOUR_S = 3600.0
 ALICE, BOB = Caller(user="alice"), Caller(user="bob")
-TENANTS = [Caller(user="alice", tenant=f"tenant-{number}") for number in range(20)]
+TENANTS = [Caller(user="alice", tenant=f"tenant-{number}") for number in range(4)]
 """One caller, who names as many tenants as it likes."""
 
 OLDEST = "ApproximateAgeOfOldestMessage"
@@ -86,6 +86,12 @@ class Watched:
 @pytest.fixture
 def watched(transformed: Json) -> Watched:
     return Watched(transformed)
+
+
+@pytest.fixture
+def bench(watched: Watched) -> Bench:
+    """A worker whose agent completes each task."""
+    return Bench(Agent(complete), clock=watched.clock)
 
 
 # -- agents that fail ----------------------------------------------------------------------------
@@ -178,10 +184,9 @@ async def die(bench: Bench, head: Head, times: int) -> None:
     [([ALICE, BOB], {"AttemptsUsedUpAlarm", "FailedTasksAlarm"}), (TENANTS, set())],
 )
 async def test_attempts_that_die_ring(
-    watched: Watched, callers: list[Caller], rings: set[str]
+    watched: Watched, bench: Bench, callers: list[Caller], rings: set[str]
 ) -> None:
     """A worker that dies of every turn; one caller's poisonous input alone does not call."""
-    bench = Bench(Agent(complete), clock=watched.clock)
     with watched.seen.emitted():
         for caller in callers:
             await die(bench, await bench.send(caller=caller), 3)
@@ -189,8 +194,8 @@ async def test_attempts_that_die_ring(
     assert watched.rung() == rings
 
 
-async def test_the_attempts_begin_is_told_before_the_agent_runs(watched: Watched) -> None:
-    """An attempt is counted before its agent runs, so that it counts if the process dies."""
+async def test_a_worker_that_dies_of_one_callers_turns_does_not_ring(watched: Watched) -> None:
+    """An attempt is counted before its agent runs; its task fails, which is the caller's matter."""
     told: list[bool] = []
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
@@ -199,6 +204,8 @@ async def test_the_attempts_begin_is_told_before_the_agent_runs(watched: Watched
 
     await run_tasks(watched, Agent(execute), ALICE)
     assert told == [True]
+    watched.model("AWS/Lambda", "Errors", *[10] * 4, FunctionName="WorkerFunction")
+    assert watched.rung() == set()
 
 
 # -- turns that nothing works on ------------------------------------------------------------------
@@ -213,17 +220,15 @@ async def sweep_for(watched: Watched, bench: Bench, minutes: int, *, retry_s: fl
             metrics.flush()
 
 
-async def test_workers_that_do_not_start_ring(watched: Watched) -> None:
+async def test_workers_that_do_not_start_ring(watched: Watched, bench: Bench) -> None:
     """The event source is off: the sweeper sends turns again, and nothing takes them."""
-    bench = Bench(Agent(complete), clock=watched.clock)
     await bench.send()
     await sweep_for(watched, bench, 10)
     assert watched.rung() == {"StuckTasksAlarm"}
 
 
-async def test_turns_that_wait_for_busy_workers_do_not_ring(watched: Watched) -> None:
+async def test_turns_that_wait_for_busy_workers_do_not_ring(watched: Watched, bench: Bench) -> None:
     """A caller that sends more than the workers take: its own turns wait, and attempts begin."""
-    bench = Bench(Agent(complete), clock=watched.clock)
     for _ in range(2):
         await bench.send(caller=ALICE)
     with watched.seen.emitted():
@@ -294,7 +299,7 @@ CAPACITY = [
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize(("share", "words", "minutes", "rings"), CAPACITY)
 async def test_turns_that_begin_late_ring(
-    watched: Watched, share: float, words: str, minutes: int, rings: set[str]
+    watched: Watched, bench: Bench, share: float, words: str, minutes: int, rings: set[str]
 ) -> None:
     """Ten callers send two turns a minute each, and workers begin a share of them.
 
@@ -302,7 +307,6 @@ async def test_turns_that_begin_late_ring(
     """
     row = f"| {words} | {' | '.join([str(minutes)] * 3)} |"
     assert (row in pages.part("operate")) is bool(rings)
-    bench = Bench(Agent(complete), clock=watched.clock)
     callers = [Caller(user=f"caller-{number}") for number in range(10)]
     waiting: list[Head] = []
     begun = 0.0
@@ -333,9 +337,8 @@ async def test_turns_that_begin_late_ring(
         assert first.get(longest_s, 0) <= minutes
 
 
-async def test_a_caller_waits_for_itself(watched: Watched) -> None:
+async def test_a_caller_waits_for_itself(watched: Watched, bench: Bench) -> None:
     """A caller that sends more than the workers take sets off nothing where two are needed."""
-    bench = Bench(Agent(complete), clock=watched.clock)
     for _ in range(4):
         await bench.send(caller=ALICE)
     await sweep_for(watched, bench, 1)
@@ -344,67 +347,58 @@ async def test_a_caller_waits_for_itself(watched: Watched) -> None:
 
 
 @pytest.mark.long
-async def test_a_turn_that_is_given_up_rings(watched: Watched) -> None:
+async def test_a_turn_that_is_given_up_rings(watched: Watched, bench: Bench) -> None:
     """A task that no worker could start for A2A_GIVE_UP_HOURS was failed."""
-    bench = Bench(Agent(complete), clock=watched.clock)
     await bench.send()
     watched.clock.advance(25 * 3600)
     await sweep_for(watched, bench, 1)
     assert watched.rung() == {"TurnsGivenUpAlarm"}
 
 
-@pytest.mark.parametrize(("minutes", "rings"), [(30, set()), (155, {"OldestTurnAlarm"})])
+@pytest.mark.parametrize(
+    ("minutes", "retry_h", "rings"),
+    [(30, 0, set()), (155, 0, {"OldestTurnAlarm"}), (155, 3, set()), (305, 3, {"OldestTurnAlarm"})],
+)
 async def test_a_task_that_works_for_too_long_rings(
-    watched: Watched, minutes: int, rings: set[str]
+    watched: Watched, bench: Bench, minutes: int, retry_h: int, rings: set[str]
 ) -> None:
-    """A task whose worker is gone rings after twice the time of all its attempts, not before."""
-    bench = Bench(Agent(complete), clock=watched.clock)
+    """A task whose worker is gone rings after twice the time of all its attempts, not before.
+
+    What A2A_RETRY_MINUTES allows of waits between attempts is no reason to ring.
+    """
     await die(bench, await bench.send(), 1)
     watched.clock.advance(minutes * MINUTE_S)
-    await sweep_for(watched, bench, 1)
+    await sweep_for(watched, bench, 1, retry_s=retry_h * HOUR_S)
     assert watched.rung() == rings
 
 
-async def test_a_turn_whose_model_is_away_rings_behind_its_time(watched: Watched) -> None:
-    """What A2A_RETRY_MINUTES allows of waits between attempts is no reason to ring."""
-    bench = Bench(Agent(complete), clock=watched.clock)
-    await die(bench, await bench.send(), 1)
-    watched.clock.advance(155 * MINUTE_S)
-    await sweep_for(watched, bench, 1, retry_s=3 * HOUR_S)
-    assert watched.rung() == set()
-    watched.clock.advance(150 * MINUTE_S)
-    await sweep_for(watched, bench, 1, retry_s=3 * HOUR_S)
-    assert watched.rung() == {"OldestTurnAlarm"}
+async def refuses(*_: object, **__: object) -> str:
+    raise UnavailableError
 
 
-async def test_repairs_that_fail_ring(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_repairs_that_fail_ring(
+    watched: Watched, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sweeper cannot send: the turn counts in each run. One failed run does not call."""
-    bench = Bench(Agent(complete), clock=watched.clock)
     await bench.send()
-
-    async def refused(operation: Operation) -> None:
-        raise UnavailableError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(bench.operations, "send", refused)
-        await sweep_for(watched, bench, 2)
-        assert watched.rung() == set()
-        await sweep_for(watched, bench, 2)
+    monkeypatch.setattr(bench.operations, "send", refuses)
+    await sweep_for(watched, bench, 2)
+    assert watched.rung() == set()
+    await sweep_for(watched, bench, 2)
     assert watched.rung() == {"SweepFailuresAlarm"}
 
 
 @pytest.mark.parametrize(("failures", "rings"), [(1, set()), (3, {"SendFailuresAlarm"})])
 async def test_operations_that_cannot_be_sent_ring(
-    watched: Watched, failures: int, rings: set[str], monkeypatch: pytest.MonkeyPatch
+    watched: Watched,
+    bench: Bench,
+    failures: int,
+    rings: set[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three sends that the queue refuses ring the alarm; one, which is repaired, does not."""
-    bench = Bench(Agent(complete), clock=watched.clock)
     head = await bench.send()
-
-    async def refused(_: Operation) -> None:
-        raise UnavailableError
-
-    monkeypatch.setattr(bench.operations, "send", refused)
+    monkeypatch.setattr(bench.operations, "send", refuses)
     operation = Operation.to_run(OperationParams.of(head, 1))
     with watched.seen.emitted():
         for _ in range(failures):
@@ -412,9 +406,8 @@ async def test_operations_that_cannot_be_sent_ring(
     assert watched.rung() == rings
 
 
-async def test_a_dead_letter_that_failed_its_task_rings(watched: Watched) -> None:
+async def test_a_dead_letter_that_failed_its_task_rings(watched: Watched, bench: Bench) -> None:
     """A dead letter that fails its task, because its attempts are used up, rings."""
-    bench = Bench(Agent(complete), clock=watched.clock)
     head = await bench.send()
     await die(bench, head, 3)
     letters = DeadLetters(bench.storage, bench.operations, retry=bench.settings.retry())
@@ -426,8 +419,13 @@ async def test_a_dead_letter_that_failed_its_task_rings(watched: Watched) -> Non
 # -- notifications -----------------------------------------------------------------------------
 
 
-async def given_up(watched: Watched, *callers: Caller) -> None:
-    """A notification of each caller goes to a webhook that cannot be reached."""
+@pytest.mark.parametrize(
+    ("callers", "rings"), [([ALICE, BOB], {"PushGivenUpAlarm"}), (TENANTS[:3], set())]
+)
+async def test_notifications_that_are_given_up_ring(
+    watched: Watched, callers: list[Caller], rings: set[str]
+) -> None:
+    """The webhooks of several callers are not reached; one caller may name any, also dead ones."""
     world = World()
     for caller in callers:
         world.storage = world.storage.for_scope(Scope.of(caller.tenant, caller.user))
@@ -438,18 +436,7 @@ async def given_up(watched: Watched, *callers: Caller) -> None:
     with watched.seen.emitted():
         await world.run(seconds=7 * 3600, step=600)
     assert watched.seen.points[NAMESPACE, "PushGivenUp", OWN]
-
-
-async def test_notifications_that_are_given_up_ring(watched: Watched) -> None:
-    """The way out is closed: the webhooks of several callers are not reached."""
-    await given_up(watched, ALICE, BOB)
-    assert watched.rung() == {"PushGivenUpAlarm"}
-
-
-async def test_one_callers_dead_webhooks_do_not_ring(watched: Watched) -> None:
-    """A client may name any webhook, also one that is not there."""
-    await given_up(watched, *TENANTS)
-    assert watched.rung() == set()
+    assert watched.rung() == rings
 
 
 async def test_notifications_that_cannot_be_signed_ring(
@@ -459,11 +446,7 @@ async def test_notifications_that_cannot_be_signed_ring(
     world = World()
     head = await world.open(NOBODY_LISTENS)
     await world.say(head, COMPLETED)
-
-    async def refused(*_: object, **__: object) -> str:
-        raise UnavailableError
-
-    monkeypatch.setattr(world.deliverer.signer, "sign", refused)
+    monkeypatch.setattr(world.deliverer.signer, "sign", refuses)
     await world.pass_on()
     for _ in range(6):
         with watched.seen.emitted():
@@ -536,13 +519,6 @@ def test_alarms_on_awss_own_metrics(watched: Watched, given: list[Values], rings
     assert watched.rung() == rings
 
 
-async def test_a_worker_that_dies_of_one_callers_turns_does_not_ring(watched: Watched) -> None:
-    """The attempt was counted when it began; its task fails, and that is the caller's matter."""
-    await run_tasks(watched, Agent(complete), ALICE)
-    watched.model("AWS/Lambda", "Errors", *[10] * 4, FunctionName="WorkerFunction")
-    assert watched.rung() == set()
-
-
 @pytest.mark.parametrize(("requests", "rings"), [(40, {"ServerErrorsAlarm"}), (1000, set())])
 def test_server_errors_ring_by_their_rate(watched: Watched, requests: int, rings: set[str]) -> None:
     """Four internal errors of JSON-RPC in five minutes: one in a hundred requests calls."""
@@ -578,11 +554,3 @@ def test_every_alarm_has_its_cause_here(transformed: Json, document: Json) -> No
     assert rings == {n for n, it in transformed.items() if it["Type"] == "AWS::CloudWatch::Alarm"}
     preference = document["Globals"]["Function"]["DeploymentPreference"]
     assert rings > {each["Ref"] for each in preference["Alarms"]}
-
-
-def test_a_callers_number_is_its_own() -> None:
-    """A caller's number depends on the name alone, and two names rarely share one."""
-    numbers = {caller_number(f"caller-{number}") for number in range(100)}
-    assert len(numbers) > 98
-    assert all(1 <= number <= 1_000_000 for number in numbers)
-    assert caller_number("alice") == caller_number("alice")

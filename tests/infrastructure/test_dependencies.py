@@ -32,31 +32,52 @@ from a2a_serverless_tools.scaffold.source import (
 )
 from tests.support.wheels import make_wheel
 
+HASH = "\\\n    --hash=sha256:"
 LAYER = """\
 pydantic==2.13.5 \\
     --hash=sha256:00
 protobuf==7.36.2 ; python_full_version < '3.15' \\
     --hash=sha256:00
 a2a-sdk==1.3.0
+sniffio==1.3.1 ; python_full_version < '3.13'
 """
 
 
+WHEELS = [
+    *(("pydantic", "2.13.5"), ("protobuf", "7.36.2"), ("a2a_sdk", "1.3.0", "pydantic>=2")),
+    *(("framework", "1.0", "pydantic>=2.1", "helper"), ("helper", "3.1")),
+    ("outdated", "1.0", "helper", "pydantic<2"),
+    *(("sniffio", "1.2"), ("lacks", "1.0", "sniffio<1.3", "pydantic")),
+    *(("backport", "1.0"), ("older", "1.0", "backport ; python_version < '3.12'")),
+    *(("boto3", "1.44.5", "botocore"), ("botocore", "1.44.5"), ("sdk", "1.0", "boto3>=1.40")),
+    ("prices", "1.0", "pydantic>=2.14; python_version >= '3.15'"),
+    ("later", "1.0", "helper", "pydantic>=2.14; python_version >= '3.14'"),
+    ("soon", "1.0", "pydantic>=2.14; python_version >= '3.13'"),
+    ("model", "1.0", "pydantic", "prices"),
+]
+"""Packages by name and version, with what they need; `sniffio` is the layer's on older Pythons."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a layer, and wheels of its own in place of an index; not to be edited."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "requirements").mkdir()
+    (folder / LAYER_LOCK).write_text(LAYER)
+    (folder / "layers/runtime/a2a_serverless").mkdir(parents=True)
+    wheels(folder, *WHEELS)
+    wheels(folder, ("modern", "1.0"), requires_python=">=3.12")
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a layer, and wheels of its own in place of an index."""
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project to edit."""
     monkeypatch.setenv("UV_OFFLINE", "1")
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(made / "uv"))
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
-    (tmp_path / "requirements").mkdir()
-    (tmp_path / "requirements/runtime.txt").write_text(LAYER)
-    (tmp_path / "layers/runtime/a2a_serverless").mkdir(parents=True)
-    wheels(
-        tmp_path,
-        *(("pydantic", "2.13.5"), ("protobuf", "7.36.2"), ("a2a_sdk", "1.3.0", "pydantic>=2")),
-        *(("framework", "1.0", "pydantic>=2.1", "helper"), ("helper", "3.1")),
-        ("outdated", "1.0", "helper", "pydantic<2"),
-    )
-    return tmp_path
+    ignore = shutil.ignore_patterns("uv")
+    return shutil.copytree(made, tmp_path, dirs_exist_ok=True, ignore=ignore)
 
 
 def asks(folder: Path, *lines: str) -> Dependencies:
@@ -88,47 +109,70 @@ def wheels(folder: Path, *packages: tuple[str, ...], **options: Any) -> None:
 def bundled(project: Dependencies, folder: Path) -> list[str]:
     """The modules that the worker's function gets."""
     target = folder / "built"
+    shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     project.bundle(target, python_version="3.13", python_platform="aarch64-manylinux_2_34")
     return sorted(path.name for path in target.glob("*/__init__.py") for path in [path.parent])
 
 
-@pytest.mark.long
-def test_what_the_layer_has_is_not_packaged_again(folder: Path) -> None:
-    """The function gets what the agent asks for, with hashes, and nothing that the layer has."""
-    project = locked(folder, "framework>=1  # ours", "a2a-sdk")
+LOCKED = [
+    # lines of requirements.in, texts that the lock has, modules that the function gets
+    (
+        ["framework>=1  # ours", "a2a-sdk"],
+        [f"framework==1.0 {HASH}", "helper==3.1"],
+        "framework helper",
+    ),
+    (["lacks"], [], "lacks sniffio"),
+    (["a2a-serverless[helpful]"], [], "helper"),
+    (["older"], ["backport==1.0 ; python_full_version < '3.12'"], "older"),
+    (["sdk"], [], "sdk"),
+    (["sdk", "boto3>=1.44"], ["boto3==1.44.5", "botocore==1.44.5"], "boto3 botocore sdk"),
+    (
+        ["model", "later"],
+        ["model==1.0 ; python_full_version < '3.14'"],
+        "helper later model prices",
+    ),
+    (
+        ["model", "framework; sys_platform != 'win32'"],
+        ["model==1.0 ; python_full_version < '3.15'"],
+        "framework helper model prices",
+    ),
+]
 
-    lock = (folder / AGENT_LOCK).read_text()
-    assert "framework==1.0 \\\n    --hash=sha256:" in lock
-    assert "helper==3.1" in lock
-    assert "pydantic" not in lock
-    assert str(folder) not in lock
-    assert bundled(project, folder) == ["framework", "helper"]
 
+@pytest.mark.long(but=3)
+@pytest.mark.parametrize(("lines", "has", "modules"), LOCKED)
+def test_the_function_gets_what_the_layer_lacks(
+    folder: Path, lines: list[str], has: list[str], modules: str
+) -> None:
+    """The function gets what the agent asks for, with hashes, and nothing that the layer has.
 
-@pytest.mark.long
-def test_a_package_that_fits_the_layer_up_to_a_python(folder: Path) -> None:
-    """Where a newer one asks for another version of the layer's, it is locked for those before.
-
-    Pydantic AI is such a one since `genai-prices` asks for pydantic 2.14 on Python 3.15.
+    A package that the layer has for older interpreters alone is the function's own. What an
+    interpreter needs is in the lock with its marker, whichever one makes it. boto3 is Lambda's
+    unless it is asked for by name. Where a newer interpreter asks for another version of the
+    layer's, the package is locked for those before.
     """
-    wheels(
-        folder,
-        ("prices", "1.0", "pydantic>=2.14; python_version >= '3.15'"),
-        ("later", "1.0", "helper", "pydantic>=2.14; python_version >= '3.14'"),
-        ("model", "1.0", "pydantic", "prices"),
-    )
-    (folder / DEVELOPMENT).write_text("helper\n")
-    project = locked(folder, "model", "framework; sys_platform != 'win32'")
-    for name in (AGENT_LOCK, DEVELOPMENT_LOCK):
-        assert "model==1.0 ; python_full_version < '3.15'" in (folder / name).read_text()
-    assert "helper==3.1 \\" in (folder / DEVELOPMENT_LOCK).read_text(), "for each Python"
-    assert bundled(project, folder) == ["framework", "helper", "model", "prices"]
+    versions = (("99.0", "helper"), (__version__, "helper", "pydantic"))
+    wheels(folder, *(("a2a_serverless", *version) for version in versions))
+    project = locked(folder, *lines)
+    lock = (folder / AGENT_LOCK).read_text()
+    assert [text for text in has if text not in lock] == []
+    names = {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
+    assert names.isdisjoint({"pydantic", "protobuf", "a2a-sdk", "a2a-serverless"})
+    assert ("boto" in lock) is ("boto" in modules)
+    assert str(folder) not in lock
+    assert bundled(project, folder) == modules.split()
 
-    locked(folder, "model", "later")
-    assert "model==1.0 ; python_full_version < '3.14'" in (folder / AGENT_LOCK).read_text()
-    wheels(folder, ("soon", "1.0", "pydantic>=2.14; python_version >= '3.13'"))
-    assert "cannot be had: No solution found" in refusal(asks(folder, "soon").lock)
+
+@pytest.mark.long
+def test_the_tools_lock_is_for_each_python(folder: Path) -> None:
+    """What is developed with has the agent's packages too, and its own for each interpreter."""
+    (folder / DEVELOPMENT).write_text("helper\n")
+    locked(folder, "model", "older")
+    lock = (folder / DEVELOPMENT_LOCK).read_text()
+    assert "model==1.0 ; python_full_version < '3.15'" in lock
+    assert "backport==1.0 ; python_full_version < '3.12'" in lock
+    assert "helper==3.1 \\" in lock
 
 
 def test_a_project_locks_the_framework_for_layer_and_image(folder: Path) -> None:
@@ -145,57 +189,9 @@ def test_a_project_locks_the_framework_for_layer_and_image(folder: Path) -> None
         assert own.count("a2a-serverless") == 1
 
 
-def test_what_the_layer_lacks_on_lambda_is_packaged(folder: Path) -> None:
-    """A package that the layer's lock has for older interpreters alone is the function's own.
-
-    Its version there is no condition, either: the function has the agent's.
-    """
-    wheels(folder, ("sniffio", "1.2"), ("model", "1.0", "sniffio<1.3", "pydantic"))
-    (folder / LAYER_LOCK).write_text(f"{LAYER}sniffio==1.3.1 ; python_full_version < '3.13'\n")
-    project = locked(folder, "model")
-
-    assert bundled(project, folder) == ["model", "sniffio"]
-
-
-@pytest.mark.long
-def test_a_lock_is_the_same_whichever_python_makes_it(folder: Path) -> None:
-    """What older interpreters need is in each lock, with its marker, and not in the function."""
-    wheels(folder, ("backport", "1.0"), ("model", "1.0", "backport ; python_version < '3.12'"))
-    (folder / DEVELOPMENT).write_text("model\n")
-    project = locked(folder, "model")
-
-    for lock in (AGENT_LOCK, DEVELOPMENT_LOCK):
-        assert "backport==1.0 ; python_full_version < '3.12'" in (folder / lock).read_text()
-    assert bundled(project, folder) == ["model"]
-
-
-@pytest.mark.long
-def test_a_package_for_newer_interpreters_alone_needs_its_marker(folder: Path) -> None:
-    """The sentence names the package, and the marker by which it is locked and deployed."""
-    wheels(folder, ("modern", "1.0"), requires_python=">=3.12")
-    said = refusal(asks(folder, "modern>=1").lock)
-    way_out = re.search(r"such as `(.+?)`\.", said)
-    assert way_out, said
-    assert way_out[1] == 'modern; python_version >= "3.12"'
-
-    project = locked(folder, way_out[1])
-    assert bundled(project, folder) == ["modern"]
-
-
 def test_a_requirement_for_other_machines_is_no_conflict(folder: Path) -> None:
     """What a marker keeps from Lambda is not compared with the layer."""
     asks(folder, 'protobuf<6; sys_platform == "win32"', 'pydantic<2; python_version < "3"').lock()
-    with pytest.raises(ConfigurationError, match="line 2, asks for protobuf<6"):
-        asks(folder, 'protobuf<6; sys_platform == "linux"').lock()
-
-
-def test_the_framework_is_the_layers(folder: Path) -> None:
-    """An agent may ask for an extra of the framework: its packages are the function's."""
-    versions = (("99.0", "helper"), (__version__, "helper", "pydantic"))
-    wheels(folder, *(("a2a_serverless", *version) for version in versions))
-    project = locked(folder, "a2a-serverless[helpful]")
-
-    assert bundled(project, folder) == ["helper"]
 
 
 @pytest.mark.long(but=1)
@@ -296,34 +292,48 @@ def test_a_file_of_windows_is_read(folder: Path) -> None:
     asks(folder, "helper").check()
 
 
-@pytest.mark.parametrize(
-    ("asked", "has"),
-    [
-        ("protobuf<6", "protobuf==7.36.2"),
-        ("a2a-sdk<1", "a2a-sdk==1.3.0"),
-        ("Pydantic==2.14.3", "pydantic==2.13.5"),
-    ],
-)
-def test_a_conflict_with_the_layer_stops_the_build(folder: Path, asked: str, has: str) -> None:
-    """One sentence names both requirements, and the line, whether it was locked or not."""
-    project = asks(folder, "helper", asked)
+OURS = rf"{REQUIREMENTS}, line 3"
+HAS = rf"and the layer of a2a-serverless {re.escape(__version__)} has"
+NO_NAME = r"is not the name of a package.*functions/worker/wheels"
+REFUSED = [
+    # a requirement, and the sentence with which `lock` refuses it
+    ("protobuf<6", rf"^{OURS}, asks for protobuf<6, {HAS} protobuf==7\.36\.2: "),
+    ("a2a-sdk<1", rf"^{OURS}, asks for a2a-sdk<1, {HAS} a2a-sdk==1\.3\.0: "),
+    ("Pydantic==2.14.3", rf"^{OURS}, asks for Pydantic==2\.14\.3, {HAS} pydantic==2\.13\.5: "),
+    ('protobuf<6; sys_platform == "linux"', rf"^{OURS}, asks for protobuf<6"),
+    ("outdated", r"outdated.* asks for pydantic<2.*has pydantic==2\.13\.5: one process has one of"),
+    ("soon", "cannot be had: No solution found"),
+    ("helpr", r"cannot be had: .*helpr"),
+    ("sourced", r"sourced\S* has no wheel for any platform: build one.*-w functions/worker/wheels"),
+    ("modern>=1", r"such as `modern; python_version >= \"3\.12\"`\."),
+    *((line, rf"{OURS}: '{re.escape(line)}' {NO_NAME}") for line in ("-e .", "./wheels/h-3.1.whl")),
+    ("helper @ file:///helper.whl", NO_NAME),
+    ("git+https://example.com/helper", NO_NAME),
+    ("--index-url https://example.com", NO_NAME),
+]
 
-    for stopped in (lambda: bundled(project, folder), project.lock):
-        assert refusal(stopped).startswith(
-            f"{REQUIREMENTS}, line 3, asks for {asked}, and the layer of"
-            f" a2a-serverless {__version__} has {has}: "
-        )
+
+@pytest.mark.parametrize(("asked", "says"), REFUSED)
+def test_what_cannot_be_locked_is_named(folder: Path, asked: str, says: str) -> None:
+    """One sentence names the requirement, where it is, what it conflicts with, and the way out."""
+    (folder / "functions/worker/wheels/sourced-1.0.tar.gz").write_bytes(b"")
+    said = refusal(asks(folder, "helper", asked).lock)
+    assert re.search(says, said), said
+    assert "\n" not in said
 
 
 @pytest.mark.long
-def test_a_conflict_of_a_package_is_named_too(folder: Path) -> None:
-    """If a package of the agent does not fit the layer, the error names that package."""
-    project = asks(folder, "outdated")
-
-    for stopped in (project.lock, project.check):
-        who, _, rest = refusal(stopped).partition(" asks for pydantic<2")
-        assert "outdated" in who
-        assert "has pydantic==2.13.5: one process has one of them" in rest
+def test_a_conflict_stops_the_build_too(folder: Path) -> None:
+    """A conflict that was locked, a package of another machine, and what was not locked stop it."""
+    conflict = asks(folder, "helper", "protobuf<6")
+    assert refusal(lambda: bundled(conflict, folder)).startswith(f"{OURS}, asks for protobuf<6")
+    assert "has pydantic==2.13.5" in refusal(asks(folder, "outdated").check)
+    assert bundled(locked(folder, 'modern; python_version >= "3.12"'), folder) == ["modern"]
+    own = folder / "functions/worker/wheels"
+    (own / "helper-3.1-py3-none-any.whl").rename(own / "helper-3.1-py3-none-win_amd64.whl")
+    project = locked(folder, "helper")
+    said = refusal(lambda: bundled(project, folder))
+    assert re.search(r"helper\S* has no wheel for Lambda \(aarch64", said)
 
 
 @pytest.mark.long
@@ -335,46 +345,6 @@ def test_what_was_not_locked_is_not_built(folder: Path) -> None:
     assert "run `a2a-serverless lock`" in refusal(asks(folder, "helper", "framework").check)
     (folder / "requirements/runtime.txt").write_text(LAYER.replace("7.36.2", "7.36.3"))
     assert "run `a2a-serverless lock`" in refusal(asks(folder, "helper").check)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("./wheels/helper-3.1-py3-none-any.whl", "helper @ file:///helper.whl", "-e ."),
-        *("git+https://example.com/helper", "--index-url https://example.com"),
-    ],
-)
-def test_a_requirement_is_a_name(folder: Path, line: str) -> None:
-    """A wheel of one's own goes into its folder; the sentence says which, and names the line."""
-    said = refusal(asks(folder, "helper", line).lock)
-    assert f"{REQUIREMENTS}, line 3: '{line}' is not the name of a package" in said
-    assert "functions/worker/wheels" in said
-
-
-def test_a_package_without_a_wheel_is_explained(folder: Path) -> None:
-    """A package that there is as source alone is named, with the way to a wheel."""
-    (folder / "functions/worker/wheels/sourced-1.0.tar.gz").write_bytes(b"")
-    said = refusal(asks(folder, "sourced").lock)
-    assert re.search(r"sourced\S* has no wheel for any platform: build one", said)
-    assert "pip wheel --no-deps -w functions/worker/wheels sourced" in said
-
-
-@pytest.mark.long
-def test_a_package_without_a_wheel_for_lambda_is_explained(folder: Path) -> None:
-    """A package whose wheels are for another machine is named when it is built."""
-    own = folder / "functions/worker/wheels"
-    (own / "helper-3.1-py3-none-any.whl").rename(own / "helper-3.1-py3-none-win_amd64.whl")
-    project = locked(folder, "helper")
-
-    said = refusal(lambda: bundled(project, folder))
-    assert re.search(r"helper\S* has no wheel for Lambda \(aarch64", said)
-
-
-def test_a_package_that_does_not_exist_is_named(folder: Path) -> None:
-    """The sentence is in one line and names the package."""
-    said = refusal(asks(folder, "helpr").lock)
-    assert re.search(r"cannot be had: .*helpr", said)
-    assert "\n" not in said
 
 
 def test_what_lambda_does_not_take_stops_the_build(
@@ -446,20 +416,6 @@ def test_a_wheel_is_as_large_as_it_is_unpacked(
     sizes.check_wheels(lock("http://127.0.0.1:1/w.whl"))
     assert "at least 13 MB and Lambda leaves 12 MB beside the layer (w 13 MB)" in said
     assert len(asked) <= 4
-
-
-@pytest.mark.long
-def test_boto3_is_lambdas_unless_it_is_asked_for(folder: Path) -> None:
-    """An agent whose SDK needs boto3 has that of the runtime; one that names it, its own."""
-    boto3 = ("boto3", "1.44.5", "botocore")
-    wheels(folder, boto3, ("botocore", "1.44.5"), ("sdk", "1.0", "boto3>=1.40"))
-    asks(folder, "sdk").lock()
-    assert "boto" not in (folder / AGENT_LOCK).read_text()
-
-    asks(folder, "sdk", "boto3>=1.44").lock()
-    lock = (folder / AGENT_LOCK).read_text()
-    assert "boto3==1.44.5" in lock
-    assert "botocore==1.44.5" in lock
 
 
 def test_the_frameworks_own_lock_is_new(project: Path) -> None:

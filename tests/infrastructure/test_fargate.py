@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samtranslator.yaml_helper import yaml_parse
 
 from a2a_serverless.settings import CHOSEN, Observed, Settings, variable
 from a2a_serverless.wiring import INDEXES_OF_WORKER
@@ -18,6 +17,7 @@ from tests.infrastructure.test_permissions import BOUNDARY
 from tests.support import pages
 from tests.support.image import instructions, sent, stages
 from tests.support.oci import configuration
+from tests.support.template import read
 
 Json = dict[str, Any]
 
@@ -25,8 +25,7 @@ Json = dict[str, Any]
 @pytest.fixture(scope="module")
 def fargate(project: Path) -> Json:
     """fargate.yaml as written."""
-    parsed: Json = yaml_parse((project / "fargate.yaml").read_text(encoding="utf-8"))
-    return parsed
+    return read(project / "fargate.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -82,33 +81,26 @@ def test_a_worker_reaches_what_the_function_reaches(document: Json, fargate: Jso
         assert ("${Blobs}" in own) is ("BlobBucket" in its), sid
 
 
-@pytest.mark.parametrize(
-    ("on_demand", "spot", "is_refused"), [("0", "0", True), ("1", "0", False), ("0", "1", False)]
-)
-def test_workers_without_any_capacity_are_refused(
-    fargate: Json, on_demand: str, spot: str, *, is_refused: bool
-) -> None:
+def test_workers_without_any_capacity_are_refused(fargate: Json) -> None:
     """Two weights of 0, with which ECS starts nothing, are named before anything is made."""
-    said = refused(fargate, OnDemandWeight=on_demand, SpotWeight=spot)
-    assert [s.startswith("SpotWeight 0 needs an OnDemandWeight") for s in said] == [
-        True
-    ] * is_refused
-
-
-def test_a_worker_starts_with_what_its_role_may_read(fargate: Json) -> None:
-    """The check at a worker's start asks for the indexes that its role may query, and no others."""
-    resources = str([s["Resource"] for s in own_statements(fargate)])
-    assert set(re.findall("/index/([a-z-]+)", resources)) == set(INDEXES_OF_WORKER)
+    (said,) = refused(fargate, OnDemandWeight="0", SpotWeight="0")
+    assert said.startswith("SpotWeight 0 needs an OnDemandWeight")
+    assert not refused(fargate, OnDemandWeight="1", SpotWeight="0")
+    assert not refused(fargate, OnDemandWeight="0", SpotWeight="1")
 
 
 def test_a_worker_cannot_publish_keys(document: Json, fargate: Json) -> None:
-    """The Deny of the function's role is in the worker's too: webhooks trust what is written."""
-    [denied] = document["Resources"]["PublishedKeysPolicy"]["Properties"]["PolicyDocument"][
-        "Statement"
-    ]
+    """The Deny of the function's role is in the worker's too: webhooks trust what is written.
+
+    The check at a worker's start asks for the indexes that its role may query, and no others.
+    """
+    policy = document["Resources"]["PublishedKeysPolicy"]["Properties"]["PolicyDocument"]
+    [denied] = policy["Statement"]
     [tasks] = [s for s in own_statements(fargate) if s["Sid"] == "Tasks"]
     [own] = [s for s in own_statements(fargate) if s["Effect"] == "Deny"]
     assert own == {**denied, "Resource": tasks["Resource"]}
+    resources = str([s["Resource"] for s in own_statements(fargate)])
+    assert set(re.findall("/index/([a-z-]+)", resources)) == set(INDEXES_OF_WORKER)
 
 
 def test_a_worker_uses_the_stacks_key_as_a_function_does(document: Json, fargate: Json) -> None:
@@ -119,29 +111,29 @@ def test_a_worker_uses_the_stacks_key_as_a_function_does(document: Json, fargate
     assert fargate["Parameters"]["KmsKeyArn"]["AllowedPattern"] == pattern
 
 
-def test_a_worker_counts_in_the_stacks_alarms(document: Json, container: Json) -> None:
-    """A worker's metrics have the namespace and service of the main stack's alarms."""
+def test_its_variables_are_settings(document: Json, container: Json) -> None:
+    """The runtime reads every `A2A_` variable; its metrics are those of the main stack's alarms."""
+    known = {CHOSEN, *map(variable, Settings.model_fields), *Observed.model_fields}
     given = {each["Name"]: each["Value"] for each in container["Environment"]}
+    assert {name for name in given if name.startswith("A2A_")} <= known
+    assert {"A2A_TABLE", "A2A_QUEUE"} <= given.keys()
     assert given["POWERTOOLS_SERVICE_NAME"] == {"Ref": "Stack"}
     alarm = document["Resources"]["AgentNotLoadedAlarm"]["Properties"]
     assert given["POWERTOOLS_METRICS_NAMESPACE"] == alarm["Namespace"]
 
 
-def test_its_variables_are_settings(container: Json) -> None:
-    """The runtime reads every `A2A_` variable of the container."""
-    known = {CHOSEN, *map(variable, Settings.model_fields), *Observed.model_fields}
-    given = {each["Name"] for each in container["Environment"]}
-    assert {name for name in given if name.startswith("A2A_")} <= known
-    assert {"A2A_TABLE", "A2A_QUEUE", "POWERTOOLS_SERVICE_NAME"} <= given
-
-
 def test_a_worker_has_no_more_than_it_needs(fargate: Json, container: Json) -> None:
-    """Arm64, not root, a root file system that is read-only, and two minutes to end."""
+    """Arm64, not root, a root file system that is read-only, and two minutes to end.
+
+    The drain leaves 20 s of the 120 that a spot instance has.
+    """
     task = fargate["Resources"]["Worker"]["Properties"]
     assert task["RuntimePlatform"]["CpuArchitecture"] == "ARM64"
     assert container["ReadonlyRootFilesystem"] is True
     assert container["User"] not in {"0", "root"}
     assert container["StopTimeout"] == 120
+    command = container["Command"]
+    assert int(command[command.index("--drain") + 1]) + 20 <= 120
 
 
 def test_an_agent_can_write_temporary_files(project: Path, fargate: Json, container: Json) -> None:
@@ -167,17 +159,10 @@ def test_a_new_account_is_told_of_the_role_of_ecs() -> None:
     assert "Unable to assume the service linked role" in " ".join(text.split())
 
 
-def test_what_cannot_end_is_given_back_in_time(container: Json) -> None:
-    """The drain leaves 20 s of the 120 that a spot instance has."""
-    command = container["Command"]
-    drain_s = int(command[command.index("--drain") + 1])
-    assert drain_s + 20 <= container["StopTimeout"]
-
-
 def test_the_command_is_one_of_the_worker(
-    container: Json, project: Path, capsys: pytest.CaptureFixture[str]
+    fargate: Json, container: Json, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The template and the image name options that the command has."""
+    """The template and the image name options that the command has, and take its longest turn."""
     with pytest.raises(SystemExit):
         main(["worker", "--help"])
     known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
@@ -185,6 +170,8 @@ def test_the_command_is_one_of_the_worker(
     started = [line for line in image.splitlines() if line.startswith(("ENTRYPOINT", "CMD"))]
     used = {word for word in container["Command"] if str(word).startswith("--")}
     assert used | set(re.findall(r"--[a-z-]+", " ".join(started))) <= known
+    limit = fargate["Parameters"]["TurnLimit"]
+    assert limit["MaxValue"] == limit["Default"] == PULL_LIMIT_S
 
 
 def test_every_pair_of_cpu_and_memory_is_decided(fargate: Json) -> None:
@@ -200,24 +187,15 @@ def test_every_pair_of_cpu_and_memory_is_decided(fargate: Json) -> None:
     assert refused(fargate) == []
 
 
-def test_the_longest_turn_is_the_commands(fargate: Json) -> None:
-    """A limit that the template takes, the command takes too."""
-    limit = fargate["Parameters"]["TurnLimit"]
-    assert limit["MaxValue"] == limit["Default"] == PULL_LIMIT_S
-
-
-def test_the_image_has_what_it_copies(project: Path) -> None:
-    """Every file that the Dockerfile copies is there, and not left out of its context."""
+def test_the_context_has_what_is_copied_and_no_key(project: Path) -> None:
+    """An image is built from the agent, its wheels and the locks, and never from `.env`."""
     copied = [words.split()[:-1] for name, words in instructions(project) if name == "COPY"]
-    assert copied
-    for source in (source for sources in copied for source in sources):
+    sources = [source for each in copied for source in each]
+    assert sources
+    for source in sources:
         found = [path.relative_to(project).as_posix() for path in project.glob(source)]
         assert found, source
         assert all(sent(project, path) for path in found), source
-
-
-def test_the_context_has_the_agent_and_no_key(project: Path) -> None:
-    """An image is built from the agent, its wheels and the locks, and never from `.env`."""
     for name in ("functions/worker/agent.py", "functions/worker/wheels/own-1-py3-none-any.whl"):
         assert sent(project, name)
     for name in (".env", "functions/worker/.env", "requirements/dev.txt", "tests/test_agent.py"):
@@ -254,19 +232,15 @@ def test_the_agents_parameters_reach_its_worker(
     function = document["Resources"]["WorkerFunction"]["Properties"]["Environment"]["Variables"]
     for name in ("A2A_AGENT_SECRET", "A2A_AGENT_ENVIRONMENT"):
         assert given[name] == function[name]
-    roles = fargate["Resources"]
-    secret = "secretsmanager:GetSecretValue"
-    assert secret in str(roles["TaskRole"])
-    assert secret not in str(roles["ExecutionRole"])
-    assert roles["TaskRole"]["Properties"]["ManagedPolicyArns"]["Fn::If"][:2] == [
-        "HasAgentPolicies",
-        {"Fn::Split": [",", {"Ref": "AgentPolicyArns"}]},
+    roles, secret = fargate["Resources"], "secretsmanager:GetSecretValue"
+    assert [name for name in ("TaskRole", "ExecutionRole") if secret in str(roles[name])] == [
+        "TaskRole"
     ]
+    chosen = ["HasAgentPolicies", {"Fn::Split": [",", {"Ref": "AgentPolicyArns"}]}]
+    assert roles["TaskRole"]["Properties"]["ManagedPolicyArns"]["Fn::If"][:2] == chosen
 
 
 def test_external_workers_leave_the_function_its_source(transformed: Json) -> None:
     """With Worker external the event source is disabled; function and queue stay."""
-    source = transformed["WorkerFunctionOperations"]
-    assert source["Properties"]["Enabled"] == {"Fn::If": ["HasLambdaWorker", True, False]}
-    assert "Condition" not in source
-    assert "Condition" not in transformed["WorkerFunction"]
+    for name in ("WorkerFunctionOperations", "WorkerFunction", "OperationsQueue"):
+        assert "Condition" not in transformed[name]

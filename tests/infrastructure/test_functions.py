@@ -16,7 +16,7 @@ from tests.support.template import read
 Json = dict[str, Any]
 
 FUNCTIONS = ["ApiFunction", "StreamFunction", "WorkerFunction", "PushFunction", "SweeperFunction"]
-PYTHON_FUNCTIONS = [name for name in FUNCTIONS if name != "StreamFunction"]
+ENDPOINTS = ("ApiFunction", "StreamFunction")
 
 
 def variables(transformed: Json, function: str) -> Json:
@@ -45,38 +45,27 @@ def test_no_environment_is_too_long(document: Json, transformed: Json) -> None:
         assert size <= 4096, function
 
 
-def test_each_parameter_is_explained(document: Json) -> None:
-    """The pages of docs/deploy name every parameter of the template."""
-    page = pages.part("deploy")
-    missing = [name for name in document["Parameters"] if not re.search(rf"`{name}[`=]", page)]
-    assert missing == []
+def test_each_parameter_is_explained(document: Json, project: Path) -> None:
+    """The pages of docs/deploy name every parameter. There are few: the others are settings.
 
-
-@pytest.mark.parametrize("name", ["template.yaml", "fargate.yaml"])
-def test_a_guided_deployment_can_be_finished(project: Path, name: str) -> None:
-    """`sam deploy --guided` asks for a NoEcho parameter again and again until it has a value."""
-    parameters = read(project / name)["Parameters"]
-    assert [it for it, definition in parameters.items() if "NoEcho" in definition] == []
+    `sam deploy --guided` asks for each, and for one of NoEcho again and again until it has a value.
+    """
+    page, parameters = pages.part("deploy"), document["Parameters"]
+    assert [name for name in parameters if not re.search(rf"`{name}[`=]", page)] == []
+    assert len(parameters) <= 42
+    for template in (document, read(project / "fargate.yaml")):
+        assert [it for it, of in template["Parameters"].items() if "NoEcho" in of] == []
 
 
 def test_a_credential_of_the_exporter_is_in_a_secret(transformed: Json) -> None:
     """Where traces are exported each function knows the stack's secret, and none a header."""
     for function in FUNCTIONS:
-        own = variables(transformed, function)
-        nothing = {"Ref": "AWS::NoValue"}
-        assert own["A2A_OTEL_SECRET"]["Fn::If"] == [
-            "HasOtelEndpoint",
-            {"Fn::GetAtt": ["TraceHeaders", "Id"]},
-            nothing,
-        ]
+        own, secret = variables(transformed, function), {"Fn::GetAtt": ["TraceHeaders", "Id"]}
+        chosen = ["HasOtelEndpoint", secret, {"Ref": "AWS::NoValue"}]
+        assert own["A2A_OTEL_SECRET"]["Fn::If"] == chosen
         assert "OTEL_EXPORTER_OTLP_HEADERS" not in own
     made = transformed["TraceHeaders"]
     assert (made["Condition"], made["Properties"]["SecretString"]) == ("HasOtelEndpoint", "{}")
-
-
-def test_there_are_few_parameters(document: Json) -> None:
-    """What only sets a variable is a setting: a guided deployment asks for each parameter."""
-    assert len(document["Parameters"]) <= 42
 
 
 def longest(value: Any, parameters: Json) -> int:
@@ -111,35 +100,34 @@ def longest(value: Any, parameters: Json) -> int:
     raise AssertionError(f"unknown: {value}")
 
 
-@pytest.mark.parametrize("function", PYTHON_FUNCTIONS)
-def test_python_handlers_exist(document: Json, project: Path, function: str) -> None:
-    """The module that a handler names is there and defines it."""
-    properties = document["Resources"][function]["Properties"]
-    module, name = properties["Handler"].split(".")
-    source = (project / properties["CodeUri"] / f"{module}.py").read_text(encoding="utf-8")
-    assert re.search(rf"^\s*(def {name}\(|{name}\b.*=)", source, re.MULTILINE)
+def test_handlers_exist(document: Json, project: Path) -> None:
+    """The module that a handler names is there and defines it.
 
-
-def test_stream_handler_is_a_program(document: Json, project: Path) -> None:
-    """The Lambda Web Adapter starts the stream's handler: it is executable, with Unix lines."""
-    properties = document["Resources"]["StreamFunction"]["Properties"]
-    script = project / properties["CodeUri"] / properties["Handler"]
-    assert os.access(script, os.X_OK)
-    assert script.read_bytes().startswith(b"#!")
-    assert b"\r" not in script.read_bytes()
+    The Lambda Web Adapter starts the stream's: it is executable, with Unix lines.
+    """
+    for function in FUNCTIONS:
+        properties = document["Resources"][function]["Properties"]
+        folder, handler = project / properties["CodeUri"], properties["Handler"]
+        if function == "StreamFunction":
+            assert os.access(folder / handler, os.X_OK)
+            assert (folder / handler).read_bytes().startswith(b"#!")
+            assert b"\r" not in (folder / handler).read_bytes()
+            continue
+        module, name = handler.split(".")
+        source = (folder / f"{module}.py").read_text(encoding="utf-8")
+        assert re.search(rf"^\s*(def {name}\(|{name}\b.*=)", source, re.MULTILINE)
 
 
 def test_the_adapter_streams(transformed: Json) -> None:
     """The adapter passes the answer on while it comes, and asks a path that needs no AWS."""
-    environment = variables(transformed, "StreamFunction")
     layers = transformed["StreamFunction"]["Properties"]["Layers"]
-    adapters = [layer["Fn::Sub"] for layer in layers if "Fn::Sub" in layer]
-    assert environment["AWS_LWA_INVOKE_MODE"] == "response_stream"
-    assert environment["AWS_LWA_READINESS_CHECK_PATH"] == "/healthz"
-    assert environment["AWS_LAMBDA_EXEC_WRAPPER"] == "/opt/bootstrap"
-    assert [adapter.rsplit(":", 2)[-2:] for adapter in adapters] == [
-        ["LambdaAdapterLayerArm64", "30"]
-    ]
+    (adapter,) = [layer["Fn::Sub"] for layer in layers if "Fn::Sub" in layer]
+    assert adapter.endswith(":LambdaAdapterLayerArm64:30")
+    assert {
+        "AWS_LWA_INVOKE_MODE": "response_stream",
+        "AWS_LWA_READINESS_CHECK_PATH": "/healthz",
+        "AWS_LAMBDA_EXEC_WRAPPER": "/opt/bootstrap",
+    }.items() <= variables(transformed, "StreamFunction").items()
 
 
 def test_streams_end_before_their_function(document: Json) -> None:
@@ -190,9 +178,6 @@ def test_a_fresh_endpoint_is_closed(document: Json, transformed: Json, function:
     assert KeyRing.parse(json.dumps(made)).name_of("k" * 48) == "default"
 
 
-ENDPOINTS = ("ApiFunction", "StreamFunction")
-
-
 def test_only_the_endpoints_know_of_callers(transformed: Json) -> None:
     """The agent's process neither holds the clients' keys nor learns where they are."""
     for function in FUNCTIONS:
@@ -200,22 +185,18 @@ def test_only_the_endpoints_know_of_callers(transformed: Json) -> None:
         assert knows == ({"A2A_API_KEYS_SECRET"} if function in ENDPOINTS else set())
 
 
-GIVEN: list[tuple[str, tuple[str, ...], Any]] = [
-    (
-        "A2A_PUSH_QUEUE",
-        (*ENDPOINTS, "PushFunction", "SweeperFunction"),
-        {"Ref": "PushQueue"},
-    ),
-    ("A2A_PUSH_EVENTS", (*ENDPOINTS, "PushFunction"), {"Ref": "PushEvents"}),
-    ("A2A_SETTINGS", tuple(FUNCTIONS), {"Ref": "Settings"}),
-    ("A2A_WORKER_TURNS", ("WorkerFunction",), {"Ref": "WorkerTurns"}),
+GIVEN: list[tuple[str, list[str], Any]] = [
+    ("A2A_PUSH_QUEUE", [*ENDPOINTS, "PushFunction", "SweeperFunction"], {"Ref": "PushQueue"}),
+    ("A2A_PUSH_EVENTS", [*ENDPOINTS, "PushFunction"], {"Ref": "PushEvents"}),
+    ("A2A_SETTINGS", FUNCTIONS, {"Ref": "Settings"}),
+    ("A2A_WORKER_TURNS", ["WorkerFunction"], {"Ref": "WorkerTurns"}),
     (  # without it a turn may take as long as its worker has
         "A2A_TURN_LIMIT_S",
-        ("WorkerFunction",),
+        ["WorkerFunction"],
         {"Fn::If": ["HasTurnTimeout", {"Ref": "TurnTimeout"}, {"Ref": "AWS::NoValue"}]},
     ),
-    ("A2A_UNDECODABLE_QUEUE", ("WorkerFunction",), ""),
-    ("A2A_QUARANTINE_QUEUE", ("WorkerFunction",), {"Ref": "QuarantineQueue"}),
+    ("A2A_UNDECODABLE_QUEUE", ["WorkerFunction"], ""),
+    ("A2A_QUARANTINE_QUEUE", ["WorkerFunction"], {"Ref": "QuarantineQueue"}),
 ]
 """What a function's variable has to be; a worker sends to the quarantine alone, as what it cannot
 read stays for the redrive policy."""
@@ -232,34 +213,3 @@ def test_every_variable_is_a_setting(transformed: Json) -> None:
     known = {CHOSEN, *map(variable, Settings.model_fields), *Observed.model_fields}
     given = {name for each in FUNCTIONS for name in variables(transformed, each)}
     assert {name for name in given if name.startswith("A2A_")} <= known
-
-
-def test_queues_feed_their_functions(transformed: Json) -> None:
-    """Messages come to a worker one by one, and a function reports those that failed."""
-    operations = transformed["WorkerFunctionOperations"]["Properties"]
-    letters = transformed["SweeperFunctionDeadLetters"]["Properties"]
-    assert operations["BatchSize"] == 1
-    assert operations["ScalingConfig"] == {"MaximumConcurrency": {"Ref": "WorkerConcurrency"}}
-    for source, queue in ((operations, "OperationsQueue"), (letters, "DeadLetterQueue")):
-        assert source["EventSourceArn"] == {"Fn::GetAtt": [queue, "Arn"]}
-        assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    schedule = transformed["SweeperFunctionEveryMinute"]["Properties"]
-    assert schedule["ScheduleExpression"] == "rate(1 minute)"
-
-
-def test_a_quarantined_turn_takes_no_place_of_others(transformed: Json, document: Json) -> None:
-    """Where turns share workers, those that must not have invocations of their own.
-
-    There are as many as turns share a worker: all that one death leaves run at once.
-    """
-    source = transformed["WorkerFunctionQuarantine"]["Properties"]
-    assert source["EventSourceArn"] == {"Fn::GetAtt": ["QuarantineQueue", "Arn"]}
-    assert source["BatchSize"] == 1
-    assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    most = {"Fn::If": ["SharesWorkers", {"Ref": "WorkerTurns"}, 2]}
-    assert source["ScalingConfig"] == {"MaximumConcurrency": most}
-    shares = {"Fn::If": ["SharesWorkers", True, False]}
-    assert source["Enabled"] == {"Fn::If": ["HasLambdaWorker", shares, False]}
-    assert document["Conditions"]["SharesWorkers"] == {
-        "Fn::Not": [{"Fn::Equals": [{"Ref": "WorkerTurns"}, "1"]}]
-    }

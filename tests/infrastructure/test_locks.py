@@ -19,48 +19,39 @@ def pins(project: Path, lock: str) -> dict[str, str]:
     return dict(PIN.findall((project / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-def test_locks_name_no_index(project: Path, lock: str) -> None:
+def test_locks_name_no_index(project: Path) -> None:
     """A lock pins and hashes; where packages come from is the machine's affair."""
-    text = (project / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
-    assert "://" not in text
-    assert "--index" not in text
-    assert text.count("==") >= len(pins(project, lock)) > 0
-    assert "--hash=sha256:" in text
-
-
-def test_layer_leaves_boto3_to_lambda(project: Path) -> None:
-    """The layer carries no SDK of AWS's: Lambda's runtime has it."""
-    assert pins(project, "runtime").keys().isdisjoint({"boto3", "botocore", "s3transfer"})
-
-
-@pytest.mark.parametrize("lock", ["runtime", "local", "worker"])
-def test_what_ships_is_what_is_tested(project: Path, lock: str) -> None:
-    """Each package of the layer and of the local stack has the version of the development lock."""
-    assert pins(project, lock).items() <= pins(project, "dev").items()
-
-
-def test_npm_lock_names_no_registry(project: Path) -> None:
-    """The emulators' lock records no download address."""
+    for lock in LOCKS:
+        text = (project / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
+        assert "://" not in text, lock
+        assert "--index" not in text, lock
+        assert text.count("==") >= len(pins(project, lock)) > 0, lock
+        assert "--hash=sha256:" in text, lock
     text = (project / "tests" / "emulators" / "package-lock.json").read_text(encoding="utf-8")
     assert '"resolved": "http' not in text
 
 
-@pytest.mark.parametrize("name", WORKFLOWS)
-def test_actions_are_commits(project: Path, name: str) -> None:
-    """A workflow takes each action by its commit, never by a tag; its version stands beside it."""
-    text = (project / name).read_text(encoding="utf-8")
-    used = re.findall(r"uses: (.*)", text)
-    assert used
-    assert [
-        each for each in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", each)
-    ] == []
+def test_what_ships_is_what_is_tested(project: Path) -> None:
+    """Each package of the layer and of the local stack has the version of the development lock.
+
+    The layer carries no SDK of AWS's: Lambda's runtime has it.
+    """
+    for lock in ("runtime", "local", "worker"):
+        assert pins(project, lock).items() <= pins(project, "dev").items(), lock
+    assert pins(project, "runtime").keys().isdisjoint({"boto3", "botocore", "s3transfer"})
 
 
-def test_an_action_has_one_commit(project: Path) -> None:
-    """The workflows of the repository and of a project agree on each action."""
+def test_actions_are_commits(project: Path) -> None:
+    """A workflow takes each action by its commit, never by a tag; its version stands beside it.
+
+    The workflows of the repository and of a project agree on each action.
+    """
     texts = [(project / name).read_text(encoding="utf-8") for name in WORKFLOWS]
-    used = {line for text in texts for line in re.findall(r"uses: (.*)", text)}
+    found = [re.findall(r"uses: (.*)", text) for text in texts]
+    assert all(found)
+    used = {line for each in found for line in each}
+    commit = r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+"
+    assert [each for each in used if not re.fullmatch(commit, each)] == []
     assert len({line.partition("@")[0] for line in used}) == len(used)
 
 

@@ -96,24 +96,21 @@ def undeclared(modules: set[str], requirements: list[str]) -> set[str]:
     return {name for name in distributions(modules) if BROUGHT_BY.get(name, name) not in declared}
 
 
-def test_what_the_layer_imports_is_declared(project: Path) -> None:
-    """Each package that the runtime imports is a dependency, or of the layer's extra `otel`."""
+def test_what_is_imported_is_declared(project: Path) -> None:
+    """Each package that the runtime imports is a dependency, or of the layer's extra `otel`.
+
+    Commands and local stack import the extra `local` at most; the fixtures, `testing`.
+    """
     modules = {
         module
         for module, importers in imported().items()
         if any(not importer.startswith(TOOLS) for importer in importers)
     }
     read = table(project)
-    requirements = read["dependencies"] + read["optional-dependencies"]["otel"]
-    assert undeclared(modules - IN_LAMBDA, requirements) == set()
-
-
-def test_what_the_command_line_imports_is_declared(project: Path) -> None:
-    """Commands and local stack import the extra `local` at most; the fixtures, `testing`."""
-    read = table(project)
     extras = read["optional-dependencies"]
-    requirements = read["dependencies"] + extras["local"] + extras["otel"] + extras["testing"]
-    assert undeclared(set(imported()), requirements) == set()
+    of_layer = read["dependencies"] + extras["otel"]
+    assert undeclared(modules - IN_LAMBDA, of_layer) == set()
+    assert undeclared(set(imported()), of_layer + extras["local"] + extras["testing"]) == set()
 
 
 OWN_EXTRAS = {"local", "otel", "testing", "worker"}
@@ -151,11 +148,7 @@ def test_the_archives_have_what_they_should(archives: Path, project: Path) -> No
     The wheel is built out of the archive, as an index's users may do.
     """
     (wheel,), (archive,) = archives.glob("*.whl"), archives.glob("*.tar.gz")
-    with zipfile.ZipFile(wheel) as opened:
-        names = set(opened.namelist())
-        metadata = email.message_from_bytes(
-            opened.read(next(name for name in names if name.endswith("/METADATA")))
-        )
+    metadata, names = metadata_of(wheel)
     with tarfile.open(archive) as opened_archive:
         sources = {name.partition("/")[2] for name in opened_archive.getnames()}
     packaged = {path.relative_to(project).as_posix() for path in files(project, PACKAGED_FILES)}
@@ -183,13 +176,12 @@ def test_the_archives_have_what_they_should(archives: Path, project: Path) -> No
     assert "local" in metadata.get_all("Provides-Extra", [])
 
 
-def built_page(folder: Path) -> tuple[email.message.Message, str]:
-    """The metadata of the wheel in a folder, and the text that an index shows."""
-    (wheel,) = folder.glob("*.whl")
+def metadata_of(wheel: Path) -> tuple[email.message.Message, set[str]]:
+    """The metadata of a wheel, with the text that an index shows, and the names of its files."""
     with zipfile.ZipFile(wheel) as opened:
-        (name,) = (each for each in opened.namelist() if each.endswith("/METADATA"))
-        metadata = email.message_from_string(opened.read(name).decode())
-    return metadata, str(metadata.get_payload())
+        names = set(opened.namelist())
+        (own,) = (name for name in names if name.endswith("/METADATA"))
+        return email.message_from_string(opened.read(own).decode()), names
 
 
 def addresses(text: str) -> list[str]:
@@ -207,7 +199,9 @@ def test_the_page_on_an_index_has_no_dead_link(
     """
     readme = (project / "README.md").read_text(encoding="utf-8")
     own = [each for each in addresses(readme) if not each.startswith("https://")]
-    metadata, text = built_page(archives)
+    (wheel,) = archives.glob("*.whl")
+    metadata, _ = metadata_of(wheel)
+    text = str(metadata.get_payload())
     assert metadata.get_all("Project-URL") == [
         "A2A specification, https://a2a-protocol.org/latest/specification/"
     ]
@@ -230,7 +224,9 @@ def test_the_page_on_an_index_has_no_dead_link(
     with (source / "README.md").open("a", encoding="utf-8") as file:
         file.write('\n<picture><img alt="a flow" src="docs/flow.svg"></picture>\n')
     run([UV, "build", "--quiet", "--wheel", "--python", sys.executable, "-o", "out"], cwd=source)
-    metadata, text = built_page(source / "out")
+    (wheel,) = (source / "out").glob("*.whl")
+    metadata, _ = metadata_of(wheel)
+    text = str(metadata.get_payload())
     assert f'src="{address}/raw/v{a2a_serverless.__version__}/docs/flow.svg"' in text
     files_at = f"{address}/blob/v{a2a_serverless.__version__}/"
     assert f"Source, {address}" in metadata.get_all("Project-URL", [])

@@ -118,14 +118,12 @@ class Deployed:
         }
         self._known = pseudo | dict(references(whole, partition, region))
         self._resources: Json = whole["Resources"]
-        asked = {
-            f"output {name}": {"Properties": output} for name, output in whole["Outputs"].items()
-        }
+        asked = {f"output {name}": {"Properties": it} for name, it in whole["Outputs"].items()}
         for condition in whole["Conditions"]:
             it = {"Fn::If": [condition, "holds", "does not"]}
             asked[f"condition {condition}"] = {"Properties": {"it": it}}
         document = {**whole, "Resources": self._resources | asked}
-        self._template = Template(unsplit(document), chosen)
+        self._template = Template(document, chosen)
 
     def resources(self) -> dict[str, tuple[str, Json]]:
         """Type and properties of each resource that is made."""
@@ -146,51 +144,15 @@ class Deployed:
 
 
 def references(whole: Json, partition: str, region: str) -> Iterator[tuple[str, str]]:
-    """A value for each reference to a resource, as it looks there."""
+    """A value for each reference to a resource, and to an attribute of one, as it looks there."""
+    text = json.dumps(whole)
     for name in whole["Resources"]:
         yield name, f"{name}-physical"
-    for name, attribute in set(attributes(whole)):
-        is_arn = attribute.endswith("Arn")
-        arn = f"arn:{partition}:service:{region}:{ACCOUNT}:{name}"
-        yield f"{name}.{attribute}", arn if is_arn else f"{name}-{attribute}"
-
-
-def attributes(value: Any) -> Iterator[tuple[str, str]]:
-    """The attributes of resources that the template reads."""
-    match value:
-        case {"Fn::GetAtt": [str(name), str(attribute)]}:
-            yield name, attribute
-        case {"Fn::Sub": text}:
-            text, own = text if isinstance(text, list) else (text, {})
-            for name, attribute in re.findall(r"\$\{(\w+)\.(\w+)\}", text):
-                yield name, attribute
-            yield from attributes(own)
-        case dict():
-            for each in value.values():
-                yield from attributes(each)
-        case list():
-            for each in value:
-                yield from attributes(each)
-
-
-def unsplit(value: Any) -> Any:
-    """The template with `Fn::Split` left undone: the local resolver does not know it."""
-    match value:
-        case {"Fn::Split": [_, text]}:
-            return unsplit(text)
-        case dict():
-            return {key: unsplit(each) for key, each in value.items()}
-        case list():
-            return [unsplit(each) for each in value]
-    return value
-
-
-def names(deployed: Deployed) -> Iterator[tuple[str, str, str]]:
-    """Each name that an account holds once: its kind, where it holds, the name."""
-    for kind, properties in deployed.resources().values():
-        if kind in NAMES and NAMES[kind] in properties:
-            where = "account" if kind in GLOBAL else deployed.region
-            yield kind, where, properties[NAMES[kind]]
+    for pattern in (r'"Fn::GetAtt": \["(\w+)", "(\w+)"\]', r"\$\{(\w+)\.(\w+)\}"):
+        for name, attribute in set(re.findall(pattern, text)):
+            is_arn = attribute.endswith("Arn")
+            arn = f"arn:{partition}:service:{region}:{ACCOUNT}:{name}"
+            yield f"{name}.{attribute}", arn if is_arn else f"{name}-{attribute}"
 
 
 @pytest.mark.parametrize(("partition", "region", "name"), PLACES)
@@ -232,7 +194,12 @@ def test_no_name_collides(whole: Json) -> None:
         for region in REGIONS["aws"]
         for stack in ("agent", "other")
     ]
-    count = Counter(each for stack in stacks for each in names(stack))
+    count = Counter(
+        (kind, "account" if kind in GLOBAL else stack.region, properties[NAMES[kind]])
+        for stack in stacks
+        for kind, properties in stack.resources().values()
+        if NAMES.get(kind) in properties
+    )
     assert len(count) >= 4 * len(stacks) / 2
     assert [each for each, times in count.items() if times > 1] == []
 
@@ -241,17 +208,6 @@ def test_the_partitions_are_named() -> None:
     """The partitions aws, aws-cn and aws-us-gov each have a row in the page `regions`."""
     page = pages.text("regions")
     assert all(f"| `{name}` |" in page for name in ("aws", "aws-cn", "aws-us-gov"))
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_where_traces_go_is_a_choice(whole: Json, name: str) -> None:
-    """By default nothing is exported, and there is no secret for it."""
-    made = Deployed(whole, "aws", "us-east-1", name, "agent").resources()
-    known = [it["Environment"]["Variables"] for kind, it in made.values() if "Lambda::F" in kind]
-    to = SETS[name].get("OtelEndpoint")
-    assert {it.get("OTEL_EXPORTER_OTLP_ENDPOINT") for it in known} == {to}
-    assert ("TraceHeaders" in made) is bool(to)
-    assert ("TraceHeaders" in str(known)) is bool(to)
 
 
 def test_what_a_failed_first_deployment_leaves(document: Json) -> None:
@@ -300,33 +256,28 @@ def test_every_auth_is_in_a_set(document: Json) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_a_change_of_auth_keeps_the_clients_keys(whole: Json, name: str) -> None:
-    """Each Auth has the same two secrets, so an update from one to another replaces neither."""
+def test_secrets_are_read_where_they_are_needed(whole: Json, name: str) -> None:
+    """Each Auth has the same two secrets, so an update from one to another replaces neither.
+
+    With Auth none no function knows the keys' secret, and no role may read it; with tokens alone it
+    is read for the names of their callers. By default nothing is exported, without a secret for it.
+    """
     plain = Deployed(whole, "aws", "us-east-1", "defaults", "agent").resources()
     deployed = Deployed(whole, "aws", "us-east-1", name, "agent")
     made = deployed.resources()
     for secret in ("ApiKeys", "SigningSecret"):
         kind, properties = made[secret]
-        assert kind == "AWS::SecretsManager::Secret"
-        properties = {key: value for key, value in properties.items() if key != "KmsKeyId"}
-        assert properties == plain[secret][1]
+        own = {key: value for key, value in properties.items() if key != "KmsKeyId"}
+        assert (kind, own) == ("AWS::SecretsManager::Secret", plain[secret][1])
         assert deployed.output(secret) == f"{secret}-Id"
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_an_open_endpoint_reads_no_keys(whole: Json, name: str) -> None:
-    """With Auth none no function knows the keys' secret, and no role may read it.
-
-    With tokens alone it is read for the names of their callers.
-    """
-    made = Deployed(whole, "aws", "us-east-1", name, "agent").resources()
-    has_callers = SETS[name].get("Auth", "api-key") != "none"
+    has_callers, to = SETS[name].get("Auth") != "none", SETS[name].get("OtelEndpoint")
     known = [it["Environment"]["Variables"] for kind, it in made.values() if "Lambda::F" in kind]
     secrets = {each["A2A_API_KEYS_SECRET"] for each in known if "A2A_API_KEYS_SECRET" in each}
     assert secrets == {"ApiKeys-Id" if has_callers else ""}
     readers = [it for kind, it in made.values() if "IAM" in kind and "ApiKeys" in json.dumps(it)]
-    assert bool(readers) is has_callers
-    assert ("ApiKeysPolicy" in made) is has_callers
+    assert bool(readers) is ("ApiKeysPolicy" in made) is has_callers
+    assert {it.get("OTEL_EXPORTER_OTLP_ENDPOINT") for it in known} == {to}
+    assert ("TraceHeaders" in made) is ("TraceHeaders" in str(known)) is bool(to)
 
 
 def test_what_a_deleted_stack_leaves_can_be_removed(document: Json) -> None:
@@ -342,26 +293,19 @@ def test_what_a_deleted_stack_leaves_can_be_removed(document: Json) -> None:
     assert outputs == kept
 
 
-def test_what_is_left_can_be_removed(document: Json, project: Path) -> None:
+def test_what_is_left_can_be_removed(document: Json) -> None:
     """After a first deployment that failed the page's commands remove what refuses to go."""
-    protected = {
-        name
-        for name, resource in document["Resources"].items()
-        if "DeletionProtectionEnabled" in resource.get("Properties", {})
-    }
+    resources = document["Resources"].items()
+    guarded = [n for n, it in resources if "DeletionProtectionEnabled" in it.get("Properties", {})]
     text = pages.section("A first deployment that fails")
-    assert set(re.findall(r"--logical-resource-id (\w+)", text)) == protected == {"TaskTable"}
+    assert re.findall(r"--logical-resource-id (\w+)", text) == guarded == ["TaskTable"]
+    away = "aws cloudformation delete-stack"  # first where the table was not protected
     commands = re.findall(r"^    (aws [a-z]+ [a-z-]+)", text, re.MULTILINE)
-    assert commands == [
-        "aws cloudformation delete-stack",  # where the table was not protected
-        "aws dynamodb update-table",
-        "aws dynamodb delete-table",
-        "aws cloudformation delete-stack",
-    ]
+    assert commands == [away, "aws dynamodb update-table", "aws dynamodb delete-table", away]
     assert "--no-deletion-protection-enabled" in text
 
 
-def test_the_recommended_concurrency_fits(document: Json, project: Path) -> None:
+def test_the_recommended_concurrency_fits(document: Json) -> None:
     """What is not reserved for clients is enough for agents, webhooks, stream and sweeper."""
     text = pages.section("The account's concurrency")
     rows = [row.strip("| \n").split(" | ") for row in text.splitlines() if row.startswith("| ")]

@@ -134,37 +134,27 @@ def test_each_kind_of_agent_is_deployed_as_it_needs(kind: str, tmp_path: Path) -
     assert "DeletionProtection=false" in alone["parameter_overrides"]
 
 
-def test_a_folder_that_is_not_empty_stays_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`init` into it changes nothing and says so."""
-    (tmp_path / "notes.txt").write_text("mine")
-
-    assert main(["init", str(tmp_path), "--name", "mine"]) == 2
-
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    assert capsys.readouterr().err == (
-        f"a2a-serverless: {tmp_path} is not empty: nothing was written; name another one.\n"
-    )
-
-
 @pytest.mark.usefixtures("unlocked")
-@pytest.mark.parametrize("name", ["notes.txt", "notes.txt/new", "dangling"])
 def test_a_folder_that_cannot_be_written_is_named(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file, a place below a file, or a link that leads nowhere: one sentence, nothing changed."""
+    """A folder with files, a file, a place below it, or a link to nowhere: one sentence."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "dangling").symlink_to("nowhere")
 
-    assert main(["init", name, "--name", "mine"]) == 2
-
-    said = capsys.readouterr().err
-    assert re.match(rf"a2a-serverless: {name} (is no folder|cannot be written \(.+\)): ", said)
-    assert said.endswith("name another one.\n")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "notes.txt"]
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+    for name, why in {
+        "notes.txt": r"(is no folder|cannot be written \(.+\))",
+        "notes.txt/new": r"(is no folder|cannot be written \(.+\))",
+        "dangling": r"(is no folder|cannot be written \(.+\))",
+        ".": "is not empty: nothing was written",
+    }.items():
+        assert main(["init", name, "--name", "mine"]) == 2
+        said = capsys.readouterr().err
+        assert re.match(rf"a2a-serverless: {re.escape(name)} {why}", said), said
+        assert said.endswith("name another one.\n")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "notes.txt"]
+        assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.usefixtures("unlocked")
@@ -188,31 +178,21 @@ def test_a_project_that_is_copied_in_part_is_taken_away(
     assert not list(folder.glob("*"))
 
 
-def test_a_name_that_aws_refuses_is_refused_at_once(
+def test_what_init_refuses_is_refused_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The sentence names it and the rule; nothing is written."""
+    """The sentence names a name and its rule, or a kind and the kinds; nothing is written."""
     assert main(["init", str(tmp_path / "new"), "--name=1st"]) == 2
     assert "--name 1st is no name for a stack of AWS" in capsys.readouterr().err
+    assert main(["init", str(tmp_path / "new"), "--agent", "crew"]) == 2
+    assert "--agent crew is none of worker, executor, langgraph" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
     for name in ("", "my_agent", "-a", "a" * 111, "ä", "a b"):
         with pytest.raises(ConfigurationError, match="is no name for a stack of AWS"):
             checked_name(name, tmp_path)
-
-
-def test_the_name_is_made_from_the_folders(tmp_path: Path) -> None:
-    """Characters that AWS refuses in a name become hyphens; an impossible name is refused."""
     assert checked_name(None, tmp_path / "my_agent.v2") == "my-agent-v2"
     with pytest.raises(ConfigurationError, match=r"folder, 2nd, .* choose one with --name"):
         checked_name(None, tmp_path / "2nd")
-
-
-def test_a_kind_that_does_not_exist_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The sentence lists the kinds there are."""
-    assert main(["init", str(tmp_path / "new"), "--agent", "crew"]) == 2
-    assert "--agent crew is none of worker, executor, langgraph" in capsys.readouterr().err
 
 
 def test_nothing_is_written_where_packages_cannot_be_resolved(

@@ -127,9 +127,15 @@ def test_a_table_of_an_earlier_version_keeps_its_tasks(moto_clients: Clients) ->
     assert "delete" not in str(refused.value)
 
 
-def test_a_foreign_table_is_refused(moto_clients: Clients) -> None:
-    """A table of that name with other keys stops the start with one sentence that names it."""
+def test_a_foreign_table_or_queue_is_refused(moto_clients: Clients) -> None:
+    """One of that name with other keys or attributes stops the start; the sentence names it."""
     dynamodb, sqs = moto_clients
+    other = {"FifoQueue": "true", "VisibilityTimeout": "1"}
+    queue = sqs.create_queue(QueueName=NAMES.queue, Attributes=other)["QueueUrl"]
+    with pytest.raises(ConfigurationError, match=NAMES.queue):
+        provision(dynamodb, sqs, names=NAMES)
+    sqs.delete_queue(QueueUrl=queue)
+    dynamodb.delete_table(TableName=NAMES.table)
     dynamodb.create_table(
         TableName=NAMES.table,
         BillingMode="PAY_PER_REQUEST",
@@ -137,16 +143,6 @@ def test_a_foreign_table_is_refused(moto_clients: Clients) -> None:
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
     )
     with pytest.raises(ConfigurationError, match=NAMES.table):
-        provision(dynamodb, sqs, names=NAMES)
-
-
-def test_a_foreign_queue_is_refused(moto_clients: Clients) -> None:
-    """A queue of that name with other attributes stops the start with one sentence."""
-    dynamodb, sqs = moto_clients
-    sqs.create_queue(
-        QueueName=NAMES.queue, Attributes={"FifoQueue": "true", "VisibilityTimeout": "1"}
-    )
-    with pytest.raises(ConfigurationError, match=NAMES.queue):
         provision(dynamodb, sqs, names=NAMES)
 
 

@@ -11,7 +11,6 @@ from a2a_serverless.push.signing import _signing_key
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import KNOWN, state_name
 from a2a_serverless.tasks.push import PushEvents
-from a2a_serverless_tools.local.sources import BATCH
 from tests.support.simulation.pushing import TIMEOUT_S, WEBHOOKS_SET, stream_filter
 from tests.support.template import Template
 
@@ -79,28 +78,6 @@ def test_the_filter_is_chosen_with_the_setting(document: Json, transformed: Json
     ]
     assert tuple(document["Parameters"]["PushEvents"]["AllowedValues"]) == CHOICES
     assert set(document["Mappings"]["PushFilters"]) == set(CHOICES)
-
-
-def test_no_record_is_given_up_before_the_stream_forgets_it(transformed: Json) -> None:
-    """A failing record is tried for 23 of the stream's 24 hours, and what is left is reported."""
-    source = transformed["PushFunctionCommits"]["Properties"]
-    assert source["EventSourceArn"] == {"Fn::GetAtt": ["TaskTable", "StreamArn"]}
-    assert source["StartingPosition"] == "TRIM_HORIZON"
-    assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    assert source["BisectBatchOnFunctionError"] is True
-    assert source["MaximumRecordAgeInSeconds"] == 23 * 3600
-    # Lambda waits up to a minute between attempts: their number never ends it before the age does.
-    assert source["MaximumRetryAttempts"] * 60 > 24 * 3600
-    assert source["BatchSize"] == BATCH
-
-
-def test_a_slow_webhook_holds_up_nobody(transformed: Json) -> None:
-    """Jobs come one by one, as many at a time as the parameter says."""
-    source = transformed["PushFunctionDeliveries"]["Properties"]
-    assert source["EventSourceArn"] == {"Fn::GetAtt": ["PushQueue", "Arn"]}
-    assert source["BatchSize"] == 1
-    assert source["FunctionResponseTypes"] == ["ReportBatchItemFailures"]
-    assert source["ScalingConfig"] == {"MaximumConcurrency": {"Ref": "PushConcurrency"}}
 
 
 def test_a_job_stays_hidden_while_it_is_delivered(template: Template, transformed: Json) -> None:

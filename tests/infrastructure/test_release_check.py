@@ -32,16 +32,14 @@ def metadata(**headers: str | list[str]) -> Message:
     return made
 
 
-def test_a_place_with_another_version_is_named() -> None:
-    """All places name one version; one that differs, or that has none, is told with its name."""
-    assert checks.one_version({"a": "1.0", "b": "1.0"}) == "1.0"
+def test_the_release_has_one_version(project: Path) -> None:
+    """The package, its metadata, the changelog and the citation name the same, and one day.
+
+    A place with another version, or none, is told with its name.
+    """
     for other in ("1.1", None):
         with pytest.raises(Wrong, match=rf"b has {other or 'none'}"):
             checks.one_version({"a": "1.0", "b": other})
-
-
-def test_the_release_has_one_version(project: Path) -> None:
-    """The package, its metadata, the changelog and the citation name the same, and one day."""
     assert len(versions()) == 4
     version = checks.one_version(versions())
     citation = yaml.safe_load((project / "CITATION.cff").read_text(encoding="utf-8"))
@@ -53,6 +51,9 @@ def test_a_tag_needs_its_version_and_what_the_owner_fills_in(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Blanks are listed at any time, and wrong for a tag, whose version has to be the release's."""
+    assert checks.blanks({"a": " ", "b": "x", "c": ""}) == ["a", "c"]
+    read = program.project()
+    assert read["tool"]["hatch"]["metadata"]["hooks"]["custom"].keys() == {"address", "contact"}
     blanks = {"address": "https://it", "contact": ""}
     monkeypatch.setattr(program, "project", lambda: owned(blanks))
     monkeypatch.setattr(program, "versions", lambda: {"it": "1.0"})
@@ -66,28 +67,22 @@ def test_a_tag_needs_its_version_and_what_the_owner_fills_in(
         program.version_is_one()
 
 
-@pytest.mark.parametrize(
-    ("expression", "is_accepted"),
-    [
-        ("MIT", True),
-        ("GPL-3.0-only", False),
-        ("GPL-3.0-only OR MIT", True),
-        ("GPL-3.0-only AND MIT", False),
-        ("MPL-2.0 AND (Apache-2.0 OR GPL-3.0-only)", True),
-        ("MPL-2.0 AND (Apache-2.0 AND GPL-3.0-only)", False),
-        ("Apache-2.0 WITH LLVM-exception", False),
-        ("ISC License (ISCL)", True),
-        ("Other/Proprietary License", False),
-        ("", False),
-    ],
+ACCEPTED = (
+    *("MIT", "GPL-3.0-only OR MIT", "MPL-2.0 AND (Apache-2.0 OR GPL-3.0-only)"),
+    "ISC License (ISCL)",
 )
-def test_licences_that_are_not_listed_are_refused(expression: str, *, is_accepted: bool) -> None:
-    """An AND needs all of its parts, an OR one; what is not listed, or has no name, is refused."""
-    assert checks.is_accepted(expression) is is_accepted
+REFUSED = (
+    *("GPL-3.0-only", "GPL-3.0-only AND MIT", "MPL-2.0 AND (Apache-2.0 AND GPL-3.0-only)"),
+    *("Apache-2.0 WITH LLVM-exception", "Other/Proprietary License", ""),
+)
 
 
-def test_a_refused_package_is_named() -> None:
-    """An expression goes before classifiers, these before text; the sentence names the package."""
+def test_licences_that_are_not_listed_are_refused() -> None:
+    """An AND needs all of its parts, an OR one; what is not listed, or has no name, is refused.
+
+    An expression goes before classifiers, these before text; the sentence names the package.
+    """
+    assert [it for it in (*ACCEPTED, *REFUSED) if checks.is_accepted(it)] == [*ACCEPTED]
     gpl = "License :: OSI Approved :: GNU General Public License v3 (GPLv3)"
     approved = ["License :: OSI Approved", "License :: OSI Approved :: MIT License"]
     good = [
@@ -119,50 +114,37 @@ def test_a_lock_tells_which_packages_every_system_gets(project: Path) -> None:
     }
 
 
-def test_links_that_lead_nowhere_on_an_index_are_found() -> None:
-    """A relative address is dead there; a whole one, a mail address and an anchor are not."""
+def test_links_and_scripts_of_the_release() -> None:
+    """A relative address is dead on an index; a whole one, a mail address and an anchor are not.
+
+    Each script of others is in the bill of materials by the version of its file.
+    """
     html = '<a href="docs/a.md"><img src="b.svg"></a><a href="https://x"></a><a href="#c"></a>'
     assert checks.dead_links(html + '<a href="mailto:a@b"></a>') == ["docs/a.md", "b.svg"]
-
-
-def test_the_bill_of_materials_has_the_files_that_are_in_the_wheel() -> None:
-    """Each script of others is a component by the version of its file."""
-    assert [one["purl"] for one in scripts()] == [
-        "pkg:npm/htmx.org@2.0.11",
-        "pkg:npm/idiomorph@0.8.0",
-    ]
+    purls = [one["purl"] for one in scripts()]
+    assert purls == ["pkg:npm/htmx.org@2.0.11", "pkg:npm/idiomorph@0.8.0"]
 
 
 def test_an_audit_tells_holes_and_what_it_did_not_do() -> None:
-    """A known vulnerability fails with package and repair; what it skipped does not."""
+    """A known vulnerability fails with package and repair; what it skipped does not.
+
+    Of failures only one passes: that the service was not reached.
+    """
+
+    def audited(*packages: Any) -> str:
+        return checks.audited(json.dumps({"dependencies": packages}), "")
+
     hole = {"id": "CVE-1", "fix_versions": ["1.1"]}
-    bad = {"name": "it", "version": "1.0", "vulns": [hole]}
     unknown = {"name": "it", "skip_reason": "Dependency not found"}
     fine = {"name": "it", "version": "1.1", "vulns": []}
     with pytest.raises(Wrong, match=r"it 1\.0: CVE-1, repaired in 1\.1"):
-        checks.audited(json.dumps({"dependencies": [unknown, bad]}), "")
-    report = json.dumps({"dependencies": [unknown, fine]})
-    assert checks.audited(report, "No known vulnerabilities found").startswith(
-        "not done for 1 of 2"
-    )
-    assert checks.audited(json.dumps({"dependencies": [fine]}), "") == (
-        "no known vulnerability in 1 packages"
-    )
-
-
-def test_an_audit_without_a_network_is_not_done_and_any_other_failure_is_one() -> None:
-    """Only what says that the service was not reached passes."""
+        audited(unknown, {"name": "it", "version": "1.0", "vulns": [hole]})
+    assert audited(unknown, fine).startswith("not done for 1 of 2")
+    assert audited(fine) == "no known vulnerability in 1 packages"
     lost = "Traceback\nrequests.exceptions.ProxyError: HTTPSConnectionPool(host='it', port=443)"
     assert checks.audited("", lost).startswith("not done: requests.exceptions.ProxyError")
     with pytest.raises(Wrong, match="invalid requirements input"):
         checks.audited("", "ERROR:pip_audit._cli:invalid requirements input: nothing.txt")
-
-
-def test_blanks_of_the_owner_are_listed() -> None:
-    """A setting that is empty or only blank is named; the project's are in one table."""
-    assert checks.blanks({"a": " ", "b": "x", "c": ""}) == ["a", "c"]
-    read = program.project()
-    assert read["tool"]["hatch"]["metadata"]["hooks"]["custom"].keys() == {"address", "contact"}
 
 
 def test_the_notice_names_what_others_have_written(project: Path) -> None:

@@ -149,10 +149,10 @@ def test_all_at_once_needs_no_codedeploy(transformed: Json) -> None:
     assert not [alias for alias in ALIASES if "UpdatePolicy" in transformed[alias]]
 
 
-@pytest.mark.parametrize(
-    ("rollout", "configuration"),
-    [("canary", "Canary10Percent15Minutes"), ("linear", "Linear10PercentEvery3Minutes")],
-)
+ROLLOUTS = [("canary", "Canary10Percent15Minutes"), ("linear", "Linear10PercentEvery3Minutes")]
+
+
+@pytest.mark.parametrize(("rollout", "configuration"), ROLLOUTS)
 def test_a_staged_rollout_is_rolled_back_by_alarms(
     document: Json, rollout: str, configuration: str
 ) -> None:
@@ -164,33 +164,30 @@ def test_a_staged_rollout_is_rolled_back_by_alarms(
         group = resources[policy["DeploymentGroupName"]["Ref"]]["Properties"]
         chosen = group["DeploymentConfigName"]["Fn::Sub"][1]
         assert chosen == {"ConfigName": configuration}, function
-        assert group["AutoRollbackConfiguration"]["Enabled"] is True
-        assert "DEPLOYMENT_STOP_ON_ALARM" in group["AutoRollbackConfiguration"]["Events"]
-        alarms = [it["Name"]["Ref"] for it in group["AlarmConfiguration"]["Alarms"]]
-        assert group["AlarmConfiguration"]["Enabled"] is True
+        back, watched = group["AutoRollbackConfiguration"], group["AlarmConfiguration"]
+        assert back["Enabled"] is watched["Enabled"] is True
+        assert "DEPLOYMENT_STOP_ON_ALARM" in back["Events"]
+        alarms = [it["Name"]["Ref"] for it in watched["Alarms"]]
         assert 0 < len(alarms) <= 10  # CodeDeploy takes no more
         assert {resources[it]["Type"] for it in alarms} == {"AWS::CloudWatch::Alarm"}
 
 
-def test_the_alarms_ring_within_a_rollout(document: Json) -> None:
-    """What they look at is no longer than the rollout: a version's faults ring before its end."""
+def test_the_alarms_of_a_rollout(document: Json) -> None:
+    """The page `releases` names each alarm that takes an update back, and no other.
+
+    What they look at is no longer than the rollout: a version's faults ring before its end.
+    """
     silences = document["Mappings"]["WorkerTimeouts"].values()
     longest = max(it["Silence"] for it in silences)
-    for name in document["Globals"]["Function"]["DeploymentPreference"]["Alarms"]:
-        properties = document["Resources"][name["Ref"]]["Properties"]
-        statistics = [
-            it["MetricStat"] for it in properties.get("Metrics", ()) if "MetricStat" in it
-        ]
+    alarms = [it["Ref"] for it in document["Globals"]["Function"]["DeploymentPreference"]["Alarms"]]
+    assert len(alarms) == 10
+    for name in alarms:
+        properties = document["Resources"][name]["Properties"]
+        queries = properties.get("Metrics", ())
+        statistics = [it["MetricStat"] for it in queries if "MetricStat" in it]
         periods = [it["Period"] for it in [*statistics, properties] if "Period" in it]
-        seconds = [longest if isinstance(period, dict) else period for period in periods]
-        assert seconds, name
-        assert max(seconds) * properties["EvaluationPeriods"] <= LONGEST_S, name
-
-
-def test_the_alarms_of_a_rollout_are_those_of_the_page(document: Json) -> None:
-    """The page `releases` names each alarm that takes an update back, and no other."""
+        seconds = max(longest if isinstance(period, dict) else period for period in periods)
+        assert seconds * properties["EvaluationPeriods"] <= LONGEST_S, name
     page = pages.text("releases")
     told = page.partition("The alarms:\n")[2].partition("CodeDeploy takes ten")[0]
-    alarms = document["Globals"]["Function"]["DeploymentPreference"]["Alarms"]
-    assert re.findall(r"`(\w+)`", told) == sorted(it["Ref"] for it in alarms)
-    assert len(alarms) == 10
+    assert re.findall(r"`(\w+)`", told) == sorted(alarms)

@@ -125,12 +125,12 @@ def test_an_edited_project_over_two_versions(folder: Path, versions: dict[str, P
     edited(template, "    Default: 1024\n", "    Default: 2048\n")
     mine = edited(template, "Resources:\n", "Resources:\n  Bucket: {Type: AWS::S3::Bucket}\n\n")
     (first / "functions/worker/agent.py").write_text("agent = 'mine'\n")
+    edited(first / DEVELOPMENT, "pytest>=8\n", "mypy\npytest>=9\nruff\n")
     before = contents(first)
 
     steps = upgraded(first, versions, "0.3.0").steps
-    assert [(step.name, step.change) for step in steps if step.change != "updated"] == [
-        ("template.yaml", "merged")
-    ]
+    merged = {step.name: step.change for step in steps if step.change != "updated"}
+    assert merged == {"template.yaml": "merged", DEVELOPMENT: "merged"}
     upgraded(first, versions, "0.4.0")
 
     wanted = mine.decode()
@@ -148,6 +148,9 @@ def test_an_edited_project_over_two_versions(folder: Path, versions: dict[str, P
     assert "functions/push/push.py" not in after
     assert Project.recorded_in(first).version == "0.4.0"
     assert contents(second) == other
+    tools = (first / DEVELOPMENT).read_text()
+    assert "mypy\npytest>=9\nruff\n" in tools
+    assert "a2a-serverless[local]==0.4.0\n" in tools
 
 
 def test_a_conflict_is_marked_and_listed(folder: Path, versions: dict[str, Path]) -> None:
@@ -178,12 +181,19 @@ def test_removed_files_stay_removed(folder: Path, versions: dict[str, Path]) -> 
 
 
 def test_a_plan_changes_nothing(folder: Path, versions: dict[str, Path]) -> None:
-    """`--check` merges in memory; of the same version there is nothing to do."""
-    before = contents(folder)
+    """`--check` merges in memory; of the same version there is nothing to do.
 
+    A colleague's project of a later version is not merged back; both versions are named.
+    """
+    before = contents(folder)
     assert planned(folder, versions, "0.3.0").steps
     assert not planned(folder, versions, "0.2.0").steps
     assert contents(folder) == before
+    upgraded(folder, versions, "0.3.0")
+    later = contents(folder)
+    with pytest.raises(ConfigurationError, match=r"is of a2a-serverless 0\.3\.0, and this is 0\.2"):
+        planned(folder, versions, "0.2.0")
+    assert contents(folder) == later
 
 
 def test_without_git_the_way_out_is_named(
@@ -221,44 +231,22 @@ def test_line_ends_of_windows_are_no_edits(folder: Path, versions: dict[str, Pat
         planned(folder, versions, "0.4.0")
 
 
-def test_tools_of_the_owner_are_no_conflict(folder: Path, versions: dict[str, Path]) -> None:
-    """Other packages beside pytest in requirements/dev.in stay; the framework's line changes."""
-    tools = folder / DEVELOPMENT
-    edited(tools, "pytest>=8\n", "mypy\npytest>=9\nruff\n")
-
-    assert not upgraded(folder, versions, "0.3.0").conflicts
-
-    text = tools.read_text()
-    assert "mypy\npytest>=9\nruff\n" in text
-    assert "a2a-serverless[local]==0.3.0\n" in text
-
-
-def test_an_older_version_does_not_upgrade(folder: Path, versions: dict[str, Path]) -> None:
-    """A colleague's project of a later version is not merged back; both versions are named."""
-    upgraded(folder, versions, "0.3.0")
-    before = contents(folder)
-
-    with pytest.raises(ConfigurationError, match=r"is of a2a-serverless 0\.3\.0, and this is 0\.2"):
-        planned(folder, versions, "0.2.0")
-    assert contents(folder) == before
-
-
-@pytest.mark.parametrize(
-    "record",
-    [
-        *({"agent": "crew", "name": "mine", "version": "0.2.0"}, {"agent": "worker"}, []),
-        *(
-            {"agent": [], "name": "", "version": "0.2.0"},
-            {"agent": "worker", "name": "", "version": "x"},
-        ),
-    ],
+RECORDS: tuple[object, ...] = (
+    *({"agent": "crew", "name": "mine", "version": "0.2.0"}, {"agent": "worker"}, []),
+    *(
+        {"agent": [], "name": "", "version": "0.2.0"},
+        {"agent": "worker", "name": "", "version": "x"},
+    ),
 )
-def test_a_record_that_cannot_be_used_is_named(record: object, tmp_path: Path) -> None:
+
+
+def test_a_record_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     """A kind that this version does not know, or a file that was edited, is one sentence."""
     (tmp_path / BASE).mkdir()
-    (tmp_path / BASE / "project.json").write_text(json.dumps(record))
-    with pytest.raises(ConfigurationError, match=r"project\.json cannot be read"):
-        plan(tmp_path)
+    for record in RECORDS:
+        (tmp_path / BASE / "project.json").write_text(json.dumps(record))
+        with pytest.raises(ConfigurationError, match=r"project\.json cannot be read"):
+            plan(tmp_path)
 
 
 def test_locks_that_could_not_be_made_are_made_by_the_next_upgrade(
@@ -355,20 +343,26 @@ def test_a_link_within_the_project_is_followed(
     assert "NewerParameter" in (folder / "stacks/template.yaml").read_text()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        'mine"\nparameter_overrides = "Auth=none" #',
-        *("", "1st", "m" * 111, "a b", "../up", "mine\n", "$(id)"),
-    ],
+NAMES = (
+    'mine"\nparameter_overrides = "Auth=none" #',
+    "",
+    "1st",
+    "m" * 111,
+    "a b",
+    "../up",
+    "$(id)",
 )
-def test_the_recorded_name_is_one_that_init_would_take(folder: Path, name: str) -> None:
+
+
+def test_the_recorded_name_is_one_that_init_would_take(folder: Path) -> None:
     """A name that would be read as TOML, YAML or a command is refused; nothing is written."""
     record = folder / BASE / "project.json"
-    record.write_text(json.dumps({**json.loads(record.read_text()), "name": name}))
-    before = contents(folder)
-    with pytest.raises(ConfigurationError) as refused:
-        plan(folder).apply()
-    assert str(refused.value).startswith(f"The name {name!r} in {record} is no name for a stack")
-    assert "\n" not in str(refused.value)
-    assert contents(folder) == before
+    for name in (*NAMES, "mine\n"):
+        record.write_text(json.dumps({**json.loads(record.read_text()), "name": name}))
+        before = contents(folder)
+        with pytest.raises(ConfigurationError) as refused:
+            plan(folder).apply()
+        said = str(refused.value)
+        assert said.startswith(f"The name {name!r} in {record} is no name for a stack")
+        assert "\n" not in said
+        assert contents(folder) == before

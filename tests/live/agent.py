@@ -12,7 +12,6 @@ import os
 import tempfile
 import time
 import uuid
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from a2a.types import Message, Role, TaskState, TaskStatus, TaskStatusUpdateEvent
@@ -28,6 +27,9 @@ PROCESS = uuid.uuid4().hex
 """This process among all that run the agent."""
 
 LONGEST_WAIT_S = 300.0
+WORDS = frozenset(
+    ("say", "ask", "fail", "steps", "wait", "nap", "digest", "file", "echo", "outlive", "denied")
+)
 PATTERN = bytes(range(256)) * 4096
 
 
@@ -37,24 +39,10 @@ class LiveAgent(Worker):
     async def handle(self, ctx: TaskContext) -> None:
         """Do what the message's first part says."""
         order = json.loads(ctx.parts[0].text)
-        words: dict[str, Callable[..., Awaitable[None]]] = {
-            "say": self.say,
-            "ask": self.ask,
-            "fail": self.fail,
-            "steps": self.steps,
-            "wait": self.wait,
-            "nap": self.nap,
-            "digest": self.digest,
-            "file": self.file,
-            "read": self.read,
-            "echo": self.echo,
-            "outlive": self.outlive,
-            "denied": self.denied,
-        }
-        does = words.get(order.pop("do", ""))
-        if does is None:
+        word = order.pop("do", "")
+        if word not in WORDS:
             raise FinalError
-        await does(ctx, **order)
+        await getattr(self, word)(ctx, **order)
 
     async def say(self, ctx: TaskContext) -> None:
         """End at once; the answer names the process."""
@@ -113,12 +101,6 @@ class LiveAgent(Worker):
             file.seek(0)
             await ctx.emit_file(file, media_type="image/png", filename="large.png")
         await ctx.respond(sha.hexdigest())
-
-    async def read(self, ctx: TaskContext) -> None:
-        """Say the digest of the message's file."""
-        with tempfile.NamedTemporaryFile() as file:
-            await ctx.save_file(ctx.files[0], file.name)
-            await ctx.respond(hashlib.file_digest(file, "sha256").hexdigest())
 
     async def echo(self, ctx: TaskContext) -> None:
         """Give the parts behind the order back: as read, in an artifact; as they came, at the end.

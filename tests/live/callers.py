@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import timedelta
 from typing import Final
 
 import httpx
 
 from tests.live.findings import Figures, NotPossibleError, require
-from tests.live.functions import Workshop
-from tests.live.subject import VERSION, Subject, ordered, state
+from tests.live.ground import changed, public_function
+from tests.live.subject import VERSION, Subject, answer_to, ordered, state
 from tests.support.a2a_calls import JSONRPC, REST, Agent
-from tests.support.issuers import Issuer, running_issuer
+from tests.support.issuers import AUDIENCE, Issuer
 
-ENDPOINTS: Final = ("ApiFunction", "StreamFunction")
 TAKEN_S: Final = 60.0
 """How long a process with the former configuration may answer."""
 HOUR: Final = timedelta(hours=1)
@@ -40,37 +38,45 @@ def handler(event, context):
 '''
 
 Headers = Mapping[str, str]
-Take = Callable[[str], Awaitable[None]]
-"""Has the deployment take what a value of Auth says."""
 
 
-async def move(subject: Subject, issuer: Issuer, take: Take) -> Figures:
+async def move(subject: Subject, meanwhile: Callable[[Subject], Awaitable[None]]) -> Figures:
     """Move a client whose tokens are named to both, to tokens, and back.
 
     Wherever one of its credentials is taken, the client has all tasks of both, one of which waits
     for its answer, and another client has none of them.
     """
+    _, stack = subject.changeable()
+    if stack.parameters["Auth"] != "api-key":
+        raise NotPossibleError("needs a stack with Auth=api-key, where the move begins")
+    issuer = subject.on().tokens or await _issuer(subject)
+    tasks = [await subject.begin("say"), await subject.begin("ask")]
+    await subject.ended(tasks[0])
+    await _name_tokens(subject, issuer)
+    tokens = {"OidcIssuer": issuer.url, "OidcAudience": AUDIENCE}
+    await changed(subject, Auth="api-key+oidc", **tokens)
+    await meanwhile(subject)
     mine, other, old = (
         {"Authorization": f"Bearer {issuer.token({'sub': f'{name}-{subject.run}', 'exp': lasts})}"}
         for name, lasts in (("client", HOUR), ("other", HOUR), ("client", -HOUR))
     )
-    tasks = [await subject.begin("say"), await subject.begin("ask")]
-    await subject.ended(tasks[0], within_s=60)
     key = {"X-API-Key": subject.credential}
 
-    async def sent(shown: Headers, do: str, **fields: str) -> str:
-        message = {**ordered(do), **fields}
+    async def sent(shown: Headers, message: dict[str, object]) -> str:
         params = {"message": message, "configuration": {"returnImmediately": True}}
         answer = await Agent(subject.anonymous, REST).call("SendMessage", params, shown)
-        require("task" in answer.result, f"{do} was answered {answer.response.status_code}")
+        require("task" in answer.result, f"a message was answered {answer.response.status_code}")
         return str(answer.task["id"])
 
     async def taken(auth: str, **cases: tuple[Headers, str]) -> None:
-        await take(auth)
+        await subject.on().update(
+            subject,
+            {"Auth": auth, **dict.fromkeys(tokens, ""), **(tokens if "oidc" in auth else {})},
+        )
         for case, (shown, expected) in cases.items():
 
-            async def look(shown: Headers = shown, expected: str = expected) -> bool | None:
-                return await _reasons(subject, tasks, shown) == {expected} or None
+            async def look(shown: Headers = shown, expected: str = expected) -> bool:
+                return await _reasons(subject, tasks, shown) == {expected}
 
             what = f"under {auth} the answer {expected or 'to find all'} for {case}"
             await subject.until(what, look, within_s=TAKEN_S, every_s=1)
@@ -81,13 +87,12 @@ async def move(subject: Subject, issuer: Issuer, take: Take) -> Figures:
     await _shown(subject, {"apiKey", "bearer", "oidc"})
     asked = await subject.task(tasks[1])
     require(state(asked) == "INPUT_REQUIRED", f"the task that asks is {state(asked)}")
-    await sent(mine, "say", taskId=tasks[1], contextId=asked["contextId"])
-    answered = await subject.ended(tasks[1], within_s=60)
-    require(state(answered) == "COMPLETED", f"the answered task ended as {state(answered)}")
-    tasks += [await sent(key, "say"), await sent(mine, "say")]
+    await sent(mine, answer_to(asked, "say"))
+    await subject.completed(tasks[1])
+    tasks += [await sent(key, ordered("say")), await sent(mine, ordered("say"))]
     await taken("oidc", token=(mine, FOUND), key=(key, REFUSED), other=(other, TASK))
     await _shown(subject, {"oidc"})
-    tasks.append(await sent(mine, "say"))
+    tasks.append(await sent(mine, ordered("say")))
     await taken("api-key", key=(key, FOUND), token=(mine, REFUSED))
     return {"tasks kept": len(tasks)}
 
@@ -125,7 +130,7 @@ async def _shown(subject: Subject, schemes: set[str]) -> None:
     )
 
 
-async def name_tokens(subject: Subject, issuer: Issuer) -> None:
+async def _name_tokens(subject: Subject, issuer: Issuer) -> None:
     """Add the caller of the client's tokens to the name of its key, before a process reads it.
 
     Raises:
@@ -148,20 +153,9 @@ async def name_tokens(subject: Subject, issuer: Issuer) -> None:
     await give(json.dumps({**keys, name: [*keys[name], tokens]}))
 
 
-@asynccontextmanager
-async def issuer_for(subject: Subject) -> AsyncIterator[Issuer]:
-    """An issuer on this machine if the agent runs here, else a function with a URL."""
-    if subject.is_here:
-        with running_issuer() as issuer:
-            yield issuer
-        return
-    account, _ = subject.on_aws()
-    workshop, issuer = Workshop(subject, account), Issuer()
-    variables = {"KEY": json.dumps(issuer.keys[0])}
-    function = await workshop.function(
-        "issuer", ISSUER, allow={}, variables=variables, timeout_s=10
-    )
-    issuer.url = (await workshop.public_url(function)).rstrip("/")
-    keys = f"{issuer.url}/keys"
-    await subject.until("the issuer", lambda: subject.answers(keys), within_s=TAKEN_S, every_s=1)
-    yield issuer
+async def _issuer(subject: Subject) -> Issuer:
+    """Make a function that is an issuer of tokens."""
+    issuer = Issuer()
+    key = json.dumps(issuer.keys[0])
+    issuer.url, _ = await public_function(subject, "issuer", ISSUER, key)
+    return issuer

@@ -1,11 +1,15 @@
-"""What a check is, and what it finds."""
+"""What a check is, what it finds, and what it makes or changes meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from a2a_serverless import aws
+from a2a_serverless.errors import ConfigurationError
+from tests.live.account import is_gone
 
 if TYPE_CHECKING:
     from tests.live.subject import Subject
@@ -14,40 +18,16 @@ Figures: TypeAlias = Mapping[str, object]
 """Measured values by their names, as JSON has them; seconds and bytes say so in the name."""
 
 
-class Outcome(StrEnum):
-    """How a check came out."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    NOT_POSSIBLE = "not possible here"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What one check has found; `says` is empty where it passed."""
-
-    name: str
-    proves: str
-    outcome: Outcome
-    says: str = ""
-    figures: Figures = field(default_factory=dict)
-    seconds: float = 0.0
-
-
 @dataclass(frozen=True)
 class Check:
     """One check. `run` returns what it has measured.
 
     `run` raises BrokenError where the subject is broken, NotPossibleError where it cannot tell.
-    `needs` raises the latter without a call, and is asked first: what would run is known before.
     """
 
     name: str
     proves: str
     run: Callable[[Subject], Awaitable[Figures]]
-    needs: Callable[[Subject], object] = lambda _: None
-    seconds: int = 5
-    """How long it takes on AWS, roughly."""
 
 
 class BrokenError(Exception):
@@ -70,3 +50,37 @@ def require(holds: object, says: str, **figures: object) -> None:
     """
     if not holds:
         raise BrokenError(says, **figures)
+
+
+@dataclass
+class Made:
+    """What is to be undone, oldest first: kind and name, and what undoes it.
+
+    `ledger` gets a line for each thing before it is made, so that its name outlives this process.
+    """
+
+    ledger: Path
+    things: list[tuple[str, Callable[[], Awaitable[Any]]]] = field(default_factory=list)
+
+    def note(self, kind: str, name: str, undo: Callable[[], Awaitable[Any]]) -> None:
+        """Note what is about to be made or changed."""
+        self.things.append((f"{kind} {name}", undo))
+        with self.ledger.open("a", encoding="utf-8") as file:
+            file.write(f"{kind} {name}\n")
+
+    async def undo(self) -> list[str]:
+        """Undo all, newest first; return what remains, each with the reason.
+
+        What does not exist counts as undone: its making may have failed.
+        """
+        remains: list[str] = []
+        while self.things:
+            thing, undo = self.things.pop()
+            try:
+                await undo()
+            except Exception as error:  # noqa: BLE001 - what remains has to be named
+                # The text of an error of AWS or a library may quote a request, and with it a key.
+                is_ours = isinstance(error, BrokenError | ConfigurationError)
+                if not is_gone(error):
+                    remains.append(f"{thing}: {error if is_ours else aws.error_code(error)}")
+        return remains

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
+from typing import Final
 
 from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.types import (
@@ -18,7 +19,6 @@ from a2a.types import (
     SendMessageRequest,
     StreamResponse,
     SubscribeToTaskRequest,
-    Task,
     TaskPushNotificationConfig,
     TaskState,
 )
@@ -27,9 +27,9 @@ from google.protobuf.json_format import ParseDict
 from tests.live.findings import Check, Figures, require
 from tests.live.subject import Subject, ordered
 
-BINDINGS = ("JSONRPC", "HTTP+JSON")
-VERSIONS = ("1.0", "0.3")
-HOOK = "https://example.com/a2a-live"
+BINDINGS: Final = ("JSONRPC", "HTTP+JSON")
+VERSIONS: Final = ("1.0", "0.3")
+HOOK: Final = "https://example.com/a2a-live"
 """A webhook that is registered, and deleted before there is anything to tell."""
 
 
@@ -39,128 +39,82 @@ async def one_origin(subject: Subject) -> Figures:
     urls = [interface.url for interface in card.supported_interfaces]
     ways = {(i.protocol_binding, i.protocol_version) for i in card.supported_interfaces}
     wanted = {(binding, version) for binding in BINDINGS for version in VERSIONS}
-    require(ways >= wanted, f"the card lacks {sorted(wanted - ways)}", urls=urls)
+    require(ways >= wanted, f"the card lacks {sorted(wanted - ways)}")
     others = [url for url in urls if url.rstrip("/") != subject.base]
-    require(not others, f"the card sends clients to {others}", urls=urls)
+    require(not others, f"the card sends clients to {others}")
     return {"urls": urls}
+
+
+def named(prefix: str, binding: str, version: str) -> str:
+    """The name of a check of one binding in one version."""
+    return f"{prefix}-{version}-{'jsonrpc' if binding == 'JSONRPC' else 'rest'}"
 
 
 def operations(binding: str, version: str) -> Check:
     """The check of one binding in one version."""
 
     async def run(subject: Subject) -> Figures:
-        return await _Caller(subject, await subject.card(), binding, version).all()
-
-    return Check(
-        f"operations-{version}-{'jsonrpc' if binding == 'JSONRPC' else 'rest'}",
-        f"every operation of A2A {version} over {binding} is answered as it should be",
-        run,
-    )
-
-
-class _Caller:
-    """The official client in one binding and version, and how long each operation took."""
-
-    def __init__(self, subject: Subject, card: AgentCard, binding: str, version: str) -> None:
-        self._subject = subject
-        self._card = card
-        self._version = version
-        self._took_s: dict[str, float] = {}
-        self._clients = clients_of(subject, card, binding, version)
-
-    async def all(self) -> Figures:
-        """Call one after the other; the figures are seconds."""
-        whole, streaming = self._clients
-        (answer,) = await self._events("send", whole, "say")
+        """Call one after the other."""
+        card = await subject.card()
+        whole, streaming = clients_of(subject, card, binding, version)
+        (answer,) = await _events(whole, "say")
         require(_state(answer) == TaskState.TASK_STATE_COMPLETED, "a send did not complete")
-        task_id = answer.task.id
-        events = await self._events("stream", streaming, "steps", count=3, gap_s=0.1)
+        events = await _events(streaming, "steps", count=3, gap_s=0.1)
         require(_state(events[-1]) == TaskState.TASK_STATE_COMPLETED, "a stream did not complete")
         require(len(events) > 1, "a stream had one event")
-        with self._timed("get"):
-            got = await whole.get_task(GetTaskRequest(id=task_id))
-        require(got.id == task_id, "a task was not found")
-        if self._version == "1.0":  # 0.3 has no list of tasks
-            with self._timed("list"):
-                listed = await whole.list_tasks(ListTasksRequest(context_id=got.context_id))
-            require([t.id for t in listed.tasks] == [task_id], "a list has other tasks")
-        waiting = await self._subject.begin("wait")
-        await self._subject.working(waiting)
-        await self._configurations(whole, waiting)
-        await self._subscribed_and_canceled(streaming, waiting)
-        if self._card.capabilities.extended_agent_card:
-            with self._timed("extended card"):
-                card = await whole.get_extended_agent_card(GetExtendedAgentCardRequest())
-            require(card.name, "the extended card has no name")
-        return {"seconds": self._took_s}
+        got = await whole.get_task(GetTaskRequest(id=answer.task.id))
+        require(got.id == answer.task.id, "a task was not found")
+        if version == "1.0":  # 0.3 has no list of tasks
+            listed = await whole.list_tasks(ListTasksRequest(context_id=got.context_id))
+            require([t.id for t in listed.tasks] == [got.id], "a list has other tasks")
+        waiting = await subject.begin("wait")
+        await subject.reached(waiting, "WORKING")
+        await _configurations(subject, whole, waiting)
+        await _subscribed_and_canceled(streaming, waiting)
+        if card.capabilities.extended_agent_card:
+            extended = await whole.get_extended_agent_card(GetExtendedAgentCardRequest())
+            require(extended.name, "the extended card has no name")
+        return {}
 
-    async def _configurations(self, client: Client, task_id: str) -> None:
-        """Set, get, list and delete. The SDK's client of 0.3 lists none over HTTP+JSON."""
-        wanted = TaskPushNotificationConfig(task_id=task_id, id="live", url=HOOK)
-        with self._timed("set configuration"):
-            await client.create_task_push_notification_config(wanted)
-        named = {"task_id": task_id, "id": "live"}
-        with self._timed("get configuration"):
-            got = await client.get_task_push_notification_config(
-                GetTaskPushNotificationConfigRequest(**named)
-            )
-        require(got.url == HOOK, "a push configuration came back as another")
-        with suppress(NotImplementedError), self._timed("list configurations"):
-            listed = await client.list_task_push_notification_configs(
-                ListTaskPushNotificationConfigsRequest(task_id=task_id)
-            )
-            require(len(listed.configs) == 1, "a list lacks a push configuration")
-        deleted = DeleteTaskPushNotificationConfigRequest(**named)
-        try:
-            with self._timed("delete configuration"):
-                await client.delete_task_push_notification_config(deleted)
-        except NotImplementedError:
-            await self._subject.agent.call(
-                "DeleteTaskPushNotificationConfig", {"taskId": task_id, "id": "live"}
-            )
+    proves = f"every operation of A2A {version} over {binding} is answered as it should be"
+    return Check(named("operations", binding, version), proves, run)
 
-    async def _subscribed_and_canceled(self, client: Client, task_id: str) -> None:
-        events: list[StreamResponse] = []
-        subscription = client.subscribe(SubscribeToTaskRequest(id=task_id))
-        with self._timed("subscribe"):
-            events.append(await anext(subscription))
-        with self._timed("cancel"):
-            canceled = await client.cancel_task(CancelTaskRequest(id=task_id))
-        events += [event async for event in subscription]
-        require(
-            canceled.status.state == TaskState.TASK_STATE_CANCELED,
-            "a cancel was not answered with a canceled task",
+
+async def _configurations(subject: Subject, client: Client, task_id: str) -> None:
+    """Set, get, list and delete. The SDK's client of 0.3 lists none over HTTP+JSON."""
+    wanted = TaskPushNotificationConfig(task_id=task_id, id="live", url=HOOK)
+    await client.create_task_push_notification_config(wanted)
+    its = {"task_id": task_id, "id": "live"}
+    asked = GetTaskPushNotificationConfigRequest(**its)
+    got = await client.get_task_push_notification_config(asked)
+    require(got.url == HOOK, "a push configuration came back as another")
+    with suppress(NotImplementedError):
+        listed = await client.list_task_push_notification_configs(
+            ListTaskPushNotificationConfigsRequest(task_id=task_id)
         )
-        require(events[0].task.id == task_id, "a subscription did not begin with its task")
-        require(
-            _state(events[-1]) == TaskState.TASK_STATE_CANCELED,
-            "a subscription did not end with the cancel",
-        )
-
-    async def _events(
-        self, name: str, client: Client, do: str, **order: object
-    ) -> list[StreamResponse]:
-        sent = ParseDict({"message": ordered(do, **order)}, SendMessageRequest())
-        sent.message.message_id = uuid.uuid4().hex
-        with self._timed(name):
-            return [event async for event in client.send_message(sent)]
-
-    def _timed(self, name: str) -> _Timed:
-        return _Timed(self._subject, self._took_s, name)
+        require(len(listed.configs) == 1, "a list lacks a push configuration")
+    deleted = DeleteTaskPushNotificationConfigRequest(**its)
+    try:
+        await client.delete_task_push_notification_config(deleted)
+    except NotImplementedError:
+        params = {"taskId": task_id, "id": "live"}
+        await subject.agent.call("DeleteTaskPushNotificationConfig", params)
 
 
-class _Timed:
-    """A block whose seconds are noted when it ends without an error."""
+async def _subscribed_and_canceled(client: Client, task_id: str) -> None:
+    subscription = client.subscribe(SubscribeToTaskRequest(id=task_id))
+    first = await anext(subscription)
+    require(first.task.id == task_id, "a subscription did not begin with its task")
+    canceled = await client.cancel_task(CancelTaskRequest(id=task_id))
+    *_, last = [event async for event in subscription]
+    states = {canceled.status.state, _state(last)}
+    require(states == {TaskState.TASK_STATE_CANCELED}, f"a cancel and its end were {states}")
 
-    def __init__(self, subject: Subject, took_s: dict[str, float], name: str) -> None:
-        self._subject, self._took_s, self._name = subject, took_s, name
 
-    def __enter__(self) -> None:
-        self._began = self._subject.clock.monotonic()
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._took_s[self._name] = round(self._subject.clock.monotonic() - self._began, 3)
+async def _events(client: Client, do: str, **order: object) -> list[StreamResponse]:
+    sent = ParseDict({"message": ordered(do, **order)}, SendMessageRequest())
+    sent.message.message_id = uuid.uuid4().hex
+    return [event async for event in client.send_message(sent)]
 
 
 def clients_of(
@@ -184,15 +138,11 @@ def clients_of(
 
 
 def _state(event: StreamResponse) -> TaskState:
-    shown: Task = event.task
-    return (
-        event.status_update.status.state
-        if event.HasField("status_update")
-        else (shown.status.state)
-    )
+    is_update = event.HasField("status_update")
+    return (event.status_update if is_update else event.task).status.state
 
 
-CHECKS = (
+CHECKS: Final = (
     Check(
         "one-origin",
         "the card names one address for every binding and version: the one that was asked",

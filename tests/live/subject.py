@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 from a2a.client import A2ACardResolver, A2AClientError
 from a2a.types import AgentCard
 
-from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError
-from tests.live.account import Account
-from tests.live.findings import BrokenError, NotPossibleError
-from tests.live.made import Made
-from tests.live.stack import Stack
+from tests.live.account import Account, Stack
+from tests.live.findings import BrokenError, Made, NotPossibleError, require
 from tests.support.a2a_calls import REST, Agent, message
+
+if TYPE_CHECKING:
+    from tests.live.ground import Ground
 
 AGENT: Final = "Live checks of a2a-serverless"
 """The name on the card of `agent.py`."""
-
 TIMEOUT_S: Final = 60.0
 VERSION: Final = {"A2A-Version": "1.0"}
+ENDS: Final = frozenset({"COMPLETED", "CANCELED", "FAILED", "REJECTED"})
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Consent:
-    """What the owner allows beyond requests and things of the program's own."""
-
-    burst: bool = False
-    """Hundreds of requests at once."""
-    changes: bool = False
-    """Changes of the stack's functions, which are undone at once."""
 
 
 @dataclass(kw_only=True)
@@ -51,25 +42,14 @@ class Subject:
     run: str
     """The run's id, which is in every name that is made."""
     credential: str = ""
-    account: Account | None = None
-    stack: Stack | None = None
-    consent: Consent = field(default_factory=Consent)
-    clock: Clock = field(default_factory=SystemClock)
-    settle: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
-    """What leads requests to the version that has just been put behind an alias: on AWS nothing."""
-    slack: float = 1
-    """How many times as long as on AWS everything may take."""
-    requests: int = 0
-    """How many were answered; those that were throttled may be counted nowhere."""
-    began_ms: int = 0
+    ground: Ground | None = None
+    """Where it is deployed; None: an address alone is known."""
     http: httpx.AsyncClient = field(init=False)
     anonymous: httpx.AsyncClient = field(init=False)
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def __aenter__(self) -> Self:
-        self.began_ms = self.clock.now_ms()
-        self.http = self.connect()
-        self.anonymous = self._client({})
+        self.http, self.anonymous = self.connect(), self._client({})
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -81,19 +61,29 @@ class Subject:
         return self.endpoint.rstrip("/")
 
     @property
-    def issuer(self) -> str:
-        """What the agent's signatures name as their issuer: a stack's own address."""
-        return self.stack.endpoint.rstrip("/") if self.stack else self.base
+    def slack(self) -> float:
+        """How many times as long as on AWS everything may take."""
+        return self.ground.slack if self.ground else 1
 
     @property
     def is_here(self) -> bool:
         """Whether it is this machine, so that the agent reaches what listens on its loopback."""
-        return urlsplit(self.endpoint).hostname in {"127.0.0.1", "localhost", "::1"}
+        return urlsplit(self.endpoint).hostname == "127.0.0.1"
 
     @property
     def agent(self) -> Agent:
         """The agent in 1.0 over HTTP+JSON."""
         return Agent(self.http, REST)
+
+    def on(self) -> Ground:
+        """Return where it is deployed.
+
+        Raises:
+            NotPossibleError: only an address is known.
+        """
+        if self.ground is None:
+            raise NotPossibleError("needs a stack, and was given an address alone")
+        return self.ground
 
     def on_aws(self) -> tuple[Account, Stack]:
         """Return the account and the stack.
@@ -101,9 +91,8 @@ class Subject:
         Raises:
             NotPossibleError: only an address is known.
         """
-        if self.account is None or self.stack is None:
-            raise NotPossibleError("needs a stack on AWS, and was given an address alone")
-        return self.account, self.stack
+        ground = self.on()
+        return ground.account, ground.stack
 
     def behind_gateway(self) -> tuple[Account, Stack]:
         """Return the account and the stack, whose own API Gateway answers.
@@ -113,19 +102,18 @@ class Subject:
         """
         account, stack = self.on_aws()
         if self.endpoint != stack.endpoint:
-            raise NotPossibleError("needs the API Gateway of AWS at the stack's own address")
+            raise NotPossibleError("needs the stack's own address, behind its API Gateway")
         return account, stack
 
-    def changeable(self, why: str) -> tuple[Account, Stack]:
-        """Return the account and the stack, whose owner allows changes of it.
+    def changeable(self) -> tuple[Account, Stack]:
+        """Return the account and the stack, whose owner allows changes.
 
         Raises:
-            NotPossibleError: only an address is known, or there is no consent; `why` it is needed.
+            NotPossibleError: only an address is known, or there is no consent.
         """
-        account, stack = self.on_aws()
-        if not self.consent.changes:
-            raise NotPossibleError(f"needs --allow-changes: {why}")
-        return account, stack
+        if not self.on().changes:
+            raise NotPossibleError("needs --allow-changes: it changes the stack, and back")
+        return self.on_aws()
 
     def name(self, purpose: str) -> str:
         """Return the name of something that is made."""
@@ -151,53 +139,63 @@ class Subject:
         return card
 
     async def until(
-        self, what: str, look: Callable[[], Awaitable[T | None]], *, within_s: float, every_s: float
+        self,
+        what: str,
+        look: Callable[[], Awaitable[T | None]],
+        *,
+        within_s: float,
+        every_s: float = 0.5,
     ) -> T:
-        """Look again and again until there is something.
+        """Look again and again until there is something that is true.
 
         Raises:
             BrokenError: there was nothing in time.
         """
         within_s *= self.slack
-        deadline = self.clock.monotonic() + within_s
-        while True:
-            seen = await look()
-            if seen is not None:
-                return seen
-            if self.clock.monotonic() >= deadline:
+        deadline = time.monotonic() + within_s
+        while not (seen := await look()):
+            if time.monotonic() >= deadline:
                 raise BrokenError(f"{what} did not come within {within_s:g} s")
-            await self.clock.sleep(every_s)
+            await asyncio.sleep(every_s)
+        return seen
+
+    async def sent(self, said: dict[str, Any], **configuration: Any) -> dict[str, Any]:
+        """Send a message without waiting for its turn's end; return the task."""
+        configuration = {"returnImmediately": True, **configuration}
+        params = {"message": said, "configuration": configuration}
+        answer = await self.agent.call("SendMessage", params)
+        if answer.response.is_server_error:  # who has just ended a process may ask again
+            answer.response.raise_for_status()
+        says = f"a message was answered {answer.response.status_code} {answer.message}"
+        require("task" in answer.result, says)
+        return answer.task
 
     async def begin(self, do: str, **order: Any) -> str:
         """Send an order without waiting for its end; return the task's id."""
-        answer = await self.agent.call(
-            "SendMessage",
-            {"message": ordered(do, **order), "configuration": {"returnImmediately": True}},
-        )
-        if "task" not in answer.result:
-            raise BrokenError(f"{do} was answered with {answer.response.status_code}")
-        return str(answer.task["id"])
+        return str((await self.sent(ordered(do, **order)))["id"])
 
     async def task(self, task_id: str) -> dict[str, Any]:
         """Read a task."""
         return (await self.agent.call("GetTask", {"id": task_id})).task
 
-    async def ended(self, task_id: str, *, within_s: float, every_s: float = 0.5) -> dict[str, Any]:
-        """Wait for a task's end and return it."""
+    async def reached(self, task_id: str, *states: str, within_s: float = 60) -> dict[str, Any]:
+        """Wait until a task has one of these states; return it."""
 
         async def look() -> dict[str, Any] | None:
             task = await self.task(task_id)
-            return task if state(task) in {"COMPLETED", "CANCELED", "FAILED", "REJECTED"} else None
+            return task if state(task) in states else None
 
-        return await self.until(f"the end of {task_id}", look, within_s=within_s, every_s=every_s)
+        return await self.until(f"{'/'.join(states)} of {task_id}", look, within_s=within_s)
 
-    async def working(self, task_id: str) -> None:
-        """Wait until the agent works on a task."""
+    async def ended(self, task_id: str, *, within_s: float = 60) -> dict[str, Any]:
+        """Wait for a task's end and return it."""
+        return await self.reached(task_id, *sorted(ENDS), within_s=within_s)
 
-        async def look() -> bool | None:
-            return state(await self.task(task_id)) == "WORKING" or None
-
-        await self.until("the agent's start", look, within_s=60, every_s=0.1)
+    async def completed(self, task_id: str, *, within_s: float = 60) -> dict[str, Any]:
+        """Wait for a task's end, require that it is completed, and return it."""
+        task = await self.ended(task_id, within_s=within_s)
+        require(state(task) == "COMPLETED", f"{task_id} ended as {state(task)}")
+        return task
 
     def connect(self) -> httpx.AsyncClient:
         """Return a new client that shows the credential; it is closed with the subject."""
@@ -207,34 +205,34 @@ class Subject:
         shown = {"Authorization": f"Bearer {self.credential}"}
         return self._client(shown if is_token else {"X-API-Key": self.credential})
 
-    async def answers(self, url: str) -> bool | None:
-        """Return True if a URL beside the address is answered well, else None."""
+    async def answers(self, url: str) -> bool:
+        """Return True if a URL beside the address is answered well."""
         async with httpx.AsyncClient(timeout=TIMEOUT_S * self.slack) as client:
             try:
-                return (await client.get(url)).is_success or None
+                return (await client.get(url)).is_success
             except httpx.HTTPError:
-                return None
+                return False
 
     def _client(self, headers: dict[str, str]) -> httpx.AsyncClient:
         client = httpx.AsyncClient(
             base_url=self.base,
             headers=headers,
             timeout=TIMEOUT_S * self.slack,
-            event_hooks={"response": [self._count]},
             limits=httpx.Limits(max_connections=200),
         )
         self._open.push_async_callback(client.aclose)
         return client
-
-    async def _count(self, response: httpx.Response) -> None:
-        if response.status_code != httpx.codes.TOO_MANY_REQUESTS:
-            self.requests += 1
 
 
 def ordered(do: str, *texts: str, **order: Any) -> dict[str, Any]:
     """A message that tells the live agent what to do."""
     parts = [{"text": json.dumps({"do": do, **order})}, *({"text": text} for text in texts)]
     return message(messageId=uuid.uuid4().hex, parts=parts)
+
+
+def answer_to(task: dict[str, Any], do: str, **order: Any) -> dict[str, Any]:
+    """A message that goes on with a task."""
+    return {**ordered(do, **order), "taskId": task["id"], "contextId": task["contextId"]}
 
 
 def state(task: dict[str, Any]) -> str:
@@ -250,3 +248,8 @@ def artifact_text(task: dict[str, Any]) -> str:
 def status_text(task: dict[str, Any]) -> str:
     """The text of the status message."""
     return "".join(p.get("text", "") for p in task["status"].get("message", {}).get("parts", ()))
+
+
+def steps_of(text: str) -> list[int]:
+    """The numbers of the steps that the agent has told."""
+    return [int(line.split()[0]) for line in text.splitlines()]

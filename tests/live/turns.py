@@ -1,11 +1,12 @@
-"""The end of a turn from outside: by a cancel, and by Lambda's time-out."""
+"""A turn's end: by an answer, a cancel, a failure, Lambda's time-out and a refused call."""
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from tests.live.findings import Check, Figures, NotPossibleError, require
-from tests.live.subject import Subject, artifact_text, state
+from tests.live.subject import Subject, answer_to, artifact_text, state, status_text
 
 CANCEL_S: Final = 2.0
 LONGEST_TIMEOUT_S: Final = 120
@@ -18,10 +19,10 @@ SLACK_S: Final = 90
 async def canceled(subject: Subject) -> Figures:
     """Cancel a task while its agent works."""
     task_id = await subject.begin("wait")
-    await subject.working(task_id)
-    began = subject.clock.monotonic()
+    await subject.reached(task_id, "WORKING")
+    began = time.monotonic()
     answer = await subject.agent.call("CancelTask", {"id": task_id})
-    took_s = round(subject.clock.monotonic() - began, 3)
+    took_s = round(time.monotonic() - began, 3)
     require("status" in answer.task, f"the cancel was answered with {answer.message}")
     require(answer.state == "CANCELED", f"the cancel was answered with {answer.state}")
     most_s = CANCEL_S * subject.slack
@@ -30,50 +31,53 @@ async def canceled(subject: Subject) -> Figures:
     return {"seconds": took_s}
 
 
-def _timeout_s(subject: Subject) -> int:
-    """Return the worker's timeout.
+async def followed_up(subject: Subject) -> Figures:
+    """Answer a task's question."""
+    asked = await subject.reached(await subject.begin("ask"), "INPUT_REQUIRED")
+    await subject.sent(answer_to(asked, "say"))
+    await subject.completed(asked["id"])
+    return {}
 
-    Raises:
-        NotPossibleError: it is not waited for, or a kill is the last attempt.
-    """
+
+async def retried(subject: Subject) -> Figures:
+    """Have the agent raise an error in each attempt."""
+    task = await subject.ended(await subject.begin("fail"), within_s=300)
+    require(state(task) == "FAILED", f"the task ended as {state(task)}")
+    require(artifact_text(task), "the last attempt left nothing")
+    return {"said": status_text(task)}
+
+
+async def killed(subject: Subject) -> Figures:
+    """Have Lambda end a function in the middle of a turn; the next attempt ends the turn."""
     _, stack = subject.on_aws()
     timeout_s = int(stack.parameters["WorkerTimeout"])
     if timeout_s > LONGEST_TIMEOUT_S:
         raise NotPossibleError(f"WorkerTimeout is {timeout_s}: deploy with WorkerTimeout=60")
     if int(stack.parameters["MaxAttempts"]) < 2:
         raise NotPossibleError("MaxAttempts is 1: no attempt follows the one that is killed")
-    return timeout_s
-
-
-async def killed(subject: Subject) -> Figures:
-    """Have Lambda end a function in the middle of a turn; the next attempt ends the turn."""
-    timeout_s = _timeout_s(subject)
-    began = subject.clock.monotonic()
-    until_ms = subject.clock.now_ms() + timeout_s * 500
+    began = time.monotonic()
+    until_ms = round((time.time() + timeout_s / 2) * 1000)
     task_id = await subject.begin("outlive", until_ms=until_ms, blocked_s=timeout_s * 2)
-    task = await subject.ended(task_id, within_s=2 * timeout_s + REDELIVERY_S + SLACK_S, every_s=2)
-    took_s = round(subject.clock.monotonic() - began, 1)
-    require(state(task) == "COMPLETED", f"the task ended as {state(task)}", seconds=took_s)
-    require(
-        artifact_text(task) == "the attempt that ends",
-        f"the artifact is {artifact_text(task)!r}: what a dead attempt wrote has stayed",
-        seconds=took_s,
-    )
-    require(
-        took_s >= timeout_s,
-        "the turn ended before its function could be killed",
-        seconds=took_s,
-    )
+    task = await subject.completed(task_id, within_s=2 * timeout_s + REDELIVERY_S + SLACK_S)
+    took_s = round(time.monotonic() - began, 1)
+    text = artifact_text(task)
+    require(text == "the attempt that ends", f"{text!r}: what a dead attempt wrote has stayed")
+    require(took_s >= timeout_s, f"it ended after {took_s} s, before its function could be killed")
     return {"worker's timeout s": timeout_s, "seconds": took_s}
 
 
-CHECKS = (
+async def refused(subject: Subject) -> Figures:
+    """Have the agent scan the table with WorkerFunction's role."""
+    subject.on_aws()
+    code = artifact_text(await subject.completed(await subject.begin("denied")))
+    require(code == "AccessDeniedException", f"a Scan of the table by the worker was: {code}")
+    return {}
+
+
+CHECKS: Final = (
     Check("cancel", f"a cancel of a working task is done within {CANCEL_S:g} s", canceled),
-    Check(
-        "timeout-kill",
-        "a turn that Lambda kills is ended by the next attempt",
-        killed,
-        _timeout_s,
-        seconds=150,
-    ),
+    Check("follow-up", "a task that asks for input goes on with the answer", followed_up),
+    Check("failed-turn", "a turn that fails in each attempt is tried again, and fails", retried),
+    Check("timeout-kill", "a turn that Lambda kills is ended by the next attempt", killed),
+    Check("role-refused", "DynamoDB refuses a Scan with the worker's own role", refused),
 )

@@ -85,6 +85,8 @@ class CloudWatch:
     points: defaultdict[Key, list[tuple[int, float]]] = field(
         default_factory=lambda: defaultdict(list)
     )
+    _known: dict[tuple[Any, ...], Value] = field(default_factory=dict)
+    """Statistics of the points as they are: alarms look at the same minutes again and again."""
 
     def put(self, namespace: str, name: str, value: float, **dimensions: str) -> None:
         """Take a value of one of AWS's own metrics, as of now."""
@@ -123,14 +125,20 @@ class CloudWatch:
     def _put(self, namespace: str, name: str, value: float, dimensions: Mapping[str, str]) -> None:
         key = (namespace, name, frozenset(dimensions.items()))
         self.points[key].append((self.clock.now_ms(), float(value)))
+        self._known.clear()
 
     def statistic(self, metric: Json, name: str, begin_ms: int, end_ms: int) -> Value:
         """The statistic of a metric over the values with a time in `begin_ms < t <= end_ms`."""
         given = metric.get("Dimensions", [])
         dimensions = frozenset((each["Name"], each["Value"]) for each in given)
-        points = self.points.get((metric["Namespace"], metric["MetricName"], dimensions), [])
-        values = [value for at, value in points if begin_ms < at <= end_ms]
-        return _STATISTICS[name](values) if values else None
+        key = (metric["Namespace"], metric["MetricName"], dimensions)
+        asked = (key, name, begin_ms, end_ms)
+        if key not in self.points:
+            return None
+        if asked not in self._known:
+            values = [value for at, value in self.points[key] if begin_ms < at <= end_ms]
+            self._known[asked] = _STATISTICS[name](values) if values else None
+        return self._known[asked]
 
 
 class Alarm:
@@ -218,12 +226,14 @@ def _calculated(op: ast.AST, left: Value, right: Value) -> Value:
 
 def alarms_of(resources: Mapping[str, Json], **parameters: str) -> list[Alarm]:
     """The alarms among the template's resources, with these parameters, for the stack `STACK`."""
-    template = Template(parameters=parameters)
-    return [
-        Alarm(name, template.properties(name, _NAMES))
-        for name, resource in resources.items()
-        if resource["Type"] == "AWS::CloudWatch::Alarm"
-    ]
+    names = [n for n, it in resources.items() if it["Type"] == "AWS::CloudWatch::Alarm"]
+    return _alarms(tuple(names), tuple(parameters.items()))
+
+
+@functools.cache
+def _alarms(names: Sequence[str], parameters: Sequence[tuple[str, str]]) -> list[Alarm]:
+    template = Template(parameters=dict(parameters))
+    return [Alarm(name, template.properties(name, _NAMES)) for name in names]
 
 
 def rung(

@@ -1,32 +1,36 @@
-"""`python -m tests.live`: what it runs at an address, what it refuses, and that it cleans up."""
+"""`make live`: what it checks at an address, what it refuses, and that it cleans up."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import a2a_serverless
-from tests.live import __main__ as program
+from tests.cloud import program
+from tests.cloud.checks import CHECKS, LONG
 from tests.live import messages, streams
-from tests.live.checks import CHECKS
-from tests.live.findings import Check, Figures
-from tests.live.forms import FORMS
-from tests.live.made import Made
+from tests.live.findings import Check, Figures, Made
 from tests.live.runner import run
-from tests.live.subject import AGENT, Subject
+from tests.live.subject import Subject
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = Path(a2a_serverless.__file__).parents[1]
-QUICK = ("one-origin", "cancel", "webhook", "encoded-colon", "role-refused")
+QUICK = {"one-origin", "cancel", "webhook", "encoded-colon"}
+ANYWHERE = QUICK | {
+    *(
+        f"{it}-{v}-{b}"
+        for it in ("operations", "files")
+        for v in ("1.0", "0.3")
+        for b in ("jsonrpc", "rest")
+    ),
+    *("stream-python", "large-messages", "other-uploads", "too-large", "follow-up", "failed-turn"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,66 +46,37 @@ def address() -> Iterator[str]:
         served.kill()
 
 
-@pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let messages be as short as their checks can bear, and a busy machine be late."""
+@pytest.mark.timeout(900)
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize("names", [QUICK, {check.name for check in CHECKS}], ids=["quick", "all"])
+async def test_what_needs_an_address_alone_passes(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: set[str]
+) -> None:
+    """Each check passes or needs a stack, and the report has no credential."""
     monkeypatch.setattr(streams, "LATE_S", 3.0)  # one that is buffered is 3.5 s off
     monkeypatch.setattr(messages, "SENT_BYTES", 100_000)
     monkeypatch.setattr(messages, "ANSWERED_BYTES", 100_000)
-    monkeypatch.setattr(messages, "FILE_BYTES", 3_000_000)
+    made, key = Made(tmp_path / "made.txt"), "a-key-of-20-characters"
+    async with Subject(endpoint=address, credential=key, made=made, run="r1") as subject:
+        found = await run(subject, [check for check in CHECKS if check.name in names])
+        report = found.write(subject, tmp_path).read_text(encoding="utf-8")
+    assert key not in report
+    assert found.is_well, report
+    passed = {one.name for one in found.findings if one.outcome == "passed"}
+    assert passed == names & ANYWHERE
+    reasons = {one.says for one in found.findings if one.name not in passed}
+    assert reasons <= {"needs a stack, and was given an address alone"}
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.long(but=1)
-@pytest.mark.parametrize("names", [QUICK, [check.name for check in CHECKS]], ids=["quick", "all"])
-def test_what_needs_an_address_alone_passes(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
-) -> None:
-    """Each check passes with figures or needs AWS, and the report has no credential."""
-    monkeypatch.setenv("A2A_LIVE_CREDENTIAL", "a-key-of-20-characters")
-    only = [word for name in names for word in ("--only", name)]
-    assert program.main(["--endpoint", address, "--reports", str(tmp_path), *only]) == 0
-    (folder,) = tmp_path.iterdir()
-    text = (folder / "report.json").read_text(encoding="utf-8")
-    page = (folder / "report.md").read_text(encoding="utf-8")
-    assert "a-key-of-20-characters" not in page + text
-    report = json.loads(text)
-    assert (report["made"], report["remains"]) == ([], [])
-    found = {one["name"]: one for one in report["findings"]}
-    assert all(found[name]["outcome"] in page for name in names)
-    passed = {name for name in names if found[name]["outcome"] == "passed"}
-    assert all(found[name]["figures"] for name in passed)
-    reasons = {found[name]["says"] for name in names if name not in passed}
-    assert reasons == {"needs a stack on AWS, and was given an address alone"}
-
-
-def test_the_list_and_the_plan_send_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """--list names every check and form, --plan says what would run; neither asks the address."""
+def test_what_cannot_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """--list names every check; an unknown check, and a region without a stack, are refused."""
     assert program.main(["--list"]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == len(CHECKS) + len(FORMS)
-    nowhere = ["--endpoint", "http://127.0.0.1:9", "--plan", "--matrix"]
-    assert program.main(nowhere) == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("all: about ")
-
-
-def test_an_address_without_the_agent_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where the card is not that of the live agent, one sentence says so, and nothing is sent."""
-    assert program.main(["--endpoint", "http://127.0.0.1:9"]) == 2
-    assert "There is no agent card at http://127.0.0.1:9" in capsys.readouterr().err
-    card = Path(program.__file__).with_name("agent_card.json")
-    assert json.loads(card.read_text(encoding="utf-8"))["name"] == AGENT
-
-
-async def _made_and(does: Callable[[], Any], log: list[str], subject: Subject) -> Figures:
-    for name in ("one", "two"):
-
-        async def undo(name: str = name) -> None:
-            await asyncio.sleep(0)
-            log.append(name)
-
-        subject.made.note("thing", name, undo)
-    await does()
-    return {}
+    assert len(capsys.readouterr().out.splitlines()) == len(CHECKS) + len(LONG)
+    assert program.main(["--only", "nothing"]) == 2
+    assert program.main(["--stack", "", "--region", "eu-central-1"]) == 2
+    said = capsys.readouterr().err
+    assert "There is no check nothing" in said
+    assert "Name a stack and its region" in said
 
 
 async def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
@@ -109,17 +84,29 @@ async def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     log: list[str] = []
     begun = asyncio.Event()
 
-    async def wait() -> None:
-        begun.set()
-        await asyncio.Event().wait()
+    async def makes(subject: Subject) -> None:
+        for name in ("one", "two"):
 
-    async def fail() -> None:
+            async def undo(name: str = name) -> None:
+                await asyncio.sleep(0)
+                log.append(name)
+
+            subject.made.note("thing", name, undo)
+
+    async def fail(subject: Subject) -> Figures:
+        await makes(subject)
         raise RuntimeError("a mistake of the check's own")
 
+    async def wait(subject: Subject) -> Figures:
+        await makes(subject)
+        begun.set()
+        await asyncio.Event().wait()
+        return {}
+
     ledger = tmp_path / "made.txt"
-    checks = [Check(it.__name__, "", partial(_made_and, it, log)) for it in (fail, wait)]
+    checks = [Check("fail", "", fail), Check("wait", "", wait), Check("fail", "", fail)]
     async with Subject(endpoint="http://127.0.0.1:9", made=Made(ledger), run="r1") as subject:
-        running = asyncio.ensure_future(run(subject, [*checks, checks[0]], lambda _: None))
+        running = asyncio.ensure_future(run(subject, checks))
         await begun.wait()
         running.cancel()
         await asyncio.sleep(0)

@@ -1,0 +1,203 @@
+"""What the template says of functions' sources, queues, table and stage, for each parameter."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from a2a_serverless.errors import ConfigurationError
+from a2a_serverless.settings import SHARED_SPARE_S, load_settings
+from a2a_serverless.tasks.attempts import MOST_STARTS
+from a2a_serverless_tools.local.sources import BATCH
+from tests.support.template import Template
+
+Json = dict[str, Any]
+
+NOTHING = {"Ref": "AWS::NoValue"}
+REPORTED = {"FunctionResponseTypes": ["ReportBatchItemFailures"]}
+"""A function says which messages of a batch have failed."""
+
+
+def source(arn: str, of: str = "Arn", **more: Any) -> Json:
+    return {"EventSourceArn": {"Fn::GetAtt": [arn, of]}, **REPORTED, **more}
+
+
+def choice(condition: str, then: Any, otherwise: Any = None) -> Json:
+    return {"Fn::If": [condition, then, NOTHING if otherwise is None else otherwise]}
+
+
+def at_once(value: Any) -> Json:
+    return {"MaximumConcurrency": value}
+
+
+SAYS: dict[str, Json] = {
+    # Messages come to a worker one by one. A disabled source leaves function and queue in place.
+    "WorkerFunctionOperations": source(
+        "OperationsQueue",
+        BatchSize=1,
+        ScalingConfig=at_once({"Ref": "WorkerConcurrency"}),
+        Enabled=choice("HasLambdaWorker", True, False),  # noqa: FBT003 - a value of the template
+    ),
+    # Turns that must not share a worker have invocations of their own, as many as one death leaves.
+    "WorkerFunctionQuarantine": source(
+        "QuarantineQueue",
+        BatchSize=1,
+        ScalingConfig=at_once(choice("SharesWorkers", {"Ref": "WorkerTurns"}, 2)),
+        Enabled=choice("HasLambdaWorker", choice("SharesWorkers", True, False), False),  # noqa: FBT003
+    ),
+    "SweeperFunctionDeadLetters": source("DeadLetterQueue"),
+    "SweeperFunctionEveryMinute": {"ScheduleExpression": "rate(1 minute)"},
+    # A record that fails is tried for 23 of the stream's 24 hours, and what is left is reported.
+    # Lambda waits up to a minute between attempts: their number never ends it before the age does.
+    "PushFunctionCommits": source(
+        "TaskTable",
+        "StreamArn",
+        StartingPosition="TRIM_HORIZON",
+        BisectBatchOnFunctionError=True,
+        MaximumRecordAgeInSeconds=23 * 3600,
+        MaximumRetryAttempts=10_000,
+        BatchSize=BATCH,
+    ),
+    # A slow webhook holds up nobody.
+    "PushFunctionDeliveries": source(
+        "PushQueue", BatchSize=1, ScalingConfig=at_once({"Ref": "PushConcurrency"})
+    ),
+    # DynamoDB encrypts without a key of the user's too. A bad write can be undone.
+    "TaskTable": {
+        "PointInTimeRecoverySpecification": {"PointInTimeRecoveryEnabled": True},
+        "DeletionProtectionEnabled": {"Ref": "DeletionProtection"},
+        "SSESpecification": choice(
+            "HasKmsKey",
+            {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": {"Ref": "KmsKeyArn"}},
+        ),
+    },
+    "WorkerFunction": {"Timeout": {"Ref": "WorkerTimeout"}},
+    "RestApia2aStage": {
+        "StageName": "a2a",
+        "MethodSettings": [
+            {
+                "ResourcePath": "/*",
+                "HttpMethod": "*",
+                "ThrottlingRateLimit": {"Ref": "ThrottleRate"},
+                "ThrottlingBurstLimit": {"Ref": "ThrottleRate"},
+            }
+        ],
+    },
+    # Compression and binary types do not work with streams. API Gateway counts by the API's name.
+    "RestApi": {
+        "MinimumCompressionSize": None,
+        "BinaryMediaTypes": None,
+        "Name": {"Ref": "AWS::StackName"},
+    },
+    "UndecodableQueue": {"FifoQueue": None},
+}
+"""Properties of resources; None: there is none."""
+
+
+@pytest.mark.parametrize("resource", SAYS)
+def test_a_resource_is_as_it_has_to_be(transformed: Json, resource: str) -> None:
+    """The properties of this resource are those of the table, whose comments say why."""
+    properties = transformed[resource]["Properties"]
+    assert {name: properties.get(name) for name in SAYS[resource]} == SAYS[resource]
+
+
+def test_there_is_one_of_each(document: Json, transformed: Json) -> None:
+    """SAM adds no second stage, and each deployment of the API reaches it.
+
+    What cannot be read is kept for a person, in a queue that feeds no function. Order, visibility
+    and dead letters of a turn are the same in both queues of workers.
+    """
+    kinds = [it["Type"] for it in transformed.values()]
+    assert kinds.count("AWS::ApiGateway::Stage") == 1
+    deployments = [it for it in transformed.values() if it["Type"] == "AWS::ApiGateway::Deployment"]
+    assert [it["Properties"].get("StageName") for it in deployments] == [None]
+    assert document["Resources"]["RestApi"]["Properties"]["AlwaysDeploy"] is True
+    body = transformed["RestApi"]["Properties"]["Body"]
+    assert "x-amazon-apigateway-binary-media-types" not in body
+    fed = [it["Properties"].get("EventSourceArn") for it in transformed.values()]
+    assert {"Fn::GetAtt": ["UndecodableQueue", "Arn"]} not in fed
+    assert {"Fn::GetAtt": ["OperationsQueue", "Arn"]} in fed
+    resources = document["Resources"]
+    assert resources["QuarantineQueue"] == resources["OperationsQueue"]
+    shares = {"Fn::Not": [{"Fn::Equals": [{"Ref": "WorkerTurns"}, "1"]}]}
+    assert document["Conditions"]["SharesWorkers"] == shares
+
+
+def test_messages_are_encrypted(transformed: Json) -> None:
+    """Every queue encrypts what it holds: with the user's key if there is one, else with SQS's."""
+    queues = [r["Properties"] for r in transformed.values() if r["Type"] == "AWS::SQS::Queue"]
+    assert len(queues) == 6
+    for queue in queues:
+        assert queue["KmsMasterKeyId"] == choice("HasKmsKey", {"Ref": "KmsKeyArn"})
+        assert queue["SqsManagedSseEnabled"] == {"Fn::If": ["HasKmsKey", NOTHING, True]}
+
+
+def test_receives_and_visibility_follow_the_parameters(document: Json) -> None:
+    """A message has ten receives beyond its attempts and its starts that may meet a fault.
+
+    It is hidden for the time-out of the function that works on it, and 30 s.
+    """
+
+    def queue(name: str, **given: str) -> Json:
+        return Template(document, given).properties(name, {"DeadLetterQueue.Arn": "arn:dlq"})
+
+    parameters, resources = document["Parameters"], document["Resources"]
+    for attempts in parameters["MaxAttempts"]["AllowedValues"]:
+        assert queue("OperationsQueue", MaxAttempts=attempts)["RedrivePolicy"] == {
+            "deadLetterTargetArn": "arn:dlq",
+            "maxReceiveCount": int(attempts) + MOST_STARTS + 10,
+        }
+    for timeout in parameters["WorkerTimeout"]["AllowedValues"]:
+        hidden_s = queue("OperationsQueue", WorkerTimeout=timeout)["VisibilityTimeout"]
+        assert hidden_s == int(timeout) + 30
+    timeout_s = resources["SweeperFunction"]["Properties"]["Timeout"]
+    assert queue("DeadLetterQueue")["VisibilityTimeout"] == timeout_s + 30
+
+
+@pytest.mark.parametrize(
+    ("given", "warm"), [({}, None), ({"WarmWriteUnits": "8000"}, {"WriteUnitsPerSecond": "8000"})]
+)
+def test_a_table_that_is_warm_from_the_first_second(
+    document: Json, given: dict[str, str], warm: Json | None
+) -> None:
+    """WarmWriteUnits is that of the table and of the indexes that a task in any context writes.
+
+    By default the deletion of the table is not refused: CloudFormation could not take back a first
+    deployment that fails.
+    """
+    properties = Template(document, given).properties("TaskTable")
+    indexes = properties["GlobalSecondaryIndexes"]
+    found = {it["IndexName"]: it.get("WarmThroughput") for it in indexes}
+    busiest = {"by-scope", "by-context", "by-due", "by-id"}
+    assert properties.get("WarmThroughput") == warm
+    assert found == {name: warm if name in busiest else None for name in found}
+    assert busiest < found.keys()
+    assert properties["DeletionProtectionEnabled"] == "false"
+
+
+def test_every_pair_of_timeouts_is_decided(document: Json) -> None:
+    """A turn's limit is at least 75 s below its worker's, here and at the function's start."""
+    parameters = document["Parameters"]
+    names = ("WorkerTimeout", "TurnTimeout")
+    for worker, turn in product(*(parameters[name]["AllowedValues"] for name in names)):
+        chosen = {"WorkerTimeout": worker, "TurnTimeout": turn, "WorkerTurns": "2"}
+        fits = bool(turn) and int(turn) + SHARED_SPARE_S <= int(worker)
+        assert (Template(document, chosen).broken_rules() == []) is fits, chosen
+        limit = {"A2A_TURN_LIMIT_S": turn} if turn else {}
+        settings = load_settings({"A2A_WORKER_TURNS": "2", "A2A_RUN_LIMIT_S": worker, **limit})
+        if fits:
+            settings.check_sharing()
+        else:
+            with pytest.raises(ConfigurationError, match="A2A_TURN_LIMIT_S"):
+                settings.check_sharing()
+
+
+def test_the_bounds_of_turns_are_those_of_the_setting(document: Json) -> None:
+    """Defaults agree, and a value beyond the bounds is refused in both places."""
+    parameter = document["Parameters"]["WorkerTurns"]
+    assert load_settings({}).worker_turns == parameter["Default"]
+    for value in (parameter["MinValue"] - 1, parameter["MaxValue"] + 1):
+        with pytest.raises(ConfigurationError, match="A2A_WORKER_TURNS"):
+            load_settings({"A2A_WORKER_TURNS": str(value)})
