@@ -24,6 +24,7 @@ from a2a_serverless.queues.fifo import (
     again,
 )
 from a2a_serverless.tasks.head import Operation, OperationParams
+from tests.support.handlers import LambdaContext
 from tests.support.observed import counted, logged
 
 logger = logging.getLogger(__name__)
@@ -53,28 +54,27 @@ class Steps:
         return record["messageId"] not in self.failing
 
 
-async def test_what_is_done_is_not_reported() -> None:
-    """Each record is processed once, those of a group in their order."""
-    steps = Steps()
-    batch = [record("a1", "a"), record("b1", "b"), record("a2", "a")]
-    assert failed(await process_batch(batch, steps)) == []
-    assert sorted(steps.done) == ["a1", "a2", "b1"]
-    assert steps.done.index("a1") < steps.done.index("a2")
+@pytest.mark.parametrize(
+    ("batch", "failing", "reported", "done"),
+    [
+        ("a1 b1 a2", "", [], "a1 a2 b1"),
+        ("a1 a2 b1 a3", "a2", ["a2", "a3"], "a1 a2 b1"),
+        ("1 2", "1", ["1"], "1 2"),
+    ],
+    ids=["done", "after a failure", "without groups"],
+)
+async def test_what_is_done_is_not_reported(
+    batch: str, failing: str, reported: list[str], done: str
+) -> None:
+    """Each record is processed once, those of a group in their order.
 
-
-async def test_after_a_failure_the_rest_of_its_group_is_reported() -> None:
-    """After a failure the rest of its group is reported untried; other groups are done."""
-    steps = Steps("a2")
-    batch = [record("a1", "a"), record("a2", "a"), record("b1", "b"), record("a3", "a")]
-    assert failed(await process_batch(batch, steps)) == ["a2", "a3"]
-    assert sorted(steps.done) == ["a1", "a2", "b1"]
-
-
-async def test_records_without_a_group_fail_alone() -> None:
-    """A record without a group, as of a standard queue, fails alone."""
-    steps = Steps("1")
-    assert failed(await process_batch([record("1"), record("2")], steps)) == ["1"]
-    assert sorted(steps.done) == ["1", "2"]
+    After a failure the rest of its group is reported untried. A record without a group, as of a
+    standard queue, fails alone.
+    """
+    steps = Steps(failing)
+    records = [record(name, name.rstrip("123") or None) for name in batch.split()]
+    assert failed(await process_batch(records, steps)) == reported
+    assert sorted(steps.done, key=lambda name: name[0]) == done.split()  # keeps a group's order
 
 
 async def test_groups_run_at_the_same_time() -> None:
@@ -99,15 +99,6 @@ class Echo(EventFunction):
     async def _answer(self, event: Mapping[str, Any], context: Any) -> dict[str, Any]:
         await self.step()
         return {"event": event, "left_s": left_s(context)}
-
-
-class Context:
-    """Lambda's, as far as a function asks."""
-
-    aws_request_id = "request-1"
-
-    def get_remaining_time_in_millis(self) -> int:
-        return 1500
 
 
 def test_an_invocation_ends_with_its_metrics() -> None:
@@ -141,7 +132,7 @@ def test_lines_of_an_invocation_name_it() -> None:
 
     function = Echo(say)
     with logged() as found:
-        assert function.handle({}, Context())["left_s"] == 1.5
+        assert function.handle({}, LambdaContext(left_s=1.5))["left_s"] == 1.5
     function.close()
     (line,) = [line for line in found if line.get("action") == "said"]
     assert (line["request_id"], line["task_id"]) == ("request-1", "t")
@@ -150,10 +141,7 @@ def test_lines_of_an_invocation_name_it() -> None:
 OPERATION = Operation(
     operation="run", params=OperationParams(scope="s", task_id="t", incarnation="i", turn=1)
 )
-RECORD = {
-    "body": OPERATION.model_dump_json(),
-    "attributes": {"ApproximateReceiveCount": "1"},
-}
+RECORD = {"body": OPERATION.model_dump_json(), "attributes": {"ApproximateReceiveCount": "1"}}
 
 
 class Told(Handle[Operation]):

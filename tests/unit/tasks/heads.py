@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from a2a.types import Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+from dataclasses import replace
+
+from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit, NewTask, Timing, advance, canceling, open_task
+from tests.support.messages import request
 
 
 def opened(incarnation: str = "i") -> Head:
     """A new task: its first turn waits."""
-    new = NewTask(
-        scope="s", task_id="t", context_id="c", incarnation=incarnation, request=_request("m1")
-    )
-    return open_task(new, now_ms=0, timing=Timing()).head
+    return open_task(replace(NEW, incarnation=incarnation), now_ms=0, timing=Timing()).head
 
 
 def claimed(head: Head | None = None, token: str = "A") -> Head:
@@ -30,7 +30,7 @@ def moved(head: Head, state: TaskState) -> Head:
 
 def followed(head: Head) -> Head:
     """HEAD after a message for its next turn."""
-    return stepped(head, Commit(entries=(TurnOpened(_request("m2")),)))
+    return stepped(head, Commit(entries=(TurnOpened(request("hello", message_id="m2")),)))
 
 
 def asked(head: Head, by: str = "") -> Head:
@@ -43,6 +43,10 @@ def stepped(head: Head, commit: Commit) -> Head:
     return advance(head, commit, now_ms=0, timing=Timing()).head
 
 
-def _request(message_id: str) -> SendMessageRequest:
-    message = Message(message_id=message_id, role=Role.ROLE_USER, parts=[Part(text="hello")])
-    return SendMessageRequest(message=message)
+NEW = NewTask(
+    scope="s",
+    task_id="t",
+    context_id="c",
+    incarnation="i",
+    request=request("hello", message_id="m1"),
+)

@@ -35,20 +35,6 @@ def test_a_caller_is_read_as_it_was_written(variables: str) -> None:
     assert decode_entries(encode_entries([opened])) == (opened,)
 
 
-def holding(number: float) -> list[Entry]:
-    """Entries of each kind, with a number somewhere in what they show."""
-    value = Value(list_value=ListValue(values=[Value(number_value=number)]))
-    struct = Struct(fields={"deep": value})
-    message = Message(parts=[Part(text="fine"), Part(data=value)])
-    return [
-        MessageAppended(message),
-        StatusChanged(TaskStatus(message=message)),
-        StatusChanged(TaskStatus(), metadata=struct),
-        ArtifactWritten(Artifact(artifact_id="a", parts=[Part(text="fine", metadata=struct)])),
-        MetadataMerged(struct),
-    ]
-
-
 def nested(levels: int, *, arrays: bool) -> Value:
     """A number within arrays or objects."""
     value = Value(number_value=1)
@@ -62,19 +48,19 @@ def nested(levels: int, *, arrays: bool) -> Value:
     return value
 
 
-def holding_nested(levels: int, *, arrays: bool) -> list[Entry]:
-    """Entries of each kind with data or metadata that deep; metadata is an object itself."""
-    data = Part(data=nested(levels, arrays=arrays))
-    metadata = Struct(fields={"a": nested(levels - 1, arrays=arrays)})
+def holding(value: Value, inner: Value) -> list[Entry]:
+    """Entries of each kind with a value as data, or with another one in their metadata."""
+    data = Part(data=value)
+    metadata = Struct(fields={"a": inner})
     return [
         TurnOpened(SendMessageRequest(message=Message(parts=[data]))),
-        MessageAppended(Message(parts=[data])),
+        MessageAppended(Message(parts=[Part(text="fine"), data])),
         MessageAppended(Message(metadata=metadata)),
         StatusChanged(TaskStatus(message=Message(parts=[data]))),
         StatusChanged(TaskStatus(message=Message(parts=[Part(metadata=metadata)]))),
         StatusChanged(TaskStatus(), metadata=metadata),
         ArtifactWritten(Artifact(parts=[data])),
-        ArtifactWritten(Artifact(parts=[Part(metadata=metadata)])),
+        ArtifactWritten(Artifact(parts=[Part(text="fine", metadata=metadata)])),
         ArtifactWritten(Artifact(metadata=metadata)),
         MetadataMerged(metadata),
     ]
@@ -83,7 +69,8 @@ def holding_nested(levels: int, *, arrays: bool) -> list[Entry]:
 @pytest.mark.parametrize(("levels", "arrays"), [(31, False), (47, True)])
 def test_the_depth_that_the_sentence_names(levels: int, *, arrays: bool) -> None:
     """The depth that the sentence names is taken anywhere; one level more is refused."""
-    check_readable(holding_nested(levels, arrays=arrays))
+    # Metadata is an object itself.
+    check_readable(holding(nested(levels, arrays=arrays), nested(levels - 1, arrays=arrays)))
     deeper = StatusChanged(TaskStatus())
     deeper.status.message.parts.add().data.CopyFrom(nested(levels + 1, arrays=arrays))
     with pytest.raises(InvalidArgumentError, match=f"{levels} {'arrays' if arrays else 'objects'}"):
@@ -93,10 +80,12 @@ def test_the_depth_that_the_sentence_names(levels: int, *, arrays: bool) -> None
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_numbers_that_json_does_not_have(number: float) -> None:
     """Numbers that JSON does not have are refused in every place of an entry."""
-    for entry in holding(number):
+    value = Value(list_value=ListValue(values=[Value(number_value=number)]))
+    for entry in holding(value, value):
         with pytest.raises(InvalidArgumentError, match="JSON does not have"):
             check_readable([entry])
-    check_readable(holding(1e308))
+    large = Value(number_value=1e308)
+    check_readable(holding(large, large))
 
 
 LARGE = Part(text="x" * 1000)

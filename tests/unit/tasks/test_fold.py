@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from a2a.helpers import get_artifact_text
-from a2a.types import Artifact, Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
+from a2a.types import Artifact, Part, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.tasks.entries import (
@@ -25,24 +25,21 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.fold import Cursor, Fold, Record, events_of, incarnation_tag
-
-
-def message(text: str, message_id: str = "m", role: Role = Role.ROLE_USER) -> Message:
-    return Message(message_id=message_id, role=role, parts=[Part(text=text)])
+from tests.support.messages import agent_message, artifact, request
 
 
 def chunk(text: str, *, append: bool = True, artifact_id: str = "a") -> ArtifactWritten:
-    return ArtifactWritten(Artifact(artifact_id=artifact_id, parts=[Part(text=text)]), append)
+    return ArtifactWritten(artifact(artifact_id, text), append)
 
 
 def working(text: str = "", *, archive: bool = False) -> StatusChanged:
-    said = message(text, "s", Role.ROLE_AGENT) if text else None
-    status = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=said)
+    message = agent_message(text) if text else None
+    status = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=message)
     return StatusChanged(status, archive=archive)
 
 
 def opening(text: str = "hi") -> TurnOpened:
-    return TurnOpened(SendMessageRequest(message=message(text)), Caller("ann", "acme", ("urn:x",)))
+    return TurnOpened(request(text), Caller("ann", "acme", ("urn:x",)))
 
 
 def folded(*commits: tuple[str | None, tuple[Entry, ...]]) -> Fold:
@@ -58,7 +55,7 @@ def test_every_kind_of_entry_survives_its_encoding() -> None:
     metadata.update({"k": [1, {"x": None}]})
     entries: tuple[Entry, ...] = (
         opening(),
-        MessageAppended(message("m")),
+        MessageAppended(agent_message("m")),
         StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING), metadata, archive=True),
         StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING)),
         ArtifactWritten(Artifact(artifact_id="a"), append=True, last_chunk=True, metadata=metadata),
@@ -66,7 +63,7 @@ def test_every_kind_of_entry_survives_its_encoding() -> None:
         MetadataMerged(metadata),
         Restarted(7),
         TurnEnded(),
-        Replied(message("r")),
+        Replied(agent_message("r")),
     )
     assert decode_entries(encode_entries(entries)) == entries
 
@@ -126,7 +123,8 @@ def test_only_chunks_of_like_text_are_joined() -> None:
     added = (ArtifactWritten(more, append=True), ArtifactWritten(again, append=True))
     fold = folded((None, (opening(),)), ("A", (whole, *added, TurnEnded())))
     (shown,) = fold.task().artifacts
-    assert list(shown.parts) == [Part(text="1"), Part(text="23"), marked, *map(_raw, (b"5", b"6"))]
+    files = [Part(raw=b"5"), Part(raw=b"6")]
+    assert list(shown.parts) == [Part(text="1"), Part(text="23"), marked, *files]
 
 
 def test_a_restart_takes_an_end_of_an_artifact_back() -> None:
@@ -146,20 +144,15 @@ def test_a_restart_takes_an_end_of_an_artifact_back() -> None:
     assert [part.text for part in fold.task().artifacts[0].parts] == ["12x", "y"]
 
 
-def _raw(content: bytes) -> Part:
-    return Part(raw=content)
-
-
 def test_a_status_clears_or_archives_the_message_before_it() -> None:
-    """A status drops the message before it, or with `archive` adds it to the history."""
+    """A status drops the message before it, or with `archive` adds it to the history.
+
+    A message that opens a turn archives what the agent had asked.
+    """
     dropped = folded((None, (opening(), working("one"), working("two"))))
     kept = folded((None, (opening(), working("one"), working("two", archive=True))))
     assert [m.parts[0].text for m in dropped.history] == ["hi"]
     assert [m.parts[0].text for m in kept.history] == ["hi", "one"]
-
-
-def test_the_question_joins_the_history_before_the_answer() -> None:
-    """A message that opens a turn archives what the agent had asked."""
     fold = folded((None, (opening("hi"),)), ("A", (working("which?"),)), (None, (opening("this"),)))
     assert [m.parts[0].text for m in fold.history] == ["hi", "which?", "this"]
     assert not fold.status.HasField("message")
@@ -188,13 +181,6 @@ def test_a_cursor_reads_back_from_its_text() -> None:
     """Garbage, and a cursor with too many digits, are no cursors."""
     cursor = Cursor(12, 3, incarnation_tag("abc"))
     assert Cursor.parse(str(cursor)) == cursor
-    for garbage in (
-        "",
-        "1",
-        "1.2",
-        "1.2.abc",
-        "-1.2.abcdef",
-        "1.2.abcdef\n",
-        f"{'9' * 13}.1.abcdef",
-    ):
+    wrong = ("", "1", "1.2", "1.2.abc", "-1.2.abcdef", "1.2.abcdef\n", f"{'9' * 13}.1.abcdef")
+    for garbage in wrong:
         assert Cursor.parse(garbage) is None

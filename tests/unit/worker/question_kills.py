@@ -148,11 +148,10 @@ class Fate:
             await asyncio.get_running_loop().create_future()
 
 
-def make_mortal(table: Table, fate: Fate) -> None:
-    """Let the process die before and after requests to a table, which may be done or not then."""
+def make_mortal(served: object, fate: Fate, *names: str) -> None:
+    """Let the process die before and after these requests, which may be done or not then."""
 
     def around(request: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        @functools.wraps(request)
         async def made(*args: Any, **options: Any) -> Any:
             await fate.may_end()
             answer = await request(*args, **options)
@@ -161,8 +160,8 @@ def make_mortal(table: Table, fate: Fate) -> None:
 
         return made
 
-    for name in ("load", "write"):
-        setattr(table, name, around(getattr(table, name)))
+    for name in names:
+        setattr(served, name, around(getattr(served, name)))
 
 
 def _does(said: HistoryMessage) -> stand_ins.Outcome:
@@ -185,26 +184,12 @@ class _Other(StandIn):
 
     def __init__(self, clock: PacedClock, fate: Fate) -> None:
         super().__init__("books", _does, clock)
-        self._fate = fate
-
-    async def _asked(self, request: Coroutine[Any, Any, Any]) -> Any:
-        await self._fate.may_end()
-        answer = await request
-        await self._fate.may_end()
-        return answer
+        make_mortal(self, fate, "send", "look", "cancel")
 
     async def send(self, request: SendMessageRequest, *, may_be_there: bool = False) -> Task:
         # Most agents take a message twice that was not looked for.
         assert may_be_there or request.message.message_id not in self._by_message
-        sent: Task = await self._asked(super().send(request, may_be_there=may_be_there))
-        return sent
-
-    async def look(self, task_id: str) -> Task:
-        found: Task = await self._asked(super().look(task_id))
-        return found
-
-    async def cancel(self, task_id: str) -> None:
-        await self._asked(super().cancel(task_id))
+        return await super().send(request, may_be_there=may_be_there)
 
 
 @dataclass
@@ -238,16 +223,8 @@ class Host(Worker):
         await ctx.complete("done")
 
     async def _act(self, ctx: TaskContext, act: Act) -> str:
-        does = {
-            "step": self._step,
-            "sleep": self._sleep,
-            "ask": self._ask,
-            "callback": self._wait,
-            "poll": self._poll,
-            "call": self._call,
-        }
         try:
-            return await does[act.kind](ctx, act)
+            return str(await getattr(self, f"_{act.kind}")(ctx, act))
         except WaitTimeoutError:
             assert act.how == LATE
             return LATE
@@ -285,7 +262,7 @@ class Host(Worker):
             return f"number {(await ctx.ask(name, id=name, schema=int)).data}"
         return (await ctx.ask(name, id=name, timeout_s=timeout_s)).text
 
-    async def _wait(self, ctx: TaskContext, act: Act) -> str:
+    async def _callback(self, ctx: TaskContext, act: Act) -> str:
         callback = await ctx.callback(f"paid {act.number}")
         await self.beside()
         timeout_s = LATE_S if act.how == LATE else WEEK_S  # a wake that is lost ends no run
@@ -418,16 +395,13 @@ def run(
     that answers dies before it has sent the turn in a third of all cases.
     """
     fate = Fate(seed, share, at)
-    settings = Settings(
-        max_attempts=100, retry_base_s=0.001, visibility_s=60, public_url="http://agent.example"
-    )
-    make_mortal(table, fate)
+    options: dict[str, Any] = {"max_attempts": 100, "retry_base_s": 0.001}
+    options["public_url"] = "http://agent.example"
+    make_mortal(table, fate, "load", "write")
     host = Host(script or script_of(seed), fate, clock)
-    backends = table_backends(settings, table, clock)
+    backends = table_backends(Settings(visibility_s=60, **options), table, clock)
     outside = _Outside(host, backends)
     total: Counter[str] = Counter()
-    names = ("max_attempts", "retry_base_s", "public_url")
-    options = {name: getattr(settings, name) for name in names}
 
     def bench() -> Bench:
         return Bench(WorkerExecutor(host), clock=clock, backends=backends, **options)

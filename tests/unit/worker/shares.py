@@ -11,12 +11,13 @@ import logging
 import math
 import random
 import secrets
+import selectors
 import statistics
 import sys
 import uuid
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -26,6 +27,7 @@ from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.aws import THREADS
+from a2a_serverless.errors import UnavailableError
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
@@ -44,7 +46,6 @@ from tests.support.messages import request
 from tests.support.queues import MemoryQueue
 from tests.support.sleepers import asleep
 from tests.support.workers import Agent, complete
-from tests.unit.worker.quarantine import JumpingLoop, LoopClock
 
 REQUEST_S: Final = 0.008
 """Seconds of one request to the table."""
@@ -56,6 +57,46 @@ CPU_S: Final = 0.0017
 SWEEP_S: Final = 60.0
 RESTART_S: Final = 3.0
 """Seconds from a worker's death until another one has its place."""
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time jumps to the next timer as soon as nothing else is left to do."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(_Jumps(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+class _Jumps(selectors.DefaultSelector):
+    def __init__(self, loop: JumpingLoop) -> None:
+        super().__init__()
+        self._jumping = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready:
+            assert timeout is not None, "All tasks wait for one another."
+            self._jumping.now += timeout
+        return ready
+
+
+class LoopClock:
+    """The time of a loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
 
 class LaggingTable(MemoryTable):
@@ -124,10 +165,18 @@ class SlowQueue(MemoryQueue[Operation]):
 
     most_receives = 0
     """Of one message."""
+    receives: Counter[str]
+    """Of each task, if they are counted."""
 
     async def send(self, message: Operation) -> None:
         await asyncio.sleep(QUEUE_S)
         await super().send(message)
+
+    async def _receive(self, limit: int) -> tuple[list[Any], float]:
+        records, next_s = await super()._receive(limit)
+        if hasattr(self, "receives"):
+            self.receives.update(self.decode_record(each).message.task_id for each in records)
+        return records, next_s
 
     async def pull(self, limit: int, wait_s: float) -> list[Any]:
         await asyncio.sleep(QUEUE_S)
@@ -148,6 +197,8 @@ class House:
     seed: int
     turns: int = 1
     """The places of one process."""
+    visibility_s: int = 60
+    is_serial: bool = False
     lag_s: float = 0.05
     table: type[LaggingTable] = LaggingTable
     deaths: float = 0.0
@@ -179,17 +230,19 @@ class House:
         loop = asyncio.get_running_loop()
         self.clock = LoopClock(loop)
         self.chance = random.Random(self.seed)  # noqa: S311 - a seeded schedule
-        table = self.table(self._lag)
-        settings = Settings(visibility_s=60, turn_limit_s=825)
-        self.queue = SlowQueue(Operation, visibility_s=60, clock=self.clock, name="Operation.fifo")
+        self.settings = settings = self._settings()
+        self.queue, quarantine = map(self._queue, ("Operation.fifo", "Quarantine.fifo"))
         backends = memory_backends(settings, self.clock)
         self.storage = DurableStorage(
-            table,
+            self._table(),
             clock=self.clock,
             timing=backends.storage.timing,
             observer=Observer(send=self._woken),
+            is_serial=self.is_serial,
         )
-        backends = replace(backends, storage=self.storage, operations=self.queue)
+        self.backends = backends = replace(
+            backends, storage=self.storage, operations=self.queue, quarantine=quarantine
+        )
         self.adapters = [
             WorkerAdapter(backends, Agent(self._work), settings, heartbeat=_InlineHeartbeat())
             for _ in range(self.places // self.turns)
@@ -209,8 +262,14 @@ class House:
             each.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def _lag(self) -> float:
-        return self.chance.expovariate(1 / self.lag_s)
+    def _settings(self) -> Settings:
+        return Settings(visibility_s=self.visibility_s, turn_limit_s=825, max_attempts=100)
+
+    def _queue(self, name: str) -> SlowQueue:
+        return SlowQueue(Operation, visibility_s=self.visibility_s, clock=self.clock, name=name)
+
+    def _table(self) -> LaggingTable:
+        return self.table(lambda: self.chance.expovariate(1 / self.lag_s))
 
     async def _place(self, adapter: WorkerAdapter) -> None:
         while True:
@@ -228,7 +287,8 @@ class House:
     async def _sweeps(self) -> None:
         while True:
             await self.clock.sleep(SWEEP_S)
-            await Sweeper(self.storage, self.queue, clock=self.clock).sweep()
+            with suppress(UnavailableError):
+                await Sweeper(self.storage, self.queue, clock=self.clock).sweep()
 
     async def _woken(self, head: Head) -> None:
         await self.queue.send(

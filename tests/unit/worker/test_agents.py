@@ -12,7 +12,8 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.worker.agents import deployed_agent, load_agent
 from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.messages import said
-from tests.support.workers import Bench, S
+from tests.support.workers import S
+from tests.unit.worker.stand import actions, run
 
 SOURCE = """
 from dataclasses import dataclass
@@ -82,8 +83,6 @@ NEITHER = (
     ": neither an AgentExecutor nor a Worker, nor an agent of LangGraph, Pydantic AI, the OpenAI"
     " Agents SDK or the ADK."
 )
-
-
 FUNCTION = (
     "a function: call it, `agent = make_agent()`; one that makes an agent of Strands is given to"
     " StrandsWorker; one that answers is the `handle` of a Worker."
@@ -113,81 +112,63 @@ def test_a_file_alone_names_its_agent(folder: Path) -> None:
         load_agent(f"{folder}/agent_file.py")
 
 
-@pytest.mark.parametrize(
-    ("reference", "sentence"),
-    [
-        ("agent", "The agent '{}' is not of the form FILE.py:NAME."),
-        ("@/none.py:a", "The agent '{}' cannot be used: there is no file @/none.py."),
+NO_AGENT = [
+    ("agent", "is not of the form FILE.py:NAME."),
+    ("@/none.py:a", "cannot be used: there is no file @/none.py."),
+    (
+        "@/neighbour.py:agent",
         (
-            "@/neighbour.py:agent",
-            (
-                "The agent '{}' cannot be used: @/neighbour.py has no 'agent':"
-                " write a class that derives from Worker, and `agent = ITS_NAME()`."
-            ),
+            "cannot be used: @/neighbour.py has no 'agent': write a class that derives from Worker,"
+            " and `agent = ITS_NAME()`."
         ),
+    ),
+    (
+        "@/agent_file.py:other",
         (
-            "@/agent_file.py:other",
-            (
-                f"The agent '{{}}' cannot be used: @/agent_file.py has no 'other', but {THERE}:"
-                " write `other = Executor`, or name @/agent_file.py:waiter."
-            ),
+            f"cannot be used: @/agent_file.py has no 'other', but {THERE}: write"
+            " `other = Executor`, or name @/agent_file.py:waiter."
         ),
-        ("@/agent_file.py:number", f"The agent '{{}}' is of the type int{NEITHER}"),
-        ("@/agent_file.py:Stranger", f"The agent '{{}}' is Stranger{NEITHER}"),
-        ("@/agent_file.py:factory", f"The agent '{{}}' is {FUNCTION}"),
+    ),
+    ("@/agent_file.py:number", f"is of the type int{NEITHER}"),
+    ("@/agent_file.py:Stranger", f"is Stranger{NEITHER}"),
+    ("@/agent_file.py:factory", f"is {FUNCTION}"),
+    (
+        "@/agent_file.py:Keyless",
+        f"cannot be made: RuntimeError: no key (@/agent_file.py, line {KEYLESS}).",
+    ),
+    ("@/broken.py:agent", "cannot be imported: ValueError: no key set (@/broken.py, line 1)."),
+    ("@/mute.py:agent", "cannot be imported: Mute: its text cannot be read (@/mute.py, line 6)."),
+    ("@/typo.py:agent", "cannot be imported: SyntaxError: invalid syntax (@/typo.py, line 1)."),
+    (
+        "@/helped.py:agent",
         (
-            "@/agent_file.py:Keyless",
-            (
-                "The agent '{}' cannot be made: RuntimeError: no key"
-                f" (@/agent_file.py, line {KEYLESS})."
-            ),
+            "cannot be imported: JSONDecodeError: Expecting property name enclosed in double"
+            " quotes: line 1 column 2 (char 1) (@/helper_with_an_error.py, line 3)."
         ),
+    ),
+    (
+        "@/garbled.py:agent",
+        "cannot be imported: SyntaxError: invalid syntax (@/helper_with_a_typo.py, line 2).",
+    ),
+    (
+        "@/needy.py:agent",
         (
-            "@/broken.py:agent",
-            "The agent '{}' cannot be imported: ValueError: no key set (@/broken.py, line 1).",
+            "cannot be imported: ModuleNotFoundError: No module named"
+            " 'a_framework_that_is_not_there' (@/needy.py, line 1): correct the import, or install"
+            " the package and name it in requirements.in."
         ),
-        (
-            "@/mute.py:agent",
-            (
-                "The agent '{}' cannot be imported: Mute: its text cannot be read"
-                " (@/mute.py, line 6)."
-            ),
-        ),
-        (
-            "@/typo.py:agent",
-            "The agent '{}' cannot be imported: SyntaxError: invalid syntax (@/typo.py, line 1).",
-        ),
-        (
-            "@/helped.py:agent",
-            (
-                "The agent '{}' cannot be imported: JSONDecodeError: Expecting property name"
-                " enclosed in double quotes: line 1 column 2 (char 1)"
-                " (@/helper_with_an_error.py, line 3)."
-            ),
-        ),
-        (
-            "@/garbled.py:agent",
-            (
-                "The agent '{}' cannot be imported: SyntaxError: invalid syntax"
-                " (@/helper_with_a_typo.py, line 2)."
-            ),
-        ),
-        (
-            "@/needy.py:agent",
-            (
-                "The agent '{}' cannot be imported: ModuleNotFoundError: "
-                "No module named 'a_framework_that_is_not_there' (@/needy.py, line 1): correct the"
-                " import, or install the package and name it in requirements.in."
-            ),
-        ),
-    ],
-)
+    ),
+]
+
+
+@pytest.mark.parametrize(("reference", "sentence"), NO_AGENT)
 def test_what_is_no_agent_is_named(folder: Path, reference: str, sentence: str) -> None:
     """An agent that cannot be loaded is refused with one sentence: agent, reason, file and line."""
     reference = reference.replace("@", str(folder))
     with pytest.raises(ConfigurationError) as raised:
         load_agent(reference)
-    assert str(raised.value) == sentence.format(reference).replace("@", str(folder))
+    said = f"The agent '{reference}' {sentence}".replace("@", str(folder))
+    assert str(raised.value) == said
 
 
 @pytest.mark.parametrize("name", ["Demanding", "Abstract"])
@@ -230,15 +211,11 @@ async def test_a_deployed_agent_that_cannot_be_loaded_fails_its_tasks(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The tasks of an agent that cannot be loaded fail after their attempts."""
-    bench = Bench(deployed_agent("broken.py:agent", folder=folder), retry_base_s=0)
-    head = await bench.send()
-    assert [await bench.work() for _ in range(3)] == [False, False, True]
-    task = await bench.task(head)
-    assert task.status.state == S.TASK_STATE_FAILED
-    assert (said(task), len(task.artifacts)) == (["hello"], 0)
+    stand, head = await run(deployed_agent("broken.py:agent", folder=folder))
+    assert head.state == S.TASK_STATE_FAILED
+    assert (said(await stand.shown()), await stand.artifacts()) == (["hello"], {})
     reason = "The agent 'broken.py:agent' cannot be imported: ValueError: no key set ("
-    actions = [record.__dict__["action"] for record in caplog.records]
-    assert actions == ["agent_not_loaded", "retry", "retry", "gave_up"]
+    assert actions(caplog) == ["agent_not_loaded", "retry", "retry", "gave_up"]
     assert caplog.text.count(reason) == 4
 
 
@@ -263,11 +240,8 @@ async def test_an_agent_that_keeps_conversations_needs_their_order(
     (tmp_path / "keeping.py").write_text(KEEPING)
     agent = deployed_agent("keeping.py:agent", folder=tmp_path, is_serial=is_serial)
     assert ("the parameter Conversations=serial" in caplog.text) is not is_serial
-    bench = Bench(agent, max_attempts=1)
-    head = await bench.send()
-    assert await bench.work()
-    state = S.TASK_STATE_COMPLETED if is_serial else S.TASK_STATE_FAILED
-    assert (await bench.task(head)).status.state == state
+    _, head = await run(agent, max_attempts=1)
+    assert head.state == (S.TASK_STATE_COMPLETED if is_serial else S.TASK_STATE_FAILED)
 
 
 async def test_an_interrupt_in_a_thread_is_the_users(tmp_path: Path) -> None:
@@ -298,11 +272,10 @@ async def test_a_deployed_agent_is_loaded_once_it_can_be(folder: Path) -> None:
         prepared.append("")
 
     (folder / "late.py").write_text(SOURCE + ASKING)
-    bench = Bench(deployed_agent("late.py:agent", folder=folder, prepare=prepare), retry_base_s=0)
-    head = await bench.send()
-    assert [await bench.work() for _ in range(2)] == [False, True]
-    await bench.cancel(head)
-    assert await bench.work()
-    await bench.send("another task")
-    assert await bench.work()
+    stand, head = await run(deployed_agent("late.py:agent", folder=folder, prepare=prepare))
+    assert head.state == S.TASK_STATE_INPUT_REQUIRED
+    await stand.cancel()
+    await stand.work()
+    await stand.send("another task")
+    assert (await stand.work()).state == S.TASK_STATE_INPUT_REQUIRED
     assert prepared == [""]

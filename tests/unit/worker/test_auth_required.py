@@ -16,40 +16,8 @@ from a2a_serverless.steps import sleep
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.rules import Commit
 from tests.support.messages import said
-from tests.support.workers import (
-    Agent,
-    Bench,
-    PacedClock,
-    S,
-    artifact_texts,
-    chunk,
-    status,
-    status_text,
-)
-
-
-class Credentials:
-    """What a staying agent waits for, and whether its present attempt ever gets it."""
-
-    def __init__(self) -> None:
-        self.here = asyncio.Event()
-
-
-def staying(credentials: Credentials, *, pauses: bool = False) -> Agent:
-    """Asks, waits until the credentials are there, then completes, or asks for more."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        if context.get_user_input() != "go":
-            await queue.enqueue_event(chunk(context, context.get_user_input(), artifact_id="b"))
-            await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
-            return
-        await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
-        await credentials.here.wait()
-        await queue.enqueue_event(chunk(context, "secret"))
-        end = S.TASK_STATE_INPUT_REQUIRED if pauses else S.TASK_STATE_COMPLETED
-        await queue.enqueue_event(status(context, end, "more?" if pauses else "done"))
-
-    return Agent(execute)
+from tests.support.workers import Agent, S, chunk, status
+from tests.unit.worker.stand import Stand, actions, run
 
 
 async def returning(context: RequestContext, queue: EventQueue) -> None:
@@ -62,26 +30,9 @@ async def returning(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
 
 
-async def test_a_returning_agent_is_called_again_with_the_credentials() -> None:
-    """The message after auth-required is a turn, which sees the question and the artifacts."""
-    agent = Agent(returning)
-    bench = Bench(agent)
-    task = await bench.send("go")
-    assert await bench.work()
-    assert not (await bench.head(task)).turn.is_open
-    await bench.follow_up(task, "password")
-    assert await bench.work()
-    given = agent.started[1].current_task
-    assert given is not None
-    assert (given.status.state, status_text(given)) == (S.TASK_STATE_AUTH_REQUIRED, "log in")
-    done = await bench.task(task)
-    assert said(done) == ["go", "log in", "password"]
-    assert artifact_texts(done) == {"a": ["public"], "b": ["password"]}
-
-
 async def sleeping(context: RequestContext, queue: EventQueue) -> None:
     """Asks, sleeps until the credentials are there, then asks for more; completes the next turn."""
-    if context.get_user_input() == "go":
+    if context.get_user_input() == "hello":
         await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
         await sleep(3600)
         await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "more?"))
@@ -89,77 +40,77 @@ async def sleeping(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
 
 
+def inputs(stand: Stand) -> list[str]:
+    """The messages of the agent's starts."""
+    return [context.get_user_input() for context in stand.agent.started]
+
+
 @pytest.mark.parametrize("in_line", [False, True])
 async def test_an_answer_to_a_turn_that_is_left_holds_no_worker(*, in_line: bool) -> None:
     """Its delivery ends while the turn sleeps or waits for a share; it runs behind that."""
-    clock, agent = PacedClock(), Agent(sleeping)
-    bench = Bench(agent, clock=clock, conversations="serial" if in_line else "parallel")
-    task = await bench.send("go")
-    assert await bench.work()
+    conversations = "serial" if in_line else "parallel"
+    stand, left = await run(Agent(sleeping), conversations=conversations)
     if in_line:  # its copy came late
-        assert await bench.storage.requeue(await bench.head(task))
-        assert await bench.storage.park(await bench.head(task), "share")
-    left = await bench.head(task)
-    assert (left.turn.parked, left.state) == (
-        "share" if in_line else "asleep",
-        S.TASK_STATE_AUTH_REQUIRED,
-    )
-    await bench.follow_up(task, "here")
-    assert await bench.work()  # `tests.support.rounds` has counted how often it read the task
-    assert len(agent.started) == 1
-    await clock.pass_time(3600)
-    requeued = await bench.storage.requeue(await bench.head(task))
+        assert await stand.storage.requeue(left)
+        assert await stand.storage.park(await stand.head(), "share")
+        left = await stand.head()
+    parked = "share" if in_line else "asleep"
+    assert (left.turn.parked, left.state) == (parked, S.TASK_STATE_AUTH_REQUIRED)
+    await stand.follow_up("here")
+    assert await stand.bench.work()  # `tests.support.rounds` has counted how often it read the task
+    assert inputs(stand) == ["hello"]
+    await stand.clock.pass_time(3600)
+    requeued = await stand.storage.requeue(await stand.head())
     assert requeued is not None
-    await send_copy(bench.operations, requeued)
-    assert await bench.work()
-    assert await bench.work()
-    assert [c.get_user_input() for c in agent.started] == ["go", "go", "here"]
-    done = await bench.task(task)
-    assert done.status.state == S.TASK_STATE_COMPLETED
-    assert said(done) == ["go", "log in", "here", "more?"]
+    await send_copy(stand.queue, requeued)
+    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
+    assert inputs(stand) == ["hello", "hello", "here"]
+    assert said(await stand.shown()) == ["hello", "log in", "here", "more?"]
 
 
 async def test_a_queue_that_is_away_leaves_the_next_turn_to_the_sweeper(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the turn before it is stored and acknowledged all the same."""
-    clock, credentials = PacedClock(), Credentials()
-    bench = Bench(staying(credentials, pauses=True), clock=clock)
-    task = await bench.send("go")
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(0.5)
-    await bench.follow_up(task, "here")
-    sending = AsyncMock(side_effect=UnavailableError("away"))
-    monkeypatch.setattr(bench.operations, "send", sending)
-    credentials.here.set()
-    await clock.pass_time(0.5)
+    credentials = asyncio.Event()
+
+    async def staying(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(status(context, S.TASK_STATE_AUTH_REQUIRED, "log in"))
+        await credentials.wait()
+        await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "more?"))
+
+    stand = Stand(Agent(staying))
+    working = await stand.begin(0.5)
+    await stand.follow_up("here")
+    monkeypatch.setattr(stand.queue, "send", AsyncMock(side_effect=UnavailableError("away")))
+    credentials.set()
+    await stand.clock.pass_time(0.5)
     assert await working
-    assert [getattr(line, "action", "") for line in caplog.records] == ["next_turn_failed"]
-    head = await bench.head(task)
-    due_s = ((head.due_at or 0) - clock.now_ms()) / 1000
-    assert (head.state, head.turn.is_open, due_s > 0) == (S.TASK_STATE_INPUT_REQUIRED, True, True)
+    assert actions(caplog) == ["next_turn_failed"]
+    head = await stand.head()
+    assert (head.state, head.turn.is_open) == (S.TASK_STATE_INPUT_REQUIRED, True)
+    assert (head.due_at or 0) > stand.clock.now_ms()
 
 
 @pytest.mark.parametrize("has_follow_up", [False, True])
 async def test_a_worker_dies_before_a_returning_agents_turn_has_ended(
-    has_follow_up: bool,  # noqa: FBT001 - a case
+    *, has_follow_up: bool
 ) -> None:
     """Auth-required was stored, its return was not: the turn starts over, the message waits."""
-    agent = Agent(returning)
-    bench = Bench(agent)
-    task = await bench.send("go")
+    stand = Stand(Agent(returning))
     asked = StatusChanged(TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED), archive=True)
-    await bench.storage.commit(task, Commit(token="dead", claims=True, entries=(asked,)))
+    claim = Commit(token="dead", claims=True, entries=(asked,))
+    await stand.storage.commit(await stand.send(), claim)
     if has_follow_up:
-        await bench.follow_up(task, "password")
-    assert await bench.work()
-    assert (await bench.head(task)).state == S.TASK_STATE_AUTH_REQUIRED
+        await stand.follow_up("password")
+    assert await stand.bench.work()
+    assert await stand.state() == S.TASK_STATE_AUTH_REQUIRED
     if not has_follow_up:
-        await bench.follow_up(task, "password")
-    assert await bench.work()
-    done = await bench.task(task)
-    assert done.status.state == S.TASK_STATE_COMPLETED
-    assert artifact_texts(done) == {"a": ["public"], "b": ["password"]}
-    expected = ["go", "password", "log in"] if has_follow_up else ["go", "log in", "password"]
-    assert said(done) == expected
-    assert [c.get_user_input() for c in agent.started] == ["go", "password"]
+        assert not (await stand.head()).turn.is_open
+        await stand.follow_up("password")
+    assert await stand.bench.work()
+    assert await stand.state() == S.TASK_STATE_COMPLETED
+    assert await stand.artifacts() == {"a": ["public"], "b": ["password"]}
+    answers = ["password", "log in"] if has_follow_up else ["log in", "password"]
+    assert said(await stand.shown()) == ["hello", *answers]
+    assert inputs(stand) == ["hello", "password"]

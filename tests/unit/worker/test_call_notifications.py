@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,6 +26,7 @@ from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless_tools.testing import AgentBench
 from tests.conformance.sides import CARD, stock
 from tests.support.peers import Peer
+from tests.unit.worker.test_calls import go_on, text_of
 
 PUSHING = AgentCard()
 PUSHING.CopyFrom(CARD)
@@ -106,11 +108,7 @@ def peer(mail: Mailbox) -> Iterator[Peer]:
 
 def ended(peer: Peer, mail: Mailbox) -> httpx.Request:
     """Let the other task end; return the notification of that."""
-
-    async def ends() -> None:
-        peer.clerk.go_on.set()
-
-    peer.run(ends())
+    go_on(peer)
     while not (found := [each for each in mail.posted if b"COMPLETED" in each.content]):
         peer.states  # noqa: B018 - a request to the server, while its notification is on its way
     return found[-1]
@@ -121,27 +119,24 @@ def test_a_notification_wakes_the_turn(peer: Peer, mail: Mailbox) -> None:
     buyer = Buyer(peer)
     with Waiting(buyer) as bench:
         bench.plan = [lambda: ended(peer, mail)]
-        run = bench.send("go")
-        assert run.artifacts["final-answer"].text == "waited"
+        assert text_of(bench.send("go")) == "waited"
         assert bench.clock.monotonic() < 30
-    assert buyer.starts == 2
-    assert requests(peer)["GetTask"] <= 9
-    assert requests(peer)["CreateTaskPushNotificationConfig"] == 1
-    assert len(peer.clerk.said) == 1
+    assert (buyer.starts, len(peer.clerk.said)) == (2, 1)
+    assert len(requests(peer, "GetTask")) <= 9
+    assert len(requests(peer, "CreateTaskPushNotificationConfig")) == 1
 
 
-def requests(peer: Peer) -> dict[str, int]:
-    """How many requests there were of each method."""
-    names = ("SendMessage", "GetTask", "CreateTaskPushNotificationConfig")
-    return {
-        name: sum(f'"{name}"'.encode() in each.content for each in peer.requests) for name in names
-    }
+def requests(peer: Peer, method: str) -> list[httpx.Request]:
+    """The requests of a method."""
+    return [each for each in peer.requests if f'"{method}"'.encode() in each.content]
 
 
 def forged(peer: Peer, state: str, **form: Any) -> httpx.Request:
     """Return a notification that is not true of the other agent's task."""
+    asked = requests(peer, "CreateTaskPushNotificationConfig")[-1]
+    url = str(json.loads(asked.content)["params"]["url"])
     content = f'{{"statusUpdate": {{"status": {{"state": "{state}"}}}}}}'
-    return httpx.Request("POST", address(peer), **{"content": content, **form})
+    return httpx.Request("POST", url, **{"content": content, **form})
 
 
 def test_no_notification_is_believed(peer: Peer, mail: Mailbox) -> None:
@@ -169,18 +164,14 @@ def test_no_notification_is_believed(peer: Peer, mail: Mailbox) -> None:
             is_unchanged,
             lambda: ended(peer, mail),
         ]
-        run = bench.send("go")
-        assert run.artifacts["final-answer"].text == "waited"
+        assert text_of(bench.send("go")) == "waited"
         assert 3600 < bench.clock.monotonic() < 3900
     assert bench.plan == []
 
 
 @pytest.mark.parametrize(
     "form",
-    [
-        {"content": b"x" * 262_145},
-        {"headers": {"Content-Encoding": "gzip"}},
-    ],
+    [{"content": b"x" * 262_145}, {"headers": {"Content-Encoding": "gzip"}}],
     ids=["long", "compressed"],
 )
 def test_a_notification_that_cannot_be_read_wakes_the_turn(
@@ -189,46 +180,21 @@ def test_a_notification_that_cannot_be_read_wakes_the_turn(
     """It may tell of an end, which the turn reads from the task."""
 
     def ends() -> httpx.Request:
-        peer.run(_set(peer))
+        go_on(peer)
         return forged(peer, "?", **form)
 
     with Waiting(Buyer(peer)) as bench:
         bench.plan = [ends]
-        assert bench.send("go").artifacts["final-answer"].text == "waited"
+        assert text_of(bench.send("go")) == "waited"
         assert bench.clock.monotonic() < 60
 
 
-def address(peer: Peer) -> str:
-    """The address that the other agent is to notify."""
-    asked = [each for each in peer.requests if b"CreateTaskPush" in each.content]
-    return str(httpx.Response(200, content=asked[-1].content).json()["params"]["url"])
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        *("", "https://10.0.0.1", "https://agent.example"),
-    ],
-)
-def test_where_nobody_can_be_notified_it_is_looked_for(peer: Peer, url: str) -> None:
+@pytest.mark.parametrize("url", ["", "https://10.0.0.1", "https://agent.example"])
+def test_where_nobody_can_be_notified_it_is_looked_for(url: str) -> None:
     """The caller's own address is unknown or private, or the card lies: the looks are the usual."""
-
-    async def ends() -> None:
-        peer.clerk.go_on.set()
-
-    def begin(peer: Peer) -> None:
-        with Waiting(Buyer(peer), public_url=url) as bench:
-            bench.plan = [lambda: None, lambda: peer.run(_set(peer))]
-            assert bench.send("go").artifacts["final-answer"].text == "waited"
-            assert 180 < bench.clock.monotonic() < 400
-
-    if url == "https://agent.example":
-        with Peer(stock, PUSHING) as other:
-            begin(other)
-    else:
-        begin(peer)
-        assert requests(peer)["CreateTaskPushNotificationConfig"] == 0
-
-
-async def _set(peer: Peer) -> None:
-    peer.clerk.go_on.set()
+    with Peer(stock, PUSHING) as peer, Waiting(Buyer(peer), public_url=url) as bench:
+        bench.plan = [lambda: None, lambda: go_on(peer)]
+        assert text_of(bench.send("go")) == "waited"
+        assert 180 < bench.clock.monotonic() < 400
+        asked = requests(peer, "CreateTaskPushNotificationConfig")
+        assert bool(asked) is (url == "https://agent.example")

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Part, SendMessageConfiguration, SendMessageRequest, Task
+from a2a.types import Part, SendMessageConfiguration, SendMessageRequest
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.tasks.entries import Caller, TurnOpened
@@ -27,17 +27,8 @@ from a2a_serverless.worker.outbox import FLUSH_BYTES
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.testing import StandIn
 from tests.support.messages import request
-from tests.support.workers import (
-    Agent,
-    Bench,
-    S,
-    artifact_texts,
-    complete,
-    status,
-    status_text,
-    user_request,
-)
-from tests.unit.worker.test_steps import Handle, Script
+from tests.support.workers import Agent, Bench, Execute, S, complete, user_request
+from tests.unit.worker.stand import Handle, Script, Stand, ask, run
 
 
 def public_methods(kind: type) -> list[str]:
@@ -46,18 +37,16 @@ def public_methods(kind: type) -> list[str]:
     return [name for name, _ in members if not name.startswith("_")]
 
 
-async def run(handle: Handle, request: SendMessageRequest | None = None) -> tuple[Bench, Task]:
-    """The task after one turn."""
-    address = "https://agent.example"
-    bench = Bench(WorkerExecutor(Script(handle)), retry_base_s=0, public_url=address)
-    opened = await bench.storage.open_task(
-        "ctx",
-        request or user_request(Part(text="hello")),
-        caller=Caller("ann", "acme", ("urn:x",)),
+async def sent(handle: Handle, message: SendMessageRequest | None = None) -> tuple[Stand, Head]:
+    """A task behind one turn for a caller's message."""
+    stand = Stand(handle, clock=SystemClock(), public_url="https://agent.example")
+    opened = await stand.storage.open_task(
+        "ctx", message or user_request(Part(text="hello")), caller=Caller("ann", "acme", ("urn:x",))
     )
-    await bench.enqueue(opened.head)
-    assert await bench.work()
-    return bench, await bench.task(opened.head)
+    stand.task = opened.head
+    await stand.bench.enqueue(opened.head)
+    assert await stand.bench.work()
+    return stand, await stand.head()
 
 
 async def test_the_output_types_a_client_takes() -> None:
@@ -68,10 +57,10 @@ async def test_the_output_types_a_client_takes() -> None:
         seen.append((ctx.accepts("text/plain"), ctx.accepts("image/png")))
         await ctx.respond()
 
-    await run(handle)
-    request = user_request(Part(text="x"))
-    request.configuration.CopyFrom(SendMessageConfiguration(accepted_output_modes=["text/plain"]))
-    await run(handle, request)
+    await sent(handle)
+    message = user_request(Part(text="x"))
+    message.configuration.CopyFrom(SendMessageConfiguration(accepted_output_modes=["text/plain"]))
+    await sent(handle, message)
     assert seen == [(True, True), (True, False)]
 
 
@@ -96,8 +85,8 @@ async def test_the_example_of_a_method_runs(name: str) -> None:
         if not ctx.turn_ended:
             await ctx.respond()
 
-    _, task = await run(handle)
-    assert (task.status.state == S.TASK_STATE_FAILED) is (name == "fail")
+    _, head = await sent(handle)
+    assert (head.state == S.TASK_STATE_FAILED) is (name == "fail")
 
 
 @pytest.mark.parametrize("name", public_methods(Worker))
@@ -121,9 +110,9 @@ async def test_the_example_of_a_worker_runs(name: str) -> None:
         if not ctx.turn_ended:
             await ctx.respond()
 
-    _, task = await run(handle)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert deleted == ([task.id] if name == "cancel" else [])
+    _, head = await sent(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert deleted == ([head.task_id] if name == "cancel" else [])
 
 
 WRONG_ENDINGS: dict[str, Callable[[Any], Awaitable[None]]] = {
@@ -152,9 +141,9 @@ async def test_an_ending_that_cannot_be_made_is_none(wrong: str) -> None:
         assert not ctx.turn_ended
         await ctx.fail("I could not say it")
 
-    _, task = await run(handle)
-    assert (task.status.state, status_text(task)) == (S.TASK_STATE_FAILED, "I could not say it")
-    assert not task.artifacts
+    stand, head = await run(handle)
+    assert (head.state, await stand.text()) == (S.TASK_STATE_FAILED, "I could not say it")
+    assert not await stand.artifacts()
 
 
 async def test_the_state_may_be_stored_more_than_once() -> None:
@@ -167,49 +156,46 @@ async def test_the_state_may_be_stored_more_than_once() -> None:
             await ctx.emit_text_artifact("x" * FLUSH_BYTES, str(n))
         await ctx.respond()
 
-    bench, task = await run(handle)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert await bench.storage.contexts.load("ctx") == (2, 1)
+    stand, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert await stand.storage.contexts.load("ctx") == (2, 1)
 
 
-async def test_a_worker_is_told_of_a_cancel() -> None:
-    """`Worker.cancel` runs with the task's context; without one of its own nothing happens."""
-    told = []
+async def other(stand: Stand, state: object = "another's") -> None:
+    """Let another turn of the conversation store its state."""
+    await Storage(stand.storage).update_context("ctx", state)
 
-    class Tidy(Script):
-        async def cancel(self, ctx: TaskContext) -> None:
-            told.append((ctx.task_id, ctx.is_cancelled, ctx.user_text))
 
-    bench = Bench(WorkerExecutor(Tidy(lambda ctx: ctx.request_input("?"))))
-    head = await bench.send()
-    assert await bench.work()
-    await bench.cancel(head)
-    assert await bench.work()
-    assert told == [(head.task_id, True, "")]
-    assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
+async def kept(stand: Stand) -> object:
+    """The state of the conversation."""
+    return await Storage(stand.storage).load_context("ctx")
 
 
 @pytest.mark.parametrize("is_stale", [True, False])
 async def test_a_cancel_is_one_whatever_the_state_is(*, is_stale: bool) -> None:
-    """A `cancel` that ends the task otherwise ends it with its state, if that is not stale."""
+    """`Worker.cancel` runs with the task's context, and may end it otherwise, with its state.
+
+    If its state is stale, the task is canceled.
+    """
+    told: list[tuple[str, bool, str]] = []
 
     class Completing(Script):
         async def cancel(self, ctx: TaskContext) -> None:
+            told.append((ctx.task_id, ctx.is_cancelled, ctx.user_text))
             await ctx.load_context()
             if is_stale:
-                await Storage(bench.storage).update_context("ctx", "another's")
+                await other(stand)
             await ctx.update_context("mine")
             await ctx.complete("too late")
 
-    bench = Bench(WorkerExecutor(Completing(lambda ctx: ctx.request_input("?"))))
-    head = await bench.send()
-    assert await bench.work()
-    await bench.cancel(head)
-    assert await bench.work()
-    task = await bench.task(head)
-    assert task.status.state == (S.TASK_STATE_CANCELED if is_stale else S.TASK_STATE_COMPLETED)
-    assert artifact_texts(task) == ({} if is_stale else {"final-answer": ["too late"]})
-    assert await Storage(bench.storage).load_context("ctx") == ("another's" if is_stale else "mine")
+    stand, head = await run(WorkerExecutor(Completing(lambda ctx: ctx.request_input("?"))))
+    await stand.cancel()
+    await stand.work()
+    assert told == [(head.task_id, True, "")]
+    state = S.TASK_STATE_CANCELED if is_stale else S.TASK_STATE_COMPLETED
+    shown = {} if is_stale else {"final-answer": ["too late"]}
+    assert (await stand.state(), await stand.artifacts()) == (state, shown)
+    assert await kept(stand) == ("another's" if is_stale else "mine")
 
 
 async def test_a_turn_merges_its_state_with_anothers() -> None:
@@ -218,7 +204,7 @@ async def test_a_turn_merges_its_state_with_anothers() -> None:
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.load_context()
-        await Storage(bench.storage).update_context("ctx", ["first"])
+        await other(stand, ["first"])
         await ctx.update_context(["mine"], merge=merge)
         await ctx.complete("done")
 
@@ -226,12 +212,9 @@ async def test_a_turn_merges_its_state_with_anothers() -> None:
         merged.append(stored)
         return stored + own
 
-    bench = Bench(WorkerExecutor(Script(handle)), max_attempts=1)
-    head = await bench.send()
-    assert await bench.work()
-    assert (await bench.task(head)).status.state == S.TASK_STATE_COMPLETED
-    assert merged == [["first"]]
-    assert await Storage(bench.storage).load_context("ctx") == ["first", "mine"]
+    stand = Stand(handle, max_attempts=1)
+    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
+    assert (merged, await kept(stand)) == ([["first"]], ["first", "mine"])
 
 
 @pytest.mark.parametrize(
@@ -250,17 +233,14 @@ async def test_a_merge_that_fails(
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.load_context()
-        await Storage(bench.storage).update_context("ctx", "another's")
+        await other(stand)
         await ctx.update_context("mine", merge=merge)
         await ctx.complete()
 
-    bench = Bench(WorkerExecutor(Script(handle)), max_attempts=1)
-    head = await bench.send()
-    assert await bench.work()
-    task = await bench.task(head)
-    assert task.status.state == S.TASK_STATE_FAILED
+    stand = Stand(handle, max_attempts=1)
+    assert (await stand.work()).state == S.TASK_STATE_FAILED
     assert sentence in caplog.text
-    assert await Storage(bench.storage).load_context("ctx") == "another's"
+    assert await kept(stand) == "another's"
 
 
 @pytest.mark.parametrize("ends_in", ["handle", "cancel"])
@@ -275,8 +255,8 @@ async def test_a_running_agents_stale_end_is_a_cancel(ends_in: str) -> None:
     async def handle(ctx: TaskContext) -> None:
         await ctx.load_context()
         await ctx.update_context("mine")
-        await Storage(bench.storage).update_context("ctx", "another's")
-        await bench.storage.request_cancel(ctx.task_id)
+        await other(stand)
+        await stand.storage.request_cancel(ctx.task_id)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -284,28 +264,23 @@ async def test_a_running_agents_stale_end_is_a_cancel(ends_in: str) -> None:
                 await ctx.complete("too late")
             raise
 
-    bench = Bench(WorkerExecutor(Completing(handle)), max_attempts=1)
-    head = await bench.send()
-    assert await bench.work()
-    assert (await bench.task(head)).status.state == S.TASK_STATE_CANCELED
-    assert await Storage(bench.storage).load_context("ctx") == "another's"
+    stand = Stand(WorkerExecutor(Completing(handle)), clock=SystemClock(), max_attempts=1)
+    assert (await stand.work()).state == S.TASK_STATE_CANCELED
+    assert await kept(stand) == "another's"
 
 
 async def test_a_worker_needs_this_runtime() -> None:
     """A Worker that gets another queue than this runtime's fails its task."""
     executor = WorkerExecutor(Script(lambda ctx: ctx.respond()))
     agent = Agent(lambda context, _queue: executor.execute(context, object()))  # type: ignore[arg-type]
-    bench = Bench(agent, max_attempts=1)
-    head = await bench.send()
-    assert await bench.work()
-    assert (await bench.task(head)).status.state == S.TASK_STATE_FAILED
+    _, head = await run(agent, max_attempts=1)
+    assert head.state == S.TASK_STATE_FAILED
 
 
 # -- context variables of a message --------------------------------------------------------------
 
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="unset")
 NAME = f"{__name__}:REQUEST_ID"
-Seen = list[tuple[str, str]]
 
 
 def caller(request_id: str) -> Caller:
@@ -315,86 +290,68 @@ def caller(request_id: str) -> Caller:
 class Noting(Agent):
     """Notes the variable in `execute()` and in `cancel()`."""
 
-    def __init__(self, execute: Callable[[RequestContext, EventQueue], Awaitable[None]]) -> None:
+    def __init__(self, execute: Execute) -> None:
         super().__init__(execute)
-        self.seen: Seen = []
+        self.seen: list[tuple[str, str]] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self.seen.append(("execute", REQUEST_ID.get()))
-        REQUEST_ID.set("the agent's own")
+        self._note("execute")
         await super().execute(context, event_queue)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self.seen.append(("cancel", REQUEST_ID.get()))
-        REQUEST_ID.set("the agent's own")
+        self._note("cancel")
         await super().cancel(context, event_queue)
 
-
-def bench_of(agent: Any, **options: Any) -> Bench:
-    return Bench(agent, context_variables=NAME, retry_base_s=0, **options)
-
-
-async def ask(context: RequestContext, queue: EventQueue) -> None:
-    await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
+    def _note(self, name: str) -> None:
+        self.seen.append((name, REQUEST_ID.get()))
+        REQUEST_ID.set("the agent's own")
 
 
-async def answered(bench: Bench, task: Head, who: Caller) -> None:
-    """A follow-up of another caller, enqueued."""
-    opened = TurnOpened(request("that one"), who)
-    head = await bench.storage.commit(await bench.head(task), Commit(entries=(opened,)))
-    await bench.enqueue(head)
+async def answered(stand: Stand, who: Caller) -> None:
+    """Work on a follow-up of another caller."""
+    opened = Commit(entries=(TurnOpened(request("that one"), who),))
+    await stand.bench.enqueue(await stand.storage.commit(await stand.head(), opened))
+    await stand.work()
 
 
 async def test_every_attempt_sees_the_turns_value() -> None:
     """Each attempt sees the turn's value, also after an exception and after a dead worker."""
 
     async def third_time(context: RequestContext, queue: EventQueue) -> None:
-        if len(agent.started) < 3:
+        if len(stand.agent.started) < 3:
             raise ValueError
         await complete(context, queue)
 
-    agent = Noting(third_time)
-    bench = bench_of(agent, max_attempts=9)
-    task = await bench.send(caller=caller("r1"))
-    assert not await bench.work()
-    assert not await bench.work()
-    await bench.storage.commit(await bench.head(task), Commit(token="dead", claims=True))
-    assert await bench.work()
-    assert agent.seen == [("execute", "r1")] * 3
-    assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
+    stand = Stand(Noting(third_time), context_variables=NAME, max_attempts=9)
+    await stand.send(caller=caller("r1"))
+    assert not await stand.bench.work()
+    assert not await stand.bench.work()
+    await stand.storage.commit(await stand.head(), Commit(token="dead", claims=True))
+    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
+    assert stand.agent.seen == [("execute", "r1")] * 3
 
 
 async def test_each_turn_has_its_own_value() -> None:
-    """A follow-up brings its own; one without a value finds nothing of the turn before it."""
-    agent = Noting(ask)
-    bench = bench_of(agent)
-    task = await bench.send(caller=caller("r1"))
-    assert await bench.work()
-    for who in (caller("r2"), Caller()):
-        await answered(bench, task, who)
-        assert await bench.work()
-    assert agent.seen == [("execute", "r1"), ("execute", "r2"), ("execute", "unset")]
-    assert REQUEST_ID.get() == "unset"
+    """A follow-up brings its own; one without a value finds nothing of the turn before it.
 
-
-async def test_cancel_of_a_paused_task_sees_the_last_turns_value() -> None:
-    """A cancel operation runs in whatever process gets it: the value comes from the log."""
-    bench = bench_of(Agent(ask))
-    task = await bench.send(caller=caller("r1"))
-    assert await bench.work()
-    await answered(bench, task, caller("r2"))
-    assert await bench.work()
-    await bench.cancel(task)
+    A cancel operation runs in whatever process gets it: the value comes from the log.
+    """
+    stand = Stand(Noting(ask), context_variables=NAME)
+    await stand.send(caller=caller("r1"))
+    await stand.work()
+    for who in (Caller(), caller("r2")):
+        await answered(stand, who)
+    seen = [("execute", "r1"), ("execute", "unset"), ("execute", "r2")]
+    assert (stand.agent.seen, REQUEST_ID.get()) == (seen, "unset")
+    await stand.cancel()
     agent = Noting(ask)
-    assert await bench_of(agent, backends=bench.backends).work()
+    assert await Bench(agent, backends=stand.bench.backends, context_variables=NAME).work()
     assert agent.seen == [("cancel", "r2")]
 
 
 async def test_a_worker_without_the_setting_runs_the_turn() -> None:
     """While a release comes in, the API may be ahead of the worker: the value is left out."""
-    agent = Noting(complete)
-    bench = Bench(agent)
-    task = await bench.send(caller=caller("r1"))
-    assert await bench.work()
-    assert agent.seen == [("execute", "unset")]
-    assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
+    stand = Stand(Noting(complete))
+    await stand.send(caller=caller("r1"))
+    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
+    assert stand.agent.seen == [("execute", "unset")]

@@ -14,16 +14,14 @@ from a2a_serverless.storage.conversation import conversation_queue, start_next_t
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task
-from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head, Operation, Reason
-from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import PARKED_MS
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing.process import KilledError
-from tests.support.messages import request
 from tests.support.workers import Bench, PacedClock, S, idle, status_text
+from tests.unit.worker.stand import lines
 
 
 class Keeping(Worker):
@@ -125,19 +123,6 @@ async def test_a_conflict_never_counts_as_an_attempt() -> None:
     assert {(await talk.head(task)).turn.attempts for task in tasks} == {1}
 
 
-async def test_two_callers_with_one_context_id_share_nothing() -> None:
-    """Neither waits for the other, and neither sees what the other has said."""
-    talk = Talk()
-    ann, bob = (Scope.of("", name) for name in ("ann", "bob"))
-    tasks = [
-        await talk.open(request(word), context_id="ctx", caller=Caller(), scope=scope)
-        for word, scope in (("a", ann), ("b", bob))
-    ]
-    await talk.work_off()
-    assert talk.agent.most == 2
-    assert await talk.texts(*tasks) == ["a", "b"]
-
-
 async def test_a_turn_that_asks_gives_up_the_conversation() -> None:
     """Its turn has ended: the next message runs, and the answer takes a place behind."""
     talk = Talk()
@@ -189,19 +174,6 @@ async def test_a_waiting_turn_holds_no_worker_and_no_message() -> None:
     await talk.first
     await talk.work_off()
     assert await talk.texts(second) == ["one two"]
-
-
-async def test_a_canceled_turn_that_waits_is_passed_over() -> None:
-    """It ends at once; its place is free when it has become the first."""
-    talk = Talk()
-    first, second, third = await waiting(talk, "one", "two", "three")
-    await talk.cancel(second)
-    assert await cancel_task(talk.storage, await talk.head(second))
-    await talk.clock.pass_time(2)
-    await talk.first
-    await talk.work_off()
-    assert await talk.texts(first, third) == ["one", "one three"]
-    assert talk.agent.runs == ["one", "three"]
 
 
 @pytest.mark.parametrize("has_queue", [True, False])
@@ -319,10 +291,6 @@ async def test_a_worker_tells_that_its_api_is_set_otherwise(
     after = await talk.send("two")
     talk.storage.is_serial = True
     await talk.work_off()
-    told = {
-        line.__dict__["task_id"]
-        for line in caplog.records
-        if getattr(line, "action", "") == "no_place"
-    }
+    told = {line["task_id"] for line in lines(caplog, "no_place")}
     assert told == (set() if is_serial else {after.task_id})
     assert set(talk.agent.runs) == {"one", "two"}

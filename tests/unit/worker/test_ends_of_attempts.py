@@ -16,7 +16,6 @@ from a2a.server.events import EventQueue
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.activity import process_name
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import SHUTDOWN, AttemptEnd
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker.delivery import RELEASE_S
@@ -30,54 +29,48 @@ from a2a_serverless.worker.failures import (
 )
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
-from tests.support.workers import Agent, Bench, PacedClock, S, chunk, idle, status_text
+from tests.support.workers import Agent, Bench, PacedClock, S, chunk
+from tests.unit.worker.stand import Stand, actions, lines, run, told_to_end
+
+__all__ = ["begin", "serving", "told_to_end"]
 
 AT_ONCE = "x" * 70_000
 """A text that is committed when the call that emits it returns."""
 
 
-async def fail(context: RequestContext, queue: EventQueue) -> None:
+async def fail(*_: object) -> None:
     raise ValueError("password is hunter2")
 
 
 def line(caplog: pytest.LogCaptureFixture, action: str) -> dict[str, Any]:
     """The fields of the one line of the log with an action."""
-    (found,) = [r for r in caplog.records if getattr(r, "action", "") == action]
-    return vars(found)
+    (found,) = lines(caplog, action)
+    return found
 
 
 async def test_a_failed_attempt_leaves_its_end_on_head(caplog: pytest.LogCaptureFixture) -> None:
-    """Its time, the error's name, and the log's correlation id; nothing of the error's text."""
-    clock = ManualClock()
-    bench = Bench(Agent(fail), max_attempts=2, retry_base_s=0, clock=clock)
-    task = await bench.send()
-    assert await bench.work() is False
-    head = await bench.head(task)
-    assert head.turn.token is not None
+    """Its time, the error's name, and the log's correlation id; nothing of the error's text.
+
+    The next attempt logs the end of the one before; the last one logs its own as it fails.
+    """
+    stand = Stand(Agent(fail), max_attempts=2, clock=ManualClock())
+    await stand.send()
+    assert await stand.bench.work() is False
+    head = await stand.head()
+    released = head.turn.released
+    assert released is not None
+    assert released.at is not None
+    assert head.status_at <= released.at <= stand.clock.now_ms()
     correlation_id = line(caplog, "retry")["correlation_id"]
-    assert head.turn.released is not None
-    assert head.turn.released.at is not None
-    assert head.status_at <= head.turn.released.at <= clock.now_ms()
-    end = AttemptEnd(token=head.turn.token, reason="ValueError", correlation_id=correlation_id)
-    assert replace(head.turn.released, at=None, place="") == end
-    claim = (await bench.records(task))[-1]
-    assert claim.worker == process_name()
-
-
-async def test_the_next_attempt_takes_the_end_into_the_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The next attempt logs the end of the one before; the last one logs its own as it fails."""
-    bench = Bench(Agent(fail), max_attempts=2, retry_base_s=0)
-    task = await bench.send()
-    await bench.work()
-    released = (await bench.head(task)).turn.released
-    assert await bench.work() is True
-    ends = [record.ended for record in await bench.records(task) if record.ended is not None]
+    end = AttemptEnd(token=ANY, reason="ValueError", correlation_id=correlation_id)
+    assert replace(released, at=None, place="") == end
+    assert released.token == head.turn.token
+    assert (await stand.bench.records(stand.task))[-1].worker == process_name()
+    assert await stand.bench.work() is True
+    first, last = [each.ended for each in await stand.bench.records(stand.task) if each.ended]
     logged = line(caplog, "gave_up")
-    assert ends[0] == released
-    assert [end.reason for end in ends] == ["ValueError", "ValueError"]
-    assert (ends[1].reason, ends[1].correlation_id) == (logged["reason"], logged["correlation_id"])
+    assert (first, last.reason) == (released, "ValueError")
+    assert (last.reason, last.correlation_id) == (logged["reason"], logged["correlation_id"])
 
 
 async def test_a_fault_of_the_agent_has_a_correlation_id(caplog: pytest.LogCaptureFixture) -> None:
@@ -86,17 +79,12 @@ async def test_a_fault_of_the_agent_has_a_correlation_id(caplog: pytest.LogCaptu
     async def forget(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "half"))
 
-    bench = Bench(Agent(forget))
-    task = await bench.send()
-    assert await bench.work() is True
-    ended = (await bench.records(task))[-1].ended
-    logged = line(caplog, "agent_at_fault")
+    stand, _ = await run(Agent(forget))
+    ended = (await stand.bench.records(stand.task))[-1].ended
     assert ended is not None
-    assert (ended.reason, ended.correlation_id) == (
-        "InvalidAgentEventError",
-        logged["correlation_id"],
-    )
-    text = status_text(await bench.task(task))
+    correlation_id = line(caplog, "agent_at_fault")["correlation_id"]
+    assert (ended.reason, ended.correlation_id) == ("InvalidAgentEventError", correlation_id)
+    text = await stand.text()
     assert text.startswith("The agent returned without ending its turn")
     assert ended.correlation_id not in text
 
@@ -160,10 +148,10 @@ FILE = "tests/unit/worker/test_ends_of_attempts.py"
 
 async def end_of(agent: AgentExecutor, **settings: Any) -> AttemptEnd:
     """How an attempt has failed, by HEAD as it is stored."""
-    bench = Bench(agent, max_attempts=2, retry_base_s=0, **settings)
-    task = await bench.send()
-    await bench.work()
-    end = (await bench.head(task)).turn.released
+    stand = Stand(agent, max_attempts=2, **settings)
+    await stand.send()
+    await stand.bench.work()
+    end = (await stand.head()).turn.released
     assert end is not None
     return end
 
@@ -228,16 +216,16 @@ async def test_place_and_text_are_bounded_together() -> None:
 @pytest.mark.parametrize("keeps", [False, True])
 async def test_a_text_is_stored_by_the_setting_alone(*, keeps: bool) -> None:
     """Without it no item of the task has it, while it waits and after it has failed."""
-    bench = Bench(Agent(raising), max_attempts=2, retry_base_s=0, keep_error_texts=keeps)
-    task = await bench.send()
+    stand = Stand(Agent(raising), max_attempts=2, keep_error_texts=keeps)
+    await stand.send()
     for _ in range(2):
-        await bench.work()
-        items = repr(items_of(bench.storage))
+        await stand.bench.work()
+        items = repr(items_of(stand.storage))
         assert ("customer 4711" in items) is keeps
         assert "in deeper" in items
-    ends = [record.ended for record in await bench.records(task) if record.ended]
+    ends = [record.ended for record in await stand.bench.records(stand.task) if record.ended]
     assert [end.message for end in ends] == [("customer 4711" if keeps else "")] * 2
-    assert "customer 4711" not in str(await bench.task(task))
+    assert "customer 4711" not in str(await stand.shown())
 
 
 # -- attempts that are interrupted -----------------------------------------------------------
@@ -255,66 +243,49 @@ async def serving(bench: Bench, clock: PacedClock) -> asyncio.Task[None]:
     return task
 
 
-async def told_to_end(bench: Bench, worker: asyncio.Task[None]) -> None:
-    """The end of a worker after the drain of a signal; its queue serves the next worker."""
-    bench.operations.is_closed = True
-    worker.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await worker
-    bench.operations.is_closed = False
-
-
 async def test_a_shutdown_releases_the_turns_that_it_interrupts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The next claim takes the reason into the log, and the line's correlation id."""
     caplog.set_level("INFO")
-    clock = PacedClock()
-    bench = Bench(Agent(begin), clock=clock)
-    task = await bench.send()
-    worker = await serving(bench, clock)
-    token = (await bench.head(task)).turn.token
-    assert token is not None
-    await told_to_end(bench, worker)
-    head = await bench.head(task)
-    correlation_id = line(caplog, "shutdown")["correlation_id"]
-    assert head.turn.released is not None
-    assert head.turn.released.at is not None
-    assert replace(head.turn.released, at=None) == AttemptEnd(
-        token=token, reason=SHUTDOWN, correlation_id=correlation_id
-    )
-    await bench.storage.commit(head, Commit(token="next", claims=True))
-    assert (await bench.records(task))[-1].ended == head.turn.released
+    stand = Stand(Agent(begin))
+    await stand.send()
+    worker = await serving(stand.bench, stand.clock)
+    token = (await stand.head()).turn.token
+    await told_to_end(stand.bench, worker)
+    head = await stand.head()
+    released = head.turn.released
+    assert released is not None
+    assert released.at is not None
+    assert (released.token, released.reason) == (token, SHUTDOWN)
+    assert released.correlation_id == line(caplog, "shutdown")["correlation_id"]
+    await stand.storage.commit(head, Commit(token="next", claims=True))
+    assert (await stand.bench.records(stand.task))[-1].ended == released
 
 
 async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A shutdown waits at most `RELEASE_S` for the table."""
-    clock = PacedClock()
-    bench = Bench(Agent(begin), clock=clock)
-    task = await bench.send()
-    worker = asyncio.create_task(bench.work())
-    await idle()
-    assert (await bench.head(task)).turn.token is not None
+    stand = Stand(Agent(begin), visibility_s=60)
+    worker = await stand.begin()
+    assert (await stand.head()).turn.token is not None
     asked = asyncio.Event()
 
-    async def unanswered(*_: object, **__: object) -> bool:
+    async def unanswered(*_: object, **__: object) -> None:
         asked.set()
         await asyncio.Event().wait()
-        return True
 
     monkeypatch.setattr(DurableStorage, "change", unanswered)
-    bench.operations.is_closed = True
+    stand.queue.is_closed = True
     worker.cancel()
     await asked.wait()
-    await clock.pass_time(RELEASE_S)
-    assert line(caplog, "release_failed")["task_id"] == task.task_id
-    assert worker.done()
+    await stand.clock.pass_time(RELEASE_S)
+    assert line(caplog, "release_failed")["task_id"] == stand.task.task_id
     assert worker.cancelled()
-    bench.operations.is_closed = False
-    assert (await bench.head(task)).turn.released is None
-    assert (await bench.deliver()).attempt == 2
+    stand.queue.is_closed = False
+    assert (await stand.head()).turn.released is None
+    assert (await stand.bench.deliver()).attempt == 2
 
 
 async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(
@@ -324,54 +295,24 @@ async def test_an_agent_that_cancels_what_is_not_its_own_uses_up_its_attempts(
 
     Else its turn would end one worker after the other, as no worker's end costs an attempt.
     """
-    clock = PacedClock()
 
     async def cancel_all(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, AT_ONCE))
-        await clock.sleep(1)
+        await stand.clock.sleep(1)
         for other in asyncio.all_tasks():
             other.cancel()
 
-    bench = Bench(Agent(cancel_all), clock=clock, max_attempts=2)
-    test, task = asyncio.current_task(), await bench.send()
+    stand = Stand(Agent(cancel_all), max_attempts=2)
+    test, _ = asyncio.current_task(), await stand.send()
     assert test is not None
     for attempts in (1, 2):
-        worker = await serving(bench, clock)
+        worker = await serving(stand.bench, stand.clock)
         with pytest.raises(asyncio.CancelledError):
-            await clock.pass_time(2)
+            await stand.clock.pass_time(2)
         test.uncancel()
         await asyncio.wait([worker])
-        head = await bench.head(task)
-        assert (head.turn.attempts, head.turn.released is not None) == (attempts, False)
-    assert [record.__dict__.get("action") for record in caplog.records].count("cut_off") == 2
-    assert await bench.work() is True
-    assert (await bench.head(task)).state == S.TASK_STATE_FAILED
-
-
-async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A cancel between a delivery's read and its claim is heard at the claim, not by the watch."""
-    clock = PacedClock()
-
-    async def wait(context: RequestContext, queue: EventQueue) -> None:
-        await asyncio.Event().wait()
-
-    agent = Agent(wait)
-    bench = Bench(agent, clock=clock)
-    task = await bench.send()
-    await bench.storage.commit(task, Commit(token="dead", claims=True))
-    reads = type(bench.storage).read
-
-    async def read_too_early(storage: Any, task_id: str, **options: Any) -> Log | None:
-        log = await reads(storage, task_id, **options)
-        await bench.storage.request_cancel(task_id)
-        return log
-
-    monkeypatch.setattr(type(bench.storage), "read", read_too_early)
-    assert await bench.work() is True
-    assert clock.monotonic() == 0
-    assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
-
-
-# -- requests to cancel ----------------------------------------------------------------------
+        turn = (await stand.head()).turn
+        assert (turn.attempts, turn.released is not None) == (attempts, False)
+    assert actions(caplog).count("cut_off") == 2
+    assert await stand.bench.work() is True
+    assert await stand.state() == S.TASK_STATE_FAILED

@@ -83,26 +83,15 @@ def test_variables_of_the_secret(secret: dict[str, str]) -> None:
     assert environment == {"KEY": VALUE, "_PEM": "line\nline, with = and spaces ", "OTHER": "z"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "A2A_AUTH",
-            "AWS_ACCESS_KEY_ID",
-            "LD_PRELOAD",
-            "PYTHONPATH",
-            "PATH",
-            "path",
-            "aws_region",
-            *("HTTP_PROXY", "https_proxy", "All_Proxy", "no_proxy", "ftp_proxy"),
-            *("SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE", "OPENSSL_CONF", "OPENSSL_MODULES"),
-            *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "POWERTOOLS_LOG_LEVEL", "BOTO_CONFIG"),
-            *("LAMBDA_TASK_ROOT", "_LAMBDA_TELEMETRY_LOG_FD", "_X_AMZN_TRACE_ID"),
-            *("HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS"),
-        ),
-        *("", "1ST", "A B", "A=B", "Ä", f"{VALUE}\n"),
-    ],
-)
+REFUSED = """
+    A2A_AUTH AWS_ACCESS_KEY_ID LD_PRELOAD PYTHONPATH PATH path aws_region HTTP_PROXY https_proxy
+    All_Proxy no_proxy ftp_proxy SSL_CERT_FILE SSL_CERT_DIR SSLKEYLOGFILE OPENSSL_CONF
+    OPENSSL_MODULES REQUESTS_CA_BUNDLE CURL_CA_BUNDLE POWERTOOLS_LOG_LEVEL BOTO_CONFIG
+    LAMBDA_TASK_ROOT _LAMBDA_TELEMETRY_LOG_FD _X_AMZN_TRACE_ID HOSTALIASES LOCALDOMAIN RES_OPTIONS
+"""
+
+
+@pytest.mark.parametrize("name", [*REFUSED.split(), "", "1ST", "A B", "A=B", "Ä", f"{VALUE}\n"])
 def test_a_refused_name_sets_nothing_and_is_not_shown(secret: dict[str, str], name: str) -> None:
     """A secret with a refused name sets no variable, and the error shows no name and no value."""
     secret[SECRET] = json.dumps({"GOOD": VALUE, name: VALUE})
@@ -220,18 +209,17 @@ def test_what_agents_need_is_taken(name: str) -> None:
     "text", ["", "[]", VALUE, '{"A": 1}', '{"A": "\\u0000"}', '{"A": "\\ud800"}', "{"]
 )
 def test_a_secret_of_another_form_is_refused(secret: dict[str, str], text: str) -> None:
-    """The sentence names the secret and the form, and shows nothing of the text."""
+    """The sentence names the secret and the form, and shows nothing of the text.
+
+    That of parameters names the variable that was read.
+    """
     secret[SECRET] = text
     with pytest.raises(ConfigurationError, match=f"The secret {SECRET}") as refused:
         take_environment(Settings(agent_secret=SECRET), {})
     assert VALUE not in str(refused.value)
-
-
-@pytest.mark.parametrize("text", ["KEY", "=x", "A2A_AUTH=none", "{"])
-def test_parameters_of_another_form_are_refused(text: str) -> None:
-    """The sentence names the variable that was read."""
-    with pytest.raises(ConfigurationError, match="A2A_AGENT_ENVIRONMENT"):
-        take_environment(Settings(agent_environment=text), {})
+    for parameters in ("KEY", "=x", "A2A_AUTH=none", "{"):
+        with pytest.raises(ConfigurationError, match="A2A_AGENT_ENVIRONMENT"):
+            take_environment(Settings(agent_environment=parameters), {})
 
 
 def test_variables_of_a_file(tmp_path: Path) -> None:
@@ -241,12 +229,7 @@ def test_variables_of_a_file(tmp_path: Path) -> None:
     )
     environment = {"SET": "shell"}
     assert dotenv.read(tmp_path, environment) == tmp_path / ".env"
-    assert environment == {
-        "KEY": "a=b",
-        "QUOTED": " x # y ",
-        "AWS_PROFILE": "me",
-        "SET": "shell",
-    }
+    assert environment == {"KEY": "a=b", "QUOTED": " x # y ", "AWS_PROFILE": "me", "SET": "shell"}
     assert dotenv.read(tmp_path / "nowhere", environment) is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextvars import ContextVar
 
 import pytest
@@ -20,25 +20,23 @@ from a2a.types import (
     Role,
     Task,
     TaskArtifactUpdateEvent,
+    TaskState,
     TaskStatus,
     TaskStatusUpdateEvent,
 )
+from google.protobuf.json_format import MessageToDict
 
+from a2a_serverless.clock import SystemClock
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.fold import Event
-from a2a_serverless.worker.context import TaskContext, Worker, WorkerExecutor
+from a2a_serverless.worker.context import TaskContext
 from a2a_serverless_tools.contract import Storage
 from tests.support.messages import said
-from tests.support.workers import (
-    Agent,
-    Bench,
-    S,
-    artifact_texts,
-    chunk,
-    complete,
-    status,
-    status_text,
-)
+from tests.support.workers import Agent, Execute, S, chunk, complete, status
+from tests.unit.worker.stand import Stand, actions, ask, run
+
+PAUSES = [S.TASK_STATE_INPUT_REQUIRED, S.TASK_STATE_AUTH_REQUIRED]
 
 
 def text_message(text: str, *, task_id: str = "") -> Message:
@@ -46,40 +44,40 @@ def text_message(text: str, *, task_id: str = "") -> Message:
     return Message(message_id="m", role=Role.ROLE_AGENT, parts=parts, task_id=task_id)
 
 
-async def run(execute: object, *, turns: Sequence[str] = ("hello",)) -> tuple[Bench, Task]:
-    bench = Bench(Agent(execute))  # type: ignore[arg-type]
-    head = await bench.send(turns[0])
-    assert await bench.work()
-    for text in turns[1:]:
-        await bench.follow_up(head, text, message_id="u")
-        assert await bench.work()
-    return bench, await bench.task(head)
+def own_task(context: RequestContext) -> Task:
+    assert context.message is not None
+    return new_task_from_user_message(context.message)
+
+
+async def followed(execute: Execute, *turns: str) -> Stand:
+    """A task behind a turn for "hello", and one for each of these messages."""
+    stand, _ = await run(Agent(execute))
+    for text in turns:
+        await stand.follow_up(text)
+        await stand.work()
+    return stand
 
 
 async def test_a_task_event_first_is_the_task_we_have() -> None:
     """The usual opening of an SDK executor adds nothing twice, least of all the user's message."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
-        assert context.message is not None
-        assert context.task_id is not None
-        assert context.context_id is not None
-        await queue.enqueue_event(new_task_from_user_message(context.message))
-        updater = TaskUpdater(queue, context.task_id, context.context_id)
+        await queue.enqueue_event(own_task(context))
+        updater = TaskUpdater(queue, context.task_id or "", context.context_id or "")
         await updater.start_work(updater.new_agent_message([Part(text="thinking")]))
         await updater.add_artifact([Part(text="one")], artifact_id="a", last_chunk=True)
         await updater.complete(updater.new_agent_message([Part(text="done")]))
 
-    _, task = await run(execute)
-    assert said(task) == ["hello", "thinking"]
-    assert status_text(task) == "done"
-    assert artifact_texts(task) == {"a": ["one"]}
+    stand, _ = await run(Agent(execute))
+    assert said(await stand.shown()) == ["hello", "thinking"]
+    assert (await stand.text(), await stand.artifacts()) == ("done", {"a": ["one"]})
 
 
 async def test_a_task_event_brings_what_it_holds() -> None:
     """History, artifacts, metadata and status of an agent's own Task are taken over."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
-        task = new_task_from_user_message(context.message)  # type: ignore[arg-type]
+        task = own_task(context)
         task.history.append(text_message("note"))
         task.artifacts.append(Artifact(artifact_id="a", parts=[Part(text="all")]))
         task.metadata["cost"] = 3
@@ -87,11 +85,11 @@ async def test_a_task_event_brings_what_it_holds() -> None:
         task.status.message.message_id = "end"
         await queue.enqueue_event(task)
 
-    _, task = await run(execute)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert (said(task), status_text(task)) == (["hello", "note"], "ok")
-    assert artifact_texts(task) == {"a": ["all"]}
-    assert task.metadata["cost"] == 3
+    stand, head = await run(Agent(execute))
+    task = await stand.shown()
+    assert (head.state, task.metadata["cost"]) == (S.TASK_STATE_COMPLETED, 3)
+    assert (said(task), await stand.text()) == (["hello", "note"], "ok")
+    assert await stand.artifacts() == {"a": ["all"]}
 
 
 async def test_a_message_alone_is_the_answer() -> None:
@@ -100,72 +98,59 @@ async def test_a_message_alone_is_the_answer() -> None:
     async def execute(_context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(text_message("hi"))
 
-    bench, task = await run(execute)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert status_text(task) == "hi"
-    log = await bench.storage.read(task.id)
+    stand, head = await run(Agent(execute))
+    assert (head.state, await stand.text()) == (S.TASK_STATE_COMPLETED, "hi")
+    log = await stand.storage.read(head.task_id)
     assert log is not None
     reply = log.fold().reply
-    assert log.head.replied
     assert reply is not None
-    assert (reply.task_id, reply.context_id) == (task.id, task.context_id)
+    assert (reply.task_id, reply.context_id) == (head.task_id, head.context_id)
+    assert head.replied
 
 
 async def test_nothing_is_accepted_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
-    """Events after a terminal state are dropped and logged; the agent goes on undisturbed."""
+    """The end is stored when `enqueue_event` returns; events after it are dropped and logged.
+
+    One from a thread's own loop is dropped without asking the queue's.
+    """
+    states: list[S] = []
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await complete(context, queue)
+        states.append(await stand.state())
         await queue.enqueue_event(chunk(context, "late"))
         await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
+        late = threading.Thread(
+            target=lambda: asyncio.run(queue.enqueue_event(chunk(context, "late"))), daemon=True
+        )
+        late.start()
+        late.join(30)  # blocks the queue's own loop
+        assert not late.is_alive()
 
-    _, task = await run(execute)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert artifact_texts(task) == {}
-    assert [r.__dict__["action"] for r in caplog.records] == ["event_dropped"] * 2
-
-
-async def test_an_ending_is_stored_when_enqueue_returns() -> None:
-    """An event that ends the turn is committed before the agent goes on."""
-    states = []
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        await complete(context, queue)
-        states.append((await bench.head(head)).state)
-
-    bench = Bench(Agent(execute))
-    head = await bench.send()
-    assert await bench.work()
-    assert states == [S.TASK_STATE_COMPLETED]
+    stand = Stand(Agent(execute))
+    head = await stand.work()
+    assert [*states, head.state] == [S.TASK_STATE_COMPLETED] * 2
+    assert (await stand.artifacts(), actions(caplog)) == ({}, ["event_dropped"] * 3)
 
 
 async def test_a_closed_queue_takes_no_more() -> None:
-    """close() stores what was taken; later events are dropped, as on the SDK's own queue."""
+    """close(), also by `async with`, stores what was taken; later events are dropped.
 
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "in"))
-        assert not queue.is_closed()  # type: ignore[attr-defined]
-        await queue.close()  # type: ignore[attr-defined]
-        assert queue.is_closed()  # type: ignore[attr-defined]
-        assert artifact_texts(await bench.task(head)) == {"a": ["in"]}
-        await queue.enqueue_event(chunk(context, "out"))
-
-    bench = Bench(Agent(execute))
-    head = await bench.send()
-    assert await bench.work()
-    assert artifact_texts(await bench.task(head)) == {"a": ["in"]}
-
-
-async def test_a_queue_is_a_context_manager() -> None:
-    """Leaving `async with queue` closes it."""
+    So it is on the SDK's own queue.
+    """
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         async with queue:  # type: ignore[attr-defined]
-            await complete(context, queue)
+            await queue.enqueue_event(chunk(context, "in"))
+            assert not queue.is_closed()  # type: ignore[attr-defined]
         assert queue.is_closed()  # type: ignore[attr-defined]
+        assert await stand.artifacts() == {"a": ["in"]}
+        await queue.close()  # type: ignore[attr-defined]
+        await queue.enqueue_event(chunk(context, "out"))
 
-    _, task = await run(execute)
-    assert task.status.state == S.TASK_STATE_COMPLETED
+    stand = Stand(Agent(execute))
+    await stand.work()
+    assert await stand.artifacts() == {"a": ["in"]}
 
 
 async def test_an_event_may_be_changed_after_it_was_enqueued() -> None:
@@ -178,8 +163,8 @@ async def test_an_event_may_be_changed_after_it_was_enqueued() -> None:
         await queue.enqueue_event(event)
         await complete(context, queue)
 
-    _, task = await run(execute)
-    assert artifact_texts(task) == {"a": ["onetwo"]}
+    stand, _ = await run(Agent(execute))
+    assert await stand.artifacts() == {"a": ["onetwo"]}
 
 
 async def test_a_large_artifact_is_committed_while_it_is_emitted() -> None:
@@ -190,16 +175,13 @@ async def test_a_large_artifact_is_committed_while_it_is_emitted() -> None:
             await queue.enqueue_event(chunk(context, "x" * 30_000))
         await complete(context, queue)
 
-    bench, task = await run(execute)
-    head = await bench.storage.head(task.id)
-    assert head is not None
+    stand, head = await run(Agent(execute))
     sizes = [
         sum(isinstance(entry, ArtifactWritten) for entry in record.entries)
-        for record in await bench.records(head)
+        for record in await stand.bench.records(head)
     ]
-    assert sum(sizes) == 10
-    assert max(sizes) == 3
-    assert len("".join(artifact_texts(task)["a"])) == 300_000
+    assert (sum(sizes), max(sizes)) == (10, 3)
+    assert len("".join((await stand.artifacts())["a"])) == 300_000
 
 
 async def test_a_task_event_with_a_fault_is_not_written_in_part() -> None:
@@ -207,7 +189,7 @@ async def test_a_task_event_with_a_fault_is_not_written_in_part() -> None:
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "before"))
-        task = new_task_from_user_message(context.message)  # type: ignore[arg-type]
+        task = own_task(context)
         task.history.append(text_message("note"))
         task.artifacts.append(Artifact(artifact_id="b", parts=[Part(text="right")]))
         task.artifacts.append(Artifact(artifact_id="c", parts=[Part()]))
@@ -215,37 +197,37 @@ async def test_a_task_event_with_a_fault_is_not_written_in_part() -> None:
         task.status.CopyFrom(TaskStatus(state=S.TASK_STATE_COMPLETED))
         await queue.enqueue_event(task)
 
-    _, task = await run(execute)
-    assert task.status.state == S.TASK_STATE_FAILED
-    assert status_text(task) == "Artifact 'c' of the agent has a part without content."
-    assert (said(task), artifact_texts(task)) == (["hello"], {"a": ["before"]})
+    stand, head = await run(Agent(execute))
+    assert head.state == S.TASK_STATE_FAILED
+    assert await stand.text() == "Artifact 'c' of the agent has a part without content."
+    task = await stand.shown()
+    assert (said(task), await stand.artifacts()) == (["hello"], {"a": ["before"]})
     assert not task.metadata.fields
 
 
 async def test_an_agent_sees_the_context_variables_of_its_invocation() -> None:
     """Each turn runs in a copy of its delivery's context; what it sets stays its own."""
-    seen = []
+    invocation: ContextVar[str] = ContextVar("invocation")
+    turn: ContextVar[str] = ContextVar("turn")
+    seen: list[tuple[str, str]] = []
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         seen.append((invocation.get(), turn.get("")))
         turn.set("mine")
-        await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
+        await ask(context, queue)
 
-    async def cancel(_context: RequestContext, _queue: EventQueue) -> None:
+    async def cancel(*_: object) -> None:
         seen.append((invocation.get(), turn.get("")))
 
-    invocation: ContextVar[str] = ContextVar("invocation")
-    turn: ContextVar[str] = ContextVar("turn")
-    bench = Bench(Agent(execute, cancel))
-    head = await bench.send()
-    for number in ("one", "two"):
-        invocation.set(number)
-        if number == "two":
-            await bench.follow_up(head, "that")
-        assert await bench.work()
+    stand = Stand(Agent(execute, cancel))
+    invocation.set("one")
+    await stand.work()
+    invocation.set("two")
+    await stand.follow_up("that")
+    await stand.work()
     invocation.set("three")
-    await bench.cancel(head)
-    assert await bench.work()
+    await stand.cancel()
+    await stand.work()
     assert seen == [("one", ""), ("two", ""), ("three", "")]
 
 
@@ -256,11 +238,11 @@ async def test_an_agent_that_emits_all_the_time_can_be_cancelled() -> None:
         while True:
             await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
 
-    bench = Bench(Agent(execute))
-    head = await bench.send()
-    working = asyncio.create_task(bench.work())
+    stand = Stand(Agent(execute), clock=SystemClock())
+    task = await stand.send()
+    working = asyncio.create_task(stand.bench.work())
     await asyncio.sleep(0)
-    await Storage(bench.storage).update_task(head.task_id, S.TASK_STATE_CANCELED)
+    await Storage(stand.storage).update_task(task.task_id, S.TASK_STATE_CANCELED)
     async with asyncio.timeout(20):
         assert await working
 
@@ -326,9 +308,8 @@ async def test_an_impossible_event_fails_the_task(fault: str, is_caught: bool) -
                     raise
         await complete(context, queue)
 
-    _, task = await run(execute)
-    assert task.status.state == S.TASK_STATE_FAILED
-    assert status_text(task) == sentence
+    stand, head = await run(Agent(execute))
+    assert (head.state, await stand.text()) == (S.TASK_STATE_FAILED, sentence)
 
 
 async def test_tasks_that_emit_at_once_share_no_commit_beyond_its_limit() -> None:
@@ -339,12 +320,9 @@ async def test_tasks_that_emit_at_once_share_no_commit_beyond_its_limit() -> Non
         await asyncio.gather(*(queue.enqueue_event(one) for one in chunks))
         await complete(context, queue)
 
-    bench = Bench(Agent(together))
-    task = await bench.send()
-    assert await bench.work()
-    now = await bench.task(task)
-    assert now.status.state == S.TASK_STATE_COMPLETED
-    assert [len(artifact.parts[0].text) for artifact in now.artifacts] == [1_500_000] * 4
+    stand, head = await run(Agent(together))
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert [len(text) for (text,) in (await stand.artifacts()).values()] == [1_500_000] * 4
 
 
 async def test_an_agent_emits_from_a_loop_of_its_own() -> None:
@@ -352,33 +330,24 @@ async def test_an_agent_emits_from_a_loop_of_its_own() -> None:
 
     async def elsewhere(context: RequestContext, queue: EventQueue) -> None:
         for text in ("one ", "two "):
-            event = chunk(context, text)
-            await asyncio.to_thread(asyncio.run, queue.enqueue_event(event))
+            await asyncio.to_thread(asyncio.run, queue.enqueue_event(chunk(context, text)))
         await asyncio.to_thread(lambda: asyncio.run(complete(context, queue)))
 
-    bench = Bench(Agent(elsewhere))
-    task = await bench.send()
     async with asyncio.timeout(60):
-        assert await bench.work()
-    now = await bench.task(task)
-    assert now.status.state == S.TASK_STATE_COMPLETED
-    assert artifact_texts(now) == {"a": ["one two "]}
+        stand, head = await run(Agent(elsewhere), clock=SystemClock())
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert await stand.artifacts() == {"a": ["one two "]}
 
 
-async def slow_commits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every commit of the bench take several turns of the loop."""
-    commit = type(bench.storage).commit
+async def test_events_of_many_tasks_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full batches make emitters wait; none overtakes another, and the ending overtakes none."""
+    emitting: list[asyncio.Task[None]] = []
+    commit = DurableStorage.commit
 
     async def slowly(*args: object) -> object:
         for _ in range(20):
             await asyncio.sleep(0)
         return await commit(*args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(type(bench.storage), "commit", slowly)
-
-
-async def test_events_of_many_tasks_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full batches make emitters wait; none overtakes another, and the ending overtakes none."""
 
     async def many(context: RequestContext, queue: EventQueue) -> None:
         for number in range(40):
@@ -387,44 +356,122 @@ async def test_events_of_many_tasks_keep_their_order(monkeypatch: pytest.MonkeyP
         await asyncio.sleep(0)
         await complete(context, queue)
 
-    emitting: list[asyncio.Task[None]] = []
-    bench = Bench(Agent(many))
-    await slow_commits(bench, monkeypatch)
-    task = await bench.send()
-    assert await bench.work()
-    (text,) = artifact_texts(await bench.task(task))["a"]
+    monkeypatch.setattr(DurableStorage, "commit", slowly)
+    stand, _ = await run(Agent(many))
+    (text,) = (await stand.artifacts())["a"]
     assert text.split() == [f"{number:02d}" for number in range(40)]
 
 
 async def test_a_large_answer_fits_behind_the_conversations_state() -> None:
     """The state that the end of the turn stores counts as a part of its commit."""
 
-    class Stating(Worker):
-        async def handle(self, ctx: TaskContext) -> None:
-            await ctx.update_context("s" * 330_000)
-            await ctx.emit_text_artifact("x" * 60_000, "small")
-            await ctx.respond("y" * 3_620_000)
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.update_context("s" * 330_000)
+        await ctx.emit_text_artifact("x" * 60_000, "small")
+        await ctx.respond("y" * 3_620_000)
 
-    bench = Bench(WorkerExecutor(Stating()))
-    head = await bench.send()
-    assert await bench.work()
-    assert (await bench.task(head)).status.state == S.TASK_STATE_COMPLETED
+    _, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
 
 
-async def test_a_thread_that_emits_after_the_end_is_not_kept_waiting() -> None:
-    """A late event from another loop is dropped without asking the queue's own."""
-    queues: list[EventQueue] = []
+# -- messages without parts, and Tasks that say again what was said before -------------------------
 
-    async def quick(context: RequestContext, queue: EventQueue) -> None:
-        queues.append(queue)
-        contexts.append(context)
-        await complete(context, queue)
 
-    contexts: list[RequestContext] = []
-    await run(quick)
-    late = threading.Thread(
-        target=lambda: asyncio.run(queues[0].enqueue_event(chunk(contexts[0], "late"))), daemon=True
+def wordless(**metadata: object) -> Message:
+    """An agent's message without parts."""
+    return Message(message_id="w", role=Role.ROLE_AGENT, metadata=metadata)
+
+
+def update(
+    context: RequestContext, state: TaskState, message: Message, metadata: Mapping[str, object]
+) -> TaskStatusUpdateEvent:
+    return TaskStatusUpdateEvent(
+        task_id=context.task_id,
+        context_id=context.context_id,
+        status=TaskStatus(state=state, message=message),
+        metadata=metadata,
     )
-    late.start()
-    late.join(30)  # blocks the queue's own loop
-    assert not late.is_alive()
+
+
+async def in_statuses(context: RequestContext, queue: EventQueue) -> None:
+    message = wordless(a=1, b=1)
+    await queue.enqueue_event(update(context, S.TASK_STATE_WORKING, message, {"a": 2}))
+    await queue.enqueue_event(update(context, S.TASK_STATE_COMPLETED, wordless(c=3), {}))
+
+
+async def in_a_task(context: RequestContext, queue: EventQueue) -> None:
+    task = own_task(context)
+    task.history.extend([wordless(a=1, b=1, c=1), wordless(a=2, c=2)])
+    task.status.CopyFrom(TaskStatus(state=S.TASK_STATE_COMPLETED, message=wordless(c=3, a=3)))
+    task.metadata["a"] = 2
+    await queue.enqueue_event(task)
+
+
+@pytest.mark.parametrize("execute", [in_statuses, in_a_task])
+async def test_a_message_without_parts_is_no_message(execute: Execute) -> None:
+    """Its status counts, its metadata joins the event's, whose own keys win; nothing is said."""
+    stand, head = await run(Agent(execute))
+    assert head.state == S.TASK_STATE_COMPLETED
+    task = await stand.shown()
+    assert not task.status.HasField("message")
+    assert said(task) == ["hello"]
+    assert MessageToDict(task.metadata) == {"a": 2, "b": 1, "c": 3}
+
+
+@pytest.mark.parametrize(
+    ("pause", "names_messages"), [(PAUSES[0], True), (PAUSES[0], False), (PAUSES[1], True)]
+)
+async def test_the_same_question_in_a_task_is_asked_again(
+    pause: TaskState,
+    names_messages: bool,  # noqa: FBT001
+) -> None:
+    """A turn that ends with the pause it began with has ended, and the question is there twice."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        message = Message(role=Role.ROLE_AGENT, parts=[Part(text="Which?")])
+        if names_messages:
+            message.message_id = f"question {context.get_user_input()}"
+        task = own_task(context)  # made anew in each turn
+        task.status.CopyFrom(TaskStatus(state=pause, message=message))
+        await queue.enqueue_event(task)
+
+    stand = await followed(execute, "two", "three")
+    assert (await stand.state(), await stand.text()) == (pause, "Which?")
+    assert said(await stand.shown()) == ["hello", "Which?", "two", "Which?", "three"]
+
+
+@pytest.mark.parametrize("pause", PAUSES)
+@pytest.mark.parametrize("ends", [[], [S.TASK_STATE_COMPLETED], [S.TASK_STATE_INPUT_REQUIRED]])
+async def test_what_follows_a_task_that_is_sent_back_counts(
+    pause: TaskState, ends: list[TaskState]
+) -> None:
+    """As samples do. Without a status behind it the agent still pauses, when it returns."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.current_task is None:
+            await queue.enqueue_event(status(context, pause, "Which?"))
+            return
+        await queue.enqueue_event(copy.deepcopy(context.current_task))
+        await queue.enqueue_event(chunk(context, "draft"))
+        for end in ends:
+            await queue.enqueue_event(status(context, S.TASK_STATE_WORKING, "thinking"))
+            await queue.enqueue_event(status(context, end, "there"))
+
+    stand = await followed(execute, "two")
+    shown = (ends[0], "there") if ends else (pause, "Which?")
+    assert (await stand.state(), await stand.text()) == shown
+    assert said(await stand.shown()) == ["hello", "Which?", "two", *["thinking"] * len(ends)]
+    assert await stand.artifacts() == {"a": ["draft"]}
+
+
+async def test_an_agent_that_goes_on_working_after_the_given_task_is_at_fault() -> None:
+    """The pause that was sent back is over with the next status; the turn still needs an end."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.current_task is None:
+            await ask(context, queue)
+            return
+        await queue.enqueue_event(context.current_task)
+        await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
+
+    assert await (await followed(execute, "two")).state() == S.TASK_STATE_FAILED

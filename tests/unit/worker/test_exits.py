@@ -1,4 +1,4 @@
-"""An agent that wants to end the process ends its attempt, and nothing else."""
+"""An agent that wants to end the process ends its attempt; what it starts ends with its turn."""
 
 from __future__ import annotations
 
@@ -6,25 +6,168 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import Context
 from itertools import cycle
 from typing import Any, NoReturn
 
 import pytest
-from a2a.server.agent_execution import RequestContext
+from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.queues.table import TableQueue
-from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.head import Operation
-from a2a_serverless.wiring import memory_backends
+from a2a_serverless.clock import SystemClock
+from a2a_serverless.worker import TaskContext
+from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.failures import AgentFailedError
-from a2a_serverless.worker.function import WorkerFunction
 from a2a_serverless.worker.loops import contained, prepare_loop, run_to_end
-from tests.support.messages import request
-from tests.support.queues import take
-from tests.support.workers import Agent, Bench, PacedClock, S, complete, params_of
+from tests.support.clocks import ManualClock
+from tests.support.workers import Agent, Bench, PacedClock, S, complete, status
+from tests.unit.worker.stand import Script, Source, Stand, actions, lines, run
 
 WAIT_S = 30
+Work = Callable[[], Awaitable[None]]
+
+
+class Background:
+    """A piece of an agent's work, and how it ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def forever(self) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.ended.append("forever")
+            raise
+
+    def start(self, **options: Any) -> None:
+        self.tasks.append(asyncio.create_task(self.forever(), **options))
+
+    async def start_below(self) -> None:
+        """A sub-agent that starts it in turn, and goes."""
+        await asyncio.gather(self._sub_agent(), self._sub_agent())
+
+    async def _sub_agent(self) -> None:
+        self.start()
+
+
+def executor(leave: Work) -> AgentExecutor:
+    """An agent that leaves work behind, as an executor of the SDK."""
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await leave()
+        await asyncio.sleep(0)
+        await complete(context, queue)
+
+    return Agent(execute)
+
+
+def worker(leave: Work) -> AgentExecutor:
+    """The same as a Worker."""
+
+    async def handle(ctx: TaskContext) -> None:
+        await leave()
+        await asyncio.sleep(0)
+        await ctx.respond("done")
+
+    return WorkerExecutor(Script(handle))
+
+
+@pytest.mark.parametrize(("kind", "place"), [(worker, "itself"), (executor, "sub-agents")])
+async def test_background_tasks_end_with_the_turn(
+    kind: Callable[[Work], AgentExecutor], place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The turn completes, its tasks are cancelled, and one line of the log names them."""
+    work = Background()
+
+    async def leave() -> None:
+        work.start() if place == "itself" else await work.start_below()
+
+    async with asyncio.timeout(WAIT_S):
+        _, head = await run(kind(leave))
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert [task.cancelled() for task in work.tasks] == [True] * len(work.tasks)
+    (line,) = lines(caplog, "background_tasks_ended")
+    assert line["said"].endswith(": Background.forever")
+    assert (line["task_id"], line["turn"]) == (head.task_id, 1)
+
+
+async def test_the_next_turn_begins_behind_the_end_of_what_was_started() -> None:
+    """No code of a turn runs beside that of the task's next turn, which a quick client opens."""
+    is_ending, may_end = asyncio.Event(), asyncio.Event()
+    tidied = list[bool]()
+
+    async def tidy() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_ending.set()
+            await may_end.wait()
+
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        if context.current_task is None:
+            asyncio.create_task(tidy())  # noqa: RUF006 - the turn ends it
+            await asyncio.sleep(0)
+            await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED))
+        else:
+            tidied.append(may_end.is_set())
+            await complete(context, queue)
+
+    stand = Stand(Agent(execute), clock=SystemClock(), has_heartbeat=True)
+    await stand.send()
+    async with asyncio.timeout(WAIT_S):
+        first = asyncio.create_task(stand.bench.work())
+        await is_ending.wait()
+        await stand.follow_up("next")
+        second = asyncio.create_task(stand.bench.work())
+        await asyncio.sleep(0.2)
+        may_end.set()
+        assert await first
+        assert await second
+    assert tidied == [True]
+
+
+async def test_a_task_of_the_process_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """A task with a context of its own is not the turn's: so a shared client keeps its tasks."""
+    work = Background()
+
+    async def leave() -> None:
+        work.start(context=Context())
+
+    async with asyncio.timeout(WAIT_S):
+        await run(executor(leave))
+    assert (work.ended, work.tasks[0].done()) == ([], False)
+    assert lines(caplog, "background_tasks_ended") == []
+    work.tasks[0].cancel()
+
+
+async def test_a_task_that_does_not_stop_is_left_behind_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After five seconds of refusals the delivery ends all the same, and the log says so."""
+    refusing, tasks = asyncio.Event(), list[asyncio.Task[None]]()
+
+    async def refuse() -> None:
+        while not refusing.is_set():
+            try:
+                await refusing.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def leave() -> None:
+        tasks.append(asyncio.create_task(refuse()))
+
+    async with asyncio.timeout(WAIT_S):
+        _, head = await run(executor(leave), clock=ManualClock())
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert len(lines(caplog, "agent_left_behind")) == 1
+    refusing.set()
+    await asyncio.gather(*tasks)
+
+
+# -- exits -----------------------------------------------------------------------------------------
+
 Exits = Callable[[], Awaitable[None]]
 Place = Callable[[Any], Awaitable[None]]
 
@@ -75,29 +218,29 @@ async def test_an_exit_anywhere_in_an_agent_is_a_failed_attempt(
     place: Place, call: Exits, caught: Any
 ) -> None:
     """The turn is tried again, and a turn of another task beside it is not touched."""
-    healthy = asyncio.Event()
+    healthy_began, healthy = asyncio.Event(), asyncio.Event()
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         if context.get_user_input() == "exit":
             with suppress(caught):
                 await place(call)
             await complete(context, queue)
+        healthy_began.set()
         await healthy.wait()
         await complete(context, queue)
 
-    agent = Agent(execute)
-    bench = Bench(agent, retry_base_s=0.001)
-    bad, good = await bench.send("exit"), await bench.send("work")
+    bench = Bench(Agent(execute), retry_base_s=0.001)
+    good = await bench.send("work")
     async with asyncio.timeout(WAIT_S):
-        neighbour = asyncio.create_task(bench.adapter.process(await _of(bench, good.task_id)))
+        neighbour = asyncio.create_task(bench.work())
+        await healthy_began.wait()
+        bad = await bench.send("exit")
         for attempt in (1, 2, 3):
             assert await bench.work() is (attempt == 3)
         healthy.set()
         assert await neighbour
-    assert ((await bench.head(bad)).state, (await bench.head(bad)).turn.attempts) == (
-        S.TASK_STATE_FAILED,
-        3,
-    )
+    failed = await bench.head(bad)
+    assert (failed.state, failed.turn.attempts) == (S.TASK_STATE_FAILED, 3)
     ended = [record.ended.reason for record in await bench.records(bad) if record.ended]
     assert ended == ["SystemExit" if call is exits else "KeyboardInterrupt"] * 3
     now = await bench.head(good)
@@ -127,13 +270,6 @@ async def test_an_exit_does_not_hold_up_a_cancel() -> None:
     assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
 
 
-async def _of(bench: Bench, task_id: str) -> Any:
-    """The delivery of a task; others are given back."""
-    while (handle := await bench.deliver()).message.params.task_id != task_id:
-        await handle.nack(delay_s=0.01)
-    return handle
-
-
 @pytest.mark.parametrize(
     ("ends", "action"), [(sys.exit, "exit_in_callback"), (None, "loop_stopped")]
 )
@@ -150,25 +286,13 @@ def test_an_end_of_the_loop_does_not_end_the_function(
             await asyncio.sleep(0)
         await complete(context, queue)
 
-    settings = Settings()
-    backends = memory_backends(settings)
-    function = WorkerFunction(backends, Agent(execute), settings)
-
-    async def records() -> list[dict[str, Any] | None]:
-        made = []
-        for text in ("exit", "work"):
-            opened = await backends.storage.open_task("ctx", request(text))
-            await backends.operations.send(Operation.to_run(params_of(opened.head)))
-            assert isinstance(backends.operations, TableQueue)
-            made.append(take(backends.operations))
-        return made
-
+    source = Source(Agent(execute))
     try:
-        event = {"Records": asyncio.run(records())}
-        assert function.handle(event, None) == {"batchItemFailures": []}
+        records = [source.send(text)[1] for text in ("exit", "work")]
+        assert source.handle(*records) == []
     finally:
-        function.close()
-    assert action in [r.__dict__.get("action") for r in caplog.records]
+        source.function.close()
+    assert action in actions(caplog)
 
 
 def test_an_exit_of_the_work_itself_is_passed_on() -> None:

@@ -14,8 +14,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.identity import unicode_of
 from a2a_serverless.worker import FinalError, Retry, TaskContext
 from tests.support.workers import S
-from tests.unit.frameworks.talks import Talk
-from tests.unit.worker.test_steps import Script
+from tests.unit.worker.stand import Stand
 
 HIGH, LOW = "\ud83d", "\ude00"
 Says = Callable[[TaskContext], Awaitable[None]]
@@ -27,12 +26,12 @@ class Named(BaseModel):
 
 async def said(says: Says) -> tuple[Task, list[str]]:
     """The task after one attempt, and the chunks of its artifacts."""
-    talk = Talk(Script(says), max_attempts=3)
-    head = await talk.bench.send("go")
-    await talk.bench.work()
-    entries = [entry for record in await talk.bench.records(head) for entry in record.entries]
+    stand = Stand(says, max_attempts=3)
+    head = await stand.send()
+    await stand.bench.work()
+    entries = [entry for record in await stand.bench.records(head) for entry in record.entries]
     chunks = [each.artifact for each in entries if isinstance(each, ArtifactWritten)]
-    return await talk.bench.task(head), [part.text for each in chunks for part in each.parts]
+    return await stand.shown(), [part.text for each in chunks for part in each.parts]
 
 
 @pytest.mark.parametrize(

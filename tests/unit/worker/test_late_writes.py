@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -26,30 +26,22 @@ from a2a_serverless.errors import (
     TaskTerminalStateError,
     UnavailableError,
 )
-from a2a_serverless.settings import Settings
 from a2a_serverless.storage.conversation import conversation_queue
-from a2a_serverless.storage.durable import DurableStorage, Observer
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.table import Item, Key, Range, Write
 from a2a_serverless.tasks.entries import TurnOpened
-from a2a_serverless.tasks.head import Head, Operation, OperationParams
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.wiring import memory_backends
-from a2a_serverless.worker.adapter import WorkerAdapter
-from a2a_serverless.worker.sweeper import Sweeper
-from a2a_serverless_tools.testing.process import _InlineHeartbeat
 from tests.support.databases import LONG
 from tests.support.messages import request, texts
 from tests.support.queues import is_empty
-from tests.support.workers import Agent, S, chunk, status
-from tests.unit.worker.quarantine import JumpingLoop, LoopClock
-from tests.unit.worker.shares import LaggingTable, SlowQueue, _seeded
+from tests.support.workers import S, chunk, status
+from tests.unit.worker.shares import House, LaggingTable
 
 SEEDS: Final = range(10 if LONG else 1)
 TASKS: Final = 40 if LONG else 20
 TALKS: Final = 10
 """The conversations that the tasks belong to: their turns wait for one another."""
-WORKERS: Final = 6
 AFTERWARDS: Final = [number for number in range(TASKS, TASKS + 20) if number % 4 in (0, 3)]
 """The numbers of the tasks that are sent after the storm: plain ones, one in each conversation."""
 CHUNKS: Final = ["0", "1", "2", "3"]
@@ -112,78 +104,32 @@ class LateTable(LaggingTable):
             self.met["applied late, and stored"] += 1
 
 
-@dataclass
-class Storm:
+@dataclass(kw_only=True)
+class Storm(House):
     """One deployment in a storm, and what its clients want of it."""
 
-    seed: int
+    places: int = 6
+    visibility_s: int = 30
+    is_serial: bool = True
+    deaths: float = 0.05
     heads: dict[int, Head] = field(default_factory=dict)
     """The tasks by the numbers of their messages."""
 
-    def run(self) -> Storm:
-        """Let the storm pass, and all come to rest."""
-        loop = JumpingLoop()
-        loop.now = 1_000_000.0
-        try:
-            with _seeded(self.seed):
-                loop.run_until_complete(self._run())
-        finally:
-            loop.close()
-        return self
+    def _table(self) -> LateTable:
+        self.late = LateTable(self.chance)
+        return self.late
 
-    async def _run(self) -> None:
-        self.clock = LoopClock(asyncio.get_running_loop())
-        self.chance = random.Random(self.seed)  # noqa: S311 - a seeded storm
-        self.table = LateTable(self.chance)
-        settings = Settings(visibility_s=30, max_attempts=100, turn_limit_s=825)
-        self.queue = SlowQueue(Operation, visibility_s=30, clock=self.clock, name="Operation.fifo")
-        backends = memory_backends(settings, self.clock)
-        self.storage = DurableStorage(
-            self.table,
-            clock=self.clock,
-            timing=backends.storage.timing,
-            observer=Observer(send=self._send),
-            is_serial=True,
-        )
-        backends = replace(backends, storage=self.storage, operations=self.queue)
-        running = [asyncio.create_task(self._sweeps())]
-        for _ in range(WORKERS):
-            agent = Agent(self._work)
-            adapter = WorkerAdapter(backends, agent, settings, heartbeat=_InlineHeartbeat())
-            running.append(asyncio.create_task(self._place(adapter)))
+    async def play(self) -> None:
+        """Let the storm pass, and all come to rest."""
         await asyncio.gather(*(self._client(number) for number in range(TASKS)))
         await self.clock.sleep(BAD_S)
-        self.table.is_bad = False
+        self.late.is_bad = False
         await self._rest()
         # Once more in each conversation: what the storm has left of the others is in nobody's way.
         await asyncio.gather(*(self._client(number) for number in AFTERWARDS))
         await self._rest()
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, *self.table.late, return_exceptions=True)
+        await asyncio.gather(*self.late.late, return_exceptions=True)
         await self._check()
-
-    # -- what happens ----------------------------------------------------------------------------
-
-    async def _send(self, head: Head) -> None:
-        params = OperationParams.of(head, head.turn.number, head.turn.sends)
-        await self.queue.send(Operation.to_run(params))
-
-    async def _place(self, adapter: WorkerAdapter) -> None:
-        while True:
-            for handle in await self.queue.pull(1, 20):
-                if self.chance.random() < 0.05:
-                    await self.clock.sleep(3)  # it has died: the message comes again
-                else:
-                    await adapter.process(handle)
-
-    async def _sweeps(self) -> None:
-        while True:
-            await self.clock.sleep(60)
-            try:
-                await Sweeper(self.storage, self.queue, clock=self.clock).sweep()
-            except UnavailableError:
-                continue
 
     async def _work(self, context: RequestContext, queue: EventQueue) -> None:
         """Ask a question in the first turn of some tasks; say four chunks in the last one."""
@@ -208,7 +154,7 @@ class Storm:
         )
         head = self.heads[number] = opened.head
         if head.turn.parked == "":
-            await self._send(head)
+            await self._woken(head)
         hook = TaskPushNotificationConfig(id="a", task_id=head.task_id, url="https://hook.example/")
         await self._until_answered(lambda: self.storage.webhooks.put(hook))
         if asks:
@@ -232,7 +178,7 @@ class Storm:
 
         found = await self._until_answered(answered)
         if found is not None and found.turn.is_open:
-            await self._send(found)
+            await self._woken(found)
 
     async def _until_answered(self, call: Callable[[], Awaitable[T]]) -> Any:
         while True:
@@ -288,7 +234,9 @@ class Storm:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_storm_of_late_writes_loses_nothing(seed: int) -> None:
     """Each task ends once, as it should, each chunk is there once, and nothing waits."""
-    met = Storm(seed).run().table.met
+    storm = Storm(seed=seed)
+    storm.run(lambda _: storm.play())
+    met = storm.late.met
     assert met.keys() == {
         *("read lost", "write lost", "answer lost", "applied late"),
         *("applied late, and refused", "applied late, and stored"),

@@ -13,14 +13,13 @@ import anyio
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import TaskState
 
 from a2a_serverless import steps
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.worker import TaskContext, TurnParked
 from tests.support.clocks import ManualClock
-from tests.support.workers import Agent, Bench, PacedClock, S, complete
-from tests.unit.worker.test_steps import Stand
+from tests.support.workers import Agent, S, complete
+from tests.unit.worker.stand import Stand, run
 
 Leaf = Callable[..., Coroutine[Any, Any, None]]
 """Leaves the turn; `key` tells two of them apart."""
@@ -172,7 +171,7 @@ async def test_leaving_is_no_cancel(
         await ctx.complete("done")
 
     caplog.set_level(logging.INFO)
-    stand = Stand(handle, clock=PacedClock())
+    stand = Stand(handle)
     await stand.send()
     head = await left_by(stand, is_handed_over=leaves is stepped)
     assert ended == [ends]
@@ -241,7 +240,7 @@ async def test_each_call_says_that_the_turn_has_left() -> None:
         await asyncio.get_running_loop().run_in_executor(None, in_thread)
         raise LookupError("what it raises does not count")
 
-    stand = Stand(handle, clock=PacedClock())
+    stand = Stand(handle)
     await stand.send()
     await left_by(stand, is_handed_over=False)
     assert (did, heard) == ([], [f"{name} in a thread" for name in CALLS])
@@ -294,9 +293,6 @@ async def test_executors_of_the_sdk_leave_as_workers_do() -> None:
             heard.append("left")
             raise
 
-    bench = Bench(Agent(execute), visibility_s=5400)
-    head = await bench.send()
-    await bench.work()
-    head = await bench.head(head)
+    _, head = await run(Agent(execute))
     assert heard == ["left", "left"]
-    assert (head.turn.parked, head.state) == ("asleep", TaskState.TASK_STATE_WORKING)
+    assert (head.turn.parked, head.state) == ("asleep", S.TASK_STATE_WORKING)

@@ -14,7 +14,6 @@ from typing import Any, cast
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import TaskState
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import ConcurrencyError, UnavailableError
@@ -28,7 +27,6 @@ from a2a_serverless.worker.lease import LOST_AFTER, RENEW_AFTER, RETRY_AFTER, He
 from tests.support.queues import is_empty
 from tests.support.workers import (
     Agent,
-    Bench,
     PacedClock,
     S,
     _InlineHeartbeat,
@@ -36,9 +34,9 @@ from tests.support.workers import (
     complete,
     lease_of,
     params_of,
-    status,
 )
 from tests.unit.tasks.heads import asked, opened
+from tests.unit.worker.stand import Stand, actions, ask
 
 BEAT_S = 0.6
 WAIT_S = 30
@@ -166,22 +164,46 @@ async def test_the_last_renewal_ends_at_the_limit() -> None:
     assert 19 < handle.extended[0] <= 20
 
 
+class Beating(Stand):
+    """A stand whose deliveries are renewed by a thread, on the machine's clock."""
+
+    def __init__(self, agent: Agent, *, visibility_s: float) -> None:
+        super().__init__(agent, clock=SystemClock(), has_heartbeat=True, visibility_s=visibility_s)
+
+    async def paused(self) -> None:
+        """A task that waits for its user, and whose cancel is under way."""
+        await self.work()
+        await self.cancel()
+
+    async def expired(self) -> Handle[Operation]:
+        """A delivery that another worker has got, too."""
+        handle = await self.bench.deliver()
+        await handle.nack()
+        await self.bench.deliver()
+        return handle
+
+
 async def test_a_delivery_that_has_expired_starts_no_agent() -> None:
     """An expired delivery, whose first extension is refused, starts no agent."""
-    agent = Agent(complete)
-    bench = Bench(agent, has_heartbeat=True, visibility_s=60)
-    task = await bench.send()
-    handle = await bench.deliver()
-    await handle.nack()
-    await bench.deliver()
-    assert await bench.adapter.process(handle) is False
-    assert agent.started == []
-    assert (await bench.head(task)).version == 1
+    stand = Beating(Agent(complete), visibility_s=60)
+    await stand.send()
+    assert await stand.bench.adapter.process(await stand.expired()) is False
+    assert (stand.agent.started, (await stand.head()).version) == ([], 1)
 
 
-async def test_an_agent_that_lost_its_delivery_writes_nothing() -> None:
+async def test_a_cancel_whose_delivery_has_expired_does_nothing() -> None:
+    """An expired cancel delivery does not call cancel(), and changes nothing."""
+    stand = Beating(Agent(ask), visibility_s=60)
+    await stand.paused()
+    assert await stand.bench.adapter.process(await stand.expired()) is False
+    assert (stand.agent.cancelled, await stand.state()) == ([], S.TASK_STATE_INPUT_REQUIRED)
+
+
+async def test_an_agent_that_lost_its_delivery_writes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The attempt stops, and what it emits afterwards is not stored."""
-    emitted = []
+    emitted, calls = list[bool](), list[float]()
 
     async def unaware(context: RequestContext, queue: EventQueue) -> None:
         try:
@@ -190,54 +212,35 @@ async def test_an_agent_that_lost_its_delivery_writes_nothing() -> None:
             await complete(context, queue)
             emitted.append(True)
 
-    bench = Bench(Agent(unaware), has_heartbeat=True, visibility_s=BEAT_S)
-    task = await bench.send()
-    handle = await bench.deliver()
-    real_extend = type(handle).extend
-    calls = []
+    stand = Beating(Agent(unaware), visibility_s=BEAT_S)
+    await stand.send()
+    handle = await stand.bench.deliver()
+    extend = type(handle).extend
 
     async def refuse_second(self: Handle[Operation], lease_s: float) -> None:
         calls.append(lease_s)
         if len(calls) > 1:
             raise ConcurrencyError
-        await real_extend(self, lease_s)
+        await extend(self, lease_s)
 
-    type(handle).extend = refuse_second  # type: ignore[method-assign]
-    try:
-        async with asyncio.timeout(WAIT_S):
-            assert await bench.adapter.process(handle) is False
-    finally:
-        type(handle).extend = real_extend  # type: ignore[method-assign]
-    assert emitted == [True]
-    assert (await bench.head(task)).version == 1
-    assert beating() == []
+    monkeypatch.setattr(type(handle), "extend", refuse_second)
+    async with asyncio.timeout(WAIT_S):
+        assert await stand.bench.adapter.process(handle) is False
+    assert (emitted, (await stand.head()).version, beating()) == ([True], 1, [])
 
 
-async def paused(bench: Bench) -> Head:
-    """A task that waits for its user, and whose cancel is under way."""
-    task = await bench.send()
-    await bench.work()
-    await bench.cancel(task)
-    return task
-
-
-async def ask(context: RequestContext, queue: EventQueue) -> None:
-    await queue.enqueue_event(status(context, S.TASK_STATE_INPUT_REQUIRED, "which?"))
-
-
-async def test_a_cancel_keeps_its_delivery() -> None:
+async def test_a_cancel_keeps_its_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cancel() that takes longer than the visibility is not called again beside itself."""
-    renewed = threading.Event()
+    renewed, extended = threading.Event(), list[float]()
 
-    async def thorough(_context: RequestContext, _queue: EventQueue) -> None:
+    async def thorough(*_: object) -> None:
         # Blocks this event loop, as agents do.
         assert renewed.wait(WAIT_S)
 
-    agent = Agent(ask, thorough)
-    bench = Bench(agent, has_heartbeat=True, visibility_s=BEAT_S)
-    task = await paused(bench)
-    handle = await bench.deliver()
-    extended, extend = [], handle.extend
+    stand = Beating(Agent(ask, thorough), visibility_s=BEAT_S)
+    await stand.paused()
+    handle = await stand.bench.deliver()
+    extend = handle.extend
 
     async def counted(lease_s: float) -> None:
         await extend(lease_s)
@@ -245,74 +248,44 @@ async def test_a_cancel_keeps_its_delivery() -> None:
         if len(extended) > 1 / RENEW_AFTER + 1:  # by now it would have expired
             renewed.set()
 
-    handle.extend = counted  # type: ignore[method-assign]
-    assert await bench.adapter.process(handle)
-    assert is_empty(bench.operations)
-    assert len(agent.cancelled) == 1
-    assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
+    monkeypatch.setattr(handle, "extend", counted)
+    assert await stand.bench.adapter.process(handle)
+    assert is_empty(stand.queue)
+    assert (len(stand.agent.cancelled), await stand.state()) == (1, S.TASK_STATE_CANCELED)
     assert beating() == []
 
 
-async def test_a_cancel_whose_delivery_has_expired_does_nothing() -> None:
-    """An expired cancel delivery does not call cancel(), and changes nothing."""
-    agent = Agent(ask)
-    bench = Bench(agent, has_heartbeat=True, visibility_s=60)
-    task = await paused(bench)
-    handle = await bench.deliver()
-    await handle.nack()
-    await bench.deliver()
-    assert await bench.adapter.process(handle) is False
-    assert agent.cancelled == []
-    assert (await bench.head(task)).state == S.TASK_STATE_INPUT_REQUIRED
+async def slow(stand: Stand, context: RequestContext, queue: EventQueue) -> None:
+    await queue.enqueue_event(chunk(context, "half"))
+    await stand.clock.sleep(1000)
 
 
 async def test_a_turn_is_given_back_before_the_deadline(caplog: pytest.LogCaptureFixture) -> None:
     """Ten seconds before its time is up the agent is stopped; the turn comes again at once."""
-    clock = PacedClock()
-
-    async def slow(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "half"))
-        await clock.sleep(1000)
-
-    agent = Agent(slow)
-    bench = Bench(agent, clock=clock)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work(deadline=clock.monotonic() + 100))
-    await clock.pass_time(89)
+    stand = Stand(Agent(lambda *context: slow(stand, *context)))
+    working = await stand.begin(89, deadline=100)
     assert not working.done()
-    await clock.pass_time(2)
+    await stand.clock.pass_time(2)
     assert await working is False
-    assert [r.__dict__["action"] for r in caplog.records] == ["deadline"]
-    assert agent.cancelled == []
-    again = await bench.deliver()
-    assert again.attempt == 2
-    assert (await bench.head(task)).turn.attempts == 1
+    assert (actions(caplog), stand.agent.cancelled) == (["deadline"], [])
+    assert (await stand.bench.deliver()).attempt == 2
+    assert (await stand.head()).turn.attempts == 1
 
 
 async def test_a_deadline_on_the_last_attempt_fails_the_task() -> None:
     """A turn that never ends in its time does not come again for ever."""
-    clock = PacedClock()
-
-    async def slow(_context: RequestContext, _queue: EventQueue) -> None:
-        await clock.sleep(1000)
-
-    bench = Bench(Agent(slow), clock=clock, max_attempts=1)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work(deadline=clock.monotonic() + 5))
-    await clock.pass_time(5)
+    stand = Stand(Agent(lambda *context: slow(stand, *context)), max_attempts=1)
+    working = await stand.begin(5, deadline=5)
     assert await working is True
-    assert (await bench.head(task)).state == S.TASK_STATE_FAILED
+    assert await stand.state() == S.TASK_STATE_FAILED
 
 
 async def test_no_turn_starts_after_the_deadline() -> None:
     """A record of a batch whose time is up goes back untouched, and uncounted."""
-    clock = PacedClock()
-    agent = Agent(complete)
-    bench = Bench(agent, clock=clock)
-    task = await bench.send()
-    assert await bench.work(deadline=clock.monotonic()) is False
-    assert agent.started == []
-    assert (await bench.head(task)).version == 1
+    stand = Stand(Agent(complete))
+    working = await stand.begin(deadline=0)
+    assert await working is False
+    assert (stand.agent.started, (await stand.head()).version) == ([], 1)
 
 
 # -- the looks at the tasks of running turns -----------------------------------------------------
@@ -320,17 +293,28 @@ async def test_no_turn_starts_after_the_deadline() -> None:
 SHOWN = opened()
 
 
-class Moody:
-    """A log whose first look is an error that no repetition mends."""
+class Looks:
+    """A log whose looks show one HEAD; the first of them may raise, or all may wait."""
 
-    def __init__(self) -> None:
-        self.looks: list[int] = []
+    def __init__(self, clock: PacedClock, shown: Head | None = SHOWN, *, fails: int = 0) -> None:
+        self.counts: list[int] = []
+        self.at: list[float] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.poller = HeadPoller(cast("Any", self), clock)
+        self._clock, self._shown, self._fails = clock, shown, fails
 
     async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
-        self.looks.append(len(tasks))
-        if len(self.looks) == 1:
+        self.counts.append(len(tasks))
+        self.at.append(self._clock.monotonic())
+        if len(self.counts) <= self._fails:
             raise RuntimeError("ExpiredToken")
-        return dict.fromkeys(tasks, SHOWN)
+        await self.go_on.wait()
+        return dict.fromkeys(tasks, self._shown)
+
+
+async def _ignore(_head: Head | None) -> None:
+    pass
 
 
 @dataclass(eq=False)
@@ -338,7 +322,7 @@ class Task:
     """A task that is looked at."""
 
     task_id: str
-    on_head: Callable[[Head | None], Awaitable[None]]
+    on_head: Callable[[Head | None], Awaitable[None]] = _ignore
 
     @property
     def key(self) -> TaskKey:
@@ -347,14 +331,14 @@ class Task:
 
 async def test_a_failed_look_does_not_end_the_looks() -> None:
     """A look that raises does not end them: the next look sees the cancel."""
-    clock, moody, heard = PacedClock(), Moody(), asyncio.Event()
+    clock, heard = PacedClock(), asyncio.Event()
 
     async def on_head(head: Head | None) -> None:
         assert head is SHOWN
         heard.set()
 
-    poller = HeadPoller(cast("Any", moody), clock)
-    async with _InlineHeartbeat().over(partial(poller.over, Task("t", on_head))):
+    looks = Looks(clock, fails=1)
+    async with _InlineHeartbeat().over(partial(looks.poller.over, Task("t", on_head))):
         await clock.pass_time(1)
         assert not heard.is_set()
         await clock.pass_time(1)
@@ -363,81 +347,58 @@ async def test_a_failed_look_does_not_end_the_looks() -> None:
 
 async def test_one_look_serves_a_hundred_turns() -> None:
     """220 turns, and one of them twice, cost three requests a second, whenever they began."""
-    clock, moody = PacedClock(), Moody()
-    poller = HeadPoller(cast("Any", moody), clock)
-    turns = [partial(poller.over, Task(f"t{n % 220}", _ignore)) for n in range(221)]
+    clock = PacedClock()
+    looks = Looks(clock)
+    turns = [partial(looks.poller.over, Task(f"t{n % 220}")) for n in range(221)]
     async with _InlineHeartbeat().over(*turns[:100]):
         await clock.pass_time(0.4)
         async with _InlineHeartbeat().over(*turns[100:]):
             await clock.pass_time(0.6)
-            assert sorted(moody.looks, reverse=True) == [LOOK_AT_ONCE, LOOK_AT_ONCE, 20]
+            assert sorted(looks.counts, reverse=True) == [LOOK_AT_ONCE, LOOK_AT_ONCE, 20]
     await clock.pass_time(5)
-    assert len(moody.looks) == 3
+    assert len(looks.counts) == 3
 
 
 async def test_no_look_begins_while_another_is_under_way() -> None:
     """A table that is slow, or away, gets one look at a time, however many turns run."""
-    clock, release, looks = PacedClock(), asyncio.Event(), list[float]()
-
-    class Slow:
-        async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
-            looks.append(clock.monotonic())
-            await release.wait()
-            return dict.fromkeys(tasks, SHOWN)
-
-    shared = HeadPoller(cast("Any", Slow()), clock)
-    turns = [partial(shared.over, Task(f"t{n}", _ignore)) for n in range(3)]
+    clock = PacedClock()
+    looks = Looks(clock)
+    looks.go_on.clear()
+    turns = [partial(looks.poller.over, Task(f"t{n}")) for n in range(3)]
     async with _InlineHeartbeat().over(*turns):
         await clock.pass_time(5.5)
-        assert looks == [1]
-        release.set()
+        assert looks.at == [1]
+        looks.go_on.set()
         await clock.pass_time(1)
-        assert looks == [1, 6.5]
-
-
-class Late:
-    """A log whose looks are older than the tasks: they show none, or one that had the id before."""
-
-    def __init__(self, shown: Head | None) -> None:
-        self.shown = shown
-        self.looks = 0
-
-    async def look(self, tasks: Collection[TaskKey]) -> dict[TaskKey, Head | None]:
-        self.looks += 1
-        return dict.fromkeys(tasks, self.shown)
+        assert looks.at == [1, 6.5]
 
 
 @pytest.mark.parametrize("shown", [None, asked(opened("earlier"))], ids=["none", "an earlier task"])
 async def test_a_late_look_stops_no_turn(shown: Head | None) -> None:
     """A late look, at no HEAD or at an earlier task's, stops no turn."""
-    clock, release, late = PacedClock(), asyncio.Event(), Late(shown)
+    release = asyncio.Event()
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await release.wait()
         await complete(context, queue)
 
-    bench = Bench(Agent(execute), clock=clock)
-    bench.adapter.poller = HeadPoller(cast("Any", late), clock)
-    head = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(3)
-    assert late.looks == 3
+    stand = Stand(Agent(execute))
+    looks = Looks(stand.clock, shown)
+    stand.bench.adapter.poller = looks.poller
+    working = await stand.begin(3)
+    assert len(looks.counts) == 3
     release.set()
     assert await working
-    assert (await bench.task(head)).status.state == TaskState.TASK_STATE_COMPLETED
+    assert await stand.state() == S.TASK_STATE_COMPLETED
 
 
 async def test_a_look_from_before_a_cancel_takes_nothing_back() -> None:
     """A look that is older than what is known, though of the same version, changes nothing."""
-    bench = Bench(Agent(complete))
-    task = await bench.send()
-    lease = lease_of(bench.storage, task)
-    await bench.storage.request_cancel(task.task_id)
-    canceled = await bench.head(task)
+    stand = Stand(Agent(complete))
+    task = await stand.send()
+    lease = lease_of(stand.storage, task)
+    await stand.storage.request_cancel(task.task_id)
+    canceled = await stand.head()
     for look in (canceled, task):
         await lease.on_head(look)
         assert lease.head == canceled
-
-
-async def _ignore(_head: Head | None) -> None:
-    pass

@@ -7,34 +7,25 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any
 
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from a2a_serverless.worker import Retry, TaskContext, Worker
-from a2a_serverless.worker.failures import WrongCallError
+from a2a_serverless.worker import Retry, TaskContext
 from a2a_serverless_tools.testing import AgentBench
 from a2a_serverless_tools.testing.fixtures import MakeBench
+from tests.unit.worker.stand import Handle, Script, actions
 
 WAIT_S = 20.0
 NAME: ContextVar[str] = ContextVar("name", default="")
 
-Bench = Callable[[Callable[[TaskContext], Awaitable[None]]], AgentBench]
+Bench = Callable[[Handle], AgentBench]
 
 
 @pytest.fixture
 def bench(agent_bench: MakeBench) -> Bench:
     """Make the bench of a worker that is a function."""
-
-    def made(handle: Callable[[TaskContext], Awaitable[None]]) -> AgentBench:
-        class Made(Worker):
-            async def handle(self, ctx: TaskContext) -> None:
-                await handle(ctx)
-
-        return agent_bench(Made)
-
-    return made
+    return lambda handle: agent_bench(Script(handle))
 
 
 # -- progress ----------------------------------------------------------------------------------
@@ -138,33 +129,7 @@ def test_a_cancel_ends_a_wait_in_a_thread(
     assert stand.send("hi").state == "canceled"
     assert has_ended.wait(10)  # the thread is on its way out when its turn has ended
     assert seen == ["cancelled"]
-    assert "thread_left_behind" not in {getattr(one, "action", "") for one in caplog.records}
-
-
-def test_what_gather_cannot_await_is_refused(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A list, and a function that was not called: the sentence shows the call that is meant."""
-    said: list[str] = []
-
-    async def fetch() -> None: ...
-
-    async def handle(ctx: TaskContext) -> None:
-        work: Any = [ctx.sleep(1), fetch()]
-        uncalled: Any = fetch
-        for wrong in (work, uncalled):
-            with pytest.raises(WrongCallError) as refused:
-                await ctx.gather(fetch(), wrong)
-            said.append(str(refused.value))
-        await ctx.respond()
-
-    assert bench(handle).send("hi").state == "completed"
-    begins = "ctx.gather takes coroutines, one by one, and got a"
-    assert said == [
-        f"{begins} list: write `await ctx.gather(*work)`.",
-        f"{begins} function: write `await ctx.gather(fetch(…))`.",
-    ]
-    assert not [r for r in caplog.records if "never awaited" in r.getMessage()]
+    assert "thread_left_behind" not in actions(caplog)
 
 
 def test_the_first_error_ends_the_others(bench: Bench) -> None:
@@ -216,31 +181,6 @@ def test_a_blocking_function_runs_in_a_thread(bench: Bench) -> None:
     assert run.artifacts["final-answer"].data == [[42, "ann", True]]
 
 
-def test_an_async_function_is_refused(bench: Bench) -> None:
-    """The sentence shows the call that is meant."""
-
-    async def fetch() -> None: ...
-
-    async def handle(ctx: TaskContext) -> None:
-        with pytest.raises(TypeError, match=r"got fetch, which is async: .* `await func\(1\)`"):
-            await ctx.run_sync(fetch)  # type: ignore[unused-coroutine]
-        await ctx.respond()
-
-    assert bench(handle).send("hi").state == "completed"
-
-
-def test_a_result_in_the_place_of_a_function_is_refused(bench: Bench) -> None:
-    """The function was called already, and has blocked: the sentence shows both."""
-
-    async def handle(ctx: TaskContext) -> None:
-        result: Any = sum([1, 2])
-        await ctx.run_sync(result)
-
-    run = bench(handle).send("hi")
-    assert (run.state, run.attempts) == ("failed", 1)
-    assert "got 3: `await ctx.run_sync(func, 1)`, not `func(1)` in its place" in str(run.errors[0])
-
-
 def test_a_cancel_waits_for_the_function(bench: Bench) -> None:
     """A function that looks at `ctx.is_cancelled` ends itself, and runs on behind no turn."""
     ended: list[bool] = []
@@ -269,16 +209,14 @@ def test_a_function_that_does_not_end_is_left_behind(
     """When the time for a cancel is over the task is canceled, and the log names the thread."""
     gate = threading.Event()
 
-    class Stubborn(Worker):
-        async def handle(self, ctx: TaskContext) -> None:
-            stand.cancel_running()
-            await ctx.run_sync(gate.wait, WAIT_S)
+    async def handle(ctx: TaskContext) -> None:
+        stand.cancel_running()
+        await ctx.run_sync(gate.wait, WAIT_S)
 
-    stand = agent_bench(Stubborn, cancel_timeout_s=0.1)
+    stand = agent_bench(Script(handle), cancel_timeout_s=0.1)
     try:
         with caplog.at_level(logging.WARNING):
             assert stand.send("hi").state == "canceled"
     finally:
         gate.set()
-    actions: list[Any] = [record.__dict__.get("action") for record in caplog.records]
-    assert actions.count("thread_left_behind") == 1
+    assert actions(caplog).count("thread_left_behind") == 1

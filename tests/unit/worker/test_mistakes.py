@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Part, Task
+from a2a.types import Part
 from pydantic import BaseModel
 
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.failures import WrongCallError
-from tests.support.workers import Agent, Bench, S, artifact_texts, chunk, complete, status_text
+from tests.support.clocks import ManualClock
+from tests.support.workers import Agent, S, chunk, complete
+from tests.unit.worker.stand import lines, run
 
 HERE = Path(__file__)
 
@@ -33,29 +35,15 @@ class Handling(Worker):
         raise NotImplementedError
 
 
-async def run(handle: Callable[[TaskContext], Any], *, max_attempts: int = 3) -> Task:
-    """The task after its turn."""
-    return await end(WorkerExecutor(Handling(handle)), max_attempts=max_attempts)
-
-
-async def end(agent: AgentExecutor, *, max_attempts: int = 3) -> Task:
-    bench = Bench(agent, retry_base_s=0, max_attempts=max_attempts)
-    head = await bench.send()
-    while not await bench.work():
-        pass
-    return await bench.task(head)
-
-
 def line_of(mark: str) -> int:
     """The line of this file that ends with a mark."""
-    lines = HERE.read_text().splitlines()
-    return next(number for number, text in enumerate(lines, 1) if text.endswith(f"# {mark}"))
+    texts = HERE.read_text().splitlines()
+    return next(number for number, text in enumerate(texts, 1) if text.endswith(f"# {mark}"))
 
 
 def told(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
     """The messages of the lines with an action."""
-    records = [r for r in caplog.records if getattr(r, "action", "") == action]
-    return [record.getMessage() for record in records]
+    return [line["said"] for line in lines(caplog, action)]
 
 
 # -- forgotten awaits --------------------------------------------------------------------------
@@ -68,13 +56,13 @@ async def test_a_forgotten_emit_fails_the_turn(caplog: pytest.LogCaptureFixture)
         ctx.emit_text_artifact("lost")  # type: ignore[unused-coroutine]  # forgotten emit
         await ctx.respond("Done.")
 
-    task = await run(handle)
-    assert task.status.state == S.TASK_STATE_FAILED
+    stand, head = await run(handle)
+    assert head.state == S.TASK_STATE_FAILED
     sentence = (
         "The agent has not awaited ctx.emit_text_artifact(…):"
         " write `await ctx.emit_text_artifact(…)`."
     )
-    assert status_text(task) == sentence
+    assert await stand.text() == sentence
     place = f"({HERE}, line {line_of('forgotten emit')})"
     assert told(caplog, "agent_at_fault") == [f"Task failed: {sentence} {place}"]
 
@@ -87,9 +75,9 @@ async def test_every_ending_asks_for_forgotten_calls(ending: str) -> None:
         ctx.send_status("lost")  # type: ignore[unused-coroutine]
         await getattr(ctx, ending)("the end")
 
-    task = await run(handle)
-    assert task.status.state == S.TASK_STATE_FAILED
-    assert "await ctx.send_status(…)" in status_text(task)
+    stand, head = await run(handle)
+    assert head.state == S.TASK_STATE_FAILED
+    assert "await ctx.send_status(…)" in await stand.text()
 
 
 async def test_the_use_of_a_forgotten_answer_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -99,8 +87,8 @@ async def test_the_use_of_a_forgotten_answer_is_named(caplog: pytest.LogCaptureF
         state: Any = ctx.load_context()  # forgotten answer
         await ctx.complete(state["name"])
 
-    task = await run(handle)
-    assert "write `await ctx.load_context(…)`" in status_text(task)
+    stand, _ = await run(handle)
+    assert "write `await ctx.load_context(…)`" in await stand.text()
     assert f"line {line_of('forgotten answer')})" in told(caplog, "agent_at_fault")[0]
 
 
@@ -118,9 +106,9 @@ async def test_an_exception_before_the_await_is_tried_again(
         await made
         await ctx.respond()
 
-    task = await run(handle)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert artifact_texts(task) == {"answer": ["whole"]}
+    stand, head = await run(handle, clock=ManualClock())
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert await stand.artifacts() == {"answer": ["whole"]}
     assert [each.partition(" (")[0] for each in told(caplog, "never_awaited")] == [
         "ctx.emit_text_artifact(…) was never awaited"
     ]
@@ -133,8 +121,8 @@ async def test_an_executor_that_forgets_its_queue(caplog: pytest.LogCaptureFixtu
         queue.enqueue_event(chunk(context, "lost"))  # type: ignore[unused-coroutine]  # forgotten event
         await complete(context, queue)
 
-    task = await end(Agent(execute))
-    assert "write `await event_queue.enqueue_event(…)`" in status_text(task)
+    stand, _ = await run(Agent(execute))
+    assert "write `await event_queue.enqueue_event(…)`" in await stand.text()
     assert f"line {line_of('forgotten event')})" in told(caplog, "agent_at_fault")[0]
 
 
@@ -151,9 +139,9 @@ async def test_calls_that_are_awaited_some_other_way(caplog: pytest.LogCaptureFi
         await first
         await asyncio.wait_for(ctx.complete("4"), 60)
 
-    task = await run(handle)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert set(artifact_texts(task)) == {"a", "b0", "b1", "b2", "c", "d", "final-answer"}
+    stand, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    assert set(await stand.artifacts()) == {"a", "b0", "b1", "b2", "c", "d", "final-answer"}
     assert not told(caplog, "never_awaited")
 
 
@@ -168,34 +156,31 @@ async def yields(ctx: TaskContext) -> Any:
     yield "a chunk"
 
 
-@pytest.mark.parametrize(
-    ("handle", "rule"),
-    [
-        (not_async, "write `async def not_async(…)`"),
-        (yields, "take its `yield` out, and emit with `await ctx.emit_text_artifact(…)`"),
-    ],
-)
-async def test_a_handle_that_cannot_be_awaited(
-    handle: Callable[[TaskContext], Any], rule: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The task fails at once, and is told the right form; the log has the method's line."""
-    task = await run(handle)
-    assert status_text(task) == f"The agent's {handle.__name__} cannot be awaited: {rule}."
-    line = handle.__code__.co_firstlineno
-    assert f"({HERE}, line {line})" in told(caplog, "agent_at_fault")[0]
-
-
 async def two_arguments(context: Any, event_queue: Any) -> None:
     """An executor's method in a Worker's place."""
 
 
-async def test_a_handle_with_other_arguments(caplog: pytest.LogCaptureFixture) -> None:
-    """The task fails at once, with the right form; the log has the method's line."""
-    handle: Any = two_arguments
-    task = await run(handle)
-    right = "write `async def two_arguments(self, ctx)`"
-    assert status_text(task) == f"The agent's two_arguments takes other arguments: {right}."
-    line = two_arguments.__code__.co_firstlineno
+@pytest.mark.parametrize(
+    ("handle", "rule"),
+    [
+        (not_async, "cannot be awaited: write `async def not_async(…)`"),
+        (
+            yields,
+            (
+                "cannot be awaited: take its `yield` out, and emit with"
+                " `await ctx.emit_text_artifact(…)`"
+            ),
+        ),
+        (two_arguments, "takes other arguments: write `async def two_arguments(self, ctx)`"),
+    ],
+)
+async def test_a_handle_that_cannot_be_awaited(
+    handle: Callable[..., Any], rule: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task fails at once, and is told the right form; the log has the method's line."""
+    stand, _ = await run(WorkerExecutor(Handling(handle)))
+    assert await stand.text() == f"The agent's {handle.__name__} {rule}."
+    line = handle.__code__.co_firstlineno
     assert f"({HERE}, line {line})" in told(caplog, "agent_at_fault")[0]
 
 
@@ -209,7 +194,8 @@ async def test_a_type_error_of_a_method_is_its_own() -> None:
             raise TypeError("of its own")
         return ctx.respond()
 
-    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+    _, head = await run(WorkerExecutor(Handling(handle)))
+    assert head.state == S.TASK_STATE_COMPLETED
 
 
 async def test_an_execute_that_is_not_async() -> None:
@@ -221,11 +207,32 @@ async def test_an_execute_that_is_not_async() -> None:
 
         async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None: ...
 
-    task = await end(Plain())
-    assert "Plain.execute cannot be awaited: write `async def execute(…)`" in status_text(task)
+    stand, _ = await run(Plain())
+    assert "Plain.execute cannot be awaited: write `async def execute(…)`" in await stand.text()
 
 
 # -- values of the wrong type ------------------------------------------------------------------
+
+
+async def refused(ctx: TaskContext, method: str, *args: Any, **options: Any) -> str:
+    """The sentence with which a call is refused; it ends nothing."""
+    with pytest.raises(WrongCallError) as error:
+        await getattr(ctx, method)(*args, **options)
+    assert not ctx.turn_ended
+    return str(error.value)
+
+
+async def said_by(method: str, *args: Any, **options: Any) -> str:
+    """The sentence with which a call is refused; the turn goes on to its end."""
+    said: list[str] = []
+
+    async def handle(ctx: TaskContext) -> None:
+        said.append(await refused(ctx, method, *args, **options))
+        await ctx.respond()
+
+    _, head = await run(handle)
+    assert head.state == S.TASK_STATE_COMPLETED
+    return said[0]
 
 
 @pytest.mark.parametrize(
@@ -240,21 +247,18 @@ async def test_an_execute_that_is_not_async() -> None:
         ("request_input", {"a": 1}, "for its text `await ctx.request_input(str(…))`"),
         ("send_status", 5, "for its text `await ctx.send_status(str(…))`"),
         ("emit_text_artifact", {"a": 1}, "for data write `await ctx.emit_data_artifact(…)`"),
+        # Such as what a model has not said.
+        ("request_input", None, '; if there may be none, write `await ctx.request_input(… or "")`'),
+        ("reply_directly", None, "the text is missing; if there may be none, write `await ctx."),
+        ("emit_text_artifact", None, 'write `await ctx.emit_text_artifact(… or "")`'),
     ],
 )
 async def test_a_value_that_is_no_text(method: str, value: object, way: str) -> None:
     """It is refused with the method, the type that it got, and the right call; nothing ended."""
-
-    async def handle(ctx: TaskContext) -> None:
-        with pytest.raises(WrongCallError) as refused:
-            await getattr(ctx, method)(value)
-        kind = type(value).__name__
-        assert str(refused.value).startswith(f"ctx.{method} takes a text, and got a {kind}: ")
-        assert way in str(refused.value)
-        assert not ctx.turn_ended
-        await ctx.respond()
-
-    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+    sentence = await said_by(method, value)
+    got = "None" if value is None else f"a {type(value).__name__}"
+    assert sentence.startswith(f"ctx.{method} takes a text, and got {got}: ")
+    assert way in sentence
 
 
 class Weather(BaseModel):
@@ -284,29 +288,9 @@ ENDLESS.append(ENDLESS)
 )
 async def test_data_that_is_no_json_value(value: Any, says: str) -> None:
     """It is refused with what is wrong in it, and the right call; it is not tried again."""
-
-    async def handle(ctx: TaskContext) -> None:
-        for method in ("complete_json", "emit_data_artifact"):
-            with pytest.raises(WrongCallError) as refused:
-                await getattr(ctx, method)(value)
-            assert str(refused.value).startswith(f"ctx.{method} takes a JSON value, and {says}")
-        await ctx.respond()
-
-    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
-
-
-@pytest.mark.parametrize("method", ["request_input", "reply_directly", "emit_text_artifact"])
-async def test_a_text_that_is_missing(method: str) -> None:
-    """Such as what a model has not said: the sentence shows how to pass none."""
-
-    async def handle(ctx: TaskContext) -> None:
-        with pytest.raises(WrongCallError) as refused:
-            await getattr(ctx, method)(None)
-        way = f'the text is missing; if there may be none, write `await ctx.{method}(… or "")`'
-        assert str(refused.value) == f"ctx.{method} takes a text, and got None: {way}."
-        await ctx.respond()
-
-    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+    for method in ("complete_json", "emit_data_artifact"):
+        sentence = await said_by(method, value)
+        assert sentence.startswith(f"ctx.{method} takes a JSON value, and {says}")
 
 
 @pytest.mark.parametrize(
@@ -315,30 +299,21 @@ async def test_a_text_that_is_missing(method: str) -> None:
 )
 async def test_a_content_that_is_not_bytes(value: object, way: str) -> None:
     """The same for the content of a file."""
-
-    async def handle(ctx: TaskContext) -> None:
-        content: Any = value
-        with pytest.raises(WrongCallError, match="takes bytes as file_bytes") as refused:
-            await ctx.emit_artifact("a", file_bytes=content)
-        assert f"{way}`" in str(refused.value)
-        await ctx.respond()
-
-    assert (await run(handle)).status.state == S.TASK_STATE_COMPLETED
+    sentence = await said_by("emit_artifact", "a", file_bytes=value)
+    assert "takes bytes as file_bytes" in sentence
+    assert f"{way}`" in sentence
 
 
 async def test_a_coroutine_in_the_place_of_a_text() -> None:
     """The answer of a call that was not awaited is no text."""
 
-    async def text() -> str:
-        return "late"
-
     async def handle(ctx: TaskContext) -> None:
-        late: Any = text()
-        with pytest.raises(WrongCallError, match="await it first"):
-            await ctx.complete(late)
+        late = asyncio.sleep(0, "late")
+        assert "await it first" in await refused(ctx, "complete", late)
         await ctx.complete(await late)
 
-    assert artifact_texts(await run(handle)) == {"final-answer": ["late"]}
+    stand, _ = await run(handle)
+    assert await stand.artifacts() == {"final-answer": ["late"]}
 
 
 async def test_a_wrong_call_is_not_tried_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -348,6 +323,6 @@ async def test_a_wrong_call_is_not_tried_again(caplog: pytest.LogCaptureFixture)
         text: Any = {"a": 1}
         await ctx.respond(text)
 
-    assert (await run(handle)).status.state == S.TASK_STATE_FAILED
-    (line,) = [r for r in caplog.records if getattr(r, "action", "") == "gave_up"]
-    assert (vars(line)["attempts"], vars(line)["max_attempts"]) == (1, 3)
+    _, head = await run(handle)
+    (line,) = lines(caplog, "gave_up")
+    assert (head.state, line["attempts"]) == (S.TASK_STATE_FAILED, 1)

@@ -18,16 +18,8 @@ from a2a_serverless.tasks.pace import commit_units
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import RetryLater
 from a2a_serverless.worker.outbox import PAUSE_ROUNDS
-from tests.support.workers import (
-    Agent,
-    Bench,
-    PacedClock,
-    S,
-    artifact_texts,
-    chunk,
-    complete,
-    status_text,
-)
+from tests.support.workers import Agent, PacedClock, S, chunk, complete
+from tests.unit.worker.stand import Stand
 
 Emit = Callable[[int], Awaitable[None]]
 
@@ -39,32 +31,26 @@ LARGEST_S = commit_units(LARGEST) / 900
 """How long a commit of that size keeps the next one waiting."""
 
 
-class World:
+class World(Stand):
     """A worker on such a table, and the seconds at which its agent's calls have returned."""
 
     def __init__(self, handle: Callable[[World, Emit], Awaitable[None]]) -> None:
-        self.clock = PacedClock()
         self.returned: list[float] = []
-        self._handle = handle
-        self.bench = Bench(Agent(self._execute), clock=self.clock)
+        self._does = handle
+        super().__init__(Agent(self._execute))
 
     async def _execute(self, context: RequestContext, queue: EventQueue) -> None:
         async def emit(size: int) -> None:
             await queue.enqueue_event(chunk(context, "x" * size))
             self.returned.append(round(self.clock.monotonic(), 3))
 
-        await self._handle(self, emit)
+        await self._does(self, emit)
         await complete(context, queue)
         self.returned.append(round(self.clock.monotonic(), 3))
 
-    async def begin(self, *, deadline: float | None = None) -> tuple[Head, asyncio.Task[bool]]:
-        """Send a message, and begin its turn."""
-        task = await self.bench.send()
-        return task, asyncio.create_task(self.bench.work(deadline=deadline))
-
-    async def sizes(self, task: Head) -> list[int]:
+    async def sizes(self) -> list[int]:
         """The sizes of the chunks of the task, of which a reader gets one text."""
-        log = await self.bench.storage.read(task.task_id)
+        log = await self.storage.read(self.task.task_id)
         assert log is not None
         artifact = log.fold().artifacts.get("a", Artifact())
         return [len(part.text) for part in artifact.parts]
@@ -101,44 +87,38 @@ async def test_the_agent_waits_until_its_partition_takes_more(
 ) -> None:
     """It waits in the call that emits, so that nothing piles up; and in no other case."""
     world = World(emitting(*sizes))
-    task, working = await world.begin()
-    await world.clock.pass_time(60)
-    assert await working
-    assert (world.returned, await world.sizes(task)) == (returned, sizes)
+    assert await (await world.begin(60))
+    assert (world.returned, await world.sizes()) == (returned, sizes)
 
 
 async def test_a_cancel_is_heard_while_the_agent_waits() -> None:
     """The agent is cancelled in its call, and the task ends as soon as the partition takes that."""
     world = World(emitting(*[LARGE] * 10))
-    task, working = await world.begin()
-    await world.clock.pass_time(2.5)
-    await world.bench.cancel(task)
+    working = await world.begin(2.5)
+    await world.cancel()
     await world.clock.pass_time(2)
     assert await working
-    assert (await world.bench.head(task)).state == S.TASK_STATE_CANCELED
+    assert await world.state() == S.TASK_STATE_CANCELED
     assert world.returned == [0, 1, 2, 3]  # it is heard with the commit at 3 s
 
 
-async def test_a_deadline_is_kept_while_the_agent_waits() -> None:
-    """A turn that waits is given back in time, and its next attempt goes on from the log."""
-    world = World(emitting(LARGEST, LARGE))
-    task, working = await world.begin(deadline=5)
-    await world.clock.pass_time(4.5)
-    assert working.done()
-    assert not await working
-    head = await world.bench.head(task)
-    assert head.turn.released is not None
-    assert head.turn.released.reason == "DeadlineError"
+@pytest.mark.parametrize(("sizes", "is_stored"), [([LARGEST, LARGE], False), ([LARGEST], True)])
+async def test_a_deadline_is_kept_while_the_agent_waits(
+    sizes: list[int], *, is_stored: bool
+) -> None:
+    """A turn that waits is given back in time, and its next attempt goes on from the log.
 
-
-async def test_an_end_is_stored_before_the_deadline() -> None:
-    """An end that waits for its second is stored when the turn has to stop, and not dropped."""
-    world = World(emitting(LARGEST))
-    task, working = await world.begin(deadline=5)
-    await world.clock.pass_time(4.5)
+    An end that waits for its second is stored when the turn has to stop, and not dropped.
+    """
+    world = World(emitting(*sizes))
+    working = await world.begin(4.5, deadline=5)
     assert working.done()
-    assert await working
-    assert (await world.bench.head(task)).state == S.TASK_STATE_COMPLETED
+    assert await working is is_stored
+    head = await world.head()
+    assert (head.state == S.TASK_STATE_COMPLETED) is is_stored
+    if not is_stored:
+        assert head.turn.released is not None
+        assert head.turn.released.reason == "DeadlineError"
 
 
 async def test_what_is_dropped_keeps_nothing_waiting() -> None:
@@ -152,12 +132,11 @@ async def test_what_is_dropped_keeps_nothing_waiting() -> None:
         raise RetryLater(30, "the index is being built")
 
     world = World(gives_up)
-    task, working = await world.begin()
-    await world.clock.pass_time(0.2)
+    working = await world.begin(0.2)
     assert working.done()
     assert not await working
-    assert "the index is being built" in status_text(await world.bench.task(task))
-    assert await world.sizes(task) == [LARGE]
+    assert "the index is being built" in await world.text()
+    assert await world.sizes() == [LARGE]
 
 
 # -- when entries are committed ------------------------------------------------------------------
@@ -170,14 +149,13 @@ async def commits_of(
     agent: Callable[[PacedClock, Says], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[int, str]]:
     """Run an agent, and return when each commit with chunks began, in ms, and their texts."""
-    clock = PacedClock()
     began: list[tuple[int, str]] = []
     commit_plain = DurableStorage.commit
 
     async def commit(self: DurableStorage, head: Head, commit: Commit) -> Head:
         texts = [e.artifact.parts[0].text for e in commit.entries if isinstance(e, ArtifactWritten)]
         if texts:
-            began.append((round(clock.monotonic() * 1000), "".join(texts)))
+            began.append((round(stand.clock.monotonic() * 1000), "".join(texts)))
         return await commit_plain(self, head, commit)
 
     monkeypatch.setattr(DurableStorage, "commit", commit)
@@ -186,15 +164,12 @@ async def commits_of(
         async def emit(text: str) -> None:
             await queue.enqueue_event(chunk(context, text))
 
-        await agent(clock, emit)
-        await clock.sleep(5)
+        await agent(stand.clock, emit)
+        await stand.clock.sleep(5)
         await complete(context, queue)
 
-    bench = Bench(Agent(execute), clock=clock)
-    await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(60)
-    assert await working
+    stand = Stand(Agent(execute))
+    assert await (await stand.begin(60))
     return began
 
 
@@ -272,20 +247,16 @@ CHUNKS = 8
 @pytest.mark.parametrize(("flush_ms", "most"), [(100, CHUNKS + 2), (1000, 4)])
 async def test_chunks_wait_as_long_as_the_setting_says(flush_ms: int, most: int) -> None:
     """A longer wait is fewer commits for the same answer, of which no chunk is missing."""
-    clock = PacedClock()
 
     async def stream(context: RequestContext, queue: EventQueue) -> None:
         for number in range(CHUNKS):
             await queue.enqueue_event(chunk(context, str(number)))
-            await clock.sleep(0.3)
+            await stand.clock.sleep(0.3)
         await complete(context, queue)
 
-    bench = Bench(Agent(stream), clock=clock, flush_ms=flush_ms)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(10)
-    assert await working
-    commits = len(await bench.records(task)) - 1
-    assert artifact_texts(await bench.task(task)) == {"a": ["".join(map(str, range(CHUNKS)))]}
+    stand = Stand(Agent(stream), flush_ms=flush_ms)
+    assert await (await stand.begin(10))
+    commits = len(await stand.bench.records(stand.task)) - 1
+    assert await stand.artifacts() == {"a": ["".join(map(str, range(CHUNKS)))]}
     assert commits <= most
     assert commits > CHUNKS or flush_ms > 100

@@ -10,30 +10,33 @@ from a2a.server.events import EventQueue
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.fifo import Handle
-from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.tasks.head import Operation
-from a2a_serverless.worker.sweeper import Sweeper
 from tests.support.observed import counted
 from tests.support.queues import is_empty
-from tests.support.workers import Agent, Bench, PacedClock, S, complete
+from tests.support.workers import Agent, S, complete
+from tests.unit.worker.stand import Stand
 
 HOUR_S = 3600
 
 
+class Slow(Stand):
+    """A stand whose agent takes its time."""
+
+    def __init__(self, seconds: float, **settings: int) -> None:
+        async def execute(context: RequestContext, queue: EventQueue) -> None:
+            await self.clock.sleep(seconds)
+            await complete(context, queue)
+
+        super().__init__(Agent(execute), **settings)
+
+    def serve(self, concurrency: int) -> asyncio.Task[None]:
+        return asyncio.create_task(self.bench.adapter.serve(concurrency=concurrency))
+
+
 async def test_one_poll_asks_for_all_free_places() -> None:
     """A worker with many places has one request under way, for ten messages at most."""
-    clock = PacedClock()
-
-    async def slow(context: RequestContext, queue: EventQueue) -> None:
-        await clock.sleep(5)
-        await complete(context, queue)
-
-    bench = Bench(Agent(slow), clock=clock)
-    asked: list[int] = []
-    open_polls: list[int] = [0]
-    queue = bench.operations
-    assert isinstance(queue, TableQueue)
-    pull = queue.pull
+    stand, asked, open_polls = Slow(5), list[int](), [0]
+    pull = stand.queue.pull
 
     async def noted(limit: int, wait_s: float) -> list[Handle[Operation]]:
         asked.append(limit)
@@ -43,66 +46,47 @@ async def test_one_poll_asks_for_all_free_places() -> None:
         finally:
             open_polls.append(open_polls[-1] - 1)
 
-    queue.pull = noted  # type: ignore[method-assign]
-    heads = [await bench.send() for _ in range(12)]
-    serving = asyncio.create_task(bench.adapter.serve(concurrency=14))
-    await clock.pass_time(1)
-    assert len(bench.adapter.agent.started) == 12  # type: ignore[attr-defined]
-    assert asked == [10, 4, 2]
-    assert max(open_polls) == 1
-    await clock.pass_time(10)
-    assert {(await bench.head(head)).state for head in heads} == {S.TASK_STATE_COMPLETED}
-    await queue.shutdown()
+    stand.queue.pull = noted  # type: ignore[method-assign]
+    heads = [await stand.send() for _ in range(12)]
+    serving = stand.serve(14)
+    await stand.clock.pass_time(1)
+    assert (len(stand.agent.started), asked, max(open_polls)) == (12, [10, 4, 2], 1)
+    await stand.clock.pass_time(10)
+    assert {await stand.state(head) for head in heads} == {S.TASK_STATE_COMPLETED}
+    await stand.queue.shutdown()
     await serving
 
 
 async def test_a_turn_of_five_hours_is_sent_started_and_counted_once() -> None:
     """Delivery and lease are renewed all the time: the sweeper finds nothing to do."""
-    clock = PacedClock()
-
-    async def slow(context: RequestContext, queue: EventQueue) -> None:
-        await clock.sleep(5 * HOUR_S)
-        await complete(context, queue)
-
-    agent = Agent(slow)
-    bench = Bench(agent, clock=clock, visibility_s=600)
-    bench.adapter.has_heartbeat = True
-    bench.adapter.poller._interval_s = HOUR_S
-    task = await bench.send()
-    sweeper = Sweeper(bench.storage, bench.operations)
-    serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
+    stand = Slow(5 * HOUR_S, visibility_s=600)
+    stand.bench.adapter.has_heartbeat = True
+    stand.bench.adapter.poller._interval_s = HOUR_S
+    await stand.send()
+    serving = stand.serve(1)
     with counted() as seen:
         for _ in range(5 * 4 - 1):
-            await clock.pass_time(HOUR_S / 4)
-            report = await sweeper.sweep()
+            await stand.clock.pass_time(HOUR_S / 4)
+            report = await stand.sweeper.sweep()
             assert (report.sent, report.given_up) == (0, 0)
-        head = await bench.head(task)
-        assert (head.turn.attempts, head.turn.sends, len(agent.started)) == (1, 0, 1)
-        await clock.pass_time(HOUR_S)
-        assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
-    assert len(agent.started) == 1
+        turn = (await stand.head()).turn
+        assert (turn.attempts, turn.sends, len(stand.agent.started)) == (1, 0, 1)
+        await stand.clock.pass_time(HOUR_S)
+        assert await stand.state() == S.TASK_STATE_COMPLETED
+    assert len(stand.agent.started) == 1
     assert (seen.total("Attempts"), seen.total("TasksEnded", state="completed")) == (1, 1)
     assert seen.total("LeasesRenewed") == 5 * HOUR_S / 180 - 1
     assert seen.values("Resends") == seen.values("AgeOfLostTurns") == []
-    queue = bench.operations
-    assert isinstance(queue, TableQueue)
-    assert is_empty(queue)
-    await queue.shutdown()
+    assert is_empty(stand.queue)
+    await stand.queue.shutdown()
     await serving
 
 
 async def test_a_queue_that_vanishes_cuts_off_no_turn() -> None:
     """The turns that run come to their end; then the worker ends with the sentence of the queue."""
-    clock = PacedClock()
-
-    async def slow(context: RequestContext, queue: EventQueue) -> None:
-        await clock.sleep(5)
-        await complete(context, queue)
-
-    bench = Bench(Agent(slow), clock=clock)
-    heads = [await bench.send() for _ in range(3)]
-    queue = bench.operations
-    pull, asked = queue.pull, []
+    stand, asked = Slow(5), list[int]()
+    heads = [await stand.send() for _ in range(3)]
+    pull = stand.queue.pull
 
     async def vanishes(limit: int, wait_s: float) -> list[Handle[Operation]]:
         asked.append(limit)
@@ -110,41 +94,9 @@ async def test_a_queue_that_vanishes_cuts_off_no_turn() -> None:
             raise ConfigurationError("The queue q does not exist.")
         return await pull(limit, wait_s)
 
-    queue.pull = vanishes  # type: ignore[method-assign]
-    serving = asyncio.create_task(bench.adapter.serve(concurrency=5))
-    await clock.pass_time(10)
+    stand.queue.pull = vanishes  # type: ignore[method-assign]
+    serving = stand.serve(5)
+    await stand.clock.pass_time(10)
     with pytest.raises(ConfigurationError, match=r"^The queue q does not exist\.$"):
         await serving
-    assert {(await bench.head(head)).state for head in heads} == {S.TASK_STATE_COMPLETED}
-
-
-async def test_a_shutdown_costs_no_attempt() -> None:
-    """A turn whose workers are told to end, again and again, never runs out of attempts."""
-    clock = PacedClock()
-
-    async def slow(context: RequestContext, queue: EventQueue) -> None:
-        await clock.sleep(5)
-        await complete(context, queue)
-
-    bench = Bench(Agent(slow), clock=clock, max_attempts=2)
-    task = await bench.send()
-    for _ in range(4):
-        serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
-        await clock.pass_time(2)
-        head = await bench.head(task)
-        assert head.turn.attempts == 1
-        await _told_to_end(bench, serving)
-        assert (await bench.head(task)).turn.attempts == 0
-    serving = asyncio.create_task(bench.adapter.serve(concurrency=1))
-    await clock.pass_time(10)
-    assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
-    await bench.operations.shutdown()
-    await serving
-
-
-async def _told_to_end(bench: Bench, serving: asyncio.Task[None]) -> None:
-    """The end of a worker after the drain of a signal; its queue serves the next worker."""
-    bench.operations.is_closed = True
-    serving.cancel()
-    await asyncio.gather(serving, return_exceptions=True)
-    bench.operations.is_closed = False
+    assert {await stand.state(head) for head in heads} == {S.TASK_STATE_COMPLETED}

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import pytest
 from a2a.helpers import new_data_part
-from a2a.server.agent_execution import RequestContext
-from a2a.server.events import EventQueue
 from a2a.types import Part, SendMessageRequest
-from pydantic import BaseModel, Field, StrictBool, StrictInt
+from pydantic import BaseModel, StrictBool, StrictInt
 
-from a2a_serverless import steps
 from a2a_serverless.errors import TaskNotAcceptingMessagesError
 from a2a_serverless.storage.conversation import conversation_queue
 from a2a_serverless.tasks.entries import Caller
@@ -21,16 +18,9 @@ from a2a_serverless.worker import Answer, TaskContext, WaitTimeoutError
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.failures import WrongCallError
 from tests.support.clocks import ManualClock
-from tests.support.workers import (
-    Agent,
-    Bench,
-    S,
-    artifact_texts,
-    chunk,
-    status,
-    user_request,
-)
-from tests.unit.worker.test_steps import Handle, Script, Stand, run
+from tests.support.messages import said
+from tests.support.workers import S, user_request
+from tests.unit.worker.stand import Script, Stand, run
 
 
 class Bank:
@@ -77,13 +67,12 @@ def named(part: Part, question: str) -> Part:
 
 async def question(stand: Stand) -> list[tuple[str, dict[str, Any]]]:
     """The parts that the task's status asks with."""
-    task = await stand.bench.task(stand.task)
-    return [(part.text, dict(part.metadata)) for part in task.status.message.parts]
+    parts = (await stand.shown()).status.message.parts
+    return [(part.text, dict(part.metadata)) for part in parts]
 
 
 async def finals(stand: Stand) -> list[str]:
-    shown = artifact_texts(await stand.bench.task(stand.task))
-    return shown["final-answer"]
+    return (await stand.artifacts())["final-answer"]
 
 
 async def test_the_code_goes_on_behind_its_question() -> None:
@@ -96,15 +85,13 @@ async def test_the_code_goes_on_behind_its_question() -> None:
         ("", {"questionId": "#1"}),
     ]
     assert (head.turn.is_claimed, head.turn.parked, head.due_at) == (False, "", None)
-    head = await answered(stand, "b")
-    assert head.state == S.TASK_STATE_INPUT_REQUIRED
+    assert (await answered(stand, "b")).state == S.TASK_STATE_INPUT_REQUIRED
     head = await answered(stand, "yes")
     assert (head.state, head.turn.begun, head.needs) == (S.TASK_STATE_COMPLETED, 0, 0)
     assert bank.ran == ["plan", "reserve b", "pay yes"]
     assert bank.seen == [("hello", 0, "")] * 3
-    task = await stand.bench.task(head)
-    assert artifact_texts(task) == {"log": ["begun;account b;"], "final-answer": ["paid"]}
-    history = [message.parts[0].text for message in task.history]
+    assert await stand.artifacts() == {"log": ["begun;account b;"], "final-answer": ["paid"]}
+    history = [message.parts[0].text for message in (await stand.shown()).history]
     assert history == ["hello", "Which account?", "b", "Are you sure?", "yes"]
 
 
@@ -173,34 +160,31 @@ class Table(BaseModel):
 
 async def test_an_answer_is_read_as_its_schema() -> None:
     """The client gets the JSON Schema; data, JSON as text and plain text are read."""
+    colour: Any = Literal["red", "blue"]
+    asked: list[tuple[Any, Part | str, Any]] = [
+        (Table, new_data_part({"people": 4}), Table(people=4)),
+        (Table, '{"people": "5", "smoking": true}', Table(people=5, smoking=True)),
+        (StrictInt, "7", 7),
+        (StrictBool, "true", True),
+        (colour, '"red"', "red"),
+        (int | None, "null", None),
+        (int, "7", 7),
+        (colour, "blue", "blue"),
+        (str, "42", "42"),
+    ]
     got: list[Any] = []
-    quoted: list[Any] = []
 
     async def handle(ctx: TaskContext) -> None:
-        quoted.clear()
-        colour: Any = Literal["red", "blue"]
-        schema: Any
-        for schema in (StrictInt, StrictBool, colour, int | None):
-            answer = await ctx.ask("Which?", schema=schema)
-            quoted.append(answer.data)
-        for schema in (Table, Table, int, colour, str):
-            answer = await ctx.ask("Which?", schema=schema)
-            got.append(answer.data)
+        got[:] = [(await ctx.ask("Which?", schema=schema)).data for schema, *_ in asked]
         await ctx.complete()
 
     stand, _ = await run(handle)
-    for text in ("7", "true", '"red"', "null"):
-        await answered(stand, text)
-    assert quoted == [7, True, "red", None]
     ((_, about),) = await question(stand)
     assert about["schema"]["properties"]["people"]["type"] == "integer"
-    await answered(stand, new_data_part({"people": 4}))
-    await answered(stand, '{"people": "5", "smoking": true}')
-    await answered(stand, "7")
-    await answered(stand, "blue")
-    head = await answered(stand, "42")
+    for _, says, _ in asked:
+        head = await answered(stand, says)
     assert head.state == S.TASK_STATE_COMPLETED
-    assert got[-5:] == [Table(people=4), Table(people=5, smoking=True), 7, "blue", "42"]
+    assert got == [value for *_, value in asked]
 
 
 async def test_a_wrong_answer_is_asked_again_three_times() -> None:
@@ -210,8 +194,7 @@ async def test_a_wrong_answer_is_asked_again_three_times() -> None:
         await ctx.complete(str((await ctx.ask("How many?", schema=int)).data))
 
     stand, _ = await run(handle)
-    head = await answered(stand, "many")
-    assert head.state == S.TASK_STATE_INPUT_REQUIRED
+    assert (await answered(stand, "many")).state == S.TASK_STATE_INPUT_REQUIRED
     assert (await stand.text()).startswith("This answer does not fit: Input should be a valid int")
     assert (await stand.text()).endswith(". How many?")
     await answered(stand, "3")
@@ -221,8 +204,7 @@ async def test_a_wrong_answer_is_asked_again_three_times() -> None:
     for _ in range(2):
         head = await answered(stand, "many")
     assert head.state == S.TASK_STATE_INPUT_REQUIRED
-    head = await answered(stand, "many")
-    assert head.state == S.TASK_STATE_FAILED
+    assert (await answered(stand, "many")).state == S.TASK_STATE_FAILED
     assert "None of your answers to the question '#1' fits: Input should be" in await stand.text()
 
 
@@ -239,8 +221,7 @@ async def test_an_answer_that_was_taken_stays(caplog: pytest.LogCaptureFixture) 
     stand, _ = await run(handle)
     await answered(stand, "3")
     kinds[0] = Literal["few", "many"]
-    head = await answered(stand, "yes")
-    assert head.state == S.TASK_STATE_FAILED
+    assert (await answered(stand, "yes")).state == S.TASK_STATE_FAILED
     assert "does not fit its `schema` any more" in caplog.text
 
 
@@ -264,11 +245,9 @@ async def test_the_time_of_a_question_ends() -> None:
     await stand.pass_time(2)
     await stand.work()
     assert await stand.text() == "Nobody has answered the question '#1' in time. Shall I?"
-    head = await answered(stand, "yes")
-    assert head.state == S.TASK_STATE_COMPLETED
+    assert (await answered(stand, "yes")).state == S.TASK_STATE_COMPLETED
     assert ran == ["plan", "late"]
-    history = [each.parts[0].text for each in (await stand.bench.task(head)).history]
-    assert history[:2] == ["hello", "Which?"]
+    assert said(await stand.shown())[:2] == ["hello", "Which?"]
 
 
 async def test_a_sleep_beside_a_question_waits_for_its_answer() -> None:
@@ -360,74 +339,10 @@ async def test_a_question_may_ask_for_credentials() -> None:
 
     stand, head = await run(handle)
     assert head.state == S.TASK_STATE_AUTH_REQUIRED
-    part = (await stand.bench.task(head)).status.message.parts[1]
+    part = (await stand.shown()).status.message.parts[1]
     assert part.data.struct_value["authUrl"] == "https://example.com/login"
     await answered(stand, "done")
     assert await finals(stand) == ["signed in"]
-
-
-@pytest.mark.parametrize("place", ["step", "thread"])
-async def test_a_question_in_a_step_or_in_a_thread_is_refused(place: str) -> None:
-    """The error has the right call."""
-    told: list[str] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        async def asks() -> None:
-            with pytest.raises(WrongCallError) as error:
-                await ctx.ask("Which?")
-            told.append(str(error.value))
-
-        if place == "step":
-            await ctx.step("asks", asks)
-        else:
-            await ctx.run_sync(lambda: asyncio.run(asks()))
-        await ctx.complete()
-
-    await run(handle)
-    assert told[0].startswith(f"ctx.ask is called within a {place}: ")
-    assert "`await ctx.ask(…)`" in told[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"id": "a#2"}, "takes as `id` a text without '#'"),
-        ({"id": 3}, "takes as `id` a text without '#'"),
-        ({"timeout_s": -1}, "takes as `timeout_s` seconds"),
-        ({"timeout_s": 10**9}, "the task expires before the end of `timeout_s`"),
-        ({"schema": {"type": "object"}}, "got a dict: write a BaseModel"),
-        ({"schema": 3}, "a type that pydantic reads"),
-        ({"schema": Annotated[int, Field(le=10**400)]}, "int too large"),
-    ],
-)
-async def test_a_wrong_question_is_refused(options: dict[str, Any], says: str) -> None:
-    """The sentence names the argument and what it takes."""
-    told: list[str] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        try:
-            await ctx.ask("Which?", **options)
-        except WrongCallError as error:
-            told.append(str(error))
-        await ctx.complete()
-
-    await run(handle)
-    assert says in told[0]
-
-
-async def test_questions_of_two_tasks_without_ids_are_refused() -> None:
-    """Their order may be another one in the next attempt."""
-    told: list[str] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        try:
-            await ctx.gather(ctx.ask("Day?"), ctx.ask("Hour?"))
-        except WrongCallError as error:
-            told.append(str(error))
-        await ctx.complete()
-
-    await run(handle)
-    assert "tell them apart by `id=…`" in told[0]
 
 
 async def test_a_state_from_before_a_question_is_not_stored_behind_it() -> None:
@@ -453,8 +368,7 @@ async def test_a_state_from_before_a_question_is_not_stored_behind_it() -> None:
     stand, _ = await run(handle)
     head = await answered(stand, "a")
     assert head.state == S.TASK_STATE_COMPLETED
-    stored = await stand.bench.storage.contexts.find(head.context_id)
-    assert stored.value == {"n": 1}
+    assert (await stand.storage.contexts.find(head.context_id)).value == {"n": 1}
 
 
 async def test_a_state_is_stored_with_the_question() -> None:
@@ -469,7 +383,7 @@ async def test_a_state_is_stored_with_the_question() -> None:
         await ctx.complete()
 
     stand, head = await run(handle)
-    contexts = stand.bench.storage.contexts
+    contexts = stand.storage.contexts
     assert (await contexts.find(head.context_id)).value == {"n": 1}
     await answered(stand, "a")
     head = await answered(stand, "3")
@@ -477,38 +391,32 @@ async def test_a_state_is_stored_with_the_question() -> None:
     assert (await contexts.find(head.context_id)).value == {"n": 1}
 
 
-async def test_code_that_differs_before_its_question_fails_with_what_differs() -> None:
+@pytest.mark.parametrize(
+    ("name", "before", "says"),
+    [
+        ("card", "begun", "not asked the question 'account', which its client has answered"),
+        ("", "begun", "not asked the question 'account', which its client has answered"),
+        ("", "begun", "from a step, and let newer code ask it, too, under the same id."),
+        ("account", "started", "said another content of artifact 'log'"),
+    ],
+)
+async def test_code_that_differs_before_its_question_fails_with_what_differs(
+    name: str, before: str, says: str
+) -> None:
     """Code that does not ask any more what was answered; or that says something else before."""
+    code = [("account", "begun")]
 
-    async def asks(ctx: TaskContext, name: str, said: str = "begun") -> None:
-        await ctx.emit_text_artifact(said, "log")
-        await ctx.ask("Which?", id=name)
+    async def handle(ctx: TaskContext) -> None:
+        question_id, text = code[-1]
+        await ctx.emit_text_artifact(text, "log")
+        if question_id:
+            await ctx.ask("Which?", id=question_id)
         await ctx.complete()
 
-    async def asked(ctx: TaskContext) -> None:
-        await asks(ctx, "account")
-
-    async def renamed(ctx: TaskContext) -> None:
-        await asks(ctx, "card")
-
-    async def without(ctx: TaskContext) -> None:
-        await ctx.emit_text_artifact("begun", "log")
-        await ctx.complete()
-
-    async def other(ctx: TaskContext) -> None:
-        await asks(ctx, "account", "started")
-
-    for newer, says in (
-        (renamed, "not asked the question 'account', which its client has answered"),
-        (without, "not asked the question 'account', which its client has answered"),
-        (without, "from a step, and let newer code ask it, too, under the same id."),
-        (other, "said another content of artifact 'log'"),
-    ):
-        stand, _ = await run(asked)
-        stand.script._handle = newer
-        head = await answered(stand, "b")
-        assert head.state == S.TASK_STATE_FAILED
-        assert says in await stand.text()
+    stand, _ = await run(handle)
+    code.append((name, before))
+    assert (await answered(stand, "b")).state == S.TASK_STATE_FAILED
+    assert says in await stand.text()
 
 
 async def test_an_attempt_that_fails_behind_an_answer_keeps_the_records_before_it() -> None:
@@ -527,8 +435,7 @@ async def test_an_attempt_that_fails_behind_an_answer_keeps_the_records_before_i
     stand, _ = await run(handle)
     head = await answered(stand, "a")
     assert (head.state, bank.ran) == (S.TASK_STATE_COMPLETED, ["plan"])
-    shown = artifact_texts(await stand.bench.task(head))
-    assert shown == {"log": ["answered"], "final-answer": ["a"]}
+    assert await stand.artifacts() == {"log": ["answered"], "final-answer": ["a"]}
 
 
 async def test_a_cancel_of_a_task_that_has_asked_tells_its_agent() -> None:
@@ -544,26 +451,10 @@ async def test_a_cancel_of_a_task_that_has_asked_tells_its_agent() -> None:
         told.append(ctx.task_id)
 
     stand.script.cancel = cancel  # type: ignore[method-assign]
-    await stand.bench.cancel(stand.task)
+    await stand.cancel()
     head = await stand.work()
     assert (head.state, head.turn.begun, head.needs) == (S.TASK_STATE_CANCELED, 0, 0)
     assert told == [stand.task.task_id]
-
-
-async def test_an_end_that_comes_first_leaves_no_question() -> None:
-    """Another task of the agent has ended the turn: the question is not asked."""
-    told: list[str] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.complete()
-        try:
-            await ctx.ask("Which?")
-        except RuntimeError as error:
-            told.append(str(error))
-
-    _, head = await run(handle)
-    assert head.state == S.TASK_STATE_COMPLETED
-    assert told == ["The turn has ended already: ask before its end."]
 
 
 class Keeps(Script):
@@ -572,60 +463,32 @@ class Keeps(Script):
     keeps_conversation = True
 
 
-def serial_bench(handle: Handle, clock: ManualClock) -> Bench:
-    agent = WorkerExecutor(Keeps(handle))
-    return Bench(agent, clock=clock, conversations="serial", visibility_s=5400)
-
-
 async def test_a_serial_conversation_goes_on_while_a_task_waits_for_its_answer() -> None:
     """The question gives up the place; the turn of the answer takes another one, and loads anew."""
     seen: list[Any] = []
 
     async def handle(ctx: TaskContext) -> None:
-        said = await ctx.load_context() or []
-        await ctx.update_context([*said, ctx.user_text])
+        heard = await ctx.load_context() or []
+        await ctx.update_context([*heard, ctx.user_text])
         if ctx.user_text == "asks":
             await ctx.ask("Which?", timeout_s=3600)
-            said = await ctx.load_context() or []
-            seen.append(said)
-            await ctx.update_context([*said, "answered"])
+            seen.append(await ctx.load_context())
+            await ctx.update_context([*seen[0], "answered"])
         await ctx.complete()
 
-    bench = serial_bench(handle, ManualClock())
-    storage = bench.storage
-    asks = await bench.send("asks")
-    await bench.work()
-    other = await bench.send("other")
-    await bench.work()
-    assert (await bench.head(other)).state == S.TASK_STATE_COMPLETED
-    assert not (await conversation_queue(storage, "ctx")).positions
-    await bench.follow_up(await bench.head(asks), "a")
-    assert len((await conversation_queue(storage, "ctx")).positions) == 1
-    await bench.work()
-    assert (await bench.head(asks)).state == S.TASK_STATE_COMPLETED
-    assert not (await conversation_queue(storage, "ctx")).positions
-    assert seen == [["asks", "other"]]
-    assert (await storage.contexts.find("ctx")).value == ["asks", "other", "answered"]
+    async def in_line() -> int:
+        return len((await conversation_queue(stand.storage, "ctx")).positions)
 
-
-async def test_an_executor_may_ask() -> None:
-    """By the function of `a2a_serverless.steps`, also where it emits events of the protocol."""
-    ran: list[str] = []
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "begun;"))
-        await steps.step("plan", ran.append, "plan")
-        answer = await steps.ask("Which?", schema=int, id="number")
-        await queue.enqueue_event(chunk(context, f"{answer.data};"))
-        await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "done"))
-
-    bench = Bench(Agent(execute), visibility_s=5400)
-    head = await bench.send()
-    await bench.work()
-    head = await bench.head(head)
-    assert (head.state, head.turn.asks) == (S.TASK_STATE_INPUT_REQUIRED, True)
-    await bench.follow_up(head, "7")
-    await bench.work()
-    task = await bench.task(head)
-    assert (task.status.state, ran) == (S.TASK_STATE_COMPLETED, ["plan"])
-    assert artifact_texts(task) == {"a": ["begun;7;"]}
+    agent = WorkerExecutor(Keeps(handle))
+    stand = Stand(agent, clock=ManualClock(), conversations="serial")
+    asks = await stand.send("asks")
+    await stand.work()
+    await stand.send("other")
+    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
+    assert await in_line() == 0
+    stand.task = asks
+    await stand.follow_up("a")
+    assert await in_line() == 1
+    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
+    assert (await in_line(), seen) == (0, [["asks", "other"]])
+    assert (await stand.storage.contexts.find("ctx")).value == ["asks", "other", "answered"]

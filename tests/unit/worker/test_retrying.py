@@ -1,10 +1,11 @@
-"""What happens after an attempt failed: another one, or the end of the task."""
+"""Running a turn, and what happens after an attempt failed: another one, or the end."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from a2a.server.agent_execution import RequestContext
@@ -12,23 +13,184 @@ from a2a.server.events import EventQueue
 from a2a.utils.errors import UnsupportedOperationError
 
 from a2a_serverless.errors import UnavailableError
+from a2a_serverless.storage.deletion import count_data, delete_data, delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.fold import Log
-from a2a_serverless.tasks.head import LOST, AttemptEnd
+from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.tasks.head import LOST, AttemptEnd, Operation
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError
-from tests.support.workers import (
-    Agent,
-    Bench,
-    Execute,
-    PacedClock,
-    S,
-    artifact_texts,
-    chunk,
-    complete,
-    status,
-    status_text,
-)
+from a2a_serverless_tools.contract import Storage
+from tests.support.messages import request, said
+from tests.support.workers import Agent, Execute, S, chunk, complete, params_of, status, status_text
+from tests.unit.worker.stand import Stand, ask, beside, lines, run
+
+
+async def test_a_fast_agent_costs_one_commit() -> None:
+    """All that an agent emits at once is one commit, which also claims and ends the turn."""
+
+    async def answer(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
+        for text in ("one ", "two ", "three"):
+            await queue.enqueue_event(chunk(context, text))
+        await complete(context, queue)
+
+    stand, head = await run(Agent(answer))
+    assert (head.version, head.turn.attempts, head.turn.is_open) == (2, 1, False)
+    assert await stand.artifacts() == {"a": ["one two three"]}
+
+
+async def test_a_second_delivery_claims_before_its_agent_starts() -> None:
+    """A delivery that is not the first one owns the turn before it starts the agent."""
+    seen: list[int] = []
+
+    async def look(context: RequestContext, queue: EventQueue) -> None:
+        seen.append((await stand.head()).turn.attempts)
+        await complete(context, queue)
+
+    stand = Stand(Agent(look))
+    await stand.send()
+    await (await stand.bench.deliver()).nack()
+    await stand.work()
+    assert seen == [1]
+
+
+async def test_a_restart_discards_what_a_dead_attempt_had_added() -> None:
+    """The second attempt starts from the turn's beginning; each chunk is there once."""
+    lives = []
+
+    async def dies_once(context: RequestContext, queue: EventQueue) -> None:
+        lives.append(context.current_task)
+        await queue.enqueue_event(chunk(context, "one "))
+        if len(lives) == 1:
+            await queue.enqueue_event(chunk(context, "lost", artifact_id="b"))
+            await stand.clock.sleep(10)
+            await asyncio.Event().wait()
+        await queue.enqueue_event(chunk(context, "two"))
+        await complete(context, queue)
+
+    stand = Stand(Agent(dies_once))
+    await stand.send()
+    handle = await stand.bench.deliver()
+    dead = asyncio.create_task(stand.bench.adapter.process(handle))
+    await stand.clock.pass_time(0.5)
+    assert await stand.artifacts() == {"a": ["one "], "b": ["lost"]}
+    await handle.nack()  # as if its worker was gone
+    assert await stand.bench.work()
+    assert await stand.artifacts() == {"a": ["one two"]}
+    assert lives == [None, None]
+    await stand.clock.pass_time(2)
+    assert await dead
+
+
+async def test_a_fenced_attempt_stops_and_writes_nothing() -> None:
+    """An attempt whose turn another one has claimed ends its agent and reports failure."""
+    stopped: list[bool] = []
+
+    async def stubborn(context: RequestContext, queue: EventQueue) -> None:
+        try:
+            await stand.clock.sleep(5)
+        except asyncio.CancelledError:
+            stopped.append(True)
+            await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "zombie"))
+            raise
+
+    stand = Stand(Agent(stubborn))
+    working = await stand.begin(1.1)
+    taken = await stand.storage.commit(await stand.head(), Commit(token="other", claims=True))
+    await stand.clock.pass_time(1)
+    assert await working is False
+    assert (stopped, await stand.head()) == ([True], taken)
+
+
+async def test_a_write_by_others_is_rebased_over() -> None:
+    """Metadata that another writer adds while the agent runs fails no attempt."""
+
+    async def other(context: RequestContext, queue: EventQueue) -> None:
+        await Storage(stand.storage).update_task(stand.task.task_id, task_metadata={"seen": True})
+        await complete(context, queue)
+
+    stand = Stand(Agent(other))
+    head = await stand.work()
+    assert (head.state, head.turn.attempts) == (S.TASK_STATE_COMPLETED, 1)
+    assert (await stand.shown()).metadata["seen"] is True
+
+
+async def test_a_redelivered_finished_turn_is_dropped() -> None:
+    """A paused turn that is delivered again is acknowledged; its agent does not run again."""
+    stand = Stand(Agent(ask))
+    await stand.bench.enqueue(await stand.send(), copy_number=1)
+    assert (await stand.work()).version == 2
+    assert len(stand.agent.started) == 1
+
+
+@pytest.mark.parametrize("fate", ["deleted", "another incarnation", "another scope"])
+async def test_an_operation_without_its_task_is_dropped(fate: str) -> None:
+    """An operation whose task is gone, new or of another scope is acknowledged without a run."""
+    stand = Stand(Agent(complete))
+    head = (await stand.storage.open_task("ctx", request("hello"))).head
+    changed = {"another incarnation": {"incarnation": "x"}, "another scope": {"scope": "x"}}
+    params = params_of(head).model_copy(update=changed.get(fate, {}))
+    if fate == "deleted":
+        await delete_task(stand.storage, head.task_id)
+    await stand.queue.send(Operation.to_run(params))
+    assert await stand.bench.work()
+    assert stand.agent.started == []
+
+
+async def test_a_task_that_is_deleted_while_it_runs_ends() -> None:
+    """The agent of a deleted task is stopped, the operation acknowledged, and nothing is left."""
+    ended: list[str] = []
+
+    async def endless(context: RequestContext, queue: EventQueue) -> None:
+        await queue.enqueue_event(chunk(context, "half"))
+        assert (await delete_data(stand.storage)).tasks == 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(context.task_id or "")
+
+    stand = Stand(Agent(endless))
+    working = await stand.begin(2)
+    assert await working
+    assert ended == [stand.task.task_id]
+    assert (await count_data(stand.storage)).tasks == 0
+    assert (await delete_data(stand.storage)).is_done
+
+
+async def test_a_follow_up_gets_the_task_as_it_was() -> None:
+    """The second turn sees the question it answers, the first turn's work, and its own message."""
+
+    async def ask_then_answer(context: RequestContext, queue: EventQueue) -> None:
+        if context.current_task is None:
+            await queue.enqueue_event(chunk(context, "draft "))
+            await ask(context, queue)
+        else:
+            await queue.enqueue_event(chunk(context, "final"))
+            await complete(context, queue)
+
+    stand, _ = await run(Agent(ask_then_answer))
+    await stand.follow_up("that one")
+    await stand.work()
+    second = stand.agent.started[1]
+    assert second.get_user_input() == "that one"
+    assert second.current_task.status.state == S.TASK_STATE_INPUT_REQUIRED
+    assert status_text(second.current_task) == "which?"
+    assert said(second.current_task) == ["hello"]
+    assert await stand.artifacts() == {"a": ["draft final"]}
+    assert said(await stand.shown()) == ["hello", "which?", "that one"]
+
+
+async def test_the_caller_comes_to_the_agent() -> None:
+    """User, tenant and extensions of the request are in the executor's call context."""
+    stand = Stand(Agent(complete))
+    await stand.send(caller=Caller("ann", "acme", ("urn:x",)))
+    await stand.work()
+    call = stand.agent.started[0].call_context
+    assert (call.user.user_name, call.user.is_authenticated, call.tenant) == ("ann", True, "acme")
+    assert call.requested_extensions == {"urn:x"}
+
+
+# -- after a failure -------------------------------------------------------------------------------
 
 FIXED = re.compile(r"The agent could not finish the task\. Correlation id: [0-9a-f]{16}\.")
 
@@ -52,92 +214,79 @@ async def test_an_agent_is_started_max_attempts_times(
     max_attempts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """After the last attempt the task fails, with a fixed sentence that the log can be found by."""
-    agent = Agent(raising(ValueError("database password is hunter2")))
-    bench = Bench(agent, max_attempts=max_attempts, retry_base_s=0)
-    task = await bench.send()
-    outcomes = [await bench.work() for _ in range(max_attempts)]
+    error = ValueError("database password is hunter2")
+    stand = Stand(Agent(raising(error)), max_attempts=max_attempts)
+    await stand.send()
+    outcomes = [await stand.bench.work() for _ in range(max_attempts)]
     assert outcomes == [False] * (max_attempts - 1) + [True]
-    assert len(agent.started) == max_attempts
-    head = await bench.head(task)
+    assert len(stand.agent.started) == max_attempts
+    head = await stand.head()
     assert (head.state, head.turn.attempts) == (S.TASK_STATE_FAILED, max_attempts)
-    text = status_text(await bench.task(task))
+    text = await stand.text()
     assert FIXED.fullmatch(text)
-    logged = [r for r in caplog.records if getattr(r, "action", "") == "gave_up"]
-    assert text.split()[-1].rstrip(".") in logged[0].getMessage()
-    assert logged[0].exc_info is not None
-    assert logged[0].__dict__["task_id"] == task.task_id
+    (logged,) = lines(caplog, "gave_up")
+    assert text.split()[-1].rstrip(".") in logged["said"]
+    assert logged["exc_info"] is not None
+    assert logged["task_id"] == stand.task.task_id
 
 
 async def test_a_failed_attempt_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The delivery is hidden for the back-off of the attempts that HEAD has counted."""
     delays: list[float] = []
-    clock = PacedClock()
-    bench = Bench(Agent(raising(ValueError())), clock=clock, max_attempts=4, retry_base_s=2)
-    object.__setattr__(bench.adapter.retry, "jitter", lambda: 1.0)
-    task = await bench.send()
+    stand = Stand(Agent(raising(ValueError())), max_attempts=4, retry_base_s=2)
+    object.__setattr__(stand.bench.adapter.retry, "jitter", lambda: 1.0)
+    await stand.send()
     for _ in range(3):
-        await clock.pass_time(sum(delays[-1:]))
-        handle = await bench.deliver()
+        await stand.clock.pass_time(sum(delays[-1:]))
+        handle = await stand.bench.deliver()
 
         async def nack(*, delay_s: float = 0, handle: Any = handle) -> None:
             delays.append(delay_s)
             await type(handle).nack(handle, delay_s=0)
 
         monkeypatch.setattr(handle, "nack", nack)
-        assert await bench.adapter.process(handle) is False
+        assert await stand.bench.adapter.process(handle) is False
     assert delays == [2, 4, 8]
-    assert (await bench.head(task)).state == S.TASK_STATE_WORKING
+    assert await stand.state() == S.TASK_STATE_WORKING
 
 
 async def test_receives_that_never_ran_are_no_attempts() -> None:
     """SQS counts throttled receives; an agent still gets all of its attempts."""
-    agent = Agent(raising(ValueError()))
-    bench = Bench(agent, max_attempts=2, retry_base_s=0)
-    task = await bench.send()
+    stand = Stand(Agent(raising(ValueError())), max_attempts=2)
+    await stand.send()
     for _ in range(5):
-        await (await bench.deliver()).nack()
-    assert await bench.work() is False
-    await (await bench.deliver()).nack()
-    assert await bench.work() is True
-    assert len(agent.started) == 2
-    assert (await bench.head(task)).state == S.TASK_STATE_FAILED
+        await (await stand.bench.deliver()).nack()
+    assert await stand.bench.work() is False
+    await (await stand.bench.deliver()).nack()
+    assert await stand.bench.work() is True
+    assert (len(stand.agent.started), await stand.state()) == (2, S.TASK_STATE_FAILED)
 
 
 async def test_attempts_that_died_count() -> None:
     """A turn whose workers all died fails without another start; its commit says so of the last."""
-    agent = Agent(complete)
-    bench = Bench(agent, max_attempts=3)
-    task = await bench.send()
-    head = task
+    stand = Stand(Agent(complete), max_attempts=3)
+    head = await stand.send()
     for token in "abc":
-        head = await bench.storage.commit(head, Commit(token=token, claims=True))
-    assert await bench.work() is True
-    assert agent.started == []
-    assert FIXED.fullmatch(status_text(await bench.task(task)))
-    assert (await bench.records(task))[-1].ended == AttemptEnd(token="c", reason=LOST)
+        head = await stand.storage.commit(head, Commit(token=token, claims=True))
+    assert await stand.bench.work() is True
+    assert stand.agent.started == []
+    assert FIXED.fullmatch(await stand.text())
+    ended = (await stand.bench.records(head))[-1].ended
+    assert ended == AttemptEnd(token="c", reason=LOST)
 
 
 async def test_a_cancel_comes_before_the_end_of_used_up_attempts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A cancel between the read of a used-up turn and its end is not overtaken by a failure."""
-    bench = Bench(Agent(complete), max_attempts=1)
-    task = await bench.send()
-    await bench.storage.commit(task, Commit(token="a", claims=True))
-    read = DurableStorage.read
-
-    async def late(self: DurableStorage, *args: Any, **options: Any) -> Log | None:
-        log = await read(self, *args, **options)
-        await bench.storage.request_cancel(task.task_id)
-        return log
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DurableStorage, "read", late)
-        assert await bench.work() is True
-    assert (await bench.head(task)).state == S.TASK_STATE_WORKING
-    await bench.cancel(task)
-    assert await bench.work() is True
-    assert (await bench.head(task)).state == S.TASK_STATE_CANCELED
+    stand = Stand(Agent(complete), max_attempts=1)
+    task = await stand.send()
+    await stand.storage.commit(task, Commit(token="a", claims=True))
+    beside(monkeypatch, "read", lambda: stand.storage.request_cancel(task.task_id), when="behind")
+    assert await stand.bench.work() is True
+    assert await stand.state() == S.TASK_STATE_WORKING
+    await stand.cancel()
+    assert (await stand.work()).state == S.TASK_STATE_CANCELED
 
 
 def group(*errors: Exception) -> ExceptionGroup[Exception]:
@@ -161,12 +310,8 @@ def chained() -> Exception:
 @pytest.mark.parametrize("deep", [nested(ValueError()), chained()], ids=["group", "chain"])
 async def test_an_exception_of_any_depth_is_one_failed_attempt(deep: Exception) -> None:
     """Deeper than Python recurses, it is looked at and logged: `MaxAttempts` starts, no more."""
-    agent = Agent(raising(deep))
-    bench = Bench(agent, max_attempts=3, retry_base_s=0)
-    task = await bench.send()
-    assert [await bench.work() for _ in range(3)] == [False, False, True]
-    assert (await bench.head(task)).state == S.TASK_STATE_FAILED
-    assert len(agent.started) == 3
+    stand, head = await run(Agent(raising(deep)), max_attempts=3)
+    assert (head.state, len(stand.agent.started)) == (S.TASK_STATE_FAILED, 3)
 
 
 @pytest.mark.parametrize(
@@ -182,15 +327,10 @@ async def test_an_exception_of_any_depth_is_one_failed_attempt(deep: Exception) 
 )
 async def test_a_final_exception_fails_the_task_at_once(error: Exception) -> None:
     """A final error fails the task on its first attempt; what was emitted before is kept."""
-    agent = Agent(raising(error))
-    bench = Bench(agent)
-    task = await bench.send()
-    assert await bench.work() is True
-    done = await bench.task(task)
-    assert done.status.state == S.TASK_STATE_FAILED
-    assert FIXED.fullmatch(status_text(done))
-    assert artifact_texts(done) == {"a": ["partial"]}
-    assert len(agent.started) == 1
+    stand, head = await run(Agent(raising(error)))
+    assert (head.state, len(stand.agent.started)) == (S.TASK_STATE_FAILED, 1)
+    assert FIXED.fullmatch(await stand.text())
+    assert await stand.artifacts() == {"a": ["partial"]}
 
 
 @pytest.mark.parametrize("state", [S.TASK_STATE_COMPLETED, S.TASK_STATE_INPUT_REQUIRED])
@@ -203,50 +343,38 @@ async def test_an_exception_after_the_end_changes_nothing(
         await queue.enqueue_event(status(context, state))
         raise ValueError
 
-    bench = Bench(Agent(late))
-    task = await bench.send()
-    assert await bench.work() is True
-    head = await bench.head(task)
+    _, head = await run(Agent(late))
     assert (head.state, head.version) == (state, 2)
     assert [r.__dict__["action"] for r in caplog.records if r.exc_info] == ["error_after_end"]
 
 
 async def test_what_a_failed_attempt_had_not_committed_is_gone() -> None:
     """The next attempt starts over, so that nothing more of the failed one is stored for it."""
-    clock = PacedClock()
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await queue.enqueue_event(chunk(context, "stored"))
-        await clock.sleep(0.05)
+        await stand.clock.sleep(0.05)
         await queue.enqueue_event(chunk(context, "waits for others"))
         raise ValueError
 
-    bench = Bench(Agent(execute), clock=clock, retry_base_s=0)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work())
-    await clock.pass_time(1)
+    stand = Stand(Agent(execute))
+    working = await stand.begin(1)
     assert await working is False
-    now = await bench.task(task)
-    assert now.status.state == S.TASK_STATE_WORKING
-    assert artifact_texts(now) == {"a": ["stored"]}
+    assert await stand.state() == S.TASK_STATE_WORKING
+    assert await stand.artifacts() == {"a": ["stored"]}
 
 
 async def test_an_unanswered_commit_is_left_to_the_next_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A commit without an answer gives the turn back, and the next attempt completes it."""
-    bench = Bench(Agent(complete), retry_base_s=0)
-    task = await bench.send()
-
-    async def unavailable(*_: object) -> None:
-        raise UnavailableError
-
+    stand = Stand(Agent(complete))
+    await stand.send()
     with monkeypatch.context() as broken:
-        broken.setattr(type(bench.storage), "commit", unavailable)
-        assert await bench.work() is False
-    assert (await bench.head(task)).version == 1
-    assert await bench.work() is True
-    assert (await bench.head(task)).state == S.TASK_STATE_COMPLETED
+        broken.setattr(DurableStorage, "commit", AsyncMock(side_effect=UnavailableError))
+        assert await stand.bench.work() is False
+    assert (await stand.head()).version == 1
+    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
 
 
 async def test_an_event_beyond_the_limit_fails_the_task() -> None:
@@ -259,13 +387,9 @@ async def test_an_event_beyond_the_limit_fails_the_task() -> None:
         await queue.enqueue_event(large)
         await complete(context, queue)
 
-    agent = Agent(verbose)
-    bench = Bench(agent, clock=PacedClock())  # no timer commits the first chunk alone
-    task = await bench.send()
-    assert await bench.work() is True
-    done = await bench.task(task)
-    assert done.status.state == S.TASK_STATE_FAILED
-    sentence = status_text(done)
+    stand, head = await run(Agent(verbose))
+    assert head.state == S.TASK_STATE_FAILED
+    sentence = await stand.text()
     assert "exceeds the limit of 4000000 bytes: artifact 'a' has 4100" in sentence
     assert sentence.endswith(" bytes, split it with append=True.")
-    assert artifact_texts(done) == {"a": ["small"]}
+    assert await stand.artifacts() == {"a": ["small"]}

@@ -146,7 +146,7 @@ REFUSED = {
     "aws denies": of_botocore("AccessDeniedException", 400),
 }
 USED_UP = {
-    "openai": of_stainless("openai", "RateLimitError", 429, code="insufficient_quota"),
+    "openai quota": of_stainless("openai", "RateLimitError", 429, code="insufficient_quota"),
     "anthropic": of_stainless("anthropic", "APIStatusError", 402, type="billing_error"),
     "payment": of_httpx(402),
     "google's day": of_google(429, {"violations": [{"quotaId": "RequestsPerDayPerProject"}]}),
@@ -176,21 +176,23 @@ def test_a_fault_that_passes(error: BaseException) -> None:
     assert isinstance(meaning_of(error, NOW_MS), Passing)
 
 
-@pytest.mark.parametrize("error", REFUSED.values(), ids=REFUSED)
-def test_refused_credentials(error: Exception) -> None:
-    """401, 403 and their names fail the task at once; the client reads no secret."""
-    meaning = meaning_of(error, NOW_MS)
+REFUSES = "A service that the agent calls has refused its credentials ("
+NO_QUOTA = "The agent's account at a service that it calls has no quota"
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [*((each, REFUSES) for each in REFUSED), *((each, NO_QUOTA) for each in USED_UP)],
+)
+def test_what_does_not_pass_within_minutes(error: str, says: str) -> None:
+    """401, 403, used-up quotas and their names fail the task at once; the client reads no secret.
+
+    An account without quota does not come back, though it answers 429.
+    """
+    meaning = meaning_of({**USED_UP, **REFUSED}[error], NOW_MS)
     assert isinstance(meaning, Refusal)
-    assert meaning.text.startswith("A service that the agent calls has refused its credentials (")
+    assert meaning.text.startswith(says)
     assert "told by the service" not in meaning.text
-
-
-@pytest.mark.parametrize("error", USED_UP.values(), ids=USED_UP)
-def test_a_used_up_quota(error: Exception) -> None:
-    """An account without quota does not come back within minutes, though it answers 429."""
-    meaning = meaning_of(error, NOW_MS)
-    assert isinstance(meaning, Refusal)
-    assert meaning.text.startswith("The agent's account at a service that it calls has no quota")
 
 
 @pytest.mark.parametrize("error", NEITHER.values(), ids=NEITHER)
@@ -248,80 +250,74 @@ def test_what_is_not_taken(error: BaseException, refuses: bool) -> None:  # noqa
     assert refuses_content(error) is refuses
 
 
-@pytest.mark.parametrize("implicit", [True, False])
-def test_the_chain_is_looked_at(implicit: bool) -> None:  # noqa: FBT001 - pytest's
-    """A framework's exception around a client's says what the client's says."""
-    error = raised(RuntimeError("node failed"), KeyError(), of_httpx(503), implicit=implicit)
-    assert meaning_of(error, NOW_MS) == Passing("HTTP 503")
+def throttled(*causes: BaseException) -> BaseException:
+    """What Strands raises, of which its causes know more."""
+    return raised(foreign("strands.types.exceptions", "ModelThrottledException"), *causes)
 
 
-def test_a_cause_adds_what_the_library_has_left_out() -> None:
-    """A throttling without a wait takes that of its cause; a used-up quota behind it is one."""
-    throttled = foreign("strands.types.exceptions", "ModelThrottledException")
-    waits = raised(throttled, of_httpx(429, retry_after="8"))
-    assert meaning_of(waits, NOW_MS) == Passing("HTTP 429", 8)
-    used_up = raised(
-        foreign("strands.types.exceptions", "ModelThrottledException"), USED_UP["openai"]
-    )
-    assert isinstance(meaning_of(used_up, NOW_MS), Refusal)
+def circle(error: BaseException) -> BaseException:
+    error.__cause__ = error
+    return error
 
 
-def test_what_came_before_does_not_outweigh_a_fault() -> None:
-    """A refusal that a fallback has answered to is not the reason of the second model's 503."""
-    second = raised(of_httpx(503), of_httpx(401), implicit=True)
-    assert isinstance(meaning_of(second, NOW_MS), Passing)
+class OddError(Exception):
+    @property
+    def response(self) -> object:
+        raise RuntimeError("not yet")
 
 
-def test_a_group_says_what_all_of_it_say() -> None:
-    """A group passes if each of its exceptions does; one refusal is enough to refuse."""
-    both = ExceptionGroup("two", [of_httpx(503), of_httpx(429, retry_after="3")])
-    assert meaning_of(both, NOW_MS) == Passing("HTTP 429", 3)
-    assert meaning_of(ExceptionGroup("mixed", [of_httpx(503), ValueError()]), NOW_MS) is None
-    refused = ExceptionGroup("refused", [of_httpx(503), of_httpx(401)])
-    assert isinstance(meaning_of(refused, NOW_MS), Refusal)
+OWN_KEY = RetryLater(5, "the key is being rotated")
+REFRESH = ("google.auth.exceptions", "RefreshError")
+RETRY_AFTER = Message()
+RETRY_AFTER["Retry-After"] = "3"
+OF_URLLIB = urllib.error.HTTPError("https://x", 503, "no", RETRY_AFTER, None)
+IN_A_LONG_CHAIN = raised(*[ValueError() for _ in range(MOST_SEEN)], of_httpx(503))
 
 
-def test_a_circle_and_a_long_chain_end() -> None:
-    """Each exception is looked at once, and at most a hundred of a chain."""
-    one, two = ValueError(), KeyError()
-    raised(one, two, one)
-    assert meaning_of(one, NOW_MS) is None
-    links = [ValueError() for _ in range(MOST_SEEN)]
-    assert meaning_of(raised(*links, of_httpx(503)), NOW_MS) is None
-    circle = of_httpx(503)
-    circle.__cause__ = circle
-    assert meaning_of(circle, NOW_MS) == Passing("HTTP 503")
+def group(*errors: Exception) -> BaseException:
+    return ExceptionGroup("as a TaskGroup raises it", errors)
 
 
-def test_what_the_agent_says_is_not_overruled() -> None:
-    """The causes of RetryLater change nothing of it."""
-    for cause in (of_httpx(401), of_httpx(429, retry_after="3600")):
-        later = raised(RetryLater(5, "the key is being rotated"), cause)
-        assert meaning_of(later, NOW_MS) == Passing("the key is being rotated", 5, is_own=True)
-
-
-def test_a_certificate_that_does_not_hold_is_no_absence() -> None:
-    """It does not begin to hold by itself."""
-    error = raised(httpx.ConnectError("tls"), ssl.SSLCertVerificationError())
-    assert meaning_of(error, NOW_MS) is None
-
-
-def test_a_token_that_is_not_refreshed_for_a_moment_passes() -> None:
-    """Google says of its RefreshError whether it may be tried again."""
-    passing = foreign("google.auth.exceptions", "RefreshError", retryable=True)
-    assert isinstance(meaning_of(passing, NOW_MS), Passing)
-    refused = foreign("google.auth.exceptions", "RefreshError", retryable=False)
-    assert isinstance(meaning_of(refused, NOW_MS), Refusal)
-
-
-def test_headers_of_any_kind() -> None:
-    """Names of headers have no case, and urllib's headers are those of a mail."""
-    headers = Message()
-    headers["Retry-After"] = "3"
-    of_urllib = urllib.error.HTTPError("https://x", 503, "no", headers, None)
-    plain = foreign("mine", "OwnError", status_code=503, headers={"Retry-After": "3"})
-    for error in (of_urllib, plain):
-        assert meaning_of(error, NOW_MS) == Passing("HTTP 503", 3)
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        # A framework's exception around a client's says what the client's says.
+        (raised(RuntimeError("node"), KeyError(), of_httpx(503)), Passing("HTTP 503")),
+        (raised(RuntimeError(), KeyError(), of_httpx(503), implicit=True), Passing("HTTP 503")),
+        # A throttling without a wait takes that of its cause; a used-up quota behind it is one.
+        (throttled(of_httpx(429, retry_after="8")), Passing("HTTP 429", 8)),
+        (throttled(USED_UP["openai quota"]), Refusal),
+        # A refusal that a fallback has answered to is not the reason of the second model's 503.
+        (raised(of_httpx(503), of_httpx(401), implicit=True), Passing),
+        # A group passes if each of its exceptions does; one refusal is enough to refuse.
+        (group(of_httpx(503), of_httpx(429, retry_after="3")), Passing("HTTP 429", 3)),
+        (group(of_httpx(503), ValueError()), None),
+        (group(of_httpx(503), of_httpx(401)), Refusal),
+        # Each exception is looked at once, and at most a hundred of a chain.
+        (circle(ValueError()), None),
+        (circle(of_httpx(503)), Passing("HTTP 503")),
+        (IN_A_LONG_CHAIN, None),
+        # What the agent says is not overruled.
+        (raised(OWN_KEY, of_httpx(401)), Passing("the key is being rotated", 5, is_own=True)),
+        # A certificate that does not hold does not begin to hold by itself.
+        (raised(httpx.ConnectError("tls"), ssl.SSLCertVerificationError()), None),
+        # Google says of its RefreshError whether it may be tried again.
+        (foreign(*REFRESH, retryable=True), Passing),
+        (foreign(*REFRESH, retryable=False), Refusal),
+        # Names of headers have no case, and urllib's headers are those of a mail.
+        (OF_URLLIB, Passing("HTTP 503", 3)),
+        (
+            foreign("mine", "OwnError", status_code=503, headers={"Retry-After": "3"}),
+            Passing("HTTP 503", 3),
+        ),
+        # An exception whose attributes raise is a failure as any other.
+        (OddError(), None),
+    ],
+)
+def test_what_an_exception_and_its_causes_say(error: BaseException, says: Any) -> None:
+    """The whole of it, or its kind."""
+    meaning = meaning_of(error, NOW_MS)
+    assert meaning == says or (isinstance(says, type) and isinstance(meaning, says))
 
 
 def test_the_end_of_the_waits_is_told_as_it_is() -> None:
@@ -329,17 +325,6 @@ def test_the_end_of_the_waits_is_told_as_it_is() -> None:
     waited = Uncounted(faults=4, waited=900_000)
     text = no_longer(Passing("HTTP 503"), waited, RetryPolicy())
     assert text.startswith("A service that the agent calls was not there at 5 starts (HTTP 503):")
-
-
-def test_a_property_that_raises_says_nothing() -> None:
-    """A foreign exception whose attributes raise is a failure as any other."""
-
-    class OddError(Exception):
-        @property
-        def response(self) -> object:
-            raise RuntimeError("not yet")
-
-    assert meaning_of(OddError(), NOW_MS) is None
 
 
 DECIDED: dict[type[A2AError], bool] = {
@@ -389,7 +374,4 @@ def test_an_error_of_the_sdk_is_final_or_passing(error: type[A2AError]) -> None:
     raised = error("no")
     assert is_final(raised) is DECIDED[error]
     assert is_final(type("Own", (error,), {})("no")) is DECIDED[error]
-    assert (
-        is_final(ExceptionGroup("as a TaskGroup raises it", [ValueError(), raised]))
-        is (DECIDED[error])
-    )
+    assert is_final(group(ValueError(), raised)) is DECIDED[error]

@@ -22,20 +22,14 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.shares import MOST_RECEIVES, Shares
-from a2a_serverless.worker.sweeper import MOST_COPIES, MOST_REQUEUED, Sweeper
+from a2a_serverless.worker.sweeper import MOST_COPIES, MOST_REQUEUED
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, left
 from tests.support.workers import Agent, complete
-from tests.unit.worker.shares import (
-    alone,
-    behind,
-    p95,
-    steady,
-    wakes,
-    woken,
-)
+from tests.unit.worker.shares import alone, behind, p95, steady, wakes, woken
+from tests.unit.worker.stand import Repairs
 
 RUNS = 2 if LONG else 1
 MANY = 300 if LONG else 150
@@ -94,13 +88,11 @@ def test_what_fails_leaves_no_place_idle_for_long(fault: Mapping[str, Any], leas
 # -- one process -----------------------------------------------------------------------------
 
 
-class Stand:
+class World(Repairs):
     """A storage, its queue, and the shares of a process that has just started."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.queue = MemoryQueue(Operation, clock=self.clock)
-        self.storage = _storage(self.clock)
+        super().__init__()
         self.shares = Shares(self.storage, self.queue, self.clock, chance=lambda: 0.5)
 
     async def send(self, user: str = "ann") -> Head:
@@ -113,6 +105,16 @@ class Stand:
         """A message whose turn is on no queue."""
         storage = self.storage.for_scope(Scope.of("", user))
         return (await storage.open_task("ctx", request(), caller=Caller(user=user))).head
+
+    async def parked(self, user: str = "ann", *, at: int | None = None) -> Head:
+        """A message whose turn waits for a share, by default from now on."""
+        head = await self.lose(user)
+        left = await self.of(head).park(head, "share", at=at)
+        assert left is not None
+        return left
+
+    def of(self, head: Head) -> DurableStorage:
+        return self.storage.for_scope(Scope(head.scope))
 
     async def receive(self) -> Handle[Operation]:
         (handle,) = await self.queue.pull(1, 0)
@@ -133,19 +135,18 @@ def _storage(clock: Clock) -> DurableStorage:
 
 async def test_a_late_turn_alone_starts() -> None:
     """Nothing waits behind it and nobody in line: it stays where it is."""
-    world = Stand()
+    world = World()
     head = await world.send()
     world.clock.advance(2)
     assert (await world.shares.admits(await world.receive(), head)).head == head
-    assert await world.storage.for_scope(Scope(head.scope)).head(head.task_id) == head
+    assert await world.of(head).head(head.task_id) == head
 
 
 async def test_those_who_wait_are_woken_by_turns() -> None:
     """Of two callers in line the one with fewer turns at work is next, its oldest turn first."""
-    world = Stand()
-    heads = [await world.lose(user) for user in ("ann", "ann", "ann", "bob", "bob")]
-    for at, head in enumerate(heads):
-        await world.storage.for_scope(Scope(head.scope)).park(head, "share", at=at)
+    world = World()
+    users = ("ann", "ann", "ann", "bob", "bob")
+    heads = [await world.parked(user, at=at) for at, user in enumerate(users)]
     for _ in heads:
         world.clock.advance(10)
         await world.shares.refill(1)
@@ -156,11 +157,10 @@ async def test_those_who_wait_are_woken_by_turns() -> None:
 
 async def test_a_woken_turn_without_a_place_stands_in_line_again() -> None:
     """Places that are not free receive its message three times: then it is left where it stood."""
-    world = Stand()
+    world = World()
     heads = []
     for _ in range(2):
-        heads.append(head := await world.lose())
-        await world.storage.for_scope(Scope(head.scope)).park(head, "share", at=head.created_at)
+        heads.append(await world.parked(at=world.clock.now_ms()))
         world.clock.advance(1)
     await world.shares.refill(1)
     await world.send("bob")
@@ -179,12 +179,11 @@ async def test_a_woken_turn_without_a_place_stands_in_line_again() -> None:
 
 async def test_each_idle_place_of_a_process_gets_a_turn_at_once() -> None:
     """Places that become free together are not filled one after the other."""
-    world = Stand()
+    world = World()
     await world.send("bob")
     handle = await world.receive()
     for _ in range(9):
-        head = await world.lose()
-        await world.storage.for_scope(Scope(head.scope)).park(head, "share")
+        await world.parked()
     world.shares.idle = lambda: 6
     await world.shares.beside(handle, asyncio.Event(), is_late=False)
     assert len(world.copies()) == 7
@@ -193,44 +192,41 @@ async def test_each_idle_place_of_a_process_gets_a_turn_at_once() -> None:
 
 async def test_a_dead_worker_keeps_no_share() -> None:
     """A turn taken by a worker that has died counts until its lease ends."""
-    world = Stand()
-    head = await world.lose()
-    storage = world.storage.for_scope(Scope(head.scope))
-    left_head = await storage.park(head, "share")
-    requeued = None if left_head is None else await storage.requeue(left_head)
+    world = World()
+    head = await world.parked()
+    storage = world.of(head)
+    requeued = await storage.requeue(head)
     assert requeued is not None
     assert [each.task_id for each in await shares.requeued(world.storage)] == [head.task_id]
     await storage.commit(requeued, Commit(token="dead", claims=True))
     person = storage.scope.principal
-    assert (await shares.requeued(world.storage), await shares.taken(world.storage, person)) == (
-        [],
-        1,
-    )
+    assert await shares.requeued(world.storage) == []
+    assert await shares.taken(world.storage, person) == 1
     world.clock.advance(storage.timing.lease_s + 1)
     assert await shares.taken(world.storage, person) == 0
 
 
 async def test_a_sweep_sends_few_copies_and_leaves_the_others() -> None:
     """Whether turns are lost or wait for a place: in line they need no copy, and are woken."""
-    world = Stand()
+    world = World()
     for _ in range(MOST_COPIES + 20):
         await world.lose()
     world.clock.advance(61)
-    report = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
+    report = await world.sweep()
     assert (report.sent, report.parked) == (MOST_COPIES, 20)
     assert len(world.copies()) == MOST_COPIES + MOST_REQUEUED
     world.clock.advance(59)
-    again = await Sweeper(world.storage, world.queue, clock=world.clock).sweep()
+    again = await world.sweep()
     assert (again.sent, again.parked) == (0, 0)
 
 
 async def test_the_old_message_of_a_turn_in_line_is_dropped() -> None:
     """It comes when the turn stands in line already: only the turn's next copy starts it."""
-    world = Stand()
+    world = World()
     running = await world.send()
     handle = await world.receive()
     old = await world.send()
-    assert await world.storage.for_scope(Scope(old.scope)).park(old, "share") is not None
+    assert await world.of(old).park(old, "share") is not None
     world.clock.advance(2)
     await world.shares.beside(handle, asyncio.Event(), is_late=True)
     assert world.copies() == [running.task_id, old.task_id]
@@ -239,7 +235,7 @@ async def test_the_old_message_of_a_turn_in_line_is_dropped() -> None:
 
 async def test_fresh_turns_behind_a_late_one_are_left_too() -> None:
     """None of them is given back, which would use up a receive, and none overtakes the line."""
-    world = Stand()
+    world = World()
     heads = [await world.send(user) for user in ("ann", "ann", "bob")]
     world.clock.advance(2)
     heads += [await world.send(user) for user in ("ann", "bob")]
@@ -255,10 +251,9 @@ async def test_fresh_turns_behind_a_late_one_are_left_too() -> None:
 
 async def test_a_place_that_leaves_its_turn_runs_a_woken_one() -> None:
     """A woken turn that is found while the queue is sorted is not given back: a place is free."""
-    world = Stand()
+    world = World()
     for user in ("ann", "bob"):
-        head = await world.lose(user)
-        await world.storage.for_scope(Scope(head.scope)).park(head, "share", at=0)
+        await world.parked(user, at=0)
     own = await world.send()
     handle = await world.receive()
     await world.shares.refill(1)

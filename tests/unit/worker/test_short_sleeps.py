@@ -11,22 +11,17 @@ from typing import Any
 import pytest
 
 from a2a_serverless.worker import RetryLater, StepError, TaskContext, WaitTimeoutError, Worker
-from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.turn import BUSY_S
 from a2a_serverless_tools.testing import AgentBench, Run, step
 from a2a_serverless_tools.testing.run import When
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG
-from tests.support.workers import PacedClock, S
-from tests.unit.worker.test_steps import Stand, run
+from tests.support.workers import S
+from tests.unit.worker.stand import Stand
 
 MINUTE, WORKER_S = 60, 900
 DAY_S = 12 * 3600
-POLLS = [
-    (30, 3600, 0, DAY_S),
-    (59, 1200, 5, WORKER_S),
-    (120, 3600, 5, WORKER_S),
-]
+POLLS = [(30, 3600, 0, DAY_S), (59, 1200, 5, WORKER_S), (120, 3600, 5, WORKER_S)]
 if LONG:
     EVERY_S = (1, 5, 15, 30, 45, 59, 60, 61, 90, 120)
     POLLS += product(EVERY_S, (1200, 3600, 10_800), (0, 5), [WORKER_S])
@@ -145,7 +140,6 @@ async def test_a_thread_does_not_sleep_again() -> None:
 
     clock = HeardClock()
     stand = Stand(handle, clock=clock)
-    await stand.send()
     assert (await stand.work()).state == S.TASK_STATE_COMPLETED
     assert sleeps == [{30.5, BUSY_S}, set()]
 
@@ -160,9 +154,8 @@ async def test_a_sleep_until_a_time_leaves_a_worker_that_ends_before() -> None:
         woke.append(stand.clock.now_ms() / 1000 - until)
         await ctx.complete()
 
-    stand = Stand(handle, clock=PacedClock(), max_attempts=1)
+    stand = Stand(handle, max_attempts=1)
     until = stand.clock.now_ms() / 1000 + 150
-    await stand.send()
     assert (await stand.work(deadline_s=240)).turn.parked == "asleep"
     await stand.pass_time(51)
     assert (await stand.work()).state == S.TASK_STATE_COMPLETED
@@ -219,26 +212,26 @@ def final(played: Played) -> str:
     return str(played.run.artifacts["final-answer"].text)
 
 
-def test_a_poll_of_seconds_stays_in_its_process() -> None:
-    """Looks that find nothing write nothing: the code is called once, and each is made once."""
-    job = Job(30)
-    played = Played(job.polled(every_s=10))
-    assert (job.looks, final(played), played.heard) == ([0, 10, 20, 30], "done", [])
+@pytest.mark.parametrize(
+    ("done_at", "options", "looks", "leaves"),
+    [
+        (30, {"every_s": 10}, [0, 10, 20, 30], 0),
+        (100, {"every_s": 60}, 3, 2),
+        (40, {"every_s": 4, "cap_s": 9}, [0, 4, 10, 19, 28, 37, 46], 0),
+    ],
+    ids=["seconds", "minutes", "growing"],
+)
+def test_a_poll_looks_until_its_job_is_done(
+    done_at: int, options: dict[str, Any], looks: Any, leaves: int
+) -> None:
+    """Looks that find nothing write nothing, and each is made once; waits of minutes hold nobody.
 
-
-def test_a_poll_of_minutes_holds_no_process() -> None:
-    """Each wait is a sleep, and no look that was made is made again."""
-    job = Job(100)
-    played = Played(job.polled(every_s=60))
-    assert (final(played), len(job.looks)) == ("done", 3)
-    assert played.heard == ["TurnParked"] * 2
-
-
-def test_the_waits_grow_up_to_their_cap() -> None:
-    """By half each."""
-    job = Job(40)
-    Played(job.polled(every_s=4, cap_s=9))
-    assert job.looks == [0, 4, 10, 19, 28, 37, 46]
+    The waits grow by half, up to their cap.
+    """
+    job = Job(done_at)
+    played = Played(job.polled(**options))
+    assert (final(played), played.heard) == ("done", ["TurnParked"] * leaves)
+    assert looks in (job.looks, len(job.looks))
 
 
 @pytest.mark.parametrize("every_s", [20, 100], ids=["in one process", "over several"])
@@ -265,31 +258,3 @@ def test_a_fault_that_passes_is_a_look_that_found_nothing() -> None:
         await ctx.complete("told")
 
     assert final(Played(handle)) == "told"
-
-
-async def test_a_wait_in_a_step_is_refused_with_the_right_call() -> None:
-    """It would run again with its result."""
-
-    async def inner(ctx: TaskContext) -> None:
-        await ctx.poll("export", lambda: 1)
-
-    async def emits(ctx: TaskContext) -> None:
-        await ctx.emit_text_artifact("x", "a")
-
-    async def handle(ctx: TaskContext) -> None:
-        with pytest.raises(WrongCallError, match=r"ctx\.poll is called within a step"):
-            await ctx.step("outer", inner, ctx)
-        with pytest.raises(WrongCallError, match=r"ctx\.poll takes a text as its name, of 1 to"):
-            await ctx.poll("", lambda: 1)
-        with pytest.raises(WrongCallError, match=r"ctx\.callback takes a text as its key, of 0 to"):
-            await ctx.callback("paid", key="k" * 300)
-        with pytest.raises(WrongCallError, match="`every_s` seconds"):
-            await ctx.poll("export", lambda: 1, every_s=-1)
-        with pytest.raises(WrongCallError, match="has emitted something and found nothing"):
-            await ctx.poll("loud", emits, ctx)
-        with pytest.raises(WrongCallError, match="the task expires before"):
-            await ctx.poll("long", lambda: None, timeout_s=10**9)
-        await ctx.complete()
-
-    _, head = await run(handle)
-    assert head.state == S.TASK_STATE_COMPLETED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -13,7 +12,7 @@ from a2a_serverless.tasks.waits import Signal, SignalDecision
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.context import active_turn
 from tests.support.workers import S
-from tests.unit.worker.test_steps import Stand, run
+from tests.unit.worker.stand import Stand, run
 
 PAID = StepId("paid", "", 1)
 TAKE, DONE, OVER = SignalDecision.TAKE, SignalDecision.DONE, SignalDecision.OVER
@@ -42,7 +41,7 @@ class Payer:
 async def send(stand: Stand, body: str = "7", *, turn: int = 1, mark: str = "") -> SignalDecision:
     """Send a signal for the stand's task."""
     return await signal(
-        stand.bench.storage,
+        stand.storage,
         stand.task.task_id,
         mark or stand.task.incarnation,
         turn=turn,
@@ -52,8 +51,7 @@ async def send(stand: Stand, body: str = "7", *, turn: int = 1, mark: str = "") 
 
 
 async def final(stand: Stand) -> str:
-    task = await stand.bench.task(stand.task)
-    return str(task.artifacts[0].parts[0].text)
+    return (await stand.artifacts())["final-answer"][0]
 
 
 async def test_a_signal_wakes_the_turn_that_waits() -> None:
@@ -70,16 +68,6 @@ async def test_a_signal_wakes_the_turn_that_waits() -> None:
     assert await send(stand, "9") is OVER
 
 
-async def test_a_signal_before_the_wait_is_found_by_it() -> None:
-    """Also if it comes before the first attempt: the turn does not fall asleep."""
-    payer = Payer()
-    stand = Stand(payer)
-    await stand.send()
-    assert await send(stand) is TAKE
-    head = await stand.work()
-    assert (head.state, await final(stand), head.turn.slept_ms) == (S.TASK_STATE_COMPLETED, "7", 0)
-
-
 @pytest.mark.parametrize("seconds", [0, 601], ids=["in time", "as time ends"])
 async def test_a_signal_beside_the_attempt_is_not_lost(seconds: float) -> None:
     """The attempt does not know it: beside the park it hands over, beside the end it looks."""
@@ -92,7 +80,6 @@ async def test_a_signal_beside_the_attempt_is_not_lost(seconds: float) -> None:
         payer.starts += 1
 
     payer.before = beside  # type: ignore[method-assign]
-    await stand.send()
     head = await stand.work()
     if seconds:
         await stand.pass_time(seconds)
@@ -125,7 +112,6 @@ async def test_a_signal_that_another_wait_has_heard_is_not_lost() -> None:
         await ctx.complete()
 
     stand = Stand(both)
-    await stand.send()
     head = await stand.work()
     assert (head.turn.parked, told) == ("asleep", ["7"])
 
@@ -156,29 +142,10 @@ async def test_a_signal_is_of_one_code_of_one_task() -> None:
     assert (await stand.head()).turn.signaled == 0
 
 
-async def test_the_sweeper_wakes_what_a_dead_sender_has_not() -> None:
-    """The signal is committed, and no copy was sent: the turn goes on a minute later."""
-    stand, _ = await run(Payer())
-    storage = stand.bench.storage
-    silent = replace(storage, observer=replace(storage.observer, send=None))
-    taken = await signal(
-        silent,
-        stand.task.task_id,
-        stand.task.incarnation,
-        turn=1,
-        step_id=PAID,
-        given=Signal(b"7"),
-    )
-    assert (taken, (await stand.work()).is_terminal) == (TAKE, False)
-    await stand.pass_time(61)
-    head = await stand.work()
-    assert (head.state, await final(stand)) == (S.TASK_STATE_COMPLETED, "7")
-
-
 async def test_a_signal_of_a_task_that_is_to_be_canceled_wakes_nothing() -> None:
     """The cancel ends the task."""
     stand, _ = await run(Payer())
-    await stand.bench.storage.request_cancel(stand.task.task_id)
+    await stand.storage.request_cancel(stand.task.task_id)
     assert await send(stand) is TAKE
     head = await stand.head()
     assert (head.turn.parked, head.turn.signaled) == ("asleep", head.version)

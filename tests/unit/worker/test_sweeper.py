@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from a2a.types import TaskState, TaskStatus
@@ -18,23 +18,17 @@ from a2a_serverless.storage.endings import _CANCELED, REBASES
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import BY_LINE, INDEXES
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import Head, Operation, OperationParams, Reason
-from a2a_serverless.tasks.identity import ANONYMOUS, Scope
-from a2a_serverless.tasks.rules import Commit, Timing
+from a2a_serverless.tasks.head import Head, OperationParams, Reason
+from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import table_backends
 from a2a_serverless.worker import sweeper
-from a2a_serverless.worker.sweeper import (
-    BATCH,
-    LANES,
-    MOST_COPIES,
-    Sweeper,
-    SweepReport,
-)
-from a2a_serverless_tools.contract import Storage
+from a2a_serverless.worker.sweeper import BATCH, LANES, MOST_COPIES, Sweeper, SweepReport
 from tests.support.clocks import ManualClock
-from tests.support.memory import memory_storage
-from tests.support.messages import agent_message, request
-from tests.support.queues import MemoryQueue
+from tests.support.messages import agent_message, request, said
+from tests.support.queues import left
+from tests.support.workers import status_text
+from tests.unit.worker.stand import Repairs, actions, beside, lines
 
 WAITING_S = 60
 LEASE_S = 300
@@ -42,83 +36,39 @@ TIMEOUT_S = 10
 DAY_S = 24 * 3600
 
 
-class RecordingQueue(MemoryQueue[Operation]):
-    """Keeps what was sent, and refuses it where a test says so."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(Operation, clock=clock)
-        self.sent: list[Operation] = []
-        self.is_down = False
-
-    async def send(self, message: Operation) -> None:
-        if self.is_down:
-            raise UnavailableError
-        self.sent.append(message)
-        await super().send(message)
-
-
-@dataclass
-class Stack:
-    """A sweeper and what it works on."""
-
-    clock: ManualClock = field(default_factory=ManualClock)
-
-    def __post_init__(self) -> None:
-        timing = Timing(waiting_s=WAITING_S, lease_s=LEASE_S, cancel_s=TIMEOUT_S)
-        self.storage = memory_storage(clock=self.clock, timing=timing)
-        self.queue = RecordingQueue(self.clock)
-
-    def sweeper(self, **options: Any) -> Sweeper:
-        return Sweeper(self.storage, self.queue, clock=self.clock, **options)
-
-    async def sweep(self, limit: int | None = None, **options: Any) -> SweepReport:
-        return await self.sweeper(**options).sweep(limit)
-
-    async def open(self, scope: Scope = ANONYMOUS) -> Head:
-        """A task whose turn waits, and whose message was never sent."""
-        return (await self.storage.for_scope(scope).open_task("context", request())).head
-
-    async def claim(self, head: Head) -> Head:
-        working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
-        return await self.storage.commit(head, Commit(entries=(working,), token="t", claims=True))
-
-    async def head(self, head: Head) -> Head:
-        current = await self.storage.for_scope(Scope(head.scope)).head(head.task_id)
-        assert current is not None
-        return current
-
-
 @pytest.fixture
-def stack() -> Stack:
+def stack() -> Repairs:
     """Backends in memory under a clock of the test's own."""
-    return Stack()
+    made = Repairs()
+    timing = made.storage.timing
+    assert (timing.waiting_s, timing.lease_s, timing.cancel_s) == (WAITING_S, LEASE_S, TIMEOUT_S)
+    return made
+
+
+def copies(stack: Repairs) -> list[int]:
+    """The numbers of the copies that were sent."""
+    return [operation.params.copy_number for operation in left(stack.queue)]
 
 
 # -- turns -----------------------------------------------------------------------------------
 
 
-async def test_a_turn_that_was_never_sent_is_sent(stack: Stack) -> None:
+async def test_a_turn_that_was_never_sent_is_sent(stack: Repairs) -> None:
     """The operation names the turn, and is no repetition of the first send."""
     scope = Scope.of("tenant", "someone")
-    head = await stack.open(scope)
+    head = (await stack.storage.for_scope(scope).open_task("context", request())).head
     stack.clock.advance(WAITING_S)
     assert await stack.sweep() == SweepReport(sent=1)
-    (operation,) = stack.queue.sent
+    (operation,) = left(stack.queue)
     assert operation.operation == "run"
-    assert operation.params == OperationParams(
-        scope=scope.digest,
-        task_id=head.task_id,
-        incarnation=head.incarnation,
-        turn=head.turn.number,
-        copy_number=1,
-    )
-    first = operation.model_copy(
-        update={"params": operation.params.model_copy(update={"copy_number": 0})}
-    )
+    assert operation.params == OperationParams.of(head, head.turn.number, 1)
+    assert operation.params.scope == scope.digest
+    params = OperationParams.of(head, head.turn.number)
+    first = operation.model_copy(update={"params": params})
     assert operation.deduplication_id != first.deduplication_id
 
 
-async def test_the_wait_doubles_up_to_its_bound(stack: Stack) -> None:
+async def test_the_wait_doubles_up_to_its_bound(stack: Repairs) -> None:
     """Every copy has a fresh deduplication id; the wait after it is twice the one before."""
     head = await stack.open()
     waits = []
@@ -130,37 +80,37 @@ async def test_the_wait_doubles_up_to_its_bound(stack: Stack) -> None:
         assert await stack.sweep(longest_wait_s=1000) == SweepReport(sent=1)
         assert await stack.sweep(longest_wait_s=1000) == SweepReport()
     assert waits == [60, 120, 240, 480, 960, 1000, 1000, 1000]
-    assert [op.params.copy_number for op in stack.queue.sent] == list(range(1, 9))
-    assert len({op.deduplication_id for op in stack.queue.sent}) == 8
+    assert copies(stack) == list(range(1, 9))
+    assert len({each.deduplication_id for each in left(stack.queue)}) == 8
 
 
 @pytest.mark.parametrize("reason", ["share", "conversation"])
 async def test_a_turn_that_was_woken_often_is_not_stuck(
-    stack: Stack, reason: Reason, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs,
+    reason: Reason,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Waits double, and a turn counts as stuck, by the copies that were sent as one seemed lost."""
-    counted: list[str] = []
-    monkeypatch.setattr(metrics, "count", lambda name, *_, **__: counted.append(name))
+    monkeypatch.setattr(metrics, "count", counted := Mock())
     head = await stack.open()
     for _ in range(sweeper.STUCK_AFTER):
-        left = await stack.storage.park(head, reason)
-        assert left is not None
-        requeued = await stack.storage.requeue(left)
+        parked = await stack.storage.park(head, reason)
+        assert parked is not None
+        requeued = await stack.storage.requeue(parked)
         assert requeued is not None
         head = requeued
     for wait in (60, 120, 240):
-        now = await stack.head(head)
-        assert now.due_at == stack.clock.now_ms() + wait * 1000
+        assert (await stack.head(head)).due_at == stack.clock.now_ms() + wait * 1000
         stack.clock.advance(wait)
-        assert counted.count("StuckTurns") == 0
+        assert "StuckTurns" not in [call.args[0] for call in counted.call_args_list]
         assert await stack.sweep() == SweepReport(sent=1)
-    assert counted.count("StuckTurns") == 1
-    told = [vars(line)["sends"] for line in caplog.records if vars(line).get("action") == "resend"]
-    assert told == [1, 2, 3]
+    assert [call.args[0] for call in counted.call_args_list].count("StuckTurns") == 1
+    assert [line["sends"] for line in lines(caplog, "resend")] == [1, 2, 3]
 
 
 async def test_only_a_turn_out_of_line_has_been_left_by_its_worker(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn that has lost its conversation waits for others: its age rings no alarm."""
     told: list[str] = []
@@ -176,59 +126,49 @@ async def test_only_a_turn_out_of_line_has_been_left_by_its_worker(
 
 
 async def test_an_index_that_lags_costs_nothing(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Turns that the index still shows are passed over if HEAD says that they are not due."""
     finished, postponed, deleted = [await stack.open() for _ in range(3)]
     stack.clock.advance(WAITING_S)
     stale = await due_tasks(stack.storage, stack.clock.now_ms())
-    await Storage(stack.storage).update_task(finished.task_id, TaskState.TASK_STATE_COMPLETED)
+    await stack.move(finished, TaskState.TASK_STATE_COMPLETED)
     await stack.storage.postpone(postponed, due_at=stack.clock.now_ms() + 1, sends=1)
     await delete_task(stack.storage, deleted.task_id)
-
-    async def due(*_: Any, **__: Any) -> Any:
-        return stale
-
-    monkeypatch.setattr(sweeper, "due_tasks", due)
+    monkeypatch.setattr(sweeper, "due_tasks", AsyncMock(return_value=stale))
     assert await stack.sweep() == SweepReport(passed=3)
-    assert stack.queue.sent == []
+    assert copies(stack) == []
 
 
-async def test_of_two_sweepers_one_sends(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_two_sweepers_one_sends(stack: Repairs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The postponement is conditional: who loses it sends nothing."""
     head = await stack.open()
     stack.clock.advance(WAITING_S)
-
-    async def lost(*_: Any, **__: Any) -> None:
-        return None
-
-    monkeypatch.setattr(DurableStorage, "postpone", lost)
+    monkeypatch.setattr(DurableStorage, "postpone", AsyncMock(return_value=None))
     assert await stack.sweep() == SweepReport(passed=1)
-    assert stack.queue.sent == []
-    assert (await stack.head(head)).turn.sends == 0
+    assert (copies(stack), (await stack.head(head)).turn.sends) == ([], 0)
 
 
 async def test_a_queue_that_is_down_costs_no_wait(
-    stack: Stack, caplog: pytest.LogCaptureFixture
+    stack: Repairs, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A turn that cannot be sent is put back: each run tries the same copy, until one succeeds."""
     head = await stack.open()
     stack.clock.advance(WAITING_S)
-    stack.queue.is_down = True
-    for _ in range(60):
-        assert await stack.sweep() == SweepReport(failed=1)
-        assert (await stack.head(head)).turn.sends == 0
-        stack.clock.advance(60)
+    with monkeypatch.context() as outage:
+        outage.setattr(stack.queue, "send", AsyncMock(side_effect=UnavailableError))
+        for _ in range(10):
+            assert await stack.sweep() == SweepReport(failed=1)
+            assert (await stack.head(head)).turn.sends == 0
+            stack.clock.advance(60)
     assert "sweep_failed" in actions(caplog)
-    stack.queue.is_down = False
     assert await stack.sweep() == SweepReport(sent=1)
-    assert [op.params.copy_number for op in stack.queue.sent] == [1]
-    due_at = (await stack.head(head)).due_at
-    assert due_at == stack.clock.now_ms() + 2 * WAITING_S * 1000
+    assert copies(stack) == [1]
+    assert (await stack.head(head)).due_at == stack.clock.now_ms() + 2 * WAITING_S * 1000
 
 
 async def test_a_claim_beside_a_send_that_fails_stays(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer of the send is lost, and a worker has taken the copy: its due time counts."""
     head = await stack.open()
@@ -242,22 +182,14 @@ async def test_a_claim_beside_a_send_that_fails_stays(
     assert await stack.sweep() == SweepReport(failed=1)
     claimed = await stack.head(head)
     assert (claimed.turn.token, claimed.turn.sends) == ("t", 1)
-    assert claimed.due_at is not None
-    assert claimed.due_at > stack.clock.now_ms()
+    assert (claimed.due_at or 0) > stack.clock.now_ms()
 
 
 # -- turns that are given up -----------------------------------------------------------------
 
 
-async def text_of(stack: Stack, head: Head) -> str:
-    task = await stack.storage.load_task(head.task_id)
-    assert task is not None
-    assert task.status.state == TaskState.TASK_STATE_FAILED
-    return str(task.status.message.parts[0].text)
-
-
 async def test_a_turn_that_was_never_claimed_fails_in_the_end(
-    stack: Stack, caplog: pytest.LogCaptureFixture
+    stack: Repairs, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unclaimed turn fails its task after a day, not before, with a reason and a log line."""
     head = await stack.open()
@@ -265,31 +197,25 @@ async def test_a_turn_that_was_never_claimed_fails_in_the_end(
     assert await stack.sweep() == SweepReport(sent=1)
     stack.clock.advance(2 * WAITING_S)
     assert await stack.sweep() == SweepReport(given_up=1)
-    assert await text_of(stack, head) == (
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_FAILED
+    assert status_text(await stack.task(head)) == (
         "The agent could not be started within 24 hours, so the task has failed."
         " Send the message again in a new task."
     )
-    (record,) = [r for r in caplog.records if getattr(r, "action", "") == "turn_given_up"]
-    assert (record.levelname, record.__dict__["task_id"]) == ("ERROR", head.task_id)
+    (line,) = lines(caplog, "turn_given_up")
+    assert (line["levelname"], line["task_id"]) == ("ERROR", head.task_id)
     stack.clock.advance(DAY_S)
     assert await stack.sweep() == SweepReport()
-    assert len(stack.queue.sent) == 1
+    assert len(copies(stack)) == 1
 
 
 async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker is back in the last moment: the commit is refused, and the turn runs on."""
     head = await stack.open()
     stack.clock.advance(DAY_S)
-    commit = DurableStorage.commit
-
-    async def claimed_first(self: DurableStorage, head: Head, wanted: Commit) -> Head:
-        monkeypatch.setattr(DurableStorage, "commit", commit)
-        await stack.claim(head)
-        return await commit(self, head, wanted)
-
-    monkeypatch.setattr(DurableStorage, "commit", claimed_first)
+    beside(monkeypatch, "commit", lambda: stack.claim(head))
     assert await stack.sweep() == SweepReport(passed=1)
     assert (await stack.head(head)).state == TaskState.TASK_STATE_WORKING
 
@@ -298,7 +224,7 @@ async def test_a_turn_that_is_claimed_meanwhile_is_not_given_up(
 
 
 async def test_one_bad_task_holds_up_no_other(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: Repairs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error about one task is logged and counted, and its neighbours are repaired."""
     bad, good = await stack.open(), await stack.open()
@@ -312,11 +238,11 @@ async def test_one_bad_task_holds_up_no_other(
 
     monkeypatch.setattr(DurableStorage, "postpone", postponed)
     assert await stack.sweep() == SweepReport(sent=1, failed=1)
-    assert [op.params.task_id for op in stack.queue.sent] == [good.task_id]
+    assert [each.task_id for each in left(stack.queue)] == [good.task_id]
     assert bad.task_id in {getattr(record, "task_id", "") for record in caplog.records}
 
 
-async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_ends_with_its_budget(stack: Repairs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow requests do not carry a run beyond the function's timeout; the next one goes on."""
     at_once = LANES * BATCH
     for _ in range(at_once + 20):
@@ -332,15 +258,14 @@ async def test_a_run_ends_with_its_budget(stack: Stack, monkeypatch: pytest.Monk
 
     for name in ("postpone", "park"):
         monkeypatch.setattr(DurableStorage, name, slow(getattr(DurableStorage, name)))
-    assert await stack.sweep(budget_s=25) == SweepReport(
-        sent=MOST_COPIES, parked=at_once - MOST_COPIES
-    )
+    expected = SweepReport(sent=MOST_COPIES, parked=at_once - MOST_COPIES)
+    assert await stack.sweep(budget_s=25) == expected
     last = await stack.sweep(budget_s=25)
     assert last.sent + last.parked >= 20
 
 
 async def test_a_batch_whose_heads_cannot_be_read_is_left_to_the_next_run(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: Repairs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its tasks are counted as failed, the other batches are repaired, and nothing is lost."""
     for _ in range(2 * BATCH):
@@ -363,7 +288,7 @@ async def test_a_batch_whose_heads_cannot_be_read_is_left_to_the_next_run(
 # -- cancels ---------------------------------------------------------------------------------
 
 
-async def cancelled(stack: Stack) -> Head:
+async def cancelled(stack: Repairs) -> Head:
     """A running task whose cancel is overdue."""
     head = await stack.claim(await stack.open())
     await stack.storage.request_cancel(head.task_id)
@@ -371,14 +296,12 @@ async def cancelled(stack: Stack) -> Head:
     return head
 
 
-async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
+async def test_an_overdue_cancel_is_ended(stack: Repairs) -> None:
     """The task is canceled with the sentence of every cancel; the fence is up."""
     head = await cancelled(stack)
     assert await stack.sweep() == SweepReport(canceled=1)
-    task = await stack.storage.load_task(head.task_id)
-    assert task is not None
-    assert task.status.state == TaskState.TASK_STATE_CANCELED
-    assert task.status.message.parts[0].text == _CANCELED
+    task = await stack.task(head)
+    assert (task.status.state, status_text(task)) == (TaskState.TASK_STATE_CANCELED, _CANCELED)
     assert (task.status.message.task_id, task.status.message.context_id) == (task.id, "context")
     late = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
     with pytest.raises(ConcurrencyError):
@@ -386,24 +309,20 @@ async def test_an_overdue_cancel_is_ended(stack: Stack) -> None:
     assert await stack.sweep() == SweepReport()
 
 
-async def test_a_paused_task_is_canceled_too(stack: Stack) -> None:
+async def test_a_paused_task_is_canceled_too(stack: Repairs) -> None:
     """A paused task is canceled at the deadline, and its question goes to the history."""
-    head = await stack.open()
-    await Storage(stack.storage).update_task(
-        head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED, status_message=agent_message("Which?")
-    )
+    asks = {"status_message": agent_message("Which?")}
+    head = await stack.move(await stack.open(), TaskState.TASK_STATE_INPUT_REQUIRED, **asks)
     await stack.storage.request_cancel(head.task_id)
     stack.clock.advance(TIMEOUT_S)
     assert await stack.sweep() == SweepReport(canceled=1)
-    task = await stack.storage.load_task(head.task_id)
-    assert task is not None
-    assert task.status.state == TaskState.TASK_STATE_CANCELED
-    assert task.history[-1].parts[0].text == "Which?"
+    assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
+    assert said(await stack.task(head))[-1] == "Which?"
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["completed", "deleted"])
 async def test_a_task_that_is_over_by_its_deadline_is_left_alone(
-    stack: Stack, *, gone: bool
+    stack: Repairs, *, gone: bool
 ) -> None:
     """A task that has ended, or was deleted and made again, is not canceled any more."""
     head = await cancelled(stack)
@@ -411,55 +330,32 @@ async def test_a_task_that_is_over_by_its_deadline_is_left_alone(
         await delete_task(stack.storage, head.task_id)
         await stack.storage.open_task("context", request(), task_id=head.task_id)
     else:
-        await Storage(stack.storage).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
+        await stack.move(head, TaskState.TASK_STATE_COMPLETED)
     before = await stack.head(head)
     assert await stack.sweep() == SweepReport()
     assert await stack.head(head) == before
 
 
-async def test_rebasing_is_bounded(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rebasing_is_bounded(stack: Repairs, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a number of lost races the cancel is left to the next run."""
     head = await cancelled(stack)
-    interfere(monkeypatch, times=REBASES)
-    assert await stack.sweep() == SweepReport(failed=1)
+    lost = ConcurrencyError(current_version=head.version + 1)
+    with monkeypatch.context() as others:
+        others.setattr(DurableStorage, "commit", commits := AsyncMock(side_effect=lost))
+        assert await stack.sweep() == SweepReport(failed=1)
+    assert commits.await_count == REBASES
     assert (await stack.head(head)).is_being_canceled
     assert await stack.sweep() == SweepReport(canceled=1)
 
 
 async def test_a_task_that_ends_meanwhile_is_not_canceled(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    stack: Repairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Completion wins the race."""
     head = await cancelled(stack)
-    commit = DurableStorage.commit
-
-    async def completed_first(self: DurableStorage, head: Head, wanted: Commit) -> Head:
-        monkeypatch.setattr(DurableStorage, "commit", commit)
-        await Storage(self).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
-        return await commit(self, head, wanted)
-
-    monkeypatch.setattr(DurableStorage, "commit", completed_first)
+    beside(monkeypatch, "commit", lambda: stack.move(head, TaskState.TASK_STATE_COMPLETED))
     assert await stack.sweep() == SweepReport(passed=1)
     assert (await stack.head(head)).state == TaskState.TASK_STATE_COMPLETED
-
-
-def interfere(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
-    """Let another writer be faster, `times` times."""
-    commit = DurableStorage.commit
-    left = [times]
-
-    async def too_late(self: DurableStorage, head: Head, wanted: Commit) -> Head:
-        if left[0] > 0 and wanted.token is None and wanted.entries:
-            left[0] -= 1
-            raise ConcurrencyError(current_version=head.version + 1)
-        return await commit(self, head, wanted)
-
-    monkeypatch.setattr(DurableStorage, "commit", too_late)
-
-
-def actions(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The actions logged so far."""
-    return [record.action for record in caplog.records if hasattr(record, "action")]
 
 
 async def test_an_index_that_is_missing_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -467,6 +363,6 @@ async def test_an_index_that_is_missing_is_one_line(caplog: pytest.LogCaptureFix
     table = MemoryTable({name: index for name, index in INDEXES.items() if name != BY_LINE})
     backends = table_backends(Settings(), table, ManualClock())
     await Sweeper(backends.storage, backends.operations, clock=backends.storage.clock).sweep()
-    (line,) = [r for r in caplog.records if getattr(r, "action", "") == "shares_failed"]
-    assert line.getMessage().endswith("The table has no index by-line.")
-    assert not line.exc_info
+    (line,) = lines(caplog, "shares_failed")
+    assert line["said"].endswith("The table has no index by-line.")
+    assert not line["exc_info"]

@@ -7,16 +7,15 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
-from a2a.types import TaskStatus
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.frameworks.steps import count_tokens
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.spending import Spending
-from a2a_serverless.tasks.entries import ModelsUsed
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
@@ -26,8 +25,8 @@ from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless.worker.meter import BudgetError, Budgets, Meter
 from tests.support.observed import recorded
-from tests.support.workers import S, artifact_texts
-from tests.unit.worker.test_steps import Stand, run
+from tests.support.workers import S
+from tests.unit.worker.stand import Stand, actions, lines, run
 
 PRICES = {"currency": "USD", "models": {"big*": {"input": 2, "output": 10, "cached": 0.5}}}
 
@@ -37,13 +36,6 @@ def priced(tmp_path: Path) -> dict[str, Any]:
     """Settings with a price list."""
     (tmp_path / "prices.json").write_text(json.dumps(PRICES))
     return {"prices": f"{tmp_path}/prices.json"}
-
-
-async def stored(stand: Stand) -> list[Usage]:
-    """What the log says, entry by entry."""
-    records = await stand.bench.records(stand.task)
-    entries = [entry for record in records for entry in record.entries]
-    return [one for entry in entries if isinstance(entry, ModelsUsed) for one in entry.usage]
 
 
 async def test_usage_is_summed_on_the_task(priced: dict[str, Any]) -> None:
@@ -78,11 +70,10 @@ async def test_each_attempt_counts() -> None:
         await ctx.complete("whole")
 
     stand = Stand(handle)
-    await stand.send()
     head = await stand.work()
     assert head.state == S.TASK_STATE_COMPLETED
     assert total(head.usage) == Usage("", 6, 30, 3)
-    assert artifact_texts(await stand.bench.task(head))["final-answer"] == ["whole"]
+    assert (await stand.artifacts())["final-answer"] == ["whole"]
 
 
 async def test_a_recorded_step_counts_once() -> None:
@@ -99,7 +90,6 @@ async def test_a_recorded_step_counts_once() -> None:
         await ctx.complete(answer)
 
     stand = Stand(handle)
-    await stand.send()
     head = await stand.work()
     assert total(head.usage) == Usage("", 1, 7)
     assert (await stand.kinds()).count("Restarted") == 0
@@ -130,33 +120,14 @@ async def test_a_commit_without_an_answer_counts_once(
     stand, head = await run(handle, caller_tokens_per_day=1000)
     assert (head.state, stand.script.starts) == (S.TASK_STATE_COMPLETED, 2)
     assert total(head.usage) == Usage("", 2, 14)
-    person = Scope(head.scope).principal
-    spending = Spending(stand.bench.storage.table, person, stand.clock)
+    spending = Spending(stand.storage.table, Scope(head.scope).principal, stand.clock)
     assert (await spending.read()).tokens == 14
-
-
-async def test_usage_after_the_end_is_not_lost_in_silence(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """No commit follows that could store it: a line names the call."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.complete()
-        ctx.usage("m", input_tokens=7)
-
-    _, head = await run(handle)
-    assert head.usage == ()
-    (line,) = [r for r in caplog.records if r.__dict__.get("action") == "call_after_end"]
-    assert re.search(r"ctx\.usage, .*test_usage\.py", line.getMessage())
 
 
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        (
-            {"input_tokens": -1},
-            "input_tokens as a whole number from 0 to 1,000,000,000, and",
-        ),
+        ({"input_tokens": -1}, "input_tokens as a whole number from 0 to 1,000,000,000, and"),
         ({"output_tokens": 10**10}, "output_tokens"),
         ({"calls": True}, "calls"),
         ({"input_tokens": 1, "cached_tokens": 2}, "2 cached_tokens are a part of input_tokens"),
@@ -186,8 +157,8 @@ async def test_a_count_that_a_model_makes_up_ends_no_turn(
 
     _, head = await run(handle)
     assert (head.state, head.usage) == (S.TASK_STATE_COMPLETED, ())
-    (line,) = [r for r in caplog.records if r.__dict__.get("action") == "usage_not_counted"]
-    assert (line.__dict__["task_id"], repr(inputs) in line.getMessage()) == (head.task_id, True)
+    (line,) = lines(caplog, "usage_not_counted")
+    assert (line["task_id"], repr(inputs) in line["said"]) == (head.task_id, True)
 
 
 async def test_many_models_are_bounded() -> None:
@@ -222,28 +193,23 @@ def spends(tokens: int) -> Callable[[TaskContext], Awaitable[None]]:
     return handle
 
 
-async def test_a_budget_of_tokens_ends_the_turn_before_the_next_call() -> None:
-    """What was paid stays, the task fails at once, and the client reads why."""
-    stand, head = await run(spends(60), task_tokens=50)
+@pytest.mark.parametrize(
+    ("tokens", "settings", "says"),
+    [(60, {"task_tokens": 50}, "60 of 50 tokens"), (600_000, {"task_cost": 1}, "1.20 of 1.00 USD")],
+)
+async def test_a_budget_ends_the_turn_before_the_next_call(
+    tokens: int, settings: dict[str, Any], says: str, priced: dict[str, Any]
+) -> None:
+    """What was paid stays, the task fails at once, and the client reads why.
+
+    Money is counted at the owner's prices, and named in their currency.
+    """
+    stand, head = await run(spends(tokens), **settings, **priced)
     assert (head.state, stand.script.starts) == (S.TASK_STATE_FAILED, 1)
-    assert total(head.usage).tokens == 60
-    assert artifact_texts(await stand.bench.task(head)) == {"answer": ["pong"]}
-    assert await stand.text() == (
-        f"The budget of this task is used up: 60 of 50 tokens. Correlation id: {reference(head)}."
-    )
-
-
-def reference(head: Any) -> str:
-    """The correlation id in the client's sentence."""
-    text = TaskStatus.FromString(head.status).message.parts[0].text
-    return str(text).rpartition(": ")[2].rstrip(".")
-
-
-async def test_a_budget_of_money(priced: dict[str, Any]) -> None:
-    """Money is counted at the owner's prices, and named in their currency."""
-    stand, head = await run(spends(600_000), task_cost=1, **priced)
-    assert head.state == S.TASK_STATE_FAILED
-    assert "The budget of this task is used up: 1.20 of 1.00 USD." in await stand.text()
+    assert total(head.usage).tokens == tokens
+    assert await stand.artifacts() == {"answer": ["pong"]}
+    told = rf"The budget of this task is used up: {says}\. Correlation id: [0-9a-f]+\."
+    assert re.fullmatch(told, await stand.text())
 
 
 async def test_a_budget_of_a_caller_lasts_a_day() -> None:
@@ -281,16 +247,11 @@ async def test_a_counter_that_cannot_be_written_stops_no_turn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A line says that the caller's tokens are not counted."""
-
-    async def away(*_: object) -> Usage:
-        raise UnavailableError
-
-    monkeypatch.setattr(Spending, "read", away)
-    monkeypatch.setattr(Spending, "add", away)
+    for method in ("read", "add"):
+        monkeypatch.setattr(Spending, method, AsyncMock(side_effect=UnavailableError))
     _, head = await run(spends(60), caller_tokens_per_day=1000)
     assert head.state == S.TASK_STATE_COMPLETED
-    actions = {record.__dict__.get("action") for record in caplog.records}
-    assert "spending_not_counted" in actions
+    assert "spending_not_counted" in actions(caplog)
 
 
 def test_the_name_of_a_model_is_its_own_price() -> None:

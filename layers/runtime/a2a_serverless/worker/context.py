@@ -317,7 +317,7 @@ class TaskContext(UserTurn):
 
         >>> await ctx.reply_directly("Hello!")
         """
-        message = self._said(TaskState.TASK_STATE_COMPLETED, text).status.message
+        message = self._said(TaskState.TASK_STATE_COMPLETED, None, text_part(text)).status.message
         await self._end()
         await self._turn.emit(message, ends_turn=True)
 
