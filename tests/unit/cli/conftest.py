@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import boto3
 import pytest
-from a2a.types import Message, Part, SendMessageRequest
+from a2a.types import Message, Part, SendMessageRequest, TaskState, TaskStatus
 from botocore.stub import Stubber
 from moto import mock_aws
 
@@ -19,16 +20,20 @@ from a2a_serverless import aws, wiring
 from a2a_serverless.clock import Clock
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.table import Table
+from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools import cli
 from tests.support.clocks import ManualClock
 from tests.support.databases import TABLE, Dictionaries, Stored
 from tests.support.emulators import CREDENTIALS, REGION
+from tests.support.scripted_aws import REGION as SCRIPTED
 from tests.support.scripted_aws import ScriptedAws
 
 ANN = Scope.of("", "ann")
 BOB = Scope.of("acme", "bob")
+FAILED, COMPLETED = TaskState.TASK_STATE_FAILED, TaskState.TASK_STATE_COMPLETED
 
 START_MS = 1_795_313_640_000
 """2026-11-22T02:14:00Z"""
@@ -41,23 +46,36 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, tmp_path: Path) -> Iterator[None]:
-    """An account on moto, looked at from a folder without a file of its own."""
+def place(monkeypatch: pytest.MonkeyPatch, clock: ManualClock, tmp_path: Path) -> Iterator[None]:
+    """A folder without a file of its own, and an environment that names a table."""
     aws.forget_clients()
     monkeypatch.chdir(tmp_path)
-    with mock_aws():
-        for name, value in {**CREDENTIALS, "AWS_DEFAULT_REGION": REGION}.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB", raising=False)
-        monkeypatch.setenv("A2A_TABLE", TABLE)
-        monkeypatch.setattr(wiring, "SystemClock", lambda: clock)
-        yield
+    for name, value in {**CREDENTIALS, "AWS_DEFAULT_REGION": REGION, "A2A_TABLE": TABLE}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ENDPOINT_URL_DYNAMODB", raising=False)
+    for module in ("clock", "wiring"):
+        monkeypatch.setattr(f"a2a_serverless.{module}.SystemClock", lambda: clock)
+    yield
     aws.forget_clients()
 
 
 @pytest.fixture
-def database(account: None, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Stored:
-    """The table that `A2A_TABLE` names, in dictionaries; one of another name is on moto."""
+def account(place: None) -> Iterator[None]:
+    """The same, and an account on moto."""
+    with mock_aws():
+        yield
+
+
+@pytest.fixture
+def operations(account: None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The queue of operations, without a worker; a cancel waits 1 s for its agent."""
+    monkeypatch.setenv("A2A_CANCEL_TIMEOUT_S", "1")
+    return queue_of(monkeypatch, "A2A_QUEUE")
+
+
+@pytest.fixture
+def database(place: None, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Stored:
+    """The table that `A2A_TABLE` names, in dictionaries; one of another name is on AWS."""
     kept, opened = Dictionaries(clock), wiring.open_table
 
     def open_table(name: str, clock: Clock) -> Table:
@@ -91,6 +109,11 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedAws]:
     aws.forget_clients()
 
 
+def secrets_manager() -> Any:
+    """The Secrets Manager of moto, in the region of the scripted CloudFormation."""
+    return boto3.client("secretsmanager", region_name=SCRIPTED)
+
+
 OF_TABLE = re.compile(r"\Atable \w+, which A2A_TABLE names\n")
 
 
@@ -104,6 +127,12 @@ class Said(NamedTuple):
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+    def refuses(self, *texts: str) -> None:
+        """Check that one sentence has these texts, and that nothing else is said."""
+        assert (self.code, self.out, self.err.count("\n")) == (2, "", 1), self
+        for text in texts:
+            assert text in self.err, self.err
 
 
 Run = Callable[..., Said]
@@ -128,11 +157,39 @@ def wait(awaitable: Any) -> Any:
     return asyncio.run(awaitable)
 
 
+def queue_of(monkeypatch: pytest.MonkeyPatch, variable: str) -> str:
+    """The URL of a queue that the environment names."""
+    queue = aws.client("sqs").create_queue(
+        QueueName=f"{variable.lower()}.fifo", Attributes={"FifoQueue": "true"}
+    )
+    monkeypatch.setenv(variable, queue["QueueUrl"])
+    return str(queue["QueueUrl"])
+
+
+def send(url: str, *bodies: str, **more: Any) -> None:
+    """Put messages on a queue."""
+    for number, body in enumerate(bodies):
+        aws.client("sqs").send_message(
+            QueueUrl=url,
+            MessageBody=body,
+            MessageGroupId=f"g{number}",
+            MessageDeduplicationId=str(number),
+            **more,
+        )
+
+
 def opened(storage: DurableStorage, task_id: str, context: str = "c") -> Head:
     """A task with its first message."""
     said = SendMessageRequest(message=Message(message_id=task_id, parts=[Part(text="hi")]))
     head: Head = wait(storage.open_task(context, said, task_id=task_id)).head
     return head
+
+
+def ended(storage: DurableStorage, head: Head, state: TaskState = FAILED) -> Head:
+    """The task at its end."""
+    status = StatusChanged(TaskStatus(state=state))
+    after: Head = wait(storage.commit(head, Commit(entries=(status,))))
+    return after
 
 
 def answering(outputs: dict[str, str] | None, **parameters: str) -> Stubber:

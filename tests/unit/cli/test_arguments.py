@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from argparse import Namespace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -35,20 +36,24 @@ def parser() -> Parser:
     return parser
 
 
-def test_an_agent_that_no_option_names(parser: Parser, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever types the file alone is told of the option."""
-    with pytest.raises(SystemExit):
-        parser.parse_args(["task", "one", "agent.py"])
-    said = capsys.readouterr().err
-    assert "agent.py: the option --agent names an agent's file" in said
+def test_an_id_or_scope_may_begin_with_a_dash(
+    parser: Parser, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a value, and no option; names of options are words, which no id is likely to be.
 
-
-@pytest.mark.parametrize("scope", [DASHED, TWICE_DASHED, "plain"])
-@pytest.mark.parametrize("task_id", [DASHED, TWICE_DASHED, "plain"])
-def test_an_id_or_scope_may_begin_with_a_dash(parser: Parser, task_id: str, scope: str) -> None:
-    """An id or a scope that begins with a dash is parsed as a value, not as an option."""
-    options = parser.parse_args(["task", task_id, "--scope", scope])
-    assert (options.id, options.scope) == (task_id, scope)
+    A refusal repeats the argument as it was given, and names the option for an agent's file.
+    """
+    for task_id, scope in product((DASHED, TWICE_DASHED, "plain"), repeat=2):
+        options = parser.parse_args(["task", task_id, "--scope", scope])
+        assert (options.id, options.scope) == (task_id, scope)
+    assert parser.parse_args(["task", "plain", "--twenty-two-character"]).is_long
+    for extra, said in (
+        (DASHED, f"unrecognized arguments: {DASHED};"),
+        ("agent.py", "agent.py: the option --agent names an agent's file"),
+    ):
+        with pytest.raises(SystemExit):
+            parser.parse_args(["task", "plain", extra])
+        assert said in capsys.readouterr().err
 
 
 def test_a_file_alone_names_its_agent(tmp_path: Path) -> None:
@@ -61,46 +66,28 @@ def test_a_file_alone_names_its_agent(tmp_path: Path) -> None:
         agent_spec(str(tmp_path / "another.py"))
 
 
-def test_an_option_as_long_as_an_id_is_an_option(parser: Parser) -> None:
-    """Names of options are words, which no id is likely to be."""
-    options = parser.parse_args(["task", "plain", "--twenty-two-character"])
-    assert options.is_long
+def test_the_settings_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The visibility is the default, unless the variable sets it, even to the function's.
 
+    `--turn-limit` is the limit of a turn, else A2A_TURN_LIMIT_S is, else there is none. SQS keeps a
+    message for twelve hours: one sentence says how long a turn may run.
+    """
 
-def test_an_unknown_option_is_named_as_it_was_given(
-    parser: Parser, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The refusal repeats the argument, without what the parser has added to it."""
-    with pytest.raises(SystemExit):
-        parser.parse_args(["task", "plain", DASHED])
-    assert f"unrecognized arguments: {DASHED};" in capsys.readouterr().err
+    def chosen(option: float | None = None, **variables: str) -> Settings:
+        return _settings(load_settings(variables), Namespace(turn_limit=option))
 
-
-def test_a_dead_worker_is_replaced_after_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker's visibility is the default, unless the variable sets it, even to the function's."""
     monkeypatch.delenv("A2A_VISIBILITY_S", raising=False)
-    assert _settings(load_settings({}), Namespace(turn_limit=None)).visibility_s == VISIBILITY_S
+    assert chosen().visibility_s == VISIBILITY_S
     monkeypatch.setenv("A2A_VISIBILITY_S", "60")
-    chosen = _settings(load_settings(), Namespace(turn_limit=None))
-    assert chosen.visibility_s == 60
-
-
-def test_the_option_comes_before_the_variable() -> None:
-    """`--turn-limit` is the limit of a turn, else A2A_TURN_LIMIT_S is, else there is none."""
-    settings = load_settings({"A2A_TURN_LIMIT_S": "60"})
-    assert _settings(settings, Namespace(turn_limit=90.0)).turn_limit_s == 90
-    assert _settings(settings, Namespace(turn_limit=None)).turn_limit_s == 60
-    assert _settings(load_settings({}), Namespace(turn_limit=None)).turn_limit_s == 0
-
-
-@pytest.mark.parametrize("named", ["--turn-limit", "A2A_TURN_LIMIT_S"])
-def test_a_limit_beyond_the_queues_is_refused(named: str) -> None:
-    """SQS keeps a message for twelve hours; one sentence says how long a turn may run."""
-    too_long = PULL_LIMIT_S + 1
-    variables = {} if named == "--turn-limit" else {named: str(too_long)}
-    option = None if variables else too_long
-    with pytest.raises(ConfigurationError, match=f"^{named} 41401 is too long.* 41400 s"):
-        _settings(load_settings(variables), Namespace(turn_limit=option))
+    assert chosen(A2A_VISIBILITY_S="60").visibility_s == 60
+    assert chosen(90.0, A2A_TURN_LIMIT_S="60").turn_limit_s == 90
+    assert chosen(A2A_TURN_LIMIT_S="60").turn_limit_s == 60
+    assert chosen().turn_limit_s == 0
+    longest = PULL_LIMIT_S + 1
+    with pytest.raises(ConfigurationError, match=r"^--turn-limit 41401 is too long.* 41400 s"):
+        chosen(longest)
+    with pytest.raises(ConfigurationError, match=r"^A2A_TURN_LIMIT_S 41401 is too long.* 41400 s"):
+        chosen(A2A_TURN_LIMIT_S=str(longest))
 
 
 PATIENCE_S = 20

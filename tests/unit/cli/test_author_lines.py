@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import re
@@ -69,33 +70,59 @@ def line_of(mark: str) -> int:
     return next(number for number, text in enumerate(lines, 1) if text.endswith(f"# {mark}"))
 
 
-def test_a_failed_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Task, turn, attempt and the wait; the author's own lines, their files from here; the text."""
+def told(call: Callable[[], object], *, verbose: bool = False) -> str:
+    """What comes of an attempt whose agent has made this call."""
+    return printed(record("retry", error=raised(call), delay_s=1), verbose=verbose)
+
+
+def test_a_failed_attempt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Task, turn, attempt and the wait; the author's own lines, their files from here; the text.
+
+    Where the folder is gone, files are named in full.
+    """
     monkeypatch.chdir(HERE.parent)
-    block = printed(record("retry", error=raised(parse), delay_s=4.0)).splitlines()
-    assert block[0] == "task 3a2e… turn 1 attempt 2 of 3, next in 4 s"
+    for delay_s, says in ((0.04, "0 s"), (1.26, "1.3 s"), (75.4, "75 s"), (4.0, "4 s")):
+        block = printed(record("retry", error=raised(parse), delay_s=delay_s)).splitlines()
+        assert block[0] == f"task 3a2e… turn 1 attempt 2 of 3, next in {says}"
     assert block[-3:] == [
         f"  test_author_lines.py, line {line_of('the line')}, in parse",
         '    logging.getLevelNamesMapping()["no such level"]  # the line',
         "  KeyError: 'no such level'",
     ]
-
-
-def test_a_folder_that_is_gone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Files are named in full, and the block is whole."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    block = printed(record("retry", error=raised(parse), delay_s=4.0)).splitlines()
-    assert f"  {HERE}, line {line_of('the line')}, in parse" in block
+    assert f"  {HERE}, line {line_of('the line')}, in parse" in told(parse).splitlines()
 
 
-@pytest.mark.parametrize(("delay_s", "says"), [(0.04, "0 s"), (1.26, "1.3 s"), (75.4, "75 s")])
-def test_the_wait_in_seconds(delay_s: float, says: str) -> None:
-    """With as many digits as a person needs."""
-    block = printed(record("retry", error=raised(parse), delay_s=delay_s))
-    assert block.splitlines()[0].endswith(f", next in {says}")
+def test_what_led_to_it() -> None:
+    """The exceptions before it come first, of a group each; of a recursion its two ends.
+
+    `-v` adds the frames of libraries, below the block.
+    """
+
+    def chained() -> None:
+        try:
+            parse()
+        except KeyError as error:
+            raise ExceptionGroup("both", [ValueError("one"), OSError("two")]) from error
+
+    block = told(chained)
+    parts = ["KeyError: ", "ExceptionGroup: both", "ValueError: one", "OSError: two"]
+    places = [block.index(part) for part in parts]
+    assert places == sorted(places)
+
+    def deeper(depth: int) -> None:
+        if depth == 0:
+            json.loads("{")
+        deeper(depth - 1)
+
+    block = told(lambda: deeper(50))
+    assert "  … 47 more\n" in block
+    assert len(block.splitlines()) < 20
+    assert "json/decoder.py" not in block
+    assert "json/decoder.py" in told(lambda: deeper(50), verbose=True)
 
 
 @pytest.mark.parametrize(
@@ -140,64 +167,33 @@ def test_a_turn_that_is_left_at_a_record(reason: str, until: int, says: str) -> 
         assert logging.getLogger("a2a_serverless.worker.attempt").isEnabledFor(logging.INFO)
 
 
-def test_the_rest_of_a_traceback() -> None:
-    """`-v` adds the frames of libraries, below the block."""
-
-    def inside() -> None:
-        import json  # noqa: PLC0415
-
-        json.loads("{")
-
-    made = record("retry", error=raised(inside), delay_s=1)
-    assert "json/decoder.py" not in printed(made)
-    assert "json/decoder.py" in printed(made, verbose=True)
-
-
-def test_exceptions_that_led_to_it() -> None:
-    """The first one first; of a group each."""
-
-    def chained() -> None:
-        try:
-            parse()
-        except KeyError as error:
-            raise ExceptionGroup("both", [ValueError("one"), OSError("two")]) from error
-
-    block = printed(record("retry", error=raised(chained), delay_s=1))
-    parts = ["KeyError: ", "ExceptionGroup: both", "ValueError: one", "OSError: two"]
-    places = [block.index(part) for part in parts]
-    assert places == sorted(places)
-
-
-def test_a_variable_that_is_missing() -> None:
-    """The block ends with where to set it."""
-    block = printed(record("retry", error=raised(lambda: os.environ["NO_SUCH_KEY"]), delay_s=1))
-    way_out = "  set NO_SUCH_KEY, on your machine in .env, where it is deployed in AgentSecretArn"
-    assert block.splitlines()[-2:] == ["  KeyError: 'NO_SUCH_KEY'", way_out]
-
-
 class RefusedError(Exception):
     """What a library raises of a service's answer."""
 
     status_code = 401
 
 
+KEYS = "  set a key that its service takes, on your machine in .env, where it is deployed in"
+VARIABLE = "  set NO_SUCH_KEY, on your machine in .env, where it is deployed in AgentSecretArn"
+
+
 @pytest.mark.parametrize(
-    ("error", "ends"),
+    ("error", "way_out"),
     [
-        (RefusedError("Incorrect API key"), True),
-        (ValueError("No API key was provided."), True),
-        (ValueError("No such city."), False),
+        (RefusedError("Incorrect API key"), KEYS),
+        (ValueError("No API key was provided."), KEYS),
+        (ValueError("No such city."), "  ValueError: No such city."),
+        (None, VARIABLE),
     ],
 )
-def test_a_key_that_a_service_does_not_take(error: Exception, *, ends: bool) -> None:
+def test_a_key_that_is_missing_or_not_taken(error: Exception | None, way_out: str) -> None:
     """The block ends with where keys are set; also where the library names no variable."""
 
     def ask() -> None:
-        raise error
+        raise error or RefusedError(os.environ["NO_SUCH_KEY"])
 
-    *_, last = printed(record("retry", error=raised(ask), delay_s=1)).splitlines()
-    way_out = "  set a key that its service takes, on your machine in .env, where it is deployed in"
-    assert last.startswith(way_out) == ends, last
+    *_, last = told(ask).splitlines()
+    assert last.startswith(way_out)
 
 
 def test_an_exception_that_a_library_logs() -> None:
@@ -213,30 +209,8 @@ def test_an_exception_that_a_library_logs() -> None:
         assert "Traceback" in whole
 
 
-def test_a_deep_recursion() -> None:
-    """Its beginning and its end are shown."""
-
-    def deeper(depth: int) -> None:
-        if depth == 0:
-            raise RecursionError("too deep")
-        deeper(depth - 1)
-
-    block = printed(record("retry", error=raised(lambda: deeper(50)), delay_s=1))
-    assert "  … 47 more\n" in block
-    assert len(block.splitlines()) < 20
-
-
-def test_a_webhook_that_was_not_told_is_named() -> None:
-    """With its id, the attempt at it and how that has ended, in one line."""
-    about: dict[str, Any] = {"config_id": "crm\x1b[0m", "attempt": 4, "reason": "status 503"}
-    made = record("push_failed", text="Receiver not told", **about)
-    del vars(made)["attempts"], vars(made)["max_attempts"]
-    line = "task 3a2e… turn 1 webhook crm\\x1b[0m attempt 4: Receiver not told (status 503)\n"
-    assert printed(made) == line
-
-
 def test_nothing_colours_the_terminal_but_this() -> None:
-    """Colours where the terminal has them; what an exception quotes is escaped."""
+    """Colours where the terminal has them; what an exception or a webhook's id has is escaped."""
 
     def hostile() -> None:
         raise ValueError("\x1b[31mred\x1b[0m [bold]x[/]")
@@ -247,6 +221,11 @@ def test_nothing_colours_the_terminal_but_this() -> None:
     coloured = printed(made, force_terminal=True, color_system="standard")
     assert "\x1b[1;31mtask 3a2e…" in coloured
     assert "\x1b[31mred" not in coloured
+    about: dict[str, Any] = {"config_id": "crm\x1b[0m", "attempt": 4, "reason": "status 503"}
+    made = record("push_failed", text="Receiver not told", **about)
+    del vars(made)["attempts"], vars(made)["max_attempts"]
+    line = "task 3a2e… turn 1 webhook crm\\x1b[0m attempt 4: Receiver not told (status 503)\n"
+    assert printed(made) == line
 
 
 def test_other_records_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:

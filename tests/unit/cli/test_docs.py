@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from a2a_serverless_tools.cli import main
+from a2a_serverless_tools.scaffold.pages import found
 from a2a_serverless_tools.scaffold.source import (
     ORDER,
     PACKAGED_FILES,
@@ -17,6 +18,7 @@ from a2a_serverless_tools.scaffold.source import (
     SEARCH,
     files,
     page_order,
+    sought,
     source,
 )
 from tests.support import pages
@@ -41,30 +43,27 @@ def test_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert {*PAGES, ORDER, SEARCH} <= set(PACKAGED_FILES)
 
 
-@pytest.mark.parametrize("topic", ["files", "files.md", "docs/build/files.md"])
-def test_a_page_is_printed(capsys: pytest.CaptureFixture[str], topic: str) -> None:
-    """As it is, where stdout is no terminal; by its name, or by the path that messages name."""
-    assert main(["docs", topic]) == 0
-    assert capsys.readouterr().out == (source() / "docs/build/files.md").read_text(encoding="utf-8")
+def test_a_page_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """As it is, where stdout is no terminal; by its name, or by the path that messages name.
 
-
-def test_a_page_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence names the command that lists them."""
+    For a page that is none one sentence names the command that lists them.
+    """
+    text = (source() / "docs/build/files.md").read_text(encoding="utf-8")
+    for topic in ("files", "files.md", "docs/build/files.md"):
+        assert main(["docs", topic]) == 0
+        assert capsys.readouterr().out == text
     assert main(["docs", "nothing"]) == 2
-    said = capsys.readouterr().err
-    assert (
-        said == "a2a-serverless: There is no page nothing: a2a-serverless docs lists all pages, and"
+    assert capsys.readouterr().err == (
+        "a2a-serverless: There is no page nothing: a2a-serverless docs lists all pages, and"
         " a2a-serverless docs --search nothing those about it.\n"
     )
 
 
-def test_what_readers_look_for_leads_to_its_page(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_readers_look_for_leads_to_its_page() -> None:
     """The first page that a search shows for each of forty terms is the one that answers it."""
-    first = {}
-    for term in SEARCHES:
-        assert main(["docs", "--search", term]) == 0
-        first[term] = capsys.readouterr().out.split()[0]
-    assert first == SEARCHES
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in files(source(), PAGES)}
+    words = sought(source())
+    assert {term: found(texts, term, words)[0] for term in SEARCHES} == SEARCHES
 
 
 def test_a_search_finds_all_words(capsys: pytest.CaptureFixture[str]) -> None:

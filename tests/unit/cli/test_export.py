@@ -58,15 +58,20 @@ def lines_of(out: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_all_that_a_person_has(run: Run, storage: DurableStorage) -> None:
-    """Of all tenants: tasks as the protocol has them, states, webhooks without secrets, counts."""
+    """Of all tenants: tasks as the protocol has them, states, webhooks without secrets, counts.
+
+    The same names as those of a deletion choose a part, or a caller with tokens.
+    """
+    subject = Scope.of("", oidc_principal("https://issuer.example", "ann@example.com"))
     ids = {fill(storage, ANN, "one"), fill(storage, ACME, "two")}
-    fill(storage, BOB, "theirs")
+    for scope, text in ((BOB, "theirs"), (subject, "oidc")):
+        fill(storage, scope, text)
     code, out, err = run("export", "--user", "ann")
     assert (code, err) == (0, "")
     found = lines_of(out)
-    tasks = {line["task_id"]: line for line in found["task"]}
-    assert set(tasks) == ids
-    of_acme = next(line for line in found["task"] if line["scope"] == ACME.digest)
+    tasks = {line["scope"]: line for line in found["task"]}
+    assert {line["task_id"] for line in found["task"]} == ids
+    of_acme = tasks[ACME.digest]
     message = of_acme["task"]["history"][0]
     assert [part.get("text") for part in message["parts"]] == ["two", None]
     assert message["parts"][1]["raw"] == "dHdv"
@@ -77,47 +82,31 @@ def test_all_that_a_person_has(run: Run, storage: DurableStorage) -> None:
     assert states == {f"talk of {text}": {"kept": text} for text in ("one", "two")}
     assert {line["task_id"] for line in found["webhook"]} == ids
     config = found["webhook"][0]["config"]
-    assert (config["url"], config["authentication"]) == (
-        "https://hooks.example/ann",
-        {"scheme": "Bearer"},
-    )
+    assert config["url"] == "https://hooks.example/ann"
+    assert config["authentication"] == {"scheme": "Bearer"}
     assert found["end"] == [{"kind": "end", "counts": {"task": 2, "state": 2, "webhook": 2}}]
     assert "secret" not in out
     assert "theirs" not in out
 
-
-def test_a_tenant_a_context_a_subject(run: Run, storage: DurableStorage) -> None:
-    """The same names as those of a deletion choose a part, or a caller with tokens."""
-    subject = oidc_principal("https://issuer.example", "ann@example.com")
-    for scope, text in (
-        (ANN, "one"),
-        (ANN, "more"),
-        (ACME, "two"),
-        (Scope.of("", subject), "oidc"),
+    fill(storage, ANN, "more")
+    for names, texts in (
+        (("--user", "ann", "--tenant", "acme"), {"two"}),
+        (("--user", "ann", "--context", "talk of more"), {"more"}),
+        (("--scope", ANN.digest), {"one", "more"}),
+        (("--subject", "ann@example.com", "--issuer", "https://issuer.example"), {"oidc"}),
     ):
-        fill(storage, scope, text)
-
-    def texts(*names: str) -> set[str]:
-        code, out, _ = run("export", *names)
-        assert code == 0
-        return {one["task"]["history"][0]["parts"][0]["text"] for one in lines_of(out)["task"]}
-
-    assert texts("--user", "ann", "--tenant", "acme") == {"two"}
-    assert texts("--user", "ann", "--context", "talk of more") == {"more"}
-    assert texts("--scope", ANN.digest) == {"one", "more"}
-    named = ("--subject", "ann@example.com", "--issuer", "https://issuer.example")
-    assert texts(*named) == {"oidc"}
-
-
-@pytest.mark.parametrize("names", [(), ("--subject", "s"), ("--scope", "x")])
-def test_who_is_not_named(run: Run, storage: DurableStorage, names: tuple[str, ...]) -> None:
-    """Without a caller, or half of one, nothing is written."""
-    code, out, err = run("export", *names)
-    assert (code, out, err.startswith("a2a-serverless: ")) == (2, "", True)
+        lines = lines_of(run("export", *names).out)["task"]
+        assert {one["task"]["history"][0]["parts"][0]["text"] for one in lines} == texts
 
 
 def test_nothing_is_found(run: Run, storage: DurableStorage) -> None:
-    """The exit code is 3, and a sentence says where it was looked for."""
+    """Without a caller, or half of one, nothing is written; else a sentence says where it looked.
+
+    The exit codes are 2 and 3.
+    """
+    for names in ((), ("--subject", "s"), ("--scope", "x")):
+        code, out, err = run("export", *names)
+        assert (code, out, err.startswith("a2a-serverless: ")) == (2, "", True)
     code, out, err = run("export", "--subject", "ann", "--issuer", "https://issuer.example")
     assert (code, lines_of(out)) == (3, {"end": [{"kind": "end", "counts": {}}]})
     assert "Nothing was found in the table tasks. Looked in all tenants" in err
@@ -177,13 +166,8 @@ def test_the_file_of_a_dev(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [one["state"] for one in found["state"]] == [large]
 
 
-def test_the_traces_of_turns_and_attempts(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_traces_of_turns_and_attempts(run: Run, storage: DurableStorage) -> None:
     """Each turn has the id of its request's trace, and those of its attempts; empty without one."""
-    monkeypatch.delenv("A2A_TABLE", raising=False)
-    file = tmp_path / "dev.db"
-    storage = table_backends(Settings(), SqliteTable(file, INDEXES)).storage.for_scope(ANN)
     ids = ["1" * 32, "2" * 32]
     with span("request", {"traceparent": f"00-{ids[0]}-{'a' * 16}-00"}):
         head = wait(storage.open_task("talk", request("one"))).head
@@ -192,8 +176,8 @@ def test_the_traces_of_turns_and_attempts(
         head = wait(storage.commit(head, Commit(token="second", claims=True)))
     wait(storage.commit(head, Commit(token="second", ends_turn=True)))
     wait(storage.open_task("talk of nobody", request("two")))
-    _, out, _ = run("export", "--user", "ann", "--file", str(file))
-    turns = {one["task"]["contextId"]: one["turns"] for one in lines_of(out)["task"]}
+    found = lines_of(run("export", "--user", "ann").out)
+    turns = {one["task"]["contextId"]: one["turns"] for one in found["task"]}
     (of_first,), (of_second,) = turns["talk"], turns["talk of nobody"]
     attempts = [(one["attempt"], one["trace_id"]) for one in of_first["attempts"]]
     assert (of_first["trace_id"], attempts) == (ids[0], [*enumerate(ids, start=1)])

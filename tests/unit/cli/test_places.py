@@ -49,42 +49,22 @@ def made(file: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
-    ("command", "here", "owner"),
-    [
-        *((command, "bot/docs", "bot") for command in COMMANDS),
-        (("tasks",), "bot", "bot"),
-        (("tasks",), "bare", "bare"),
-    ],
-)
-def test_the_file_of_the_folder_or_project(
-    run: Say,
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: tuple[str, ...],
-    here: str,
-    owner: str,
-) -> None:
-    """It is opened, and named, though no `dev` runs."""
-    monkeypatch.chdir(home / here)
-    assert run(*command).splitlines()[0] == f"file {home / owner / '.a2a/dev.db'}"
-
-
-@pytest.mark.parametrize("command", [*COMMANDS, ("console",)])
-def test_without_a_file_nothing_is_made(
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_file_of_the_project(
     run: Say, home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    """One sentence names the file that is looked for, and the ways out."""
+    """It is opened, and named, though no `dev` runs; where there is none, none is made."""
+    monkeypatch.chdir(home / "bot/docs")
+    assert run(*command).splitlines()[0] == f"file {home / 'bot/.a2a/dev.db'}"
     monkeypatch.chdir(home / "map/docs")
-    said = run(*command)
-    assert "A2A_TABLE is not set, no --stack is named, and no dev has made" in said
-    assert f"a file {home / 'map/.a2a/dev.db'}: name the table" in said
-    assert said.count("\n") == 1
+    for asked in (command, ("console",)):
+        said = run(*asked)
+        assert "A2A_TABLE is not set, no --stack is named, and no dev has made" in said
+        assert f"a file {home / 'map/.a2a/dev.db'}: name the table" in said
+        assert said.count("\n") == 1
     assert not (home / "map/.a2a").exists()
-    missing = run(*command, "--file", "nowhere.db")
-    assert (
-        missing == "a2a-serverless: There is no file nowhere.db: name that of a dev with --file.\n"
-    )
+    missing = "a2a-serverless: There is no file nowhere.db: name that of a dev with --file.\n"
+    assert run(*command, "--file", "nowhere.db") == missing
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -95,16 +75,13 @@ def test_a_file_that_is_named(
     named = made(home / "elsewhere/other.db")
     monkeypatch.chdir(home / "bot")
     monkeypatch.setenv("A2A_TABLE", "tasks")
-    monkeypatch.setenv("A2A_UNDECODABLE_QUEUE", "https://127.0.0.1:9/queue")
-    monkeypatch.setenv("A2A_QUEUE", "https://127.0.0.1:9/queue")
+    for name in ("A2A_UNDECODABLE_QUEUE", "A2A_QUEUE"):
+        monkeypatch.setenv(name, "https://127.0.0.1:9/queue")
     said = run(*command, "--file", str(named))
     assert not said.startswith("file ")
     assert "AWS" not in said
     both = run(*command, "--file", str(named), "--stack", "mine")
     assert "--file and --stack name two places: leave one of them out." in both
-
-
-CHANGES = COMMANDS[2:4]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -119,7 +96,7 @@ def test_a_table_of_the_environment_is_named(
     assert run(*command).splitlines()[0] == used
     monkeypatch.chdir(home / "bot/docs")
     said, own = run(*command), home / "bot/.a2a/dev.db"
-    is_change = command in CHANGES
+    is_change = command in COMMANDS[2:4]
     refused = f"Nothing was changed: A2A_TABLE names the table file:{named}, and the dev of this"
     assert (refused in said, f"has the file {own}." in said) == (is_change, is_change)
     assert (said.splitlines()[0] == used) is not is_change
@@ -127,20 +104,16 @@ def test_a_table_of_the_environment_is_named(
     assert "Nothing was changed" not in run(*command)
 
 
-def test_an_option_before_a_verb(run: Say, home: Path) -> None:
-    """It counts as one behind it."""
+def test_other_files(run: Say, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In no project that of the folder counts; --file may stand before a verb; none is made."""
+    for here in ("bot", "bare"):
+        monkeypatch.chdir(home / here)
+        assert run("tasks").splitlines()[0] == f"file {home / here / '.a2a/dev.db'}"
     named = str(home / "bot/.a2a/dev.db")
     before = run("tasks", "--file", named, "cancel", "t", "--yes")
     assert before == run("tasks", "cancel", "t", "--yes", "--file", named)
     assert before.startswith(f"a2a-serverless: The file {named} has no task t")
-
-
-def test_a_file_that_is_not_there_is_not_made(
-    run: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wrong name in A2A_TABLE is told, and does not look like a table without tasks."""
-    monkeypatch.setenv("A2A_TABLE", f"file:{tmp_path}/nope.db")
-    assert run("tasks") == (
-        f"a2a-serverless: There is no file {tmp_path}/nope.db, which A2A_TABLE names.\n"
-    )
-    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("A2A_TABLE", f"file:{home}/nope.db")
+    missing = f"a2a-serverless: There is no file {home}/nope.db, which A2A_TABLE names.\n"
+    assert run("tasks") == missing
+    assert not (home / "nope.db").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -100,6 +101,9 @@ def deployed(monkeypatch: pytest.MonkeyPatch, project: Path, tmp_path: Path) -> 
     assert not account.made.exists()
 
 
+TABLE, QUEUE, SECRET = "DynamoDB::Table", "SQS::Queue", "SecretsManager::Secret"
+
+
 def changed(
     name: str, kind: str, *properties: str, recreation: str = "Always", **fields: Any
 ) -> dict[str, Any]:
@@ -125,51 +129,33 @@ def keys(**types: str) -> str:
 
 
 def table_keys(before: str, after: str) -> dict[str, Any]:
-    return changed(
-        "TaskTable",
-        "DynamoDB::Table",
-        "AttributeDefinitions",
-        recreation="Conditionally",
-        BeforeContext=before,
-        AfterContext=after,
-    )
-
-
-def new(name: str, property_: str) -> str:
-    """What is said of a resource of which a property is another."""
-    return f"replace {name} by a new one without its content, as {property_} would be another"
+    contexts = {"BeforeContext": before, "AfterContext": after}
+    maybe = {"recreation": "Conditionally", **contexts}
+    return changed("TaskTable", TABLE, "AttributeDefinitions", **maybe)
 
 
 UPDATES: list[tuple[dict[str, Any], str]] = [
-    (
-        changed("TaskTable", "DynamoDB::Table", "KeySchema", recreation="Conditionally"),
-        new("TaskTable", "KeySchema"),
-    ),
-    (changed("TaskTable", "DynamoDB::Table", "TableName"), new("TaskTable", "TableName")),
-    (table_keys(keys(PK="S"), keys(PK="B")), new("TaskTable", "the type of PK")),
+    (changed("TaskTable", TABLE, "KeySchema", recreation="Conditionally"), "KeySchema"),
+    (changed("TaskTable", TABLE, "TableName"), "TableName"),
+    (table_keys(keys(PK="S"), keys(PK="B")), "the type of PK"),
     (table_keys(keys(PK="S"), keys(PK="S", new="S")), ""),
     (table_keys("", ""), ""),
+    (changed("Jobs", QUEUE, "FifoQueue", "QueueName"), "FifoQueue, QueueName"),
+    (changed("Jobs", QUEUE, "VisibilityTimeout", recreation="Never"), ""),
+    (changed("ApiKeys", SECRET, "Name"), "Name"),
     (
-        changed("Jobs", "SQS::Queue", "FifoQueue", "QueueName"),
-        new("Jobs", "FifoQueue, QueueName"),
+        changed("ApiKeys", SECRET, "GenerateSecretString", recreation="Never"),
+        "GenerateSecretString",
     ),
-    (changed("Jobs", "SQS::Queue", "VisibilityTimeout", recreation="Never"), ""),
-    (changed("ApiKeys", "SecretsManager::Secret", "Name"), new("ApiKeys", "Name")),
-    (
-        changed("ApiKeys", "SecretsManager::Secret", "GenerateSecretString", recreation="Never"),
-        new("ApiKeys", "GenerateSecretString"),
-    ),
-    (changed("BlobBucket", "S3::Bucket", "BucketName"), new("BlobBucket", "BucketName")),
-    (changed("Jobs", "SQS::Queue", Replacement="True"), new("Jobs", "its type")),
-    (
-        changed("TaskTable", "DynamoDB::Table", Action="Remove"),
-        "take TaskTable out of the stack",
-    ),
-    (changed("TaskTable", "DynamoDB::Table", Action="Add", Replacement="False"), ""),
+    (changed("BlobBucket", "S3::Bucket", "BucketName"), "BucketName"),
+    (changed("Jobs", QUEUE, Replacement="True"), "its type"),
+    (changed("TaskTable", TABLE, Action="Remove"), "gone"),
+    (changed("TaskTable", TABLE, Action="Add", Replacement="False"), ""),
     (changed("Layer", "Lambda::LayerVersion", "Content"), ""),
     (changed("Dashboard", "CloudWatch::Dashboard", Action="Remove"), ""),
-    (changed("TraceHeaders", "SecretsManager::Secret", Action="Remove"), ""),
+    (changed("TraceHeaders", SECRET, Action="Remove"), ""),
 ]
+"""Changes, and which property of what keeps data would be another."""
 
 
 def test_what_an_update_would_replace(deployed: Deployed, run: Run) -> None:
@@ -178,9 +164,11 @@ def test_what_an_update_would_replace(deployed: Deployed, run: Run) -> None:
     said = run("preflight")
     _, *found = said.err.splitlines()
     assert said.code == 2
-    words = [words for _, words in UPDATES if words]
-    assert len(found) == len(words)
-    for part, sentence in zip(words, found, strict=True):
+    named = [(change["LogicalResourceId"], words) for change, words in UPDATES if words]
+    assert len(found) == len(named)
+    for (name, words), sentence in zip(named, found, strict=True):
+        new = f"replace {name} by a new one without its content, as {words} would be another"
+        part = f"take {name} out of the stack" if words == "gone" else new
         assert f"The update would {part}" in sentence
         assert sentence.endswith("Nothing was changed.")
 
@@ -232,10 +220,7 @@ def test_the_projects_own_sam(
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        (
-            "echo 'Error: Failed to create' >&2; echo 'changeset: Why.' >&2; exit 1",
-            "changeset: Why.",
-        ),
+        ("echo 'Error: Failed' >&2; echo 'changeset: Why.' >&2; exit 1", "changeset: Why."),
         ("echo no build; exit 2", "no build"),
     ],
 )
@@ -243,8 +228,7 @@ def test_what_cloudformation_refuses(deployed: Deployed, run: Run, how: str, sai
     """The sentence is that of SAM, and what it has made is gone all the same."""
     deployed.sam_ends(how)
     found = run("preflight")
-    assert found.code == 2
-    assert f"{said} Nothing was changed." in found.err
+    assert (found.code, f"{said} Nothing was changed." in found.err) == (2, True)
     assert "DeleteChangeSet" in deployed.called[-1]
 
 
@@ -280,37 +264,6 @@ def test_a_change_set_that_others_make_meanwhile(deployed: Deployed, run: Run) -
     assert deployed.called.count("cloudformation.DeleteChangeSet") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "part"),
-    [
-        (["--region", "mars-1"], "The region mars-1 has no apigateway, no dynamodb"),
-        (["--region", "me-south-1"], "no layer of the Lambda Web Adapter for arm64 in me-south-1"),
-        (["--region", "cn-north-1"], "for arm64 in cn-north-1"),
-        (["Worker"], "Worker is no PARAMETER=VALUE."),
-        (["--config-env", "none"], "has no environment none"),
-    ],
-)
-def test_a_deployment_that_is_refused(
-    deployed: Deployed, run: Run, arguments: list[str], part: str
-) -> None:
-    """Each fault is one sentence, and SAM is not asked."""
-    said = run("preflight", *arguments)
-    (sentence,) = said.err.splitlines()
-    assert (said.code, said.out) == (2, "")
-    assert part in sentence
-    assert not deployed.calls_of_sam.exists()
-
-
-@pytest.mark.parametrize("argument", ["Wroker=external", "ParameterKey=Wroker,ParameterValue=1"])
-def test_a_parameter_that_the_template_does_not_have(
-    deployed: Deployed, run: Run, argument: str
-) -> None:
-    """SAM would leave it out without a word."""
-    said = run("preflight", argument)
-    assert said.code == 2
-    assert "There is no parameter Wroker; Worker is one. Nothing was changed." in said.err
-
-
 def test_a_region_with_a_copy_of_the_layer(deployed: Deployed, project: Path, run: Run) -> None:
     """The copy is written into the template."""
     template = project / "template.yaml"
@@ -320,16 +273,23 @@ def test_a_region_with_a_copy_of_the_layer(deployed: Deployed, project: Path, ru
     assert run("preflight", "--region", "me-south-1").code == 0
 
 
-def present(deployed: Deployed, **parameters: str) -> None:
-    """Have the deployed stack these parameters."""
+def present(deployed: Deployed, status: str = "", **parameters: str) -> None:
+    """Have the deployed stack this status and these parameters."""
     pairs = [{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()]
-    stack = {"StackName": "mine", "Parameters": pairs}
+    stack = {"StackName": "mine", "StackStatus": status, "Parameters": pairs}
     deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
 
 
 @pytest.mark.parametrize(
-    ("argument", "part"),
+    ("arguments", "part"),
     [
+        ("--region mars-1", "The region mars-1 has no apigateway, no dynamodb"),
+        ("--region me-south-1", "no layer of the Lambda Web Adapter for arm64 in me-south-1"),
+        ("--region cn-north-1", "for arm64 in cn-north-1"),
+        ("--config-env none", "has no environment none"),
+        ("Worker", "Worker is no PARAMETER=VALUE."),
+        ("Wroker=external", "There is no parameter Wroker; Worker is one. Nothing was changed."),
+        ("ParameterKey=Wroker,ParameterValue=1", "There is no parameter Wroker; Worker is one."),
         ("WorkerTimout=300", "There is no parameter WorkerTimout; WorkerTimeout is one."),
         ("FlushMs=50", "There is no parameter FlushMs: write A2A_FLUSH_MS=50 into Settings."),
         ("PushRetryHours=2", "write A2A_PUSH_RETRY_S=7200 into Settings."),
@@ -337,32 +297,16 @@ def present(deployed: Deployed, **parameters: str) -> None:
         ("Settings=A2A_FLUSH_MS=x", "Settings: A2A_FLUSH_MS: Input should be a valid integer"),
         ("Settings=A2A_FLUSH=5", "Settings has A2A_FLUSH, which is no setting; A2A_FLUSH_MS is"),
         ("Settings=A2A_FLUSH_MS=50,A2A_FLUSH_MS=60", "Settings has A2A_FLUSH_MS twice"),
-        (
-            "Settings=A2A_TTL_DAYS=5",
-            "which template.yaml sets: choose it by the parameter TtlDays.",
-        ),
+        ("Settings=A2A_TTL_DAYS=5", "template.yaml sets: choose it by the parameter TtlDays."),
         ("Settings=A2A_TABLE=mine", "Settings has A2A_TABLE, which template.yaml sets: change it"),
         ("AlarmTopicArn=", "AlarmTopicArn has no value, and SAM would leave it as it is: write"),
-        ("Settings=A2A_A=1, A2A_B=2", "Settings has a space, and SAM would read its value up to"),
+        ("'Settings=A2A_A=1, A2A_B=2'", "Settings has a space, and SAM would read its value up to"),
     ],
 )
-def test_names_and_settings(deployed: Deployed, run: Run, argument: str, part: str) -> None:
+def test_what_is_refused(deployed: Deployed, run: Run, arguments: str, part: str) -> None:
     """What SAM or the functions would not understand is one sentence, before SAM is asked."""
-    said = run("preflight", argument)
-    (sentence,) = said.err.splitlines()
-    assert said.code == 2
-    assert part in sentence
+    run("preflight", *shlex.split(arguments)).refuses(part)
     assert not deployed.calls_of_sam.exists()
-
-
-@pytest.mark.parametrize("overrides", ['"AlarmTopicArn= Worker=external"', '["AlarmTopicArn="]'])
-def test_an_emptied_parameter_of_samconfig(
-    deployed: Deployed, project: Path, run: Run, overrides: str
-) -> None:
-    """SAM leaves out a name without a value in a text, without a word."""
-    with (project / "samconfig.toml").open("a", encoding="utf-8") as settings:
-        settings.write(f"parameter_overrides = {overrides}\n")
-    assert "AlarmTopicArn has no value" in run("preflight").err
 
 
 def test_a_stack_with_parameters_of_an_earlier_template(deployed: Deployed, run: Run) -> None:
@@ -389,7 +333,10 @@ def test_an_unprotected_table_is_told_of(deployed: Deployed, run: Run) -> None:
 
 
 def test_parameters_of_samconfig(deployed: Deployed, project: Path, run: Run) -> None:
-    """SAM reads them itself; with others beside them it is given all, as it reads them."""
+    """SAM reads them itself; with others beside them it is given all, as it reads them.
+
+    It leaves out a name without a value, without a word.
+    """
     path = project / "samconfig.toml"
     text = path.read_text(encoding="utf-8")
     for given in ('"Worker=external Release=1"', '["Worker=external", "Release=1"]'):
@@ -399,6 +346,9 @@ def test_parameters_of_samconfig(deployed: Deployed, project: Path, run: Run) ->
         assert run("preflight", 'Release="a \\"b\\" c"', 'OidcIssuer=""').code == 0
         passed = deployed.calls_of_sam.read_text().strip().partition("--parameter-overrides ")[2]
         assert passed == 'Worker="external" Release="a \\"b\\" c" OidcIssuer=""'
+    for given in ('"AlarmTopicArn= Worker=external"', '["AlarmTopicArn="]'):
+        path.write_text(f"{text}parameter_overrides = {given}\n", encoding="utf-8")
+        assert "AlarmTopicArn has no value" in run("preflight").err
 
 
 NONE = Refusal("ValidationError", "Stack with id mine does not exist")
@@ -406,8 +356,7 @@ NONE = Refusal("ValidationError", "Stack with id mine does not exist")
 
 def test_a_stack_that_has_only_a_change_set_of_others(deployed: Deployed, run: Run) -> None:
     """Nothing was made yet, so there is nothing to replace; the other change set stays."""
-    stack = {"StackName": "mine", "StackStatus": "REVIEW_IN_PROGRESS"}
-    deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+    present(deployed, "REVIEW_IN_PROGRESS")
     assert "no stack mine in eu-central-1 yet, so it is new" in run("preflight").err
 
 
@@ -463,11 +412,8 @@ def test_a_stack_that_takes_no_update(
     deployed: Deployed, run: Run, state: str, way_out: str
 ) -> None:
     """The sentence names its state and the way out."""
-    stack = {"StackName": "mine", "StackStatus": state}
-    deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
-    said = run("preflight")
-    assert said.code == 2
-    assert f"The stack mine is {state} and takes no update: {way_out}." in said.err
+    present(deployed, state)
+    run("preflight").refuses(f"The stack mine is {state} and takes no update: {way_out}.")
 
 
 def test_what_may_only_be_raised(deployed: Deployed, run: Run) -> None:
@@ -484,7 +430,6 @@ def test_what_may_only_be_raised(deployed: Deployed, run: Run) -> None:
     assert run("preflight", "Shards=32", "TtlDays=90", "WarmWriteUnits=0").code == 0
 
 
-OTHERS = [{"ParameterKey": "Shards", "ParameterValue": "8"}]
 KEY = f"arn:aws:kms:eu-central-1:{ACCOUNT}:key/0a1b"
 
 
@@ -494,18 +439,16 @@ def test_the_template_of_a_restored_table(
     deployed: Deployed, project: Path, run: Run, key: str
 ) -> None:
     """CloudFormation takes it as it is: the table alone, with the values of its stack."""
-    present = {"KmsKeyArn": key, "WarmWriteUnits": "8000", "DeletionProtection": "false"}
-    pairs = [{"ParameterKey": it, "ParameterValue": value} for it, value in present.items()]
-    stack = {"StackName": "mine", "Parameters": [*pairs, *OTHERS]}
+    own = {"KmsKeyArn": key, "WarmWriteUnits": "8000", "DeletionProtection": "false"}
+    present(deployed, **own, Shards="8")
     processed = {**read(), "Resources": transform(TEMPLATE)}
-    deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
     deployed.answers["cloudformation.GetTemplate"] = {"TemplateBody": json.dumps(processed)}
     said = run("restore-template")
     made = json.loads(said.out)
     assert made["Resources"].keys() == {"TaskTable"}
     assert made["Resources"]["TaskTable"]["DeletionPolicy"], "without one nothing is imported"
-    assert made["Parameters"].keys() == present.keys()
-    as_deployed = Template(parameters=present).properties("TaskTable")
+    assert made["Parameters"].keys() == own.keys()
+    as_deployed = Template(parameters=own).properties("TaskTable")
     assert Template(made).properties("TaskTable") == as_deployed
     if not key:
         return  # with a key there is one property more to lint
@@ -519,9 +462,8 @@ def test_the_template_of_a_restored_table(
 def test_no_stack_whose_table_was_restored(deployed: Deployed, run: Run) -> None:
     """The sentence says how to name one."""
     deployed.answers["cloudformation.DescribeStacks"] = NONE
-    said = run("restore-template")
-    assert (said.code, said.out) == (2, "")
-    assert "There is no stack mine: name the one whose table was restored with --stack." in said.err
+    way_out = "There is no stack mine: name the one whose table was restored with --stack."
+    run("restore-template").refuses(way_out)
 
 
 def test_the_profile_of_samconfig(
@@ -551,8 +493,6 @@ def test_a_staged_update_needs_codedeploy(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_stack_that_cannot_be_read(deployed: Deployed, run: Run) -> None:
     """The sentence names the rights."""
     deployed.answers["cloudformation.DescribeStacks"] = Refusal("AccessDenied")
-    said = run("preflight")
-    assert said.code == 2
-    assert "cannot be read (AccessDenied)" in said.err
+    run("preflight").refuses("cannot be read (AccessDenied)")
     deployed.answers["cloudformation.DescribeStacks"] = Refusal("ValidationError", "of a name")
     assert "cannot be read (ValidationError)" in run("preflight", "--stack", "my stack").err

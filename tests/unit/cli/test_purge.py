@@ -67,29 +67,19 @@ def items(database: Stored, scope: Scope) -> list[str]:
     return [one["PK"]["S"] for one in database.items() if scope.digest in one["PK"]["S"]]
 
 
-@pytest.fixture
-def typed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[str]]:
-    """A person at the terminal, who answers with a text; returns the questions."""
+def test_all_of_a_caller(
+    purge: Run, database: Stored, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted once, deleted with webhooks; another caller keeps all; twice is fine."""
+    theirs, counts, count = items(database, BOB), list[Purge](), Purge.count
 
-    def typing(text: str) -> list[str]:
-        asked: list[str] = []
+    async def counted(purge: Purge, *given: Any) -> tuple[Amounts, int]:
+        counts.append(purge)
+        return await count(purge, *given)
 
-        def answer(question: str) -> str:
-            asked.append(question)
-            return text
-
-        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-        monkeypatch.setattr("builtins.input", answer)
-        return asked
-
-    return typing
-
-
-def test_all_of_a_caller(purge: Run, database: Stored, storage: DurableStorage) -> None:
-    """Counted, deleted with webhooks; another caller keeps all; twice is fine."""
-    theirs = items(database, BOB)
+    monkeypatch.setattr(Purge, "count", counted)
     code, out, err = purge("--user", "ann", "--yes")
-    assert (code, err) == (0, "")
+    assert (code, err, len(counts)) == (0, "", 1)
     assert out.splitlines() == [
         "ann has 3 tasks, no contexts with a state, 1 webhook and no uploads in the table tasks.",
         "Deleted 3 tasks, no contexts with a state, 1 webhook and no uploads: nothing is left.",
@@ -184,29 +174,11 @@ def test_what_the_index_shows_late_is_found(
     assert clock.now_ms() - began == 10_000
 
 
-def test_a_look_that_finds_tasks_counts_once(
-    purge: Run, storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A count reads all that a caller has, which costs as much as it has."""
-    counts: list[Purge] = []
-    count = Purge.count
-
-    async def counted(purge: Purge, *given: Any) -> tuple[Amounts, int]:
-        counts.append(purge)
-        return await count(purge, *given)
-
-    monkeypatch.setattr(Purge, "count", counted)
-    assert purge("--user", "ann", "--yes")[0] == 0
-    assert len(counts) == 1
-
-
 def test_one_context(purge: Run, storage: DurableStorage) -> None:
     """`purge --context` deletes one context of a caller or scope; other contexts stay."""
     code, out, _ = purge("--scope", ANN.digest, "--context", "a", "--yes")
-    assert (
-        code,
-        "Deleted 2 tasks, no contexts with a state, 1 webhook and no uploads:" in out,
-    ) == (0, True)
+    deleted = "Deleted 2 tasks, no contexts with a state, 1 webhook and no uploads:"
+    assert (code, deleted in out) == (0, True)
     assert [wait(storage.head(t)) is None for t in ("t-0", "t-1", "t-2")] == [True, True, False]
     code, _, err = purge("--user", "bob", "--tenant", "acme", "--context", "b")
     assert (code, "The context b of bob has nothing" in err) == (3, True)
@@ -215,21 +187,33 @@ def test_one_context(purge: Run, storage: DurableStorage) -> None:
 
 
 def test_nothing_is_deleted_without_the_name(
-    purge: Run, database: Stored, storage: DurableStorage, typed: Callable[[str], list[str]]
+    run: Run,
+    purge: Run,
+    database: Stored,
+    storage: DurableStorage,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`purge` deletes nothing unless the name is typed or --yes is given."""
+    """It is typed, or --yes is given; and it stands behind the word purge."""
     before = items(database, ANN)
+    run("tasks", "--user", "ann", "purge", "--yes").refuses("name it behind the word purge")
     code, out, err = purge("--user", "ann")
     assert (code, out.startswith("ann has 3 tasks")) == (2, True)
     assert err.endswith("Nothing was deleted: type ann, or say --yes.\n")
-    for text in ("", "y", "yes", "Ann", "bob"):
-        asked = typed(text)
-        assert purge("--user", "ann")[0] == 2
-        assert asked == ["Type ann to delete it for good: "]
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    asked: list[str] = []
+    typed = iter(("", "y", "yes", "Ann", "bob", "ann"))
+
+    def answer(question: str) -> str:
+        asked.append(question)
+        return next(typed)
+
+    monkeypatch.setattr("builtins.input", answer)
+    for _ in range(5):
+        assert purge("--user", "ann").code == 2
     assert items(database, ANN) == before
-    typed("ann")
-    assert purge("--user", "ann")[0] == 0
+    assert purge("--user", "ann").code == 0
     assert items(database, ANN) == []
+    assert asked == ["Type ann to delete it for good: "] * 6
 
 
 def test_an_interrupted_one_is_continued(
@@ -274,16 +258,7 @@ def test_what_cannot_be_asked(
     purge: Run, storage: DurableStorage, arguments: Any, named: str
 ) -> None:
     """Wrong arguments end with one sentence and exit code 2; an empty context deletes nothing."""
-    code, out, err = purge(*arguments, "--yes")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert named in err
-    assert wait(storage.head("t-0")) is not None
-
-
-def test_a_name_before_the_word_is_refused(run: Run, storage: DurableStorage) -> None:
-    """`tasks --user ann purge` is refused, and deletes no task of any caller."""
-    said = run("tasks", "--user", "ann", "purge", "--yes")
-    assert (said.code, "name it behind the word purge" in said.err) == (2, True)
+    purge(*arguments, "--yes").refuses(named)
     assert wait(storage.head("t-0")) is not None
 
 
@@ -300,10 +275,8 @@ def test_a_bar_shows_how_far_it_is(
 
 def test_amounts() -> None:
     """Amounts read as words: a singular, a plural, and "no"."""
-    few, many = (
-        Amounts(tasks=1, contexts=2, uploads=3),
-        Amounts(tasks=12_345, contexts=1, webhooks=1),
-    )
+    few = Amounts(tasks=1, contexts=2, uploads=3)
+    many = Amounts(tasks=12_345, contexts=1, webhooks=1)
     assert amounts(few) == "1 task, 2 contexts with a state, no webhooks and 3 uploads"
     assert amounts(many) == "12,345 tasks, 1 context with a state, 1 webhook and no uploads"
 

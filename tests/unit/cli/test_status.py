@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from a2a.types import TaskState, TaskStatus
 from botocore.exceptions import ClientError
 
 from a2a_serverless import aws
 from a2a_serverless.settings import load_settings
 from a2a_serverless.storage import activity
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import open_backends
 from a2a_serverless_tools.operate.queues import _oldest_of
 from a2a_serverless_tools.operate.wording import UNCOUNTED
 from tests.support.clocks import ManualClock
-from tests.unit.cli.conftest import Run, opened, wait
+from tests.unit.cli.conftest import Run, ended, opened, queue_of, send, wait
 from tests.unit.push.test_jobs import LETTER
 
-pytestmark = pytest.mark.usefixtures("database")
-FAILED = Commit(entries=(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED)),))
+pytestmark = pytest.mark.usefixtures("account", "database")
 
 
 def test_it_is_well_until_something_fails(run: Run, storage: DurableStorage) -> None:
@@ -37,32 +32,25 @@ def test_it_is_well_until_something_fails(run: Run, storage: DurableStorage) -> 
     assert "\nOpen turns that wait\nNone waits, and none was sent" in out
     assert f"Webhooks given up: {UNCOUNTED}.\n" in out
     assert "\nThe last that went wrong\nNothing within 24 hours.\n" in out
-    assert json.loads(run("status", "--json")[1])["is_well"] is True
-    wait(storage.commit(head, FAILED))
+    assert run("status", "--json").json["is_well"] is True
+    ended(storage, head)
     code, out, _ = run("status")
     assert (code, "1 task has failed within the hour." in out) == (1, True)
     assert re.search(r"^  not started +1 +1$", out, re.MULTILINE)
-    code, out, _ = run("status", "--json")
-    shown = json.loads(out)
-    assert (code, shown["is_well"], shown["hour"]["failed"]) == (1, False, 1)
-    assert shown["tail"][0]["task_id"] == "t"
+    said = run("status", "--json")
+    assert (said.code, said.json["is_well"], said.json["hour"]["failed"]) == (1, False, 1)
+    assert said.json["tail"][0]["task_id"] == "t"
     listed = run("tasks", "--attention", "failed", "--reason", "not started")
-    assert " t  " in listed[1]
-    assert run("tasks", "--attention", "failed", "--reason", "other")[1] == ""
+    assert " t  " in listed.out
+    assert run("tasks", "--attention", "failed", "--reason", "other").out == ""
+    run("tasks", "--attention", "sad").refuses("choose one of failed, rejected, untold, again")
 
 
-def test_a_set_aside_message_needs_a_person(
-    run: Run, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
-) -> None:
+def test_a_set_aside_message_needs_a_person(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that cannot be used does, too; one that is not named is left out."""
-    sqs = aws.client("sqs")
-    fifo = {"FifoQueue": "true"}
-    url = sqs.create_queue(QueueName="aside.fifo", Attributes=fifo)["QueueUrl"]
-    monkeypatch.setenv("A2A_UNDECODABLE_QUEUE", url)
-    assert run("status")[0] == 0
-    sqs.send_message(
-        QueueUrl=url, MessageBody="poison", MessageGroupId="g", MessageDeduplicationId="d"
-    )
+    url = queue_of(monkeypatch, "A2A_UNDECODABLE_QUEUE")
+    assert run("status").code == 0
+    send(url, "poison")
     code, out, _ = run("status")
     assert (code, "1 message is set aside: messages that cannot be read." in out) == (1, True)
     assert "push jobs" not in out
@@ -74,49 +62,35 @@ def test_a_set_aside_message_needs_a_person(
 def test_the_queues_of_a_table_in_a_file(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """They are in the file, under the names of the settings, and SQS is not asked for them."""
-    monkeypatch.setenv("A2A_TABLE", f"file:{tmp_path / 'tasks.db'}")
-    monkeypatch.setenv("A2A_PUSH_QUEUE", "jobs")
-    monkeypatch.setenv("A2A_PUSH_DEAD_LETTER_QUEUE", "unsent")
-    wait(open_backends(load_settings()).pushing().dead_letter(LETTER))
-    code, out, _ = run("status")
-    assert (code, "1 message is set aside: notifications that were given up." in out) == (1, True)
-    assert re.search(r"^operations, which are turns and cancels +0 +0$", out, re.MULTILINE)
-    assert re.search(r"^push jobs +0 +0$", out, re.MULTILINE)
-    assert "unknown" not in out
-    assert LETTER.job.task_id in run("notifications")[1]
-    assert run("undecodable")[:2] == (0, "")
-    assert re.search("^Queues\nqueue +wait +received +oldest$", out, re.MULTILINE)
+    """They are in the file, under the names of the settings, and SQS is not asked for them.
 
-
-def test_a_file_shows_its_queues_where_no_setting_names_them(
-    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Those with the default names as such, and any other that holds something by its own."""
+    Where no setting names them, those with the default names are shown as such, and any other that
+    holds something by its own.
+    """
     monkeypatch.setenv("A2A_TABLE", f"file:{tmp_path / 'tasks.db'}")
-    named = load_settings().model_copy(update={"push_queue": "push"})
-    queue = open_backends(named).pushing()
+    queue = open_backends(load_settings().model_copy(update={"push_queue": "push"})).pushing()
     wait(queue.dead_letter(LETTER))
     wait(queue.jobs.send(LETTER.job))
-    code, out, _ = run("status")
-    assert (code, "1 message is set aside: notifications that were given up." in out) == (1, True)
-    assert re.search(r"^push jobs +0 +0$", out, re.MULTILINE)
+    aside = "1 message is set aside: notifications that were given up."
     other = r"^messages of push, a queue that no setting names here +1 +0 +0 s$"
-    assert re.search(other, out, re.MULTILINE)
-    assert LETTER.job.task_id in run("notifications")[1]
-    monkeypatch.setenv("A2A_PUSH_QUEUE", "push")
-    out = run("status").out
-    assert (re.search(r"^push jobs +1 +0", out, re.MULTILINE) is None, "no setting" in out) == (
-        False,
-        False,
-    )
+    for name, rows in (("", (other, r"^push jobs +0 +0$")), ("push", (r"^push jobs +1 +0",))):
+        if name:
+            monkeypatch.setenv("A2A_PUSH_QUEUE", name)
+        code, out, _ = run("status")
+        assert (code, aside in out, "unknown" in out) == (1, True, False)
+        assert "\nQueues\nqueue " in out
+        for row in (r"^operations, which are turns and cancels +0 +0$", *rows):
+            assert re.search(row, out, re.MULTILINE), out
+        assert ("no setting" in out) is (name == "")
+    assert LETTER.job.task_id in run("notifications").out
+    assert run("undecodable")[:2] == (0, "")
 
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize(
     ("ages", "shown"),
     [
-        ({"push.fifo": [], "work.fifo": [125.0, 65.0]}, {"operations": "3 min", "push": "unknown"}),
+        ({"PUSH_QUEUE": [], "QUEUE": [125.0, 65.0]}, {"operations": "3 min", "push": "unknown"}),
         ("AccessDenied", {"operations": "unknown", "push": "unknown"}),
     ],
     ids=["one has a figure", "no right"],
@@ -131,29 +105,29 @@ def test_how_old_the_oldest_message_is(
     shown: dict[str, str],
 ) -> None:
     """CloudWatch's newest figure, by one request for all queues whose messages wait; or unknown."""
-    sqs, fifo = aws.client("sqs"), {"FifoQueue": "true"}
-    for setting, name in (("QUEUE", "work"), ("PUSH_QUEUE", "push"), ("DEAD_LETTER_QUEUE", "dead")):
-        url = sqs.create_queue(QueueName=f"{name}.fifo", Attributes=fifo)["QueueUrl"]
-        monkeypatch.setenv(f"A2A_{setting}", url)
-        if name != "dead":
-            given = {"MessageGroupId": "g", "MessageDeduplicationId": "d"}
-            sqs.send_message(QueueUrl=url, MessageBody="x", **given)
+    names = {}
+    for setting in ("QUEUE", "PUSH_QUEUE", "DEAD_LETTER_QUEUE"):
+        url = queue_of(monkeypatch, f"A2A_{setting}")
+        if setting != "DEAD_LETTER_QUEUE":
+            names[url.rpartition("/")[2]] = setting
+            send(url, "x")
     asked: list[Any] = []
 
     def answer(**request: Any) -> Any:
         asked.append(request)
-        names = {
+        ids = {
             one["MetricStat"]["Metric"]["Dimensions"][0]["Value"]: one["Id"]
             for one in request["MetricDataQueries"]
         }
-        assert names.keys() == {"work.fifo", "push.fifo"}
+        assert ids.keys() == names.keys()
         if isinstance(ages, str):
             raise ClientError({"Error": {"Code": ages}}, "GetMetricData")
         at = datetime.fromtimestamp(clock.now_ms() / 1000, UTC) - timedelta(seconds=60)
-        found = [
-            {"Id": names[name], "Values": of, "Timestamps": [at, at - timedelta(60)][: len(of)]}
-            for name, of in ages.items()
-        ]
+        found = []
+        for name, own in ids.items():
+            values = ages[names[name]]
+            times = [at, at - timedelta(60)][: len(values)]
+            found.append({"Id": own, "Values": values, "Timestamps": times})
         return {"MetricDataResults": found}
 
     monkeypatch.setattr(aws.client("cloudwatch"), "get_metric_data", answer)
@@ -187,12 +161,10 @@ def test_an_event_source_that_is_off(
     is_told: bool,
 ) -> None:
     """Where messages wait it is told at once, unless a worker outside of Lambda is there."""
-    sqs, fifo = aws.client("sqs"), {"FifoQueue": "true"}
-    url = sqs.create_queue(QueueName="work.fifo", Attributes=fifo)["QueueUrl"]
-    monkeypatch.setenv("A2A_QUEUE", url)
+    url = queue_of(monkeypatch, "A2A_QUEUE")
 
     def answer(**request: Any) -> Any:
-        assert request["EventSourceArn"].endswith(":work.fifo")
+        assert request["EventSourceArn"].endswith(f":{url.rpartition('/')[2]}")
         if isinstance(states, str):
             raise ClientError({"Error": {"Code": states}}, "ListEventSourceMappings")
         return {"EventSourceMappings": [{"State": state} for state in states]}
@@ -202,7 +174,7 @@ def test_an_event_source_that_is_off(
         monkeypatch.setattr(activity, "process_name", lambda: worker)
         wait(activity.tell_of_process(storage.table, turns=0, now_ms=storage.clock.now_ms()))
     assert "switched off" not in run("status").out
-    sqs.send_message(QueueUrl=url, MessageBody="x", MessageGroupId="g", MessageDeduplicationId="d")
+    send(url, "x")
     code, out, _ = run("status")
     told = "1 message waits, and the worker's event source is switched off: switch it on"
     assert (told in out) is is_told
@@ -216,12 +188,6 @@ def test_an_emulator_has_no_ages(monkeypatch: pytest.MonkeyPatch) -> None:
     aws.forget_clients()
     monkeypatch.setattr(aws.client("cloudwatch"), "get_metric_data", pytest.fail)
     assert wait(_oldest_of(["http://127.0.0.1:1/work.fifo"], 0)) == {}
-
-
-def test_an_unknown_kind_is_refused(run: Run) -> None:
-    """One sentence names the kinds."""
-    code, _, err = run("tasks", "--attention", "sad")
-    assert (code, "choose one of failed, rejected, untold, again" in err) == (2, True)
 
 
 def test_a_text_is_looked_for_in_a_list(run: Run, storage: DurableStorage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from textwrap import indent
@@ -32,6 +33,7 @@ from a2a_serverless.tasks.entries import (
     encode_entries,
 )
 from a2a_serverless.tasks.head import AttemptEnd, Head, Uncounted
+from a2a_serverless.tasks.push import Push
 from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless_tools.operate.prices import WRITE_UNIT
@@ -127,20 +129,21 @@ def versions_of(text: str) -> list[str]:
 def test_the_manual_shows_what_is_printed(
     run: Run, storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """The example of docs/operate is the output for a task with that life."""
+    """The example of docs/operate is the output for a task with that life.
+
+    Of a message's text it has the first line. A table alone has no logs, and a sentence says so.
+    """
     restarted(storage, clock)
     said = run(TASK)
     assert said.code == 0
     assert indent(said.out, " " * 4) in pages.part("operate"), said.out
-
-
-def test_the_task_is_shown_where_there_are_no_logs(run: Run, storage: DurableStorage) -> None:
-    """A table alone has none: the task is printed without them, then one sentence says so."""
-    opened(storage)
-    said = run(TASK, "--logs")
-    assert (said.code, said.out) == (2, run(TASK).out)
-    assert "--logs reads the logs of a deployment: name it with --stack." in said.err
-    assert json.loads(run(TASK, "--logs", "--json").out)["logs"] == []
+    for shown in (said.out, run(TASK, "--json").out):
+        assert "Plan a day" in shown
+        assert "Secret" not in shown
+    logs = run(TASK, "--logs")
+    assert (logs.code, logs.out) == (2, said.out)
+    assert "--logs reads the logs of a deployment: name it with --stack." in logs.err
+    assert run(TASK, "--logs", "--json").json["logs"] == []
 
 
 def test_changes_that_are_alike_share_a_line(run: Run, storage: DurableStorage) -> None:
@@ -170,14 +173,6 @@ def test_tokens_and_money_are_shown(run: Run, storage: DurableStorage) -> None:
     assert [(one["model"], one["input_tokens"]) for one in shown["usage"]] == [("big", 1210)]
     used = [each["usage"][0]["calls"] for each in shown["turns"][0]["attempts"]]
     assert used == [2, 1]
-
-
-def test_contents_are_not_shown(run: Run, storage: DurableStorage) -> None:
-    """Of a message's text the first line, as in lists, and no more."""
-    opened(storage)
-    for said in (run(TASK).out, run(TASK, "--json").out):
-        assert "Plan a day" in said
-        assert "Secret" not in said
 
 
 def test_json_says_the_same(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
@@ -214,41 +209,36 @@ def test_json_says_the_same(run: Run, storage: DurableStorage, clock: ManualCloc
 
 def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
     """Each webhook with what it was told and what was given up; and the way out where there is."""
-    head = opened(storage)
-    at = head.created_at
-    for config_id in ("gone", "late", "new", "slow"):
-        config = TaskPushNotificationConfig(
-            task_id=TASK, id=config_id, url=f"https://{config_id}.example/?key=secret"
-        )
-        push = wait(storage.webhooks.put(config))
-        told = push.settled((9, 0), "status 200", at, is_told=True)
-        moved = {
-            "gone": replace(told, refusals=10),
-            "late": push.settled((1, 0), "status 503", at, is_told=False),
-            "slow": replace(push, failures=3, failing_since=at, refusals=2),
-        }
-        if config_id in moved:
-            assert wait(storage.webhooks.move(push, moved[config_id]))
+    at, since = opened(storage).created_at, "2026-11-22T02:14:00.000Z"
+    moved: dict[str, Callable[[Push], Push]] = {
+        "gone": lambda it: replace(told_to(it, 9, is_told=True), refusals=10),
+        "late": lambda it: told_to(it, 1, is_told=False),
+        "new": lambda it: it,
+        "slow": lambda it: replace(it, failures=3, failing_since=at, refusals=2),
+    }
+
+    def told_to(push: Push, version: int, *, is_told: bool) -> Push:
+        status = "status 200" if is_told else "status 503"
+        return push.settled((version, 0), status, at, is_told=is_told)
+
+    for name, move in moved.items():
+        url = f"https://{name}.example/?key=secret"
+        hook = TaskPushNotificationConfig(task_id=TASK, id=name, url=url)
+        push = wait(storage.webhooks.put(hook))
+        if move(push) != push:
+            assert wait(storage.webhooks.move(push, move(push)))
     said = run(TASK)
     shown = [line for line in said.out.splitlines() if line.startswith("webhook")]
-    since = "2026-11-22T02:14:00.000Z"
+    nothing = "told of nothing so far"
+    gave_up = f"the notification of version 1 was given up (status 503) at {since} (0 s ago)"
+    again = "redeliver it, or its client sets it again"
     told = [
-        (
-            "(id gone): told 1 up to version 9, given up after 10 refusals of its own;"
-            " redeliver it, or its client sets it again"
-        ),
-        (
-            "(id late): told of nothing so far, the notification of version 1 was given up"
-            f" (status 503) at {since} (0 s ago), last answer status 503 at {since} (0 s ago)"
-        ),
-        "(id new): told of nothing so far",
-        (
-            "(id slow): told of nothing so far, has refused 2, 3 attempts failed since"
-            f" {since} (0 s ago)"
-        ),
+        f"(id gone): told 1 up to version 9, given up after 10 refusals of its own; {again}",
+        f"(id late): {nothing}, {gave_up}, last answer status 503 at {since} (0 s ago)",
+        f"(id new): {nothing}",
+        f"(id slow): {nothing}, has refused 2, 3 attempts failed since {since} (0 s ago)",
     ]
-    names = ("gone", "late", "new", "slow")
-    lines = zip(names, told, strict=True)
+    lines = zip(moved, told, strict=True)
     assert shown == [f"webhook   https://{name}.example {text}" for name, text in lines]
     assert "secret" not in said.out
     gone, late, _, slow = run(TASK, "--json").json["webhooks"]
@@ -263,22 +253,15 @@ def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
     """For a turn without a worker `task` says that it waits, was given back, or is over."""
     head = opened(storage)
     assert lines_of(run(TASK).out)["worker"] == "no worker; the turn waits for one"
+    for sends, said in ((1, "once"), (2, "2 times")):
+        head = wait(storage.postpone(head, due_at=head.created_at, sends=sends))
+        assert lines_of(run(TASK).out)["turn"] == f"1 (open), attempts 0, sent again {said}"
     head = claimed(storage, head, "a")
     wait(storage.change(head, partial(releasing, end=AttemptEnd(token="a", reason="ValueError"))))
     assert lines_of(run(TASK).out)["worker"] == "no worker; given back"
     committed(storage, wait(storage.head(TASK)), COMPLETED, token="a")
     fields = lines_of(run(TASK).out)
     assert fields.keys().isdisjoint({"worker", "due", "cancel"})
-
-
-@pytest.mark.parametrize(("sends", "said"), [(1, "once"), (2, "2 times")])
-def test_a_turn_that_was_sent_again(
-    run: Run, storage: DurableStorage, sends: int, said: str
-) -> None:
-    """`task` says how often."""
-    head = opened(storage)
-    assert wait(storage.postpone(head, due_at=head.created_at, sends=sends))
-    assert lines_of(run(TASK).out)["turn"] == f"1 (open), attempts 0, sent again {said}"
 
 
 def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> None:
@@ -337,30 +320,26 @@ def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
     assert run(TASK, "--json").json["turns"][0]["attempts"][1]["kept"] == 2
 
 
-def test_an_entry_of_a_newer_release(run: Run, database: Stored, storage: DurableStorage) -> None:
-    """An unknown entry is shown with its kind; only a critical one makes the command fail."""
+def test_what_a_newer_release_has_stored(
+    run: Run, database: Stored, storage: DurableStorage
+) -> None:
+    """An unknown entry is shown with its kind, an unknown state as its number or as unspecified.
+
+    Only a critical entry and a newer HEAD make the command fail.
+    """
     head = opened(storage)
-    append_to_body(database, event_key(head), encode_entries([Unknown(b"Z", 0, b"new")]))
-    said = run(TASK)
-    assert said.code == 0
-    assert versions_of(said.out)[0].endswith("unknown entry of kind 'Z', 9 bytes")
-    append_to_body(database, event_key(head), encode_entries([Unknown(b"Y", 0x80, b"new")]))
-    said = run(TASK)
-    assert said.code == 2
-    assert "unknown entry of kind 'Y'" in said.out
+    for entry, shown, code in (
+        (StatusChanged(TaskStatus(state=77)), "status 77", 0),  # type: ignore[arg-type]
+        (Unknown(b"Z", 0, b"new"), "unknown entry of kind 'Z', 9 bytes", 0),
+        (Unknown(b"Y", 0x80, b"new"), "unknown entry of kind 'Y', 9 bytes", 2),
+    ):
+        append_to_body(database, event_key(head), encode_entries([entry]))
+        said = run(TASK)
+        assert (said.code, versions_of(said.out)[0].endswith(shown)) == (code, True), said
     assert "version 1 has an unknown entry of kind 'Y'" in said.err
-
-
-def test_a_status_of_a_newer_release(run: Run, database: Stored, storage: DurableStorage) -> None:
-    """A state that this release does not know is shown as its number, and HEAD's as unspecified."""
-    head = opened(storage)
-    newer = StatusChanged(TaskStatus(state=77))  # type: ignore[arg-type]
-    append_to_body(database, event_key(head), encode_entries([newer]))
     set_attributes(database, head_key(head), {"state": {"S": "TASK_STATE_NEW"}})
     said = run(TASK)
-    assert said.code == 2
-    assert versions_of(said.out)[0].endswith("status 77")
-    assert "a newer release has written HEAD" in said.err
+    assert (said.code, "a newer release has written HEAD" in said.err) == (2, True)
 
 
 EVIL = (
@@ -456,14 +435,6 @@ def test_the_events_of_a_task(
 # -- what cannot be shown --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [(), ("--scope", ANN.digest)])
-def test_an_unknown_task(run: Run, arguments: tuple[str, ...]) -> None:
-    """For an unknown task one sentence names the table."""
-    said = run("unknown", *arguments)
-    assert (said.code, said.out) == (2, "")
-    assert "The table tasks has no task unknown" in said.err
-
-
 def test_an_expired_task(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
     """An expired task is found neither by its id nor with its scope, though it is still stored."""
     opened(storage)
@@ -512,20 +483,19 @@ def test_the_events_of_a_damaged_task(
         (("",), "is no task id"),
         ((TASK, "--scope", "ann"), "--scope ann is no scope"),
         ((TASK, "--scope", ""), "is no scope"),
+        (("unknown",), "The table tasks has no task unknown"),
+        (("unknown", "--scope", ANN.digest), "The table tasks has no task unknown"),
     ],
 )
-def test_what_is_no_id_or_scope(run: Run, arguments: tuple[str, ...], named: str) -> None:
-    """A malformed id or scope is refused with the right form, before the table is asked."""
-    said = run(*arguments)
-    assert (said.code, said.out) == (2, "")
-    assert named in said.err
+def test_what_is_no_task(run: Run, arguments: tuple[str, ...], named: str) -> None:
+    """One sentence has the right form of an id or scope, or names the table."""
+    run(*arguments).refuses(named)
 
 
-def test_a_table_that_does_not_exist(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_does_not_exist(
+    run: Run, account: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the table does not exist, one sentence names it, the cause, and what to check."""
     monkeypatch.setenv("A2A_TABLE", "nowhere")
-    said = run(TASK)
-    assert (said.code, said.out) == (2, "")
-    assert "The table nowhere cannot be used: " in said.err
-    assert "ResourceNotFoundException" in said.err
-    assert said.err.endswith("; check its name (A2A_TABLE), the region and the credentials.\n")
+    way_out = "; check its name (A2A_TABLE), the region and the credentials.\n"
+    run(TASK).refuses("The table nowhere cannot be used: ", "ResourceNotFoundException", way_out)

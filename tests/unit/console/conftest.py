@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from html import unescape
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,6 +48,39 @@ def storage(clock: ManualClock) -> DurableStorage:
     return memory_storage(scope=ANN, clock=clock)
 
 
+@pytest.fixture
+def inspector(storage: DurableStorage) -> Inspector:
+    return Inspector(storage, Settings(), place="memory")
+
+
+@pytest.fixture
+async def person(inspector: Inspector) -> AsyncIterator[Person]:
+    async with visited(inspector) as one:
+        yield one
+
+
+def live_of(text: str) -> str:
+    """The path with which a page asks for its next update."""
+    (path,) = re.findall(r'hx-get="([^"]*)"', text)
+    return unescape(path)
+
+
+def linked(text: str, rel: str) -> str:
+    """Where a page's link of this kind leads to; empty: it has none."""
+    links = {unescape(path) for path in re.findall(rf'href="([^"]*)" rel="{rel}"', text)}
+    assert len(links) <= 1
+    return links.pop() if links else ""
+
+
+async def walked(person: Person, path: str, rel: str = "next") -> list[str]:
+    """The texts of a page and of those that follow by its links."""
+    texts = []
+    while path:
+        texts.append((await person.get(path)).text)
+        path = linked(texts[-1], rel)
+    return texts
+
+
 @asynccontextmanager
 async def visited(inspector: Inspector, **options: Any) -> AsyncIterator[Person]:
     """A browser that has opened the console of a place."""
@@ -72,3 +108,17 @@ def developing(
         options = Options(agent=f"{agent}:agent", card=card, file=file, beside=beside, push=push)
         with Stack(Settings(**({"auth": "none"} | settings)), options) as stack:
             yield stack, consoles[0]
+
+
+def posted(url: str, text: str, *, key: str = "", context: str = "", **more: Any) -> str:
+    """Send a message to an agent; return the id of its task, which has ended."""
+    message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": text}]}
+    headers = {"A2A-Version": "1.0"} | ({"X-API-Key": key} if key else {})
+    answer = httpx.post(
+        f"{url}/message:send",
+        json={"message": message | ({"contextId": context} if context else {}), **more},
+        headers=headers,
+        trust_env=False,
+        timeout=60,
+    )
+    return str(answer.json()["task"]["id"])

@@ -101,7 +101,8 @@ async def test_an_act_on_many_is_counted_and_confirmed(
     plan = {"plan": field(preview, "plan")}
     answer = await person.post("/_console/act", headers=OWN, data=plan)
     assert "it was not confirmed" in answer.text
-    await failed_again(backends, "t-4")
+    await delete_task(storage, "t-4")
+    await failed(backends, "t-4")  # another one
     answer = await person.post("/_console/act", headers=OWN, data=plan | {"confirmed": "yes"})
     assert "Done so far: 1 of 5." in answer.text
     for _ in range(2):
@@ -110,12 +111,6 @@ async def test_an_act_on_many_is_counted_and_confirmed(
     assert "<p>Skipped: 1. It has gone meanwhile.</p>" in answer.text
     again = await person.post("/_console/act", headers=OWN, data=plan)
     assert "Done: 4 of 5." in again.text
-
-
-async def failed_again(backends: Backends, task_id: str) -> None:
-    """Another task with the same id."""
-    await delete_task(backends.storage.for_scope(ANN), task_id)
-    await failed(backends, task_id)
 
 
 @pytest.mark.parametrize(
@@ -147,24 +142,6 @@ async def test_a_table_that_may_only_be_read_says_so(
     answer = await person.post("/_console/act", headers=OWN, data=data)
     assert (answer.status_code, "no dynamodb:PutItem" in answer.text) == (502, True)
     assert await backends.storage.for_scope(ANN).head("t") == head
-
-
-async def test_a_deletion_of_a_caller_is_noted_without_a_name(
-    backends: Backends, person: Person, clock: ManualClock
-) -> None:
-    """The journal says that it was done, by whom and how much; not whose it was."""
-    await failed(backends, "t")
-    data = {"user": "ann", "tenant": "acme", "name": "ann"}
-    for _ in range(20):
-        answer = await person.post("/_console/purge", headers=OWN, data=data)
-        clock.advance(5)
-        if "Nothing is left" in answer.text:
-            break
-    text = (await person.get("/_console/journal")).text
-    assert "<b>purge</b>" in text
-    assert "nothing is left." in text
-    assert ANN.digest not in text
-    assert " ann" not in text
 
 
 async def test_markup_is_text_in_previews_and_in_the_journal(

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,10 +14,10 @@ import httpx
 import pytest
 
 from a2a_serverless_tools import cli
-from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.operate import logs as lines
 from a2a_serverless_tools.operate.logs import KeptLines, _Keeping, kept_lines
-from tests.unit.console.conftest import Dev, developing
+from tests.support.observed import root_logger
+from tests.unit.console.conftest import Dev, developing, posted
 from tests.unit.push.receivers import Receiver, status
 
 OURS = "a2a_serverless.worker.attempt"
@@ -62,16 +61,7 @@ def refused(url: str, run: Run) -> str:
     """The id of a task whose receiver has refused its end, for good."""
     with Receiver(lambda _: status(410)) as receiver:
         hook = {"id": "crm", "url": receiver.url()}
-        message = {"messageId": uuid.uuid4().hex, "role": "ROLE_USER", "parts": [{"text": "a"}]}
-        body = {"message": message, "configuration": {"taskPushNotificationConfig": hook}}
-        answer = httpx.post(
-            f"{url}/message:send",
-            json=body,
-            headers={"A2A-Version": "1.0"},
-            trust_env=False,
-            timeout=60,
-        )
-        task_id = str(answer.json()["task"]["id"])
+        task_id = posted(url, "a", configuration={"taskPushNotificationConfig": hook})
         until = time.monotonic() + 20
         while task_id not in run("notifications", "--json")[1]:
             assert time.monotonic() < until
@@ -110,21 +100,12 @@ def test_a_notification_that_was_given_up(running: Dev, run: Run) -> None:
     assert "logs" not in json.loads(run("task", task_id, "--json")[1])
 
 
-async def undecodable(console: Console) -> None:
-    backends = console._inspector.backends
-    assert backends is not None
-    await backends.operations.keep_undecodable("<b>poison</b>", reason="no JSON")
-
-
-def test_undecodable_messages_are_listed(run: Run) -> None:
-    """Without any, a sentence says so, which is no line of the list."""
-    assert run("undecodable") == (0, "", "There are no messages that cannot be read.\n")
-
-
 async def test_a_message_that_cannot_be_read(running: Dev) -> None:
     """The page of queues shows it escaped, with the reason."""
     stack, console = running
-    await undecodable(console)
+    backends = console._inspector.backends
+    assert backends is not None
+    await backends.operations.keep_undecodable("<b>poison</b>", reason="no JSON")
     async with httpx.AsyncClient(trust_env=False, base_url=stack.url, timeout=60) as person:
         await person.get(console.open_url())
         shown = (await person.get("/_console/queues")).text
@@ -141,15 +122,12 @@ async def test_what_is_printed_stays_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Lines about tasks are kept from INFO on; a terminal gets those from WARNING on, as before."""
-    root, ours = logging.getLogger(), logging.getLogger("a2a_serverless")
-    news = logging.getLogger("a2a_serverless.news")
-    news.setLevel(logging.INFO)
+    ours, news = logging.getLogger("a2a_serverless"), logging.getLogger("a2a_serverless.news")
     handler = logging.StreamHandler()
-    before = (root.level, root.handlers[:], ours.level)
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    ours.setLevel(logging.NOTSET)  # the console of this module's other tests has raised it
-    try:
+    news.setLevel(logging.INFO)
+    with root_logger() as root:
+        root.handlers[:] = [handler]
+        root.setLevel(logging.WARNING)
         with kept_lines(tmp_path / "dev.log") as lines:
             log = logging.getLogger(OURS)
             log.info("Claimed %s", "it", extra={"task_id": "t", "action": "claimed", "x": object()})
@@ -160,11 +138,7 @@ async def test_what_is_printed_stays_the_same(
             kept = [line async for line in lines.about("t", 0)]
             later = [line async for line in lines.about("t", kept[-1].at + 1)]
         assert (handler.level, ours.level) == (logging.NOTSET, logging.NOTSET)
-    finally:
-        root.setLevel(before[0])
-        root.handlers[:] = before[1]
-        ours.setLevel(before[2])
-        news.setLevel(logging.NOTSET)
+    news.setLevel(logging.NOTSET)
     assert [(line.level, line.action, line.message) for line in kept] == [
         ("INFO", "claimed", "Claimed it"),
         ("WARNING", "", "Lost"),
@@ -187,34 +161,26 @@ async def test_a_line_that_cannot_be_kept_stops_nothing(tmp_path: Path) -> None:
 
 
 async def test_the_newest_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long log two files stay, and are read in order."""
+    """Of a long log two files stay, in order; one process writes to a file another has begun."""
     monkeypatch.setattr(lines, "MOST_BYTES", 2_000)
     path = tmp_path / "dev.log"
-    with closing(_Keeping(path)) as keeping:
-        for number in range(100):
-            keeping.handle(logging.makeLogRecord({"msg": str(number), "task_id": "t"}))
-    kept = [int(line.message) async for line in KeptLines(path).about("t", 0)]
-    assert kept == list(range(kept[0], 100))
-    assert kept[0] > 0
-    line = len(path.read_bytes().splitlines(keepends=True)[0])
-    for each in (path, tmp_path / "dev.log.1"):
-        assert each.stat().st_size < 2_000 + line
 
+    async def kept() -> list[int]:
+        return [int(line.message) async for line in KeptLines(path).about("t", 0)]
 
-async def test_two_processes_keep_the_newest_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where one has begun another file, the other one writes to it, and loses no lines."""
-    monkeypatch.setattr(lines, "MOST_BYTES", 2_000)
-    path = tmp_path / "dev.log"
+    def keep(keeping: _Keeping, number: int) -> None:
+        keeping.handle(logging.makeLogRecord({"msg": str(number), "task_id": "t"}))
+
     with closing(_Keeping(path)) as leaving, closing(_Keeping(path)) as serving:
         for number in range(100):
-            for keeping in (leaving, serving):
-                keeping.handle(logging.makeLogRecord({"msg": str(number), "task_id": "t"}))
-        kept = [int(line.message) async for line in KeptLines(path).about("t", 0)]
-        assert kept == sorted([*range(kept[0], 100)] * 2)[-len(kept) :]
+            keep(leaving, number)
+            keep(serving, number)
+        found = await kept()
+        assert found == sorted([*range(100)] * 2)[-len(found) :]
+        assert found[0] > 0
         line = len(path.read_bytes().splitlines(keepends=True)[0])
+        assert path.stat().st_size < 2_000 + line
         assert 2_000 <= (tmp_path / "dev.log.1").stat().st_size < 2_000 + line
         path.unlink()
-        serving.handle(logging.makeLogRecord({"msg": "100", "task_id": "t"}))
-    assert [line.message async for line in KeptLines(path).about("t", 0)][-1] == "100"
+        keep(serving, 100)
+    assert (await kept())[-1] == 100

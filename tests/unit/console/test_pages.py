@@ -6,6 +6,9 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
+from html import unescape
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from a2a.types import AgentCard, TaskPushNotificationConfig, TaskState, TaskStatus
@@ -36,13 +39,9 @@ from a2a_serverless_tools.operate.view import _what_holds as what_holds
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, request
 from tests.support.queues import take
-from tests.unit.console.conftest import ANN, OWN, Person, visited
+from tests.unit.console.conftest import ANN, OWN, Person, linked, live_of, visited, walked
 
-
-@pytest.fixture
-async def person(storage: DurableStorage) -> AsyncIterator[Person]:
-    async with visited(inspector_of(storage)) as one:
-        yield one
+PATH = f"/_console/task/{ANN.digest}/t"
 
 
 def inspector_of(storage: DurableStorage, *, logs: Logs | None = None) -> Inspector:
@@ -61,51 +60,41 @@ def facts_of(text: str, name: str) -> list[tuple[bool, str]]:
 async def test_an_ended_task_is_not_asked_about_for_ever(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
-    """Often while a notification is tried again soon, else seldom, and no more if it is late."""
+    """Often while a notification is tried again soon, else seldom, and no more if it is late.
+
+    One that was given up is no success: its fact says so in red, and the page is at rest.
+    """
     await storage.open_task("c", request(), task_id="t")
-    path = f"/_console/task/{ANN.digest}/t"
+
+    async def page() -> str:
+        return (await person.get(f"{PATH}?view=timeline")).text
 
     async def every() -> list[str]:
-        return re.findall(r'hx-trigger="every (\w+)"', (await person.get(path)).text)
+        return re.findall(r'hx-trigger="every (\w+)"', await page())
 
     hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
     push = await storage.webhooks.put(hook)
+    told = await storage.webhooks.move(push, push.settled((1, LAST), "status 200", 1, is_told=True))
+    assert told is not None
     assert await every() == ["700ms"]
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
     assert await every() == []
     now = clock.now_ms()
-    fails = replace(push, failures=3, failing_since=now, answered_at=now, next_at=now + 600_000)
-    assert await storage.webhooks.move(push, fails)
+    fails = replace(told, failures=3, failing_since=now, answered_at=now, next_at=now + 600_000)
+    failing = await storage.webhooks.move(told, fails)
+    assert failing is not None
     assert await every() == ["30s"]
     clock.advance(590)
     assert await every() == ["700ms"]
     clock.advance(200)
     assert await every() == []
-
-
-async def test_a_notification_that_was_given_up_is_no_success(
-    storage: DurableStorage, person: Person, clock: ManualClock
-) -> None:
-    """Its fact says so in red; nothing is tried again, so the page is at rest."""
-    head = (await storage.open_task("c", request(), task_id="t")).head
-    hook = TaskPushNotificationConfig(task_id="t", id="crm", url="https://crm.example/")
-    push = await storage.webhooks.put(hook)
-    first = push.settled((head.version, LAST), "status 200", 1, is_told=True)
-    told = await storage.webhooks.move(push, first)
-    assert told is not None
-    since = clock.now_ms()
-    await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
-    clock.advance(90)
-    lost = replace(told, failing_since=since)
-    lost = lost.settled((2, 0), "status 503", clock.now_ms(), is_told=False)
-    assert await storage.webhooks.move(told, lost)
-    text = (await person.get(f"/_console/task/{ANN.digest}/t?view=timeline")).text
+    lost = failing.settled((2, 0), "status 503", clock.now_ms(), is_told=False)
+    assert await storage.webhooks.move(failing, lost)
+    text = await page()
     ((is_bad, fact),) = facts_of(text, "webhook")
     assert is_bad
-    assert (
-        "told 1 up to version 1, owed 1, the notification of version 2 was given up (status 503)"
-        in fact
-    )
+    gave_up = "the notification of version 2 was given up (status 503)"
+    assert f"told 1 up to version 1, owed 1, {gave_up}" in fact
     assert "hx-trigger" not in text
 
 
@@ -120,14 +109,13 @@ async def test_progress_is_one_bar(storage: DurableStorage, person: Person) -> N
         status = TaskStatus(state=TaskState.TASK_STATE_WORKING, message=message)
         entry = StatusChanged(status, Progress.of(done, 10).metadata(), archive=True)
         head = await storage.commit(head, Commit(entries=(entry,)))
-    path = f"/_console/task/{ANN.digest}/t"
-    shown = (await person.get(path)).text
+    shown = (await person.get(PATH)).text
     bar = '<progress value="3" max="10">30 %</progress> <span class="dim">3 of 10</span>'
     assert shown.count(bar) == shown.count("<progress") == 2
     assert "&lt;b&gt;page 3&lt;/b&gt;" in shown
     assert "page 1" not in shown
     await Storage(storage).update_task("t", TaskState.TASK_STATE_COMPLETED)
-    assert (await person.get(path)).text.count("<progress") == 1
+    assert (await person.get(PATH)).text.count("<progress") == 1
 
 
 class Asked(Logs):
@@ -168,11 +156,9 @@ async def test_a_stacks_logs_are_read_when_a_person_asks(
     ]
     clock.advance(60)
     async with visited(inspector_of(storage, logs=logs)) as person:
-        path = f"/_console/task/{ANN.digest}/t"
-        plain = (await person.get(f"{path}?view=timeline")).text
+        plain = (await person.get(f"{PATH}?view=timeline")).text
         assert logs.asked == []
-        (link,) = re.findall(r'href="([^"]*logs=1)"', plain)
-        link = link.replace("&amp;", "&")
+        (link,) = map(unescape, re.findall(r'href="([^"]*logs=1)"', plain))
         text = (await person.get(link)).text
         assert logs.asked == [("t", head.created_at)]
         assert "Read each delivery" not in text
@@ -194,21 +180,15 @@ async def test_all_tasks_of_an_hour_can_be_paged_through(
     storage: DurableStorage, person: Person
 ) -> None:
     """Over all callers, the newest first, each once."""
-    for number in range(60):
-        await storage.for_scope(Scope.of("", f"user-{number % 3}")).open_task(
-            "c", request(), task_id=f"t-{number:03}"
-        )
-    found: list[str] = []
-    path = "/_console/tasks"
-    for count in (50, 10):
-        text = (await person.get(path)).text
-        ids = re.findall(r'id="to-[^"]*-(t-\d{3})"', text)
-        assert len(ids) == count
-        found += ids
-        link = re.findall(r'href="([^"]*)" rel="next"', text)
-        path = link[0].replace("&amp;", "&") if link else ""
-    assert sorted(found, reverse=True) == found == [f"t-{n:03}" for n in reversed(range(60))]
-    assert "look further back" in text  # the tasks of the hours before
+    names = [f"t-{number:03}" for number in range(60)]
+    for number, name in enumerate(names):
+        own = storage.for_scope(Scope.of("", f"user-{number % 3}"))
+        await own.open_task("c", request(), task_id=name)
+    first = (await person.get("/_console/tasks")).text
+    second = (await person.get(linked(first, "next"))).text
+    pages = [re.findall(r'id="to-[^"]*-(t-\d{3})"', text) for text in (first, second)]
+    assert pages == [names[:9:-1], names[9::-1]]
+    assert "look further back" in second  # the tasks of the hours before
 
 
 async def test_a_page_looks_at_a_bounded_number_of_hours(
@@ -217,77 +197,64 @@ async def test_a_page_looks_at_a_bounded_number_of_hours(
     """Where it finds nothing so far it says so, and its requests, and the next one goes on."""
     await storage.open_task("c", request(), task_id="old")
     clock.advance(100 * 3600)
-    path, looks = "/_console/tasks?since=week", 0
-    while 'id="to-' not in (text := (await person.get(path)).text):
+    path = "/_console/tasks?since=week"
+    for _ in range(2):
+        text = (await person.get(path)).text
+        assert 'id="to-' not in text
         assert "No task matches among those that were looked at." in text
         assert "Looked at no tasks created from" in text
         assert ", the newest first, by 200 requests of the table." in text
-        (link,) = re.findall(r'href="([^"]*)" rel="next"', text)
-        path, looks = link.replace("&amp;", "&"), looks + 1
-    assert looks == 2
-    assert "-old" in text
-
-
-async def failed_of(storage: DurableStorage, task_id: str) -> None:
-    """End a task as failed."""
-    await Storage(storage).update_task(task_id, TaskState.TASK_STATE_FAILED)
+        path = linked(text, "next")
+    assert "-old" in (await person.get(path)).text
 
 
 async def test_failures_of_all_are_found_by_their_change(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
     """The newest failure comes first, whenever its task was created, among however many tasks."""
+    fail = partial(Storage(storage).update_task, state=TaskState.TASK_STATE_FAILED)
     for task_id in ("before", "old"):
         await storage.open_task("c", request(), task_id=task_id)
-    await failed_of(storage, "before")
+    await fail("before")
     clock.advance(3 * 86_400)
-    for number in range(60):
-        await storage.open_task("c", request(), task_id=f"t-{number:04}")
-    for number in range(0, 60, 20):
-        await failed_of(storage, f"t-{number:04}")
+    names = [f"t-{number:04}" for number in range(60)]
+    for name in names:
+        await storage.open_task("c", request(), task_id=name)
+    for name in names[::20]:
+        await fail(name)
         clock.advance(1)
-    await failed_of(storage, "old")
-    text = (await person.get("/_console/tasks?state=failed&since=day")).text
-    found = re.findall(r'id="to-[^"]*-(old|before|t-\d{4})"', text)
-    assert found == ["old", "t-0040", "t-0020", "t-0000"]
+    await fail("old")
+    path, rows = "/_console/tasks?state=failed&since=day", r'id="to-[^"]*-(old|before|t-\d{4})"'
+    text = (await person.get(path)).text
+    assert re.findall(rows, text) == ["old", "t-0040", "t-0020", "t-0000"]
     assert "Looked at" not in text
     assert '<span class="why">not started</span>' in text
-    for number in filter(lambda n: n % 20, range(60)):
-        await failed_of(storage, f"t-{number:04}")
-    path, pages = "/_console/tasks?state=failed&since=day", []
-    while path:
-        text = (await person.get(path)).text
-        pages.append(re.findall(r'id="to-[^"]*-(old|before|t-\d{4})"', text))
-        link = re.findall(r'href="([^"]*)" rel="next"', text)
-        path = link[0].replace("&amp;", "&") if link else ""
+    for name in set(names) - set(names[::20]):
+        await fail(name)
+    pages = [re.findall(rows, text) for text in await walked(person, path)]
     assert [len(one) for one in pages] == [50, 11]
-    assert len({name for one in pages for name in one}) == 61
+    assert {name for one in pages for name in one} == {"old", *names}
 
 
-async def test_a_list_of_all_ends_with_the_time_to_live(
-    storage: DurableStorage, person: Person
-) -> None:
+async def test_a_list_of_all_ends_with_the_time_to_live(person: Person) -> None:
     """Behind it no link leads on, and the page says why; a caller's list needs no such words."""
-    path, pages = "/_console/tasks?state=completed", 0
-    while path:
-        text = (await person.get(path)).text
-        link = re.findall(r'href="([^"]*)" rel="next"', text)
-        path, pages = link[0].replace("&amp;", "&") if link else "", pages + 1
-    assert pages == 1 + 14  # a day, and then fifty hours a page
-    assert "By the settings here a task lives 30 d: what was created before has expired." in text
+    pages = await walked(person, "/_console/tasks?state=completed")
+    assert len(pages) == 1 + 14  # a day, and then fifty hours a page
+    said = "By the settings here a task lives 30 d: what was created before has expired."
+    assert said in pages[-1]
     of_ann = (await person.get("/_console/tasks?user=ann&tenant=acme&state=failed")).text
     assert "No task matches." in of_ann
     assert "Looked at" not in of_ann
 
 
-async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage) -> None:
-    """Each fault is a sentence; what is right is shown beside it."""
+async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage, person: Person) -> None:
+    """Each fault is a sentence; what is right is shown beside it; none where it is not known."""
     card = AgentCard(name="Half", version="1")
     card.supported_interfaces.add(url="http://elsewhere.example", protocol_binding="JSONRPC")
     for name in ("one", "two"):
         card.skills.add(id="same", name=name, description="does it", tags=["x"][: name == "one"])
-    async with visited(inspector_of(storage), card=card) as person:
-        text = (await person.get("/_console/card")).text
+    async with visited(inspector_of(storage), card=card) as visitor:
+        text = (await visitor.get("/_console/card")).text
     for fault in (
         "description is missing, and the protocol demands it.",
         "The interface http://elsewhere.example is not https: clients elsewhere refuse it.",
@@ -296,10 +263,6 @@ async def test_the_card_says_what_is_wrong_in_it(storage: DurableStorage) -> Non
     ):
         assert f"<li>{fault}</li>" in text
     assert "<h1>Half</h1>" in text
-
-
-async def test_a_console_that_knows_no_address_finds_no_fault(person: Person) -> None:
-    """It has asked for no card: it says so, and how to see it."""
     text = (await person.get("/_console/card")).text
     assert "The card is not known here, as the agent's address is not" in text
     assert "alert bad" not in text
@@ -316,20 +279,34 @@ class Stack:
         self.clock = clock
         named = Settings.model_validate({"auth": "none", **settings})
         self.backends = memory_backends(named, clock=clock)
-        self.sweeper = Sweeper(self.backends.storage, self.backends.operations, clock=clock)
-        self.inspector = Inspector(
-            self.backends.storage, named, place="memory", backends=self.backends
-        )
+        self.storage = self.backends.storage
+        self.sweeper = Sweeper(self.storage, self.backends.operations, clock=clock)
+        self.inspector = Inspector(self.storage, named, place="memory", backends=self.backends)
 
     async def send(self, task_id: str) -> Head:
         """Do what the API does with a message."""
-        head = (await self.backends.storage.open_task("c", request(), task_id=task_id)).head
+        head = (await self.storage.open_task("c", request(), task_id=task_id)).head
         await self.backends.operations.send(Operation.to_run(OperationParams.of(head, 1)))
         return head
+
+    async def claimed(self, task_id: str) -> Head:
+        """The same, and a worker takes the message and claims the turn."""
+        head = await self.send(task_id)
+        assert self.take() is not None
+        return await self.storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
+
+    def take(self) -> Any:
+        """A message off the queue; None: it has none."""
+        assert isinstance(self.backends.operations, TableQueue)
+        return take(self.backends.operations)
 
     async def page(self, path: str) -> str:
         async with visited(self.inspector) as person:
             return (await person.get(f"/_console{path}")).text
+
+
+ROWS = re.compile(r'"row">(.*?)</th><td class="number">(.*?)</td>.*?>(\d+)</td>')
+"""The rows of queues: the name, and how many wait and were received."""
 
 
 async def test_queues_are_not_calm_while_turns_wait(
@@ -337,11 +314,7 @@ async def test_queues_are_not_calm_while_turns_wait(
 ) -> None:
     """The only worker has died with a turn; the sweeper has sent the nine others again twice."""
     stack = Stack(clock)
-    operations = stack.backends.operations
-    assert isinstance(operations, TableQueue)
-    taken = await stack.send("taken")
-    assert take(operations) is not None
-    await stack.backends.storage.commit(taken, Commit(token="a", claims=True, worker="vm 1"))
+    await stack.claimed("taken")
     for number in range(9):
         await stack.send(f"t-{number}")
     for _ in range(2):
@@ -349,15 +322,12 @@ async def test_queues_are_not_calm_while_turns_wait(
         await stack.sweeper.sweep()
         clock.advance(60)
     text = await stack.page("/queues")
-    for calm in ("Nothing is overdue", "It is empty", 'class="calm"'):
+    for calm in ("Nothing is overdue", "It is empty", 'class="calm"', "taken", "not shown"):
         assert calm not in text
-    rows = re.findall(r'"row">(.*?)</th><td class="number">(.*?)</td>.*?>(\d+)</td>', text)
-    assert rows[0] == ("operations, which are turns and cancels", "28", "0")
+    assert ROWS.findall(text)[0] == ("operations, which are turns and cancels", "28", "0")
     assert "Looked at 10 open turns: 1 claimed by a worker, 9 without a worker" in text
     assert "(the oldest for 4 min), 9 sent again by the sweeper" in text
     assert text.count("sent again 2 times") == 9
-    assert "taken" not in text
-    assert "not shown" not in text
     monkeypatch.setattr("a2a_serverless_tools.console.queues.SHOWN", 4)
     assert "5 more are not shown." in await stack.page("/queues")
     listed = await stack.page("/tasks")
@@ -368,20 +338,17 @@ async def test_queues_are_not_calm_while_turns_wait_to_run_alone(clock: ManualCl
     """A turn whose worker has died waits in the quarantine, also where the shares are not known."""
     stack = Stack(clock, worker_turns=10, turn_limit_s=60, run_limit_s=300)
     assert 'class="calm"' in await stack.page("/queues")
-    head = await stack.send("t")
-    operations, quarantine = stack.backends.operations, stack.backends.quarantining()
-    assert isinstance(operations, TableQueue)
-    taken = take(operations)
-    assert taken is not None
-    await stack.backends.storage.commit(head, Commit(token="dead", claims=True, worker="vm 1"))
+    head, quarantine = await stack.send("t"), stack.backends.quarantining()
+    taken = stack.take()
+    await stack.storage.commit(head, Commit(token="dead", claims=True, worker="vm 1"))
     await quarantine.send(Operation.to_run(OperationParams.of(head, 1)))
-    await operations.delete(taken)
+    await stack.backends.operations.delete(taken)
     for settings in (stack.inspector.settings, Settings()):
         stack.inspector.settings = settings
         text = await stack.page("/queues")
         assert 'class="calm"' not in text
-        rows = re.findall(r'"row">(.*?)</th><td class="number">(.*?)</td>.*?>(\d+)</td>', text)
-        assert [depths for name, *depths in rows if "run alone" in name] == [["1", "0"]]
+        rows = [depths for name, *depths in ROWS.findall(text) if "run alone" in name]
+        assert rows == [["1", "0"]]
     assert isinstance(quarantine, TableQueue)
     assert take(quarantine) is not None
     assert "run alone" in await stack.page("/queues")
@@ -440,24 +407,18 @@ async def test_queues_say_how_many_turns_were_looked_at(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where there are more, and where one cannot be read, the page says so and is not calm."""
-    monkeypatch.setattr("a2a_serverless_tools.console.queues.LOOKED", 2)
+    looked = "a2a_serverless_tools.console.queues.LOOKED"
+    monkeypatch.setattr(looked, 2)
     stack = Stack(clock)
     for name in ("one", "two", "three"):
-        head = await stack.send(name)
-        await stack.backends.storage.commit(head, Commit(token=name, claims=True))
-        assert isinstance(stack.backends.operations, TableQueue)
-        assert take(stack.backends.operations) is not None
+        await stack.claimed(name)
         clock.advance(1)
     text = await stack.page("/queues")
     assert "2 open turns, those that the sweeper looks at next; there are more: 2 claimed" in text
     assert 'class="calm"' not in text
-    monkeypatch.setattr("a2a_serverless_tools.console.queues.LOOKED", 3)
+    monkeypatch.setattr(looked, 3)
     assert 'class="calm"' in await stack.page("/queues")
-
-    async def nothing(_: object) -> dict[object, object]:
-        return {}
-
-    monkeypatch.setattr(stack.backends.storage, "look", nothing)
+    monkeypatch.setattr(stack.storage, "look", AsyncMock(return_value={}))
     text = await stack.page("/queues")
     assert text.count("an open turn, of which no more could be read") == 3
     assert 'class="calm"' not in text
@@ -469,12 +430,10 @@ async def test_queues_without_work_are_calm(clock: ManualClock) -> None:
     assert "No turn waits for a worker, and none was sent again." in await stack.page("/queues")
     head = await stack.send("t")
     assert 'class="calm"' not in await stack.page("/queues")
-    operations = stack.backends.operations
-    assert isinstance(operations, TableQueue)
-    assert take(operations) is not None
-    await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
+    assert stack.take() is not None
+    await stack.storage.commit(head, Commit(token="a", claims=True, worker="vm 1"))
     assert 'class="calm"' in await stack.page("/queues")
-    stack.inspector = Inspector(stack.backends.storage, Settings(), place="the table t")
+    stack.inspector = Inspector(stack.storage, Settings(), place="the table t")
     text = await stack.page("/queues")
     assert 'class="calm"' not in text
     assert '<td class="number">unknown</td>' in text
@@ -544,13 +503,9 @@ async def test_a_turn_that_sleeps_is_neither_overdue_nor_lost(clock: ManualClock
 async def test_a_page_grows_older_while_nothing_happens(clock: ManualClock) -> None:
     """It follows a task that says nothing: what it says of the time since is not kept for ever."""
     stack = Stack(clock)
-    head = await stack.send("t")
-    await stack.backends.storage.commit(head, Commit(token="a", claims=True, worker="vm 20452"))
-    path = f"/_console/task/{head.scope}/t"
+    head = await stack.claimed("t")
     async with visited(stack.inspector) as person:
-        text = (await person.get(path)).text
-        (live,) = re.findall(r'hx-get="([^"]*)"', text)
-        live = live.replace("&amp;", "&")
+        live = live_of((await person.get(f"/_console/task/{head.scope}/t")).text)
         assert (await person.get(live)).status_code == 204
         clock.advance(10)
         answer = await person.get(live)
@@ -596,9 +551,8 @@ async def test_a_tasks_page_leads_with_reason_and_caller(
     storage: DurableStorage, person: Person, clock: ManualClock
 ) -> None:
     """Below what was asked; then how long it took. What is `none` of an ended task is left out."""
-    path = f"/_console/task/{ANN.digest}/t"
     await failed_twice(storage, clock)
-    text = (await person.get(path)).text
+    text = (await person.get(PATH)).text
     facts = re.findall(r"<dt>(.*?)</dt>", text.partition('<nav class="tabs"')[0])
     assert facts[:5] == ["State", "Why", "Caller", "Turn", "Model"]
     assert '<h1 class="title">Two days</h1>' in text
@@ -612,7 +566,7 @@ async def test_a_tasks_page_leads_with_reason_and_caller(
     assert f'href="/_console/tasks?scope={ANN.digest}&amp;context=' in text
     listed = (await person.get("/_console/tasks")).text
     assert re.search(r'<td data-name="took"[^>]*>11\.0 s</td>', listed)
-    costs = words((await person.get(f"{path}?view=cost")).text)
+    costs = words((await person.get(f"{PATH}?view=cost")).text)
     assert "Model big 1 call, 10 tokens in, 5 out, cost 0.0042 no price in dollars" in costs
     assert "none needed" not in text
 
@@ -629,7 +583,7 @@ async def test_each_attempt_has_a_fold_with_all_that_is_known_of_it(
         LogLine(at=head.created_at + 3_000, fields=ids, **about),
         LogLine(at=head.created_at + 100, fields={"task_id": "t"}, **about | {"message": "Sent"}),
     ]
-    path = f"/_console/task/{ANN.digest}/t?view=timeline"
+    path = f"{PATH}?view=timeline"
     async with visited(inspector_of(storage)) as person:
         alone = (await person.get(path)).text
     async with visited(inspector_of(storage, logs=logs)) as person:
@@ -664,12 +618,10 @@ async def test_a_new_line_of_the_log_is_shown_at_once(
     logs = Asked()
     logs.is_at_hand = True
     head = (await storage.open_task("c", request(), task_id="t")).head
-    path = f"/_console/task/{ANN.digest}/t?view=timeline"
     async with visited(inspector_of(storage, logs=logs)) as person:
-        text = (await person.get(path)).text
+        text = (await person.get(f"{PATH}?view=timeline")).text
         assert "The logs have no line about this task any more." in text
-        (live,) = re.findall(r'hx-get="([^"]*)"', text)
-        live = live.replace("&amp;", "&")
+        live = live_of(text)
         assert (await person.get(live)).status_code == 204
         fields = {"task_id": "t", "turn": 1}
         said = {"level": "INFO", "action": "send_turn", "message": "turn sent"}
@@ -677,57 +629,45 @@ async def test_a_new_line_of_the_log_is_shown_at_once(
         assert "turn sent" in (await person.get(live)).text
 
 
-async def test_the_mark_of_an_end_is_that_of_its_state(
-    storage: DurableStorage, person: Person
-) -> None:
-    """The style sheet has no colour for an end as such: a failed task has no green dot."""
-    failed, completed = TaskState.TASK_STATE_FAILED, TaskState.TASK_STATE_COMPLETED
-    for name, state in (("failed", failed), ("completed", completed)):
-        await storage.open_task("c", request(), task_id=name)
-        await Storage(storage).update_task(name, state)
-        text = (await person.get(f"/_console/task/{ANN.digest}/{name}?view=timeline")).text
-        assert f'<li class="{name}">' in text
-    sheet = (await person.get("/_console/static/console.css")).text
-    greens = re.findall(r"([^{}]*){ background: var\(--good\); }", sheet)
-    assert not [rule for rule in greens if "failed" in rule]
-    assert any("li.completed::before" in rule for rule in greens)
-
-
 # -- all of a caller -----------------------------------------------------------------------------
 
 
 async def test_all_that_a_caller_has_is_deleted(storage: DurableStorage, person: Person) -> None:
-    """A purge shows counts, asks for the caller's name, and deletes all tasks of this caller."""
+    """A purge shows counts, asks for the caller's name, and deletes all tasks of this caller.
+
+    The journal says that it was done and how much; not whose it was.
+    """
     for _ in range(3):
         await storage.open_task("c", request())
     other = storage.for_scope(Scope.of("", "ann"))
     await other.open_task("c", request())
     listed = (await person.get("/_console/tasks?user=ann&tenant=acme")).text
-    (path,) = re.findall(r'href="(/_console/purge\?[^"]*)"', listed)
-    asked = (await person.get(path.replace("&amp;", "&"))).text
+    path = unescape(re.findall(r'href="(/_console/purge\?[^"]*)"', listed)[0])
+    asked = (await person.get(path)).text
     assert "3 tasks, no contexts with a state, no webhooks and no uploads." in asked
     form = {"user": "ann", "tenant": "acme"}
+
+    async def post(**typed: str) -> str:
+        return (await person.post("/_console/purge", data=form | typed, headers=OWN)).text
+
     for typed in ("", "yes", "acme"):
-        answer = await person.post("/_console/purge", data=form | {"name": typed}, headers=OWN)
-        assert "Nothing was deleted: ann was not typed." in answer.text
+        assert "Nothing was deleted: ann was not typed." in await post(name=typed)
     assert (await list_tasks(storage, ListTasksQuery())).total_size == 3
-    form |= {"name": "ann"}
-    answer = await person.post("/_console/purge", data=form, headers=OWN)
-    assert "Deleted 3 tasks, no contexts with a state, no webhooks and no uploads so far." in (
-        answer.text
-    )
-    rest = re.findall(r'<input type="hidden" name="(\w+)" value="(.*?)">', answer.text)
-    assert dict(rest) == form
-    answer = await person.post("/_console/purge", data=dict(rest), headers=OWN)
-    assert "Nothing more is found; what the index may show late is waited for." in answer.text
-    while "hx-post" in answer.text:
-        answer = await person.post("/_console/purge", data=dict(rest), headers=OWN)
-    assert (
-        "Deleted 3 tasks, no contexts with a state, no webhooks and no uploads: nothing is left."
-        in (answer.text)
-    )
-    assert "Nothing was found in this tenant" in (await person.get(path.replace("&amp;", "&"))).text
+    deleted = "Deleted 3 tasks, no contexts with a state, no webhooks and no uploads"
+    text = await post(name="ann")
+    assert f"{deleted} so far." in text
+    rest = re.findall(r'<input type="hidden" name="(\w+)" value="(.*?)">', text)
+    assert dict(rest) == form | {"name": "ann"}
+    text = await post(name="ann")
+    assert "Nothing more is found; what the index may show late is waited for." in text
+    while "hx-post" in text:
+        text = await post(name="ann")
+    assert f"{deleted}: nothing is left." in text
+    assert "Nothing was found in this tenant" in (await person.get(path)).text
     assert (await list_tasks(other, ListTasksQuery())).total_size == 1
+    journal = (await person.get("/_console/journal")).text
+    assert ("<b>purge</b>" in journal, "nothing is left." in journal) == (True, True)
+    assert (ANN.digest in journal, " ann" in journal) == (False, False)
 
 
 async def test_what_cannot_be_purged(storage: DurableStorage, person: Person) -> None:

@@ -19,12 +19,12 @@ from botocore.exceptions import ClientError
 from pydantic import SecretStr
 from starlette.responses import Response
 
+from a2a_serverless.tasks.head import Head
 from a2a_serverless_tools.console import app
 from a2a_serverless_tools.console.app import STATIC, Sessions
-from a2a_serverless_tools.local.stack import Stack
 from a2a_serverless_tools.operate import waiting
 from tests.support.observed import logged
-from tests.unit.console.conftest import Dev, developing
+from tests.unit.console.conftest import Dev, developing, posted
 
 PAGES = ["/status", "/tasks", "/chat", "/queues", "/card", "/tasks?text=x"]
 
@@ -46,19 +46,6 @@ def person(running: Dev, http: httpx.Client) -> httpx.Client:
     """A browser that has opened the printed URL."""
     assert http.get(running[1].open_url()).status_code == 303
     return http
-
-
-def sent(stack: Stack, text: str = "a b c") -> str:
-    """The id of a task that has ended."""
-    body = {"message": {"messageId": text, "role": "ROLE_USER", "parts": [{"text": text}]}}
-    answer = httpx.post(
-        f"{stack.url}/message:send",
-        json=body,
-        headers={"A2A-Version": "1.0"},
-        trust_env=False,
-        timeout=60,
-    )
-    return str(answer.json()["task"]["id"])
 
 
 def test_the_lines_of_a_request_have_an_id(
@@ -145,36 +132,35 @@ def test_another_host_or_origin_is_refused(person: httpx.Client, headers: dict[s
     assert person.post("/_console/chat", data={"text": "x"}, headers=headers).status_code == 403
 
 
+def opened(dev: Dev, task_id: str) -> Head:
+    """A task that no worker has."""
+    said = SendMessageRequest(message=Message(message_id="m", parts=[Part(text="x")]))
+    storage = dev[1]._inspector.storage
+    return asyncio.run(storage.open_task("c", said, task_id=task_id)).head
+
+
 def test_a_write_says_where_it_comes_from_and_that_it_is_meant(
     running: Dev, person: httpx.Client
 ) -> None:
     """It is refused without Origin, does nothing unconfirmed, and is never a GET."""
     stack, console = running
-    storage = console._inspector.storage
-    said = SendMessageRequest(message=Message(message_id="m", parts=[Part(text="x")]))
-    head = asyncio.run(storage.open_task("c", said, task_id="to-cancel")).head
+    head = opened(running, "to-cancel")
     path = f"/_console/task/{head.scope}/to-cancel/cancel"
-    own = {"Origin": stack.url}
     assert person.post(path, data={"confirmed": "yes"}).status_code == 403
-    answer = person.post(path, headers=own)
+    answer = person.post(path, headers={"Origin": stack.url})
     assert "Nothing was done" in person.get(answer.headers["location"]).text
     assert person.get(path).status_code == 405
-    now = asyncio.run(storage.head("to-cancel"))
-    assert now is not None
-    assert (now.version, now.cancel) == (head.version, None)
+    assert asyncio.run(console._inspector.storage.head("to-cancel")) == head
 
 
 def test_who_may_look_acts_by_no_route(running: Dev) -> None:
     """Each route but a GET is refused with the cookie of a link for looking; pages have no form."""
     stack, console = running
-    storage = console._inspector.storage
-    said = SendMessageRequest(message=Message(message_id="m", parts=[Part(text="x")]))
-    head = asyncio.run(storage.open_task("c", said, task_id="looked-at")).head
+    head = opened(running, "looked-at")
     named = {"scope": head.scope, "id": "looked-at", "queue": "undecodable_queue", "call": "x"}
-    url = console.open_url(may_act=False)
     acting = looking = 0
     with httpx.Client(trust_env=False, base_url=stack.url, timeout=60) as reader:
-        assert reader.get(url).status_code == 303
+        assert reader.get(console.open_url(may_act=False)).status_code == 303
         for method, route, _ in console._pages.routes():
             path = re.sub(r"{(\w+)(:int)?}", lambda found: named.get(found[1], "0"), route)
             if method != "GET":
@@ -189,8 +175,7 @@ def test_who_may_look_acts_by_no_route(running: Dev) -> None:
             assert 'method="post"' not in answer.text, path
             looking += 1
     assert (acting, looking) == (10, 14)
-    now = asyncio.run(storage.head("looked-at"))
-    assert now == head
+    assert asyncio.run(console._inspector.storage.head("looked-at")) == head
 
 
 def test_the_root_is_the_consoles_for_browsers_alone(running: Dev, person: httpx.Client) -> None:
@@ -278,17 +263,7 @@ def test_a_chat_shows_the_tasks_of_the_caller_whose_key_it_has(tmp_path: Path) -
     key, other = "k" * 24, "o" * 24
     keys = SecretStr(f"ann={key},bob={other}")
     with developing(tmp_path / "dev.db", auth="api-key", api_keys=keys) as (stack, console):
-        said = {
-            "messageId": "m",
-            "contextId": "c",
-            "role": "ROLE_USER",
-            "parts": [{"text": "of bob"}],
-        }
-        headers = {"A2A-Version": "1.0", "X-API-Key": other}
-        url = f"{stack.url}/message:send"
-        assert httpx.post(
-            url, json={"message": said}, headers=headers, trust_env=False, timeout=60
-        ).is_success
+        assert posted(stack.url, "of bob", key=other, context="c")
         with httpx.Client(
             trust_env=False, base_url=stack.url, follow_redirects=True, timeout=60
         ) as person:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from functools import partial
 from html import unescape
 
@@ -14,7 +13,6 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.layout import event_position
 from a2a_serverless.storage.snapshots import take_snapshot
 from a2a_serverless.tasks import rules
 from a2a_serverless.tasks.entries import (
@@ -36,19 +34,13 @@ from tests.browser.seeds import chunk, said
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
 from tests.support.messages import request
-from tests.unit.console.conftest import ANN, Person, visited
+from tests.unit.console.conftest import ANN, Person, linked, live_of, visited
 
 WORKING = TaskState.TASK_STATE_WORKING
 COMPLETED = TaskState.TASK_STATE_COMPLETED
 ASKS = TaskState.TASK_STATE_INPUT_REQUIRED
 PATH = f"/_console/task/{ANN.digest}/t"
 VIEWS = ("conversation", "events")
-
-
-@pytest.fixture
-async def person(storage: DurableStorage) -> AsyncIterator[Person]:
-    async with visited(Inspector(storage, Settings(), place="memory")) as one:
-        yield one
 
 
 class Writer:
@@ -60,6 +52,13 @@ class Writer:
 
     async def open(self) -> None:
         await self.storage.open_task("c", request(), task_id="t")
+
+    async def begin(self, *entries: Entry) -> None:
+        """Open the task, and claim it as `a`, which commits these entries."""
+        await self.open()
+        await self.claim("a")
+        if entries:
+            await self.commit(*entries, token="a")
 
     async def commit(self, *entries: Entry, **options: object) -> int:
         """Commit entries a second later; return the version."""
@@ -73,25 +72,12 @@ class Writer:
         return head
 
     async def claim(self, token: str) -> int:
-        log = await self.storage.read("t")
-        assert log is not None
-        worker = f"worker {token}"
-        return await self.commit(token=token, claims=True, worker=worker)
+        return await self.commit(token=token, claims=True, worker=f"worker {token}")
 
     async def give_back(self, token: str, reason: str) -> None:
         now_ms = self.clock.now_ms()
         end = AttemptEnd(token=token, reason=reason, correlation_id=f"c-{token}", at=now_ms)
         assert await self.storage.change(await self.head(), partial(releasing, end=end))
-
-    async def drop(self, version: int) -> None:
-        """Lose a commit."""
-        items = items_of(self.storage)
-        (lost,) = (
-            key
-            for key in items
-            if (place := event_position(key.SK)) is not None and place[1] == version
-        )
-        await self.storage.table.delete([lost])
 
 
 @pytest.fixture
@@ -116,9 +102,7 @@ def talk(html: str) -> list[str]:
 
 async def test_what_a_restart_takes_back_is_not_in_it(writer: Writer, person: Person) -> None:
     """A line says which attempt was discarded, and why; the events have what it said."""
-    await writer.open()
-    await writer.claim("a")
-    await writer.commit(said(WORKING, "It is 999 EUR."), token="a")
+    await writer.begin(said(WORKING, "It is 999 EUR."))
     await writer.commit(chunk("one two", append=False), said(WORKING, "Done soon."), token="a")
     await writer.give_back("a", "RuntimeError")
     await writer.claim("b")
@@ -138,8 +122,7 @@ async def test_a_restart_at_a_record_takes_back_what_stands_behind_it(
     writer: Writer, person: Person
 ) -> None:
     """What came with the record stays; the artifact of both stands as it was at the record."""
-    await writer.open()
-    await writer.claim("a")
+    await writer.begin()
     step = Recorded(StepId("plan", "", 1), "json", b"1")
     await writer.commit(said(WORKING, "Planned."), chunk("one ", append=False), step, token="a")
     await writer.commit(chunk("lost "), said(WORKING, "Half of it."), token="a")
@@ -155,8 +138,7 @@ async def test_a_restart_at_a_record_takes_back_what_stands_behind_it(
 
 async def test_an_attempt_that_said_nothing(writer: Writer, person: Person) -> None:
     """A line says that it is over, and why; an attempt that has slept has no line."""
-    await writer.open()
-    await writer.claim("a")
+    await writer.begin()
     await writer.give_back("a", "asleep")
     await writer.claim("b")
     assert "is over" not in (await person.get(PATH)).text
@@ -221,8 +203,7 @@ async def test_the_signed_address_of_a_file_is_in_no_page(
 ) -> None:
     """The console's own link leads to it, and events have it without what signs it."""
     storage.table.blobs = MemoryBlobs(clock)
-    await writer.open()
-    await writer.claim("a")
+    await writer.begin()
     file = Part(raw=b"x" * 300_000, filename="large.bin")
     artifact = Artifact(artifact_id="f", parts=[file])
     stored = await storage.offload(await writer.head(), artifact)
@@ -240,9 +221,7 @@ async def test_the_signed_address_of_a_file_is_in_no_page(
 
 async def test_events_have_borders_between_attempts(writer: Writer, person: Person) -> None:
     """A border names the attempt, its worker and what it discards; each event has its time."""
-    await writer.open()
-    await writer.claim("a")
-    await writer.commit(chunk("one", append=False), said(WORKING, "two"), token="a")
+    await writer.begin(chunk("one", append=False), said(WORKING, "two"))
     await writer.claim("b")
     await writer.commit(chunk("three", append=False), token="b")
     text = (await person.get(f"{PATH}?view=events")).text
@@ -262,22 +241,20 @@ async def test_events_have_borders_between_attempts(writer: Writer, person: Pers
 
 async def test_events_are_filtered(writer: Writer, person: Person) -> None:
     """By kind and by a text, whatever the case; what an update sends is of the same filter."""
-    await writer.open()
-    await writer.claim("a")
+    await writer.begin()
     for number in range(3):
         await writer.commit(
             chunk(f"piece {number}", append=number > 0), said(WORKING, f"Said {number}"), token="a"
         )
-
-    async def found(asked: str) -> list[str]:
+    for asked, shown in (
+        ("kind=artifact", ["5.0", "4.0", "3.0"]),
+        ("kind=message", ["5.1", "4.1", "3.1"]),
+        ("kind=status", ["2.0", "1.0"]),
+        ("text=said+1", ["4.1"]),
+        ("kind=artifact&text=said", []),
+    ):
         text = (await person.get(f"{PATH}?view=events&{asked}")).text
-        return re.findall(r'class="cursor">([\d.]+)\.', text)
-
-    assert await found("kind=artifact") == ["5.0", "4.0", "3.0"]
-    assert await found("kind=message") == ["5.1", "4.1", "3.1"]
-    assert await found("kind=status") == ["2.0", "1.0"]
-    assert await found("text=said+1") == ["4.1"]
-    assert await found("kind=artifact&text=said") == []
+        assert re.findall(r'class="cursor">([\d.]+)\.', text) == shown, asked
     text = (await person.get(f"{PATH}?view=events&kind=message&text=SAID")).text
     await writer.commit(said(WORKING, "said 3"), chunk("said in a chunk"), token="a")
     update = (await person.get(live_of(text))).text
@@ -288,26 +265,23 @@ async def test_events_are_filtered(writer: Writer, person: Person) -> None:
 
 async def test_a_conversation_is_filtered(writer: Writer, person: Person) -> None:
     """By who said it and by a text, also over the chunks of an artifact."""
-    await writer.open()
-    await writer.claim("a")
-    await writer.commit(chunk("once upon"), said(WORKING, "Of kings"), token="a")
+    await writer.begin(chunk("once upon"), said(WORKING, "Of kings"))
     await writer.commit(chunk(" a time", append=True), token="a")
     await writer.give_back("a", "ValueError")
     await writer.claim("b")
     await writer.commit(said(WORKING, "Of queens"), chunk("there was"), token="b")
     await writer.commit(chunk(" a queen", append=True), token="b")
-
-    async def found(asked: str) -> list[str]:
+    for asked, shown in (
+        ("kind=other", ["user", "between", "agent", "artifact"]),
+        ("kind=agent", ["agent"]),
+        ("text=WAS+a+queen", ["artifact"]),
+        ("text=upon+a+time", []),
+        ("text=of+q", ["agent"]),
+        ("kind=agent&text=of+", ["agent"]),
+        ("text=nothing+of+it", []),
+    ):
         text = (await person.get(f"{PATH}?view=conversation&{asked}")).text
-        return re.findall(r'<li id="e\d+-\d+" class="(\w+)"', text)
-
-    assert await found("kind=other") == ["user", "between", "agent", "artifact"]
-    assert await found("kind=agent") == ["agent"]
-    assert await found("text=WAS+a+queen") == ["artifact"]
-    assert await found("text=upon+a+time") == []
-    assert await found("text=of+q") == ["agent"]
-    assert await found("kind=agent&text=of+") == ["agent"]
-    assert await found("text=nothing+of+it") == []
+        assert re.findall(r'<li id="e\d+-\d+" class="(\w+)"', text) == shown, asked
     text = (await person.get(f"{PATH}?view=conversation&text=of+")).text
     assert 'name="text" value="of"' in text
     text = (await person.get(f"{PATH}?view=conversation&kind=agent&text=QUEENS")).text
@@ -316,18 +290,11 @@ async def test_a_conversation_is_filtered(writer: Writer, person: Person) -> Non
     assert re.findall(r'<li id="(\S+)" data-same>', update) == ["e6-0"]
     assert re.findall(r'<li id="(\S+)" class="agent">', update) == ["e8-0"]
     assert "Entries 1 to" not in text
-
-
-async def test_a_short_conversation_needs_no_filter(writer: Writer, person: Person) -> None:
-    """Once its task has ended; one that goes on may grow long."""
-    await writer.open()
-    await writer.claim("a")
+    assert '<form id="which" data-same>' in update
     text = (await person.get(PATH)).text
     assert 'name="text" value=""' in text
-    await writer.commit(said(WORKING, "Looking"), token="a")
-    assert '<form id="which" data-same>' in (await person.get(live_of(text))).text
-    await writer.commit(said(COMPLETED, "Done"), token="a")
-    for path in (PATH, live_of(text)):
+    await writer.commit(said(COMPLETED, "Done"), token="b")
+    for path in (PATH, live_of(text)):  # of a short one, once its task has ended
         assert 'id="which"' not in (await person.get(path)).text
 
 
@@ -335,39 +302,32 @@ async def test_a_short_conversation_needs_no_filter(writer: Writer, person: Pers
 
 
 @pytest.mark.long(but=1)
-@pytest.mark.parametrize("view", ["conversation", "events"])
-async def test_a_long_task_is_paged_through(
-    writer: Writer, person: Person, clock: ManualClock, view: str
-) -> None:
+@pytest.mark.parametrize("view", VIEWS)
+async def test_a_long_task_is_paged_through(writer: Writer, person: Person, view: str) -> None:
     """It opens at its end; older pages up to the first, and back, have each entry once."""
-    await writer.open()
-    await writer.claim("a")
-    for number in range(5):
+    await writer.begin()
+    for number in range(10):
+        if number == 5:
+            await writer.commit(said(ASKS), token="a", ends_turn=True)
+            await writer.commit(TurnOpened(request("again"), Caller()))
+            await writer.claim("b")
         entries = (said(WORKING, f"number {number * 50 + n};") for n in range(50))
-        await writer.commit(*entries, token="a")
-    await writer.commit(said(ASKS), token="a", ends_turn=True)
-    await writer.commit(TurnOpened(request("again"), Caller()))
-    await writer.claim("b")
-    for number in range(5, 10):
-        entries = (said(WORKING, f"number {number * 50 + n};") for n in range(50))
-        await writer.commit(*entries, token="b")
+        await writer.commit(*entries, token="ab"[number > 4])
 
-    async def walked(rel: str, path: str) -> list[set[int]]:
-        pages: list[set[int]] = []
+    async def pages(rel: str, path: str) -> list[list[int]]:
+        found = []
         while path:
             text = (await person.get(path)).text
-            pages.append({int(n) for n in re.findall(r"number (\d+);", text)})
-            links = re.findall(rf'href="([^"]*)" rel="{rel}"', text)
-            path = PATH + unescape(links[0]) if links else ""
-        return pages
+            found.append(sorted({int(n) for n in re.findall(r"number (\d+);", text)}))
+            path = PATH + linked(text, rel) if linked(text, rel) else ""
+        return found
 
-    back = await walked("prev", f"{PATH}?view={view}")
+    back = await pages("prev", f"{PATH}?view={view}")
     assert max(map(len, back)) <= MOST_ENTRIES
     assert max(back[0]) == 499
     assert sorted(n for page in back for n in page) == list(range(500))
-    forth = await walked("next", f"{PATH}?view={view}&after=0.0")
-    assert min(forth[0]) == 0
-    assert sorted(n for page in forth for n in page) == list(range(500))
+    forth = await pages("next", f"{PATH}?view={view}&after=0.0")
+    assert [n for page in forth for n in page] == list(range(500))
     second = (await person.get(f"{PATH}?view={view}&turn=2")).text
     assert min(int(n) for n in re.findall(r"number (\d+);", second)) == 250
     assert '<input name="turn" type="number" min="1" max="2"' in second
@@ -387,34 +347,24 @@ async def test_a_search_says_how_far_it_has_looked(
 ) -> None:
     """A page looks among a bounded number of events; a link leads to where it has ended."""
     monkeypatch.setattr(paging, "SEARCHED", 40)
-    await writer.open()
-    await writer.claim("a")
+    await writer.begin()
     for number in range(6):
         await writer.commit(*(said(WORKING, f"n{number}-{n}.") for n in range(10)), token="a")
     text = (await person.get(f"{PATH}?view=events&text=n0-3.")).text
     assert "None of these events matches." in text
     assert "Lines 24 to 63 of 63 were looked at" in text
-    (older, _) = re.findall(r'href="([^"]*)" rel="prev"', text)
-    assert "n0-3." in (await person.get(PATH + unescape(older))).text
+    assert "n0-3." in (await person.get(PATH + linked(text, "prev"))).text
 
 
 # -- live ------------------------------------------------------------------------------------------
 
 
-def live_of(text: str) -> str:
-    """The path with which a page asks for its next update."""
-    (path,) = re.findall(r'hx-get="([^"]*)"', text)
-    return unescape(path)
-
-
-@pytest.mark.parametrize("view", ["conversation", "events"])
+@pytest.mark.parametrize("view", VIEWS)
 async def test_an_update_sends_what_has_changed(
     writer: Writer, person: Person, storage: DurableStorage, view: str
 ) -> None:
     """What the page has is a place without content; only new commits are read from the table."""
-    await writer.open()
-    await writer.claim("a")
-    await writer.commit(chunk("x" * 90_000, append=False), token="a")
+    await writer.begin(chunk("x" * 90_000, append=False))
     text = (await person.get(f"{PATH}?view={view}")).text
     sent = 0
     for number in range(10):
@@ -432,8 +382,7 @@ async def test_an_update_sends_what_has_changed(
 
 async def test_an_update_sends_what_a_restart_has_changed(writer: Writer, person: Person) -> None:
     """What was discarded is sent no more; an artifact that was begun before is as it was then."""
-    await writer.open()
-    await writer.claim("a")
+    await writer.begin()
     step = Recorded(StepId("plan", "", 1), "json", b"1")
     await writer.commit(chunk("one", "n", append=False), step, token="a")
     await writer.commit(chunk(" lost", "n"), said(WORKING, "Hm."), token="a")
@@ -453,9 +402,7 @@ async def test_an_update_of_another_task_with_the_id_is_whole(
     writer: Writer, person: Person, storage: DurableStorage
 ) -> None:
     """A page of a task that was deleted and made anew gets all of the new one."""
-    await writer.open()
-    await writer.claim("a")
-    await writer.commit(said(WORKING, "of the first"), token="a")
+    await writer.begin(said(WORKING, "of the first"))
     text = (await person.get(PATH)).text
     await delete_task(storage, "t")
     assert (await person.get(live_of(text))).status_code == 404
@@ -470,44 +417,29 @@ async def test_an_update_of_another_task_with_the_id_is_whole(
 # -- damage ----------------------------------------------------------------------------------------
 
 
-async def test_an_entry_of_a_newer_release_hides_nothing_else(
-    writer: Writer, person: Person
-) -> None:
-    """It is named in its place, in the conversation and among the events."""
-    await writer.open()
-    await writer.claim("a")
-    await writer.commit(said(WORKING, "before"), Unknown(b"Z", 0, b"?"), token="a")
-    await writer.commit(said(WORKING, "after"), token="a")
-    sentence = "Here something is missing: version 3 has an entry of kind 'Z', which this release"
-    for view in ("conversation", "events"):
-        text = plain((await person.get(f"{PATH}?view={view}")).text)
-        assert text.count(sentence) == 1
-        assert "before" in text
-        assert "after" in text
-
-
-async def test_a_head_of_a_newer_release_hides_nothing_else(
+async def test_what_a_newer_release_has_written_hides_nothing_else(
     writer: Writer, person: Person, storage: DurableStorage
 ) -> None:
-    """The log is shown, although the task is in a state that this release does not know."""
-    await writer.open()
-    await writer.claim("a")
-    await writer.commit(said(WORKING, "It is 120."), token="a")
-    (head,) = (item for key, item in items_of(storage).items() if key.SK == "HEAD")
-    head["state"] = "TASK_STATE_DREAMING"
-    for view in ("conversation", "events"):
-        text = (await person.get(f"{PATH}?view={view}")).text
-        assert "It is 120." in text
-        assert "a newer release has written HEAD" in text
+    """An entry is named in its place in both views; a state that is not known hides no log."""
+    await writer.begin(said(WORKING, "before"), Unknown(b"Z", 0, b"?"))
+    await writer.commit(said(WORKING, "after"), token="a")
+    sentence = "Here something is missing: version 3 has an entry of kind 'Z', which this release"
+    for is_newer in (False, True):
+        if is_newer:
+            (head,) = (item for key, item in items_of(storage).items() if key.SK == "HEAD")
+            head["state"] = "TASK_STATE_DREAMING"
+        for view in VIEWS:
+            text = plain((await person.get(f"{PATH}?view={view}")).text)
+            assert text.count(sentence) == 1
+            assert ("before" in text, "after" in text) == (True, True)
+            assert ("a newer release has written HEAD" in text) is is_newer
 
 
 async def test_a_task_that_is_not_kept_is_read_again(
     writer: Writer, person: Person, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logs beyond what the process keeps are read whole for each page, which is the same."""
-    await writer.open()
-    await writer.claim("a")
-    await writer.commit(said(WORKING, "It is 120."), token="a")
+    await writer.begin(said(WORKING, "It is 120."))
     kept = (await person.get(PATH)).text
     monkeypatch.setattr(inspector, "_KEPT_BYTES", 1)
     assert [(await person.get(PATH)).text for _ in range(2)] == [kept] * 2

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Iterator
-from html.parser import HTMLParser
+import re
+from collections.abc import Iterator
 
 import pytest
 from a2a.types import TaskState
 
-from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller, Entry, Recorded, StepId, TurnOpened
-from a2a_serverless_tools.operate.inspector import Inspector
 from tests.browser.seeds import chunk, said
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
-from tests.unit.console.conftest import Person, visited
-from tests.unit.console.test_said import PATH, VIEWS, Writer, live_of
+from tests.unit.console.conftest import Person, live_of
+from tests.unit.console.test_said import PATH, VIEWS, Writer
 
-STATES = TaskState
-VOID = frozenset({"br", "hr", "img", "input", "link", "meta"})
-
-
-@pytest.fixture
-async def person(storage: DurableStorage) -> AsyncIterator[Person]:
-    async with visited(Inspector(storage, Settings(), place="memory")) as one:
-        yield one
+ENTRY = re.compile(r'<li id="(\S+)"(.*?)</li>', re.DOTALL)
+SAME = re.compile(r'<li id="(\S+)" data-same></li>')
 
 
 @pytest.fixture
@@ -34,48 +26,11 @@ def writer(storage: DurableStorage, clock: ManualClock) -> Writer:
     return Writer(storage, clock)
 
 
-class Elements(HTMLParser):
-    """The source of each element with an id, and the places of those that are placeholders."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self.sources: dict[str, str] = {}
-        self.same: list[tuple[int, int, str]] = []
-        self._lines = [0]
-        for line in html.splitlines(keepends=True):
-            self._lines.append(self._lines[-1] + len(line))
-        self._html = html
-        self._open: list[tuple[str, int, str, bool]] = []
-        self.feed(html)
-
-    def _place(self) -> int:
-        line, column = self.getpos()
-        return self._lines[line - 1] + column
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in VOID:
-            named = dict(attrs)
-            self._open.append((tag, self._place(), named.get("id") or "", "data-same" in named))
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in VOID:
-            return
-        opened, start, name, is_same = self._open.pop()
-        assert opened == tag
-        end = self._place() + len(f"</{tag}>")
-        if is_same:
-            self.same.append((start, end, name))
-        if name:
-            assert name not in self.sources, "an id is there twice"
-            self.sources[name] = self._html[start:end]
-
-
 def updated(before: str, update: str) -> str:
     """The page that a browser has after an update."""
-    known, new = Elements(before).sources, Elements(update)
-    for start, end, name in sorted(new.same, reverse=True):
-        update = update[:start] + known[name] + update[end:]
-    return update
+    known = dict(ENTRY.findall(before))
+    assert len(known) == len(ENTRY.findall(before)), "an id is there twice"
+    return SAME.sub(lambda same: f'<li id="{same[1]}"{known[same[1]]}</li>', update)
 
 
 def content(html: str) -> str:
@@ -104,7 +59,7 @@ class Story:
             self.token = f"t{self.number}"
             await self.writer.claim(self.token)
         elif self.chosen.random() < 0.08:
-            asks = said(STATES.TASK_STATE_INPUT_REQUIRED, "Which?")
+            asks = said(TaskState.TASK_STATE_INPUT_REQUIRED, "Which?")
             await self.writer.commit(asks, token=self.token, ends_turn=True)
         else:
             await self.writer.commit(*self._entries(), token=self.token)
@@ -114,7 +69,7 @@ class Story:
             word = self.chosen.choice(("one ", "two ", "<b>three</b> "))
             match self.chosen.randrange(5):
                 case 0 | 1:
-                    yield said(STATES.TASK_STATE_WORKING, word)
+                    yield said(TaskState.TASK_STATE_WORKING, word)
                 case 4:
                     yield Recorded(StepId("step", "", self.number), "json", b"1")
                 case _:

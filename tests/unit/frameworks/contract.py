@@ -25,7 +25,7 @@ from a2a_serverless.worker.sweeper import Sweeper
 from tests.support import pages
 from tests.support.workers import PacedClock, S, status_text
 from tests.unit.frameworks.files import PICTURE, Made, completed, raw
-from tests.unit.frameworks.talks import Talk, killed_everywhere, nothing_is_reported
+from tests.unit.frameworks.talks import Talk, killed_everywhere, nothing_is_reported, waits
 
 HIGH, LOW = "\ud83d", "\ude00"
 """The halves of the surrogate pair of 😀."""
@@ -126,6 +126,18 @@ async def check_tool_calls_are_shown(made: Made, given: str) -> None:
     assert await play([]) == ["called", "returned"]
     texts, ends = await shown([])
     assert not [text for text in texts if text.startswith("Calls ")] + ends, (texts, ends)
+
+
+class BusyError(Exception):
+    """What a service's library raises of an answer with this status."""
+
+    status_code = 429
+
+
+async def check_a_model_that_is_away(made: Made, given: str) -> None:
+    """It is waited for, however the framework wraps what its client has raised."""
+    for error, what in ((ConnectionError("refused"), "no connection"), (BusyError(), "HTTP 429")):
+        waits(await Talk(made([], error=error), max_attempts=3).told("go"), what)
 
 
 async def check_an_empty_answer(made: Made, given: str) -> None:

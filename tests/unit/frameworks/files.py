@@ -9,7 +9,8 @@ tool that the user names: "ask" asks, and "tool" does not.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -24,7 +25,7 @@ from a2a_serverless.frameworks.steps import RECORD_TOO_LARGE
 from a2a_serverless.storage.layout import context_item
 from a2a_serverless.worker import Worker, turn
 from tests.support.workers import S, status_text
-from tests.unit.frameworks.talks import Talk, fails, killed_everywhere
+from tests.unit.frameworks.talks import Talk, fails, idle, killed_everywhere
 
 PICTURE = bytes(range(256))
 DOCUMENT = b"%PDF-1.7 \xff"
@@ -35,6 +36,25 @@ LIMIT: Final = 340_000
 """What is kept at most, where that is tested."""
 
 Made = Callable[..., Worker | AgentExecutor]
+
+
+@dataclass(kw_only=True)
+class Play:
+    """What the model and the tool of an agent do, and what they have seen."""
+
+    seen: list[Any]
+    calls: list[str] = field(default_factory=list)
+    file: bytes = b""
+    error: Exception | None = None
+    work: Callable[[Any], Awaitable[None]] = idle
+    text: str = "seen"
+    end: str = ""
+
+
+def taken(seen: list[Any], options: dict[str, Any]) -> Play:
+    """Take what is the play's out of the options of an adapter."""
+    own = {each.name for each in fields(Play)} & options.keys()
+    return Play(seen=seen, **{name: options.pop(name) for name in own})
 
 
 def raw(content: bytes, media_type: str = "", filename: str = "") -> Part:

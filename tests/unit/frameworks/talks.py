@@ -188,9 +188,9 @@ async def starts(talk: Talk) -> int:
     return number
 
 
-async def started_over(agent: Worker, record: int) -> Task:
+async def started_over(agent: Worker | AgentExecutor | Talk, record: int) -> Task:
     """A task whose turn dies right after a record, and starts over when its agent differs."""
-    talk = Talk(agent, max_attempts=3)
+    talk = agent if isinstance(agent, Talk) else Talk(agent, max_attempts=3)
     head = await talk.bench.send("go")
     with ends_at(record, "after"):
         number = await starts(talk)

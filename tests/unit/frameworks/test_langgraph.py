@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import operator
 from base64 import b64decode, b64encode
-from collections.abc import Awaitable, Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Annotated, Any, TypedDict
 from uuid import uuid4
 
-import httpx
 import pytest
 from a2a.types import TaskState
 from google.protobuf.json_format import MessageToDict
@@ -67,11 +65,9 @@ from tests.unit.frameworks.talks import (
     commits,
     differs_each_time,
     fails,
-    idle,
     killed_everywhere,
     question,
     started_over,
-    waits,
 )
 
 S = TaskState
@@ -102,14 +98,6 @@ def chain(schema: type, **nodes: Any) -> Any:
     for before, (name, node) in zip([START, *nodes], nodes.items(), strict=False):
         graph.add_node(name, node).add_edge(before, name)
     return graph.add_edge(list(nodes)[-1], END)
-
-
-async def test_the_thread_is_the_conversation() -> None:
-    """Each task goes on with the messages of those that have ended, and with one checkpoint."""
-    talk = Talk(LangGraphWorker(chain(MessagesState, repeat=repeat).compile()))
-    assert answered((await talk.say("a"))[1]) == "[a]"
-    assert answered((await talk.say("b"))[1]) == "[a, [a], b]"
-    assert answered((await talk.say("c"))[1]) == "[a, [a], b, [a, [a], b], c]"
 
 
 async def test_an_answer_resumes_the_node_that_asked() -> None:
@@ -150,36 +138,6 @@ async def test_what_the_turns_of_a_task_say_is_parted() -> None:
     talk = Talk(LangGraphWorker(chain(MessagesState, says=says, asks=asks).compile()))
     head, _ = await talk.say("a")
     assert answered(await talk.answer(head, "gone")) == "Deleting it.\n\nIt is gone."
-
-
-async def test_several_interrupts_are_asked_one_at_a_time() -> None:
-    """Two nodes that run side by side wait both; each gets its own answer."""
-
-    def asks(name: str) -> Any:
-        return lambda _: {"answers": [f"{name}: {interrupt({'for': name})}"]}
-
-    class Answers(TypedDict):
-        answers: Annotated[list[str], operator.add]
-
-    graph = StateGraph(Answers)
-    for name in ("left", "right"):
-        graph.add_node(name, asks(name)).add_edge(START, name).add_edge(name, END)
-
-    class Worker(LangGraphWorker):
-        def begin(self, ctx: TaskContext) -> Any:
-            return {"answers": []}
-
-        async def finish(self, ctx: TaskContext, values: Any) -> None:
-            await ctx.complete_json(sorted(values["answers"]))
-
-    talk = Talk(Worker(graph.compile()))
-    head, task = await talk.say("go")
-    expected = []
-    for number in range(2):
-        name = question(task)["for"]
-        expected.append(f"{name}: {number}")
-        task = await talk.answer(head, str(number))
-    assert answered(task) == sorted(expected)
 
 
 class Order(BaseModel):
@@ -226,38 +184,10 @@ async def test_a_breakpoint_fails_the_task() -> None:
     assert task.status.state == S.TASK_STATE_FAILED
 
 
-async def test_a_model_that_is_away_is_waited_for() -> None:
-    """The exception of a node is that of the client that it has called."""
-
-    def away(state: MessagesState) -> Update:
-        raise httpx.ConnectError("refused")
-
-    talk = Talk(LangGraphWorker(chain(MessagesState, away=away).compile()), max_attempts=3)
-    waits(await talk.told("go"), "no connection")
-
-
-async def test_too_many_steps_fail_the_task() -> None:
-    """A graph that would take as many steps with every start is started once."""
-
-    def again(_: MessagesState) -> Update:
-        return {}
-
-    graph: Any = StateGraph(MessagesState)
-    graph.add_node("again", again).add_edge(START, "again").add_edge("again", "again")
-    limited = graph.compile().with_config(recursion_limit=9)
-    talk = Talk(LangGraphWorker(limited), max_attempts=3)
-    fails(await talk.told("go"), TOO_MANY_STEPS)
-
-
-def test_a_graph_that_is_not_compiled_is_refused() -> None:
-    """The sentence has the call that is missing."""
-    graph = chain(MessagesState, repeat=repeat)
+def test_a_graph_that_cannot_be_kept_is_refused() -> None:
+    """The sentence has the call that is missing, or the value that the last checkpoint has not."""
     with pytest.raises(ConfigurationError, match=r"pass `graph\.compile\(\)`"):
-        LangGraphWorker(graph)
-
-
-def test_a_value_that_is_spread_over_checkpoints_is_refused() -> None:
-    """The last checkpoint alone would have lost it."""
+        LangGraphWorker(chain(MessagesState, repeat=repeat))
 
     class Spread(TypedDict):
         log: Annotated[list[str], DeltaChannel(lambda state, writes: [*state, *writes], list)]
@@ -267,44 +197,7 @@ def test_a_value_that_is_spread_over_checkpoints_is_refused() -> None:
         LangGraphWorker(graph)
 
 
-class Seen(MessagesState):
-    seen: Annotated[list[str], operator.add]
-
-
-def paid(calls: list[str], **options: Any) -> LangGraphWorker:
-    """A graph that plans, looks at two things side by side, asks, and sums up; calls are noted."""
-
-    def plan(_: Seen) -> Command[str]:
-        calls.append("plan")
-        sends = [Send("look", what) for what in "ab"]
-        return Command(update={"messages": [AIMessage("Looking.")]}, goto=sends)
-
-    async def look(what: str) -> Update:
-        calls.append(f"look {what}")
-        return {"seen": [what], "messages": [AIMessage(f"Seen {what}.")]}
-
-    def ask(_: Seen) -> Update:
-        calls.append("ask")
-        return {"seen": [interrupt("more?")]}
-
-    def again(state: Seen) -> str:
-        return "add" if len(state["seen"]) < 5 else END
-
-    async def add(state: Seen) -> Update:
-        calls.append(f"add {len(state['seen'])}")
-        message = await FakeListChatModel(responses=[" ".join(state["seen"])]).ainvoke("go")
-        return {"seen": ["c"], "messages": [message]}
-
-    graph: Any = StateGraph(Seen)
-    for node in (plan, look, ask, add):
-        graph.add_node(node)
-    graph.add_edge(START, "plan").add_edge("look", "ask").add_edge("ask", "add")
-    graph.add_conditional_edges("add", again, ["add", END])
-    return LangGraphWorker(graph.compile(), **options)
-
-
-@pytest.mark.parametrize("record", [2])
-async def test_a_record_is_of_no_other_input(record: int) -> None:
+async def test_a_record_is_of_no_other_input() -> None:
     """`begin` may return something else in the next attempt: the turn starts over, mixes none."""
     attempts = iter("123")
 
@@ -316,39 +209,22 @@ async def test_a_record_is_of_no_other_input(record: int) -> None:
         return {"messages": [AIMessage(f"[{texts(state)}]")]}
 
     graph = chain(MessagesState, first=say, second=say).compile()
-    assert answered(await started_over(Changing(graph), record)) == "[3]\n\n[3, [3]]"
-
-
-now: ContextVar[str] = ContextVar("now")
-
-
-class Timed(LangGraphWorker):
-    """Begins with the time of day."""
-
-    def begin(self, ctx: TaskContext) -> Any:
-        return {"messages": [HumanMessage(now.get())]}
-
-
-def works(work: Callable[[], None]) -> Any:
-    """A graph of three nodes that work, which is longer than a worker."""
-
-    def node(_: Any) -> Update:
-        work()
-        return {"messages": [AIMessage("Worked.")]}
-
-    return chain(MessagesState, first=node, second=node, third=node).compile()
+    assert answered(await started_over(Changing(graph), 2)) == "[3]\n\n[3, [3]]"
 
 
 async def test_an_input_that_differs_each_time_ends() -> None:
     """A turn longer than a worker begins as often as it has attempts; then a sentence says why."""
 
     def make(time: Callable[[], str], work: Callable[[], None]) -> LangGraphWorker:
-        class Changing(Timed):
-            async def handle(self, ctx: TaskContext) -> None:
-                now.set(time())
-                await super().handle(ctx)
+        class Timed(LangGraphWorker):
+            def begin(self, ctx: TaskContext) -> Any:
+                return {"messages": [HumanMessage(time())]}
 
-        return Changing(works(work))
+        def node(_: Any) -> Update:
+            work()
+            return {"messages": [AIMessage("Worked.")]}
+
+        return Timed(chain(MessagesState, first=node, second=node, third=node).compile())
 
     what = "given the graph another input than that of the record of 'first'"
     await differs_each_time(make, what)
@@ -613,20 +489,6 @@ async def test_a_config_of_the_turn() -> None:
     assert seen == [["north", "ctx"]] * 3
 
 
-@pytest.mark.long
-async def test_no_node_runs_twice() -> None:
-    """Whichever record an attempt dies at: answers and conversation are as without the death."""
-
-    async def play(calls: list[str]) -> list[Any]:
-        talk = Talk(paid(calls), max_attempts=3)
-        head, task = await talk.say("one")
-        shown = [question(task), artifact_texts(task)]
-        return [*shown, artifact_texts(await talk.answer(head, "d"))]
-
-    recorded = await killed_everywhere(play, in_flight=2)
-    assert recorded == ["plan", "look", "look", "ask", "ask", "add", "add"]
-
-
 def asking(paid: list[str], release: int, *names: str) -> LangGraphWorker:
     """An agent of `asking.Make`: its nodes are steps, and each name is deleted by a run of its own.
 
@@ -677,10 +539,11 @@ async def test_questions(check: Any) -> None:
 
 async def test_a_step_costs_a_commit_at_most() -> None:
     """Without steps nothing is recorded; with them each record is one commit at most."""
+    graph = chain(MessagesState, one=says("One."), two=says("Two."), three=says("Three.")).compile()
     (plain, none), (recorded, steps) = [
-        await commits(paid([], steps=steps)) for steps in (False, True)
+        await commits(LangGraphWorker(graph, steps=steps)) for steps in (False, True)
     ]
-    assert (none, steps) == (0, 4)
+    assert (none, steps) == (0, 3)
     assert plain < recorded <= plain + steps
 
 
@@ -690,12 +553,7 @@ async def test_a_step_costs_a_commit_at_most() -> None:
 class Artist(BaseChatModel):
     """A model of `files.Made`; its picture comes in two pieces of a stream."""
 
-    seen: Any
-    file: bytes
-    error: Any
-    calls: Any
-    text: str
-    end: str = ""
+    play: Any
 
     @property
     def _llm_type(self) -> str:
@@ -705,25 +563,26 @@ class Artist(BaseChatModel):
         raise NotImplementedError
 
     def _stream(self, messages: list[BaseMessage], *_: Any, **__: Any) -> Iterator[Chunk]:
-        self.calls.append(f"request {len(messages)}")
+        play = self.play
+        play.calls.append(f"request {len(messages)}")
         given = [m for m in messages if not isinstance(m, AIMessage)]
-        self.seen.append([told(each) for m in given for each in m.content_blocks])
-        if self.error is not None:
-            raise self.error
+        play.seen.append([told(each) for m in given for each in m.content_blocks])
+        if play.error is not None:
+            raise play.error
         name = given[-1].content_blocks[0].get("text")
         if name in ("ask", "tool"):
             call = tool_call_chunk(name=name, args="{}", id=f"{len(messages)}", index=0)
             yield Chunk(message=AIMessageChunk(content="", tool_call_chunks=[call]))
             yield Chunk(message=AIMessageChunk(content="", usage_metadata=USED))
             return
-        end = {"finish_reason": {"cut": "length", "refused": "content_filter"}.get(self.end)}
-        text = "" if self.end == "refused" else self.text
+        end = {"finish_reason": {"cut": "length", "refused": "content_filter"}.get(play.end)}
+        text = "" if play.end == "refused" else play.text
         yield Chunk(message=AIMessageChunk(content=text, response_metadata=end))
         yield Chunk(message=AIMessageChunk(content="", usage_metadata=USED))
         picture: dict[str, Any] = {"type": "image", "index": 1}
-        content = b64encode(self.file).decode()
+        content = b64encode(play.file).decode()
         for piece in [{"base64": content[:99], "mime_type": "image/png"}, {"base64": content[99:]}]:
-            if self.file:
+            if play.file:
                 yield Chunk(message=AIMessageChunk(content=[{**picture, **piece}]))
 
 
@@ -745,20 +604,10 @@ def told(block: Any) -> Any:
     return (block["mime_type"], block.get("url") or b64decode(block["base64"]))
 
 
-def made(
-    seen: list[Any],
-    *,
-    file: bytes = b"",
-    error: Exception | None = None,
-    calls: list[str] | None = None,
-    work: Callable[[Any], Awaitable[None]] = idle,
-    text: str = "seen",
-    end: str = "",
-    **options: Any,
-) -> LangGraphWorker:
+def made(seen: list[Any], **options: Any) -> LangGraphWorker:
     """A graph of `files.Made`; its tool returns a picture."""
-    calls = [] if calls is None else calls
-    artist = Artist(seen=seen, file=file, error=error, calls=calls, text=text, end=end)
+    play = files.taken(seen, options)
+    artist = Artist(play=play)
 
     def model(state: MessagesState) -> Update:
         return {"messages": [artist.invoke(state["messages"])]}
@@ -766,8 +615,8 @@ def made(
     @tool
     async def draw() -> list[Any]:
         """Draw."""
-        calls.append("tool")
-        await work(get_runtime().context)
+        play.calls.append("tool")
+        await play.work(get_runtime().context)
         picture = create_image_block(base64=b64encode(PICTURE).decode(), mime_type="image/png")
         return [dict(picture)]
 

@@ -21,10 +21,10 @@ from a2a_serverless.frameworks.langgraph import LangGraphWorker
 from a2a_serverless.frameworks.langgraph_interrupts import _Answers
 from tests.unit.frameworks.talks import LONG, Talk, answered, ends_at, ends_of, fails, question
 
-COUNTS = (2, 5)
+COUNTS = (2, 5) if LONG else (3,)
 CONVERSATIONS = 67 if LONG else 1
 """Of each number of calls: 200 of each form and tool with A2A_FAULTS=long."""
-MANY = 1_000 if LONG else 10
+MANY = 1_000 if LONG else 4
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*create_react_agent"),
     pytest.mark.timeout(1800 if LONG else 300),
@@ -64,15 +64,6 @@ class Caller(BaseChatModel):
 def plain(asks: Questions) -> BaseTool:
     @tool
     def delete(name: str) -> str:
-        """Delete."""
-        return "+".join([name, *(interrupt(each) for each in asks(name))])
-
-    return delete
-
-
-def quick(asks: Questions) -> BaseTool:
-    @tool
-    async def delete(name: str) -> str:
         """Delete."""
         return "+".join([name, *(interrupt(each) for each in asks(name))])
 
@@ -134,7 +125,7 @@ async def conversation(graph: Any, names: list[str], asks: Questions, **options:
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize(
-    ("form", "made"), [(node, plain), (agent_1, quick), (agent_2, waiting), (below, waiting)]
+    ("form", "made"), [(node, plain), (agent_1, waiting), (agent_2, waiting), (below, waiting)]
 )
 async def test_each_answer_goes_to_its_call(form: Any, made: Any) -> None:
     """Whoever comes first when the node runs again: no call runs without its own question."""
@@ -171,12 +162,11 @@ async def test_code_that_asks_side_by_side() -> None:
     async def asks(_: Said) -> Any:
         return {"said": await asyncio.gather(*map(ask, ("a", "b", "c")))}
 
+    talk = Talk(one_node(asks))
+    head, task = await talk.say("go")
     for _ in range(3):
-        talk = Talk(one_node(asks))
-        head, task = await talk.say("go")
-        for _ in range(3):
-            task = await talk.answer(head, f"yes to {question(task)}")
-        assert answered(task) == ["a: yes to a", "b: yes to b", "c: yes to c"]
+        task = await talk.answer(head, f"yes to {question(task)}")
+    assert answered(task) == ["a: yes to a", "b: yes to b", "c: yes to c"]
 
 
 async def test_a_question_that_has_changed_is_asked() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextvars import ContextVar
 from datetime import date
 from typing import Any, Final
 
 import pytest
-from pydantic import BaseModel
 from pydantic_ai import (
     Agent,
     BinaryContent,
@@ -25,7 +24,7 @@ from pydantic_ai import (
     UsageLimits,
 )
 from pydantic_ai.capabilities import ModelFallback, ProcessEventStream
-from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded
+from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.messages import (
     FilePart,
     FinishReason,
@@ -58,11 +57,9 @@ from tests.unit.frameworks.talks import (
     commits,
     differs_each_time,
     fails,
-    idle,
     killed_everywhere,
     question,
     started_over,
-    waits,
 )
 
 Reply = Callable[[list[ModelMessage], AgentInfo], ModelResponse]
@@ -105,13 +102,19 @@ def look_up(what: str) -> str:
 
 
 async def test_the_messages_are_the_conversation() -> None:
-    """Each task goes on with those of the tasks that have ended."""
+    """Each task goes on with those of the tasks that have ended, which a worker may choose."""
+
+    class Forgetful(PydanticAIWorker):
+        def remember(self, messages: list[ModelMessage]) -> list[ModelMessage]:
+            return messages[-2:]
 
     def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
         return ModelResponse(parts=[TextPart(", ".join(said(messages)))])
 
-    talk = Talk(PydanticAIWorker(Agent(FunctionModel(reply))))
-    assert [answered((await talk.say(text))[1]) for text in "abc"] == ["a", "a, b", "a, b, c"]
+    for worker, last in ((PydanticAIWorker, "a, b, c"), (Forgetful, "b, c")):
+        talk = Talk(worker(Agent(FunctionModel(reply))))
+        answers = [answered((await talk.say(text))[1]) for text in "abc"]
+        assert answers == ["a", "a, b", last]
 
 
 async def test_an_approval_is_asked_for() -> None:
@@ -136,53 +139,6 @@ async def test_several_calls_are_asked_one_at_a_time() -> None:
     assert answered(await talk.answer(head, "a book")) == "it | a book | deleted it"
 
 
-async def test_an_output_that_is_no_text_is_data() -> None:
-    """A typed output is the artifact's data."""
-
-    class Weather(BaseModel):
-        city: str
-
-    def reply(_: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"city": "Oslo"})])
-
-    talk = Talk(PydanticAIWorker(Agent(FunctionModel(reply), output_type=Weather)))
-    assert answered((await talk.say("a"))[1]) == {"city": "Oslo"}
-
-
-async def test_a_model_that_is_away_is_waited_for() -> None:
-    """A 429 of the provider uses up no attempt."""
-
-    def away(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
-        raise ModelHTTPError(429, "model")
-
-    talk = Talk(PydanticAIWorker(agent(away)), max_attempts=3)
-    waits(await talk.told("go"), "HTTP 429")
-
-
-async def test_a_limit_fails_the_task() -> None:
-    """A run that would reach its limit with every start is started once."""
-
-    def limited(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
-        raise UsageLimitExceeded("request_limit of 50")
-
-    talk = Talk(PydanticAIWorker(agent(limited)), max_attempts=3)
-    fails(await talk.told("go"), TOO_MANY_STEPS)
-
-
-async def test_a_worker_chooses_what_is_remembered() -> None:
-    """What it does not return is not there for the next task."""
-
-    class Forgetful(PydanticAIWorker):
-        def remember(self, messages: list[ModelMessage]) -> list[ModelMessage]:
-            return messages[-2:]
-
-    def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
-        return ModelResponse(parts=[TextPart(", ".join(said(messages)))])
-
-    talk = Talk(Forgetful(Agent(FunctionModel(reply))))
-    assert [answered((await talk.say(text))[1]) for text in "abc"] == ["a", "a, b", "b, c"]
-
-
 def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agent[None, Any]:
     """An agent that looks twice, is refused once, asks, and sums up; each call is noted."""
 
@@ -196,7 +152,7 @@ def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agen
         ]
         if number < len(wanted):
             return ModelResponse(parts=[ToolCallPart(n, {"what": w}) for n, w in wanted[number]])
-        return ModelResponse(parts=[TextPart(" | ".join(seen(messages)))])
+        return ModelResponse(parts=[TextPart(" | ".join(said(messages)))])
 
     async def stream(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
         for index, part in enumerate(reply(messages, info).parts):
@@ -230,13 +186,6 @@ def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agen
     made.tool_plain(check)
     made.tool_plain(requires_approval=True)(remove)
     return made
-
-
-def seen(messages: list[ModelMessage]) -> list[str]:
-    """What the model was told, and what it was refused."""
-    parts = [part for message in messages for part in message.parts]
-    told = (UserPromptPart, ToolReturnPart)
-    return [str(part.content) for part in parts if isinstance(part, told)]
 
 
 telling: ContextVar[TaskContext] = ContextVar("telling")
@@ -410,9 +359,8 @@ async def test_a_request_that_was_repeated_is_one_step() -> None:
 
 async def test_a_step_costs_a_commit_at_most() -> None:
     """Without steps nothing is recorded; with them each record is one commit at most."""
-    calls: list[str] = []
     (plain, none), (recorded, steps) = [
-        await commits(PydanticAIWorker(paid(calls), steps=steps)) for steps in (False, True)
+        await commits(PydanticAIWorker(paid([]), steps=steps)) for steps in (False, True)
     ]
     assert (none, steps) == (0, 7)
     assert plain < recorded <= plain + steps
@@ -461,27 +409,14 @@ async def test_questions(check: Any) -> None:
 ENDS: Final[dict[str, FinishReason]] = {"": "stop", "cut": "length", "refused": "content_filter"}
 
 
-def made(
-    seen: list[Any],
-    *,
-    file: bytes = b"",
-    error: Exception | None = None,
-    calls: list[str] | None = None,
-    work: Callable[[Any], Awaitable[None]] = idle,
-    text: str = "seen",
-    end: str = "",
-    **options: Any,
-) -> PydanticAIWorker:
+def made(seen: list[Any], **options: Any) -> PydanticAIWorker:
     """An agent of `files.Made`; its tool returns a picture."""
+    play = files.taken(seen, options)
     used = RequestUsage(input_tokens=10, output_tokens=2, cache_read_tokens=4)
 
     def content(part: Any) -> list[Any]:
         if isinstance(part, ToolReturnPart):
-            return [
-                (each.media_type, each.data)
-                for each in part.files
-                if isinstance(each, BinaryContent)
-            ]
+            return [told(each) for each in part.files if isinstance(each, BinaryContent)]
         given = [part.content] if isinstance(part.content, str) else part.content
         return [each if isinstance(each, str) else told(each) for each in given]
 
@@ -489,32 +424,30 @@ def made(
         return (each.media_type, each.data if isinstance(each, BinaryContent) else each.url)
 
     def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
-        if calls is not None:
-            calls.append(f"request {len(messages)}")
+        play.calls.append(f"request {len(messages)}")
         kinds = (UserPromptPart, ToolReturnPart)
         parts = [part for m in messages for part in m.parts if isinstance(part, kinds)]
         seen.append([each for part in parts for each in content(part)])
-        if error is not None:
-            raise error
+        if play.error is not None:
+            raise play.error
         name = content(parts[-1])[0] if isinstance(parts[-1], UserPromptPart) else ""
         if name in ("ask", "tool"):
             return ModelResponse(parts=[ToolCallPart(name, {})], usage=used)
-        picture = FilePart(BinaryContent(file, media_type="image/png"))
-        said: list[Any] = [TextPart(text or "seen"), *([picture] if file else [])]
-        said = [] if end == "refused" else said
-        return ModelResponse(parts=said, usage=used, finish_reason=ENDS[end])
+        picture = FilePart(BinaryContent(play.file, media_type="image/png"))
+        said: list[Any] = [TextPart(play.text or "seen"), *([picture] if play.file else [])]
+        said = [] if play.end == "refused" else said
+        return ModelResponse(parts=said, usage=used, finish_reason=ENDS[play.end])
 
     def ask() -> str:
         raise CallDeferred
 
     async def tool(context: RunContext[Any]) -> BinaryContent:
-        if calls is not None:
-            calls.append("tool")
-        await work(context.deps)
+        play.calls.append("tool")
+        await play.work(context.deps)
         return BinaryContent(PICTURE, media_type="image/png")
 
     def says(_: str) -> str:
-        return text
+        return play.text
 
     kinds: Any = [TextOutput(says), DeferredToolRequests]
     agent = Agent(FunctionModel(reply), output_type=kinds, tools=[ask, tool])

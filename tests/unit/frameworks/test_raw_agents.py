@@ -16,7 +16,6 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.worker import versions
 from a2a_serverless.worker.agents import load_agent
 from a2a_serverless.worker.context import WorkerExecutor
-from a2a_serverless_tools.testing import Run
 from tests.support.required import ROOT
 
 GRAPH = """
@@ -36,10 +35,6 @@ agent = Agent(TestModel(custom_output_text="hello"))
 """
 
 
-def said(run: Run) -> str:
-    return "".join(artifact.text for artifact in run.artifacts.values())
-
-
 def loaded(folder: Path, source: str, name: str) -> Any:
     (folder / "raw_agent.py").write_text(source, encoding="utf-8")
     return load_agent(f"{folder}/raw_agent.py:{name}")
@@ -49,27 +44,19 @@ def loaded(folder: Path, source: str, name: str) -> Any:
     ("source", "name", "adapter"),
     [(GRAPH, "graph", "LangGraphWorker"), (PYDANTIC, "agent", "PydanticAIWorker")],
 )
-async def test_an_agent_of_a_framework_is_adapted(
+def test_an_agent_of_a_framework_is_adapted(
     tmp_path: Path, source: str, name: str, adapter: str, agent_bench: Any
 ) -> None:
-    """It answers, and keeps its conversation as its adapter does."""
+    """It keeps its conversation; the testing kit takes it as FILE.py:NAME and as the object."""
     agent = loaded(tmp_path, source, name)
     assert isinstance(agent, WorkerExecutor)
     assert type(agent._worker).__name__ == adapter
     assert agent.keeps_conversation
-
-
-@pytest.mark.parametrize(("source", "name"), [(GRAPH, "graph"), (PYDANTIC, "agent")])
-def test_the_testing_kit_takes_it_too(
-    tmp_path: Path, source: str, name: str, agent_bench: Any
-) -> None:
-    """As FILE.py:NAME, and as the object itself."""
-    reference = f"{tmp_path}/raw_agent.py:{name}"
-    loaded(tmp_path, source, name)
-    assert said(agent_bench(reference).send("hi")) == "hello"
     names: dict[str, Any] = {}
     exec(source, names)  # noqa: S102 - the source is this file's
-    assert said(agent_bench(names[name]).send("hi")) == "hello"
+    for given in (f"{tmp_path}/raw_agent.py:{name}", names[name]):
+        (artifact,) = agent_bench(given).send("hi").artifacts.values()
+        assert artifact.text == "hello"
 
 
 @pytest.mark.parametrize(

@@ -164,11 +164,16 @@ def test_others_do_not_find_the_task(agent_bench: MakeBench) -> None:
 
 @pytest.mark.parametrize("after", [0, 1, 3, 4])
 def test_a_kill_loses_and_doubles_nothing(agent_bench: MakeBench, after: int) -> None:
-    """A worker dies after each number of events; the task is as without the crash."""
+    """A worker dies after each number of events; the task is as without the crash.
+
+    A turn whose last attempt dies fails; one that dies before it has begun is no attempt.
+    """
     run = agent_bench(Counting).send("hello", kill_after=after)
     assert (run.state, run.text) == ("input_required", "turn 1 of hello")
     assert run.artifacts["numbers"].text == "012"
     assert run.attempts == (2 if after < 4 else 1)
+    last = agent_bench(Counting, max_attempts=1).send("hello", kill_after=after)
+    assert last.state == ("failed" if 0 < after < 4 else "input_required")
 
 
 class Researcher(Worker):
@@ -303,22 +308,6 @@ def test_a_dead_worker_says_nothing_more(caplog: pytest.LogCaptureFixture) -> No
     assert logging.root.manager.disable == logging.NOTSET
 
 
-def test_a_kill_that_comes_every_time_fails_the_task(agent_bench: MakeBench) -> None:
-    """A turn whose last attempt dies fails: here there is one."""
-    run = agent_bench(Counting, max_attempts=1).send("hello", kill_after=1)
-    assert run.state == "failed"
-
-
-def test_a_point_may_be_a_condition(agent_bench: MakeBench) -> None:
-    """Instead of a number: the first event for which a function returns True."""
-
-    def says_one(event: object) -> bool:
-        return isinstance(event, TaskArtifactUpdateEvent) and event.artifact.parts[0].text == "1"
-
-    run = agent_bench(Counting).send("hello", cancel_after=says_one)
-    assert (run.state, run.artifacts["numbers"].text) == ("canceled", "01")
-
-
 def test_a_cancel_raises_in_the_agent_at_its_point(agent_bench: MakeBench) -> None:
     """The call that emits the n-th event raises CancelledError; then `cancel()` is called."""
     seen: list[str] = []
@@ -343,10 +332,19 @@ def test_a_cancel_raises_in_the_agent_at_its_point(agent_bench: MakeBench) -> No
 
 
 def test_a_cancel_before_the_start_and_after_the_end(agent_bench: MakeBench) -> None:
-    """Before a worker has the turn its agent sees nothing; a pause at the point is canceled."""
+    """Before a worker has the turn its agent sees nothing; a pause at the point is canceled.
+
+    The point may be a condition: the first event for which a function returns True.
+    """
+
+    def says_one(event: object) -> bool:
+        return isinstance(event, TaskArtifactUpdateEvent) and event.artifact.parts[0].text == "1"
+
     bench = agent_bench(Counting)
     early = bench.send("hi", cancel_after=0)
     assert (early.state, early.attempts, early.artifacts) == ("canceled", 0, {})
+    run = bench.send("hello", cancel_after=says_one)
+    assert (run.state, run.artifacts["numbers"].text) == ("canceled", "01")
     assert bench.send("hi", cancel_after=4).state == "canceled"
     assert bench.send("hi").cancel().state == "canceled"
     assert agent_bench(Executor).send("hi", cancel_after=2).state == "completed"
@@ -387,13 +385,12 @@ class Stop(BaseException):
 def test_what_is_no_exception_is_shown_too(
     agent_bench: MakeBench, error: type[BaseException]
 ) -> None:
-    """It fails the attempt, and the test sees it; CancelledError if the agent itself raises it."""
+    """It fails the attempt, and the test sees it; CancelledError if the agent itself raises it.
+
+    So does the exit of a task at which the agent does not look.
+    """
     run = agent_bench(made(_raises(error("enough"))), max_attempts=1).send("hi")
     assert (run.state, [type(one) for one in run.errors]) == ("failed", [error])
-
-
-def test_an_exit_of_a_task_is_shown_too(agent_bench: MakeBench) -> None:
-    """It ends the attempt, and the test sees it, even if the agent does not look at its task."""
 
     async def leave() -> None:
         sys.exit(3)
@@ -402,8 +399,8 @@ def test_an_exit_of_a_task_is_shown_too(agent_bench: MakeBench) -> None:
         await asyncio.gather(ctx.step("leave", leave), return_exceptions=True)
         await ctx.complete()
 
-    run = agent_bench(made(handle), max_attempts=2).send("hi")
-    assert (run.state, [repr(one) for one in run.errors]) == ("failed", ["SystemExit(3)"] * 2)
+    run = agent_bench(made(handle), max_attempts=1).send("hi")
+    assert (run.state, [repr(one) for one in run.errors]) == ("failed", ["SystemExit(3)"])
 
 
 def test_a_cancel_is_no_error_of_the_agent(agent_bench: MakeBench) -> None:
@@ -545,18 +542,6 @@ def test_a_blocked_loop_is_logged(agent_bench: MakeBench, caplog: pytest.LogCapt
     assert "await ctx.run_sync(func, …)" in warning
 
 
-async def test_an_async_test_is_told_what_to_write(agent_bench: MakeBench) -> None:
-    """The bench has loops of its own: one sentence says how to call it."""
-    with pytest.raises(RuntimeError, match="call it from a plain test function"):
-        agent_bench(Counting).send("hi")
-
-
-def test_a_setting_that_does_not_exist_is_refused() -> None:
-    """A name that is no setting is an error, not a silent default."""
-    with pytest.raises(ValueError, match="attempts"):
-        AgentBench(Counting, attempts=1)
-
-
 class Host(Worker):
     """Asks two questions at once, and one that nobody has to answer."""
 
@@ -594,19 +579,21 @@ def test_questions_are_answered_by_their_ids() -> None:
         assert ran == ["plan", "any any"]
 
 
-def test_a_value_that_is_no_message_is_refused() -> None:
-    """The sentence says how a JSON value is sent."""
+async def test_what_a_bench_cannot_do_is_a_sentence(agent_bench: MakeBench) -> None:
+    """A setting that does not exist, and an async test: the bench has loops of its own."""
+    with pytest.raises(ValueError, match="attempts"):
+        AgentBench(Counting, attempts=1)
+    with pytest.raises(RuntimeError, match="call it from a plain test function"):
+        agent_bench(Counting).send("hi")
+
+
+def test_an_answer_that_is_none_is_refused() -> None:
+    """A value that is no message, and the end of a time that no question has: the task waits on."""
     with AgentBench(lambda: Host([])) as bench:
         run = bench.send("a table")
         said: Any = {"day": 3}
         with pytest.raises(TypeError, match=r"this is 3: for a JSON value write .*new_data_part"):
             bench.answer(run, said)
-        assert bench.answer(run, {"day": new_data_part(3)}).questions == {"hour": "Hour?"}
-
-
-def test_a_question_without_a_time_has_no_end() -> None:
-    """The sentence says so, and the task waits on."""
-    with AgentBench(lambda: Host([])) as bench:
-        run = bench.send("a table")
         with pytest.raises(ValueError, match="No question of the task has a `timeout_s`"):
             bench.answer(run, None)
+        assert bench.answer(run, {"day": new_data_part(3)}).questions == {"hour": "Hour?"}

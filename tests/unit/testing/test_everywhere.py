@@ -90,7 +90,10 @@ def differs(
 
 
 def test_what_a_kill_changes_is_named(agent_bench: MakeBench) -> None:
-    """The record, the turn, and what is different: here what the agent counts outside of steps."""
+    """The record, the turn, and what is different: here what the agent counts outside of steps.
+
+    What differs without a kill is no kill's fault, and the sentence says so.
+    """
     starts: list[str] = []
 
     def play(bench: AgentBench) -> None:
@@ -101,15 +104,10 @@ def test_what_a_kill_changes_is_named(agent_bench: MakeBench) -> None:
         starts.append("start")
         return str(len(starts))
 
-    told = differs(play, handle, agent_bench)
-    assert told == (
+    assert differs(play, handle, agent_bench) == (
         "With a kill behind record 1 of 'plan' in turn 1, turn 1 ('Plan') has another content of"
         " artifacts: [('2', [], [])] instead of [('1', [], [])]."
     )
-
-
-def test_what_differs_without_a_kill_is_named(agent_bench: MakeBench) -> None:
-    """Then no kill is to blame, and the sentence says so."""
     numbers = count()
     told = differs(lambda bench: bench.send("Plan"), lambda: str(next(numbers)), agent_bench)
     assert told.startswith("Played twice without a kill, turn 1 ('Plan') has another content"), told

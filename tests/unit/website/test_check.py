@@ -63,22 +63,20 @@ def test_what_does_not_exist_is_named_with_its_line(text: str, what: str) -> Non
     assert found(f"{before}{text}\n") == [(line, what)]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "`A2A_RETRY_MINUTES`, `A2A_*`",
-        "`WorkerConcurrency=4` and `FailedTasksAlarm`, `ReservedConcurrentExecutions`",
-        "`a2a-serverless tasks --state failed --since 1h | head`, `a2a-serverless tasks cancel ID`",
-        '`aws s3 ls "$(output Blobs)"`, `https://example.com/http/some.py`, `ctx.emit_file`',
-        '`filter action in ["gave_up", "turn_ended"]`, `action = dead_letter_…`',
-        "`make check`, `make RELEASE=1 dist`",
-        "`worker/steps.py` and `load_settings` in `settings.py`",
-        "[this](../reference/errors.md#what-clients-get), [that](https://a2a-protocol.org)",
-    ],
-)
-def test_what_exists_is_not_named(text: str) -> None:
+def test_what_exists_is_not_named() -> None:
     """A page that names it has no finding."""
-    assert found(f"# Title\n\n{text}\n") == []
+    text = """# Title
+
+`A2A_RETRY_MINUTES`, `A2A_*`
+`WorkerConcurrency=4` and `FailedTasksAlarm`, `ReservedConcurrentExecutions`
+`a2a-serverless tasks --state failed --since 1h | head`, `a2a-serverless tasks cancel ID`
+`aws s3 ls "$(output Blobs)"`, `https://example.com/http/some.py`, `ctx.emit_file`
+`filter action in ["gave_up", "turn_ended"]`, `action = dead_letter_…`
+`make check`, `make RELEASE=1 dist`
+`worker/steps.py` and `load_settings` in `settings.py`
+[this](../reference/errors.md#what-clients-get), [that](https://a2a-protocol.org)
+"""
+    assert found(text) == []
 
 
 @pytest.mark.long
