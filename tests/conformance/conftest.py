@@ -14,13 +14,14 @@ from typing import Any
 
 import httpx
 import pytest
+from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
 from a2a.types import AgentCard
 from starlette.types import ASGIApp
 
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.support.a2a_calls import JSONRPC, REST, Agent, target
+from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of, target
 from tests.support.asgi_streams import ServerEvent, live
 from tests.support.gateway import deployed
 from tests.support.messages import storyteller
@@ -75,6 +76,25 @@ def states(events: list[dict[str, Any]]) -> list[str]:
     return [s["status"]["state"].removeprefix("TASK_STATE_") for s in shown if s is not None]
 
 
+async def official_client(
+    http: httpx.AsyncClient,
+    url: str,
+    binding: str,
+    version: str = "1.0",
+    *,
+    streaming: bool = True,
+) -> Client:
+    """The official client, as it makes itself from the served card, in one binding and version."""
+    card = await A2ACardResolver(http, url).get_agent_card()
+    spoken = [i for i in card.supported_interfaces if i.protocol_version == version]
+    del card.supported_interfaces[:]
+    card.supported_interfaces.extend(spoken)
+    config = ClientConfig(
+        streaming=streaming, httpx_client=http, supported_protocol_bindings=[binding]
+    )
+    return ClientFactory(config).create(card)
+
+
 @pytest.fixture
 def settings() -> Settings:
     return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=20)
@@ -101,11 +121,7 @@ async def serving(
     binding: str, function: Entrypoint, settings: Settings, backends: Backends, card: AgentCard
 ) -> AsyncIterator[ServedAgent]:
     with deployed(function, settings, backends, card) as app:
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(
-            transport=transport, base_url="http://test", timeout=30
-        ) as client:
-            yield ServedAgent(app, client, binding, function)
+        yield ServedAgent(app, client_of(app), binding, function)
 
 
 @pytest.fixture(params=WAYS, ids="-".join)

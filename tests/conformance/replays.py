@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from a2a.types import AgentCard
 from fastapi import FastAPI
@@ -15,27 +12,10 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
 from tests.support.asgi_streams import live
-from tests.support.recorded_clients import EVENT, Answer, Request
+from tests.support.recorded_clients import Answer, Request
 
 ANSWER_S = 20
 UNSENT = {"content-type": None, "a2a-version": None}
-
-
-@dataclass(frozen=True)
-class Reply:
-    """The whole answer to a recorded request."""
-
-    request: Request
-    status: int
-    media_type: str
-    text: str
-
-    @property
-    def answers(self) -> list[Any]:
-        """The JSON of the answer, or of each event of a stream."""
-        if self.media_type == "text/event-stream":
-            return [json.loads(data) for data in EVENT.findall(self.text)]
-        return [json.loads(self.text)]
 
 
 def settings_for(requests: Sequence[Request]) -> Settings:
@@ -50,15 +30,15 @@ def settings_for(requests: Sequence[Request]) -> Settings:
     )
 
 
-async def replay(requests: Sequence[Request], backends: Backends, card: AgentCard) -> list[Reply]:
-    """Send a client's session, on tasks of this server's; return the answers in their order.
+async def replay(requests: Sequence[Request], backends: Backends, card: AgentCard) -> None:
+    """Send a client's session, on tasks of this server's.
 
     A request goes out when the one before it was answered, or its stream has begun; the answer to a
     question when the question has come. Each is refused if and only if it was refused then.
     """
     app = create_app(settings_for(requests), backends, card, entrypoint="stream")
     ids: dict[str, str] = {}
-    reading: list[asyncio.Task[Reply]] = []
+    reading: list[asyncio.Task[None]] = []
     for request in requests:
         if _is_answer(request):
             sent = zip(requests, reading, strict=False)
@@ -71,7 +51,7 @@ async def replay(requests: Sequence[Request], backends: Backends, card: AgentCar
         if request.task:
             number = int(request.task.removeprefix("task-"))
             ids = {name: real for real, name in answer.ids(number).items()} | ids
-    return await asyncio.wait_for(asyncio.gather(*reading), ANSWER_S)
+    await asyncio.wait_for(asyncio.gather(*reading), ANSWER_S)
 
 
 def _is_answer(request: Request) -> bool:
@@ -79,18 +59,17 @@ def _is_answer(request: Request) -> bool:
     return "taskId" in body.get("params", body).get("message", {})
 
 
-async def _play(app: FastAPI, request: Request, told: asyncio.Future[Answer]) -> Reply:
+async def _play(app: FastAPI, request: Request, told: asyncio.Future[Answer]) -> None:
     """Send a request and read its answer to the end; `told` is the answer, or a stream's begin."""
     headers = {**UNSENT, **request.headers}
     async with live(
         app, request.method, request.path, body=request.body, headers=headers
     ) as response:
-        text, media_type = "", response.headers["content-type"].partition(";")[0]
+        text = ""
+        is_stream = response.headers["content-type"].startswith("text/event-stream")
         async for chunk in response.chunks():
             text += chunk.decode()
-            is_stream = media_type == "text/event-stream"
             if is_stream and text.endswith("\n\n") and not told.done():
                 told.set_result(Answer.of(response.status, text))
         if not told.done():
             told.set_result(Answer.of(response.status, text))
-    return Reply(request, response.status, media_type, text)

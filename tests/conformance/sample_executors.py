@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, Self
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
 
-import httpx
 from a2a.helpers import (
     new_data_part,
     new_task_from_user_message,
@@ -33,6 +33,7 @@ from a2a.utils.errors import UnsupportedOperationError
 from tests.conformance.request_variables import LOCALE, REQUEST_ID, SESSION
 
 S = TaskState
+Act = Callable[[TaskUpdater], Awaitable[Any]]
 BLOCKED_S = 1.5
 """Longer than a worker waits for an agent's first event before it claims the turn itself."""
 
@@ -65,110 +66,124 @@ def updater_of(context: RequestContext, queue: EventQueue) -> TaskUpdater:
     return TaskUpdater(queue, context.task_id, context.context_id)
 
 
-def status(context: RequestContext, state: TaskState, text: str) -> Any:
-    return new_text_status_update_event(
-        context.task_id or "", context.context_id or "", state, text
-    )
+class Acting(Sample):
+    """Does one thing after the other; `opens`: behind the usual beginning."""
 
-
-class HelloWorld(Sample):
-    """The first sample: one Message, no task."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await event_queue.enqueue_event(new_text_message("Hello, world"))
-
-
-class TaskFirst(Sample):
-    """Long-running: a Task, a status, an artifact, the end; all as plain events."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await event_queue.enqueue_event(new_task(context))
-        await event_queue.enqueue_event(status(context, S.TASK_STATE_WORKING, "Processing"))
-        await event_queue.enqueue_event(
-            new_text_artifact_update_event(
-                context.task_id or "", context.context_id or "", "result", "42", artifact_id="a"
-            )
-        )
-        await event_queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "Done"))
-
-
-class UpdaterThroughout(Sample):
-    """Everything by TaskUpdater, with messages, metadata and a named artifact."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await self.open(context, event_queue)
-        await updater.submit()
-        await updater.start_work(updater.new_agent_message([Part(text="Looking it up")]))
-        await updater.update_status(S.TASK_STATE_WORKING, metadata={"step": 2, "model": "none"})
-        await updater.add_artifact(
-            [Part(text="one"), Part(url="https://example.org/two")],
-            artifact_id="a",
-            name="answer",
-            metadata={"pages": 2},
-        )
-        await updater.complete(updater.new_agent_message([Part(text="There you are")]))
-
-
-class Rejecting(Sample):
-    """Rejects what it is asked for."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await self.open(context, event_queue)
-        await updater.reject(updater.new_agent_message([Part(text="Not for me")]))
-
-
-class Failing(Sample):
-    """Says itself that it has failed."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await self.open(context, event_queue)
-        await updater.failed(updater.new_agent_message([Part(text="No model")]))
-
-
-class StatusOnly(Sample):
-    """Statuses without a Task before them."""
+    def __init__(self, *acts: Act, opens: bool = True) -> None:
+        super().__init__()
+        self._acts, self._opens = acts, opens
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = updater_of(context, event_queue)
-        await updater.start_work()
-        await updater.complete(updater.new_agent_message([Part(text="Done")]))
+        if self._opens:
+            await self.open(context, event_queue)
+        for act in self._acts:
+            await act(updater)
 
 
-class Chunks(Sample):
-    """Two artifacts in chunks, one of them replaced in the middle."""
+class Emitting(Sample):
+    """Puts events on its queue that are made of the context."""
 
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await self.open(context, event_queue)
-        for artifact_id, text, append, last in (
-            ("a", "draft", False, False),
-            ("b", "one ", False, False),
-            ("a", "final ", False, False),
-            ("b", "two", True, True),
-            ("a", "text", True, True),
-        ):
-            await updater.add_artifact(
-                [Part(text=text)], artifact_id, name="n", append=append, last_chunk=last
-            )
-        await updater.complete()
-
-
-class AppendFirst(Sample):
-    """Appends to an artifact that is not there."""
+    def __init__(self, *makes: Callable[[RequestContext], Any]) -> None:
+        super().__init__()
+        self._makes = makes
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await self.open(context, event_queue)
-        for text in ("one ", "two"):
-            await updater.add_artifact([Part(text=text)], "a", append=True)
-        await updater.complete()
+        for make in self._makes:
+            await event_queue.enqueue_event(make(context))
 
 
-class ArtifactFirst(Sample):
-    """An artifact before any Task or status."""
+def say(method: str, text: str) -> Act:
+    """A method of the updater with a message that names task and context."""
+    return lambda task: getattr(task, method)(task.new_agent_message([Part(text=text)]))
 
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = updater_of(context, event_queue)
-        await updater.add_artifact([Part(text="early")], "a")
-        await updater.complete()
+
+def do(method: str, *args: Any, **options: Any) -> Act:
+    return lambda task: getattr(task, method)(*args, **options)
+
+
+def write(text: str, artifact_id: str = "a", **options: Any) -> Act:
+    """A chunk of an artifact."""
+    return do("add_artifact", [Part(text=text)], artifact_id, **options)
+
+
+def told(state: TaskState, text: str) -> Callable[[RequestContext], Any]:
+    """A status as a plain event."""
+    return lambda context: new_text_status_update_event(*ids(context), state, text)
+
+
+def ids(context: RequestContext) -> tuple[str, str]:
+    return context.task_id or "", context.context_id or ""
+
+
+hello_world = partial(Emitting, lambda _: new_text_message("Hello, world"))
+"""The first sample: one Message, no task."""
+task_first = partial(
+    Emitting,
+    new_task,
+    told(S.TASK_STATE_WORKING, "Processing"),
+    lambda context: new_text_artifact_update_event(*ids(context), "result", "42", artifact_id="a"),
+    told(S.TASK_STATE_COMPLETED, "Done"),
+)
+"""Long-running: a Task, a status, an artifact, the end; all as plain events."""
+after_the_end = partial(
+    Emitting,
+    new_task,
+    told(S.TASK_STATE_COMPLETED, "Done"),
+    told(S.TASK_STATE_WORKING, "More"),
+)
+"""Goes on emitting after its terminal status."""
+message_after_task = partial(Emitting, new_task, lambda _: new_text_message("Hello"))
+two_messages = partial(
+    Emitting, lambda _: new_text_message("Hello"), lambda _: new_text_message("Hello again")
+)
+silent = Emitting
+updater_throughout = partial(
+    Acting,
+    do("submit"),
+    say("start_work", "Looking it up"),
+    do("update_status", S.TASK_STATE_WORKING, metadata={"step": 2, "model": "none"}),
+    do(
+        "add_artifact",
+        [Part(text="one"), Part(url="https://example.org/two")],
+        artifact_id="a",
+        name="answer",
+        metadata={"pages": 2},
+    ),
+    say("complete", "There you are"),
+)
+"""Everything by TaskUpdater, with messages, metadata and a named artifact."""
+rejecting = partial(Acting, say("reject", "Not for me"))
+failing = partial(Acting, say("failed", "No model"))
+status_only = partial(Acting, do("start_work"), say("complete", "Done"), opens=False)
+"""Statuses without a Task before them."""
+chunks = partial(
+    Acting,
+    *(
+        write(text, artifact_id, name="n", append=append, last_chunk=append)
+        for artifact_id, text, append in (
+            ("a", "draft", False),
+            ("b", "one ", False),
+            ("a", "final ", False),
+            ("b", "two", True),
+            ("a", "text", True),
+        )
+    ),
+    do("complete"),
+)
+"""Two artifacts in chunks, one of them replaced in the middle."""
+append_first = partial(
+    Acting, write("one ", append=True), write("two", append=True), do("complete")
+)
+artifact_first = partial(Acting, write("early"), do("complete"), opens=False)
+"""An artifact before any Task or status."""
+unfinished = partial(Acting, do("start_work"))
+messages_without_ids = partial(
+    Acting,
+    lambda task: task.start_work(new_text_message("Thinking")),
+    lambda task: task.complete(new_text_message("Done")),
+)
+"""Says in its statuses what names neither task nor context, as many frameworks do."""
 
 
 class Asking(Sample):
@@ -186,8 +201,8 @@ class Asking(Sample):
         updater = await self.open(context, event_queue)
         await updater.start_work()
         if context.get_user_input() == "done":
-            await updater.add_artifact([Part(text="bought")], "a")
-            await updater.complete(updater.new_agent_message([Part(text="Thanks")]))
+            await write("bought")(updater)
+            await say("complete", "Thanks")(updater)
         else:
             question = updater.new_agent_message([Part(text=f"Which {context.get_user_input()}?")])
             await updater.update_status(self.pause, question)
@@ -204,10 +219,10 @@ class WaitingForCredentials(Sample):
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = await self.open(context, event_queue)
-        await updater.requires_auth(updater.new_agent_message([Part(text="Log in")]))
+        await say("requires_auth", "Log in")(updater)
         await self.released.wait()
-        await updater.add_artifact([Part(text="secret")], "a")
-        await updater.complete(updater.new_agent_message([Part(text="Done")]))
+        await write("secret")(updater)
+        await say("complete", "Done")(updater)
 
 
 class TaskAgain(Sample):
@@ -219,7 +234,7 @@ class TaskAgain(Sample):
         if context.get_user_input() == "done":
             await updater.complete()
         else:
-            await updater.requires_input(updater.new_agent_message([Part(text="Which?")]))
+            await say("requires_input", "Which?")(updater)
 
 
 class AskingByTask(Sample):
@@ -242,15 +257,6 @@ class TaskWithoutHistory(Sample):
         await updater_of(context, event_queue).complete()
 
 
-class MessagesWithoutIds(Sample):
-    """Says in its statuses what names neither task nor context, as many frameworks do."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await self.open(context, event_queue)
-        await updater.start_work(new_text_message("Thinking"))
-        await updater.complete(new_text_message("Done"))
-
-
 class MessageWithoutParts(Sample):
     """Carries metadata in a status message without parts, as Google's ADK does."""
 
@@ -266,8 +272,7 @@ class WaitsToBegin(Sample):
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await self.released.wait()
-        updater = await self.open(context, event_queue)
-        await updater.complete()
+        await (await self.open(context, event_queue)).complete()
 
 
 class SynchronousClient(Sample):
@@ -279,40 +284,17 @@ class SynchronousClient(Sample):
         updater = await self.open(context, event_queue)
         await updater.start_work()
         self.block()
-        await updater.add_artifact([Part(text="late")], "a")
+        await write("late")(updater)
         await updater.complete()
 
     def block(self) -> None:
         """Wait for a slow server in a synchronous client."""
-        with SlowServer() as server:
-            httpx.get(server.url, timeout=60).raise_for_status()
-
-
-class SlowServer(HTTPServer):
-    """Answers one request, from a thread of its own, after a while."""
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _SlowAnswer)
-        self.url = f"http://127.0.0.1:{self.server_port}"
-        self._thread = threading.Thread(target=self.handle_request)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
-        self.server_close()
-
-
-class _SlowAnswer(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        time.sleep(BLOCKED_S)
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Write nothing to the terminal."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            answering = threading.Timer(BLOCKED_S, theirs.sendall, [b"late"])
+            answering.start()
+            assert ours.recv(4) == b"late"
+            answering.join()
 
 
 class WholeTask(Sample):
@@ -354,7 +336,7 @@ class Raising(Sample):
         if self._where == "before":
             raise self._error
         updater = await self.open(context, event_queue)
-        await updater.start_work(updater.new_agent_message([Part(text="Thinking")]))
+        await say("start_work", "Thinking")(updater)
         if self._where == "after the end":
             await updater.complete()
         raise self._error
@@ -369,8 +351,8 @@ class Cancelled(Sample):
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         updater = await self.open(context, event_queue)
-        await updater.start_work(updater.new_agent_message([Part(text="Thinking")]))
-        await updater.add_artifact([Part(text="half")], "a")
+        await say("start_work", "Thinking")(updater)
+        await write("half")(updater)
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -384,8 +366,7 @@ class Cancelled(Sample):
         if self._ending == "refuses":
             raise UnsupportedOperationError
         if self._ending == "event":
-            updater = updater_of(context, event_queue)
-            await updater.cancel(updater.new_agent_message([Part(text="Stopped")]))
+            await say("cancel", "Stopped")(updater_of(context, event_queue))
 
 
 class CleansUp(Sample):
@@ -415,17 +396,7 @@ class CancelledWhilePaused(Asking):
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         self.seen.append("cancel")
-        updater = updater_of(context, event_queue)
-        await updater.cancel(updater.new_agent_message([Part(text="Stopped")]))
-
-
-class AfterTheEnd(Sample):
-    """Goes on emitting after its terminal status."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await event_queue.enqueue_event(new_task(context))
-        await event_queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED, "Done"))
-        await event_queue.enqueue_event(status(context, S.TASK_STATE_WORKING, "More"))
+        await say("cancel", "Stopped")(updater_of(context, event_queue))
 
 
 class Closing(Sample):
@@ -437,21 +408,6 @@ class Closing(Sample):
         await updater.complete()
         await event_queue.close()
         self.seen.append(event_queue.is_closed())
-
-
-class Unfinished(Sample):
-    """Returns while its task is working."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        updater = await self.open(context, event_queue)
-        await updater.start_work()
-
-
-class Silent(Sample):
-    """Emits nothing at all."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        return
 
 
 class WhoCalls(Sample):
@@ -581,26 +537,9 @@ class MessageOfAllParts(Sample):
         await event_queue.enqueue_event(message)
 
 
-class MessageAfterTask(Sample):
-    """Answers with a Message although it has begun a task."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await event_queue.enqueue_event(new_task(context))
-        await event_queue.enqueue_event(new_text_message("Hello"))
-
-
-class TwoMessages(Sample):
-    """Answers twice."""
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        await event_queue.enqueue_event(new_text_message("Hello"))
-        await event_queue.enqueue_event(new_text_message("Hello again"))
-
-
 class AnotherTask(Sample):
     """Speaks of a task that is not its own."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         await event_queue.enqueue_event(new_task(context))
-        other = TaskUpdater(event_queue, "another", context.context_id or "")
-        await other.start_work()
+        await TaskUpdater(event_queue, "another", context.context_id or "").start_work()

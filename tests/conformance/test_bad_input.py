@@ -20,10 +20,7 @@ pytestmark = pytest.mark.usefixtures("worker")
 
 
 def nested(depth: int) -> Any:
-    value: Any = 1
-    for _ in range(depth):
-        value = {"a": value}
-    return value
+    return json.loads('{"a": ' * depth + "1" + "}" * depth)
 
 
 @dataclass(frozen=True)

@@ -5,42 +5,29 @@ Over both bindings and both dialects, through a real server and each of the func
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
-from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
+from a2a.client import Client
 from a2a.helpers import get_artifact_text
 from a2a.types import (
-    AuthenticationInfo,
     CancelTaskRequest,
-    DeleteTaskPushNotificationConfigRequest,
-    GetTaskPushNotificationConfigRequest,
     GetTaskRequest,
-    ListTaskPushNotificationConfigsRequest,
     ListTasksRequest,
     Message,
     Part,
     Role,
     SendMessageRequest,
     StreamResponse,
-    SubscribeToTaskRequest,
-    TaskPushNotificationConfig,
     TaskState,
-)
-from a2a.utils.errors import (
-    A2AError,
-    ContentTypeNotSupportedError,
-    InvalidParamsError,
-    TaskNotCancelableError,
-    TaskNotFoundError,
-    UnsupportedOperationError,
 )
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
+from tests.conformance.conftest import official_client
 from tests.support.gateway import deployed
 from tests.support.messages import storyteller
 from tests.support.peers import served
@@ -57,18 +44,8 @@ class World:
     worker: ScriptedWorker
     http: httpx.AsyncClient
 
-    async def client(self, binding: str, version: str = "1.0", *, streaming: bool = True) -> Client:
-        """The official client, as it makes itself from the served card."""
-        card = await A2ACardResolver(self.http, self.url).get_agent_card()
-        spoken = [i for i in card.supported_interfaces if i.protocol_version == version]
-        del card.supported_interfaces[:]
-        card.supported_interfaces.extend(spoken)
-        config = ClientConfig(
-            streaming=streaming,
-            httpx_client=self.http,
-            supported_protocol_bindings=[binding],
-        )
-        return ClientFactory(config).create(card)
+    async def client(self, binding: str, version: str, *, streaming: bool = True) -> Client:
+        return await official_client(self.http, self.url, binding, version, streaming=streaming)
 
 
 IN_EACH_VERSION = pytest.mark.parametrize(
@@ -81,14 +58,11 @@ IN_EACH_VERSION = pytest.mark.parametrize(
     ],
     indirect=["world"],
 )
-IN_EACH_BINDING = pytest.mark.parametrize(
-    ("world", "binding"), [("stream", "HTTP+JSON"), ("api", "JSONRPC")], indirect=["world"]
-)
 
 
 @pytest.fixture
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    settings = Settings(auth="none", cancel_timeout_s=5, push_queue="pushes.fifo")
+    settings = Settings(auth="none", cancel_timeout_s=5)
     backends = memory_backends(settings)
     with deployed(request.param, settings, backends, CARD) as app:
         async with (
@@ -176,96 +150,3 @@ async def test_streamed_text_is_one_text(world: World, binding: str, version: st
         "an answer and more"
     ] * len(read)
     assert longer == ["an answer and more and more"]
-
-
-@pytest.mark.parametrize(
-    ("world", "binding"), [("stream", "JSONRPC"), ("stream", "HTTP+JSON")], indirect=["world"]
-)
-async def test_a_subscription(world: World, binding: str) -> None:
-    """A subscriber gets the Task first, stays through the pause, and sees the end."""
-    client = await world.client(binding)
-    asked = await collect(client.send_message(request("ask")))
-    task_id = asked[0].task.id
-    subscription = aiter(client.subscribe(SubscribeToTaskRequest(id=task_id)))
-    opening = await anext(subscription)
-    assert opening.task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
-    await collect(client.send_message(request("go", task_id=task_id)))
-    followed = await collect(subscription)
-    assert text(followed) == "Once upon a time."
-    assert followed[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
-
-
-@IN_EACH_BINDING
-async def test_listing(world: World, binding: str) -> None:
-    """The client lists the caller's tasks in pages, newest first."""
-    client = await world.client(binding, streaming=False)
-    ids = []
-    for number in range(3):
-        (answer,) = await collect(client.send_message(request(f"go {number}", context_id="ours")))
-        ids.append(answer.task.id)
-    first = await client.list_tasks(ListTasksRequest(context_id="ours", page_size=2))
-    rest = await client.list_tasks(
-        ListTasksRequest(context_id="ours", page_size=2, page_token=first.next_page_token)
-    )
-    assert [t.id for t in [*first.tasks, *rest.tasks]] == ids[::-1]
-    assert first.total_size == 3
-    assert rest.next_page_token == ""
-
-
-@IN_EACH_VERSION
-async def test_push_configurations(world: World, binding: str, version: str) -> None:
-    """One comes with the message, one later; both are found, without secrets, and deleted."""
-    client = await world.client(binding, version, streaming=False)
-    inline = request("ask")
-    url = "https://93.184.216.34/hook"
-    secrets = AuthenticationInfo(scheme="Bearer", credentials="secret")
-    first = TaskPushNotificationConfig(id="a", url=url, token="secret", authentication=secrets)
-    inline.configuration.task_push_notification_config.CopyFrom(first)
-    (asked,) = await collect(client.send_message(inline))
-    task_id = asked.task.id
-    second = TaskPushNotificationConfig(task_id=task_id, id="b", url=url, authentication=secrets)
-    made = await client.create_task_push_notification_config(second)
-    second.authentication.ClearField("credentials")
-    assert made == second
-    for name in ("a", "b"):
-        wanted = GetTaskPushNotificationConfigRequest(task_id=task_id, id=name)
-        found = await client.get_task_push_notification_config(wanted)
-        assert (found.id, found.token, found.authentication.credentials) == (name, "", "")
-
-    if (binding, version) == ("HTTP+JSON", "0.3"):
-        return
-    everything = ListTaskPushNotificationConfigsRequest(task_id=task_id)
-    listed = await client.list_task_push_notification_configs(everything)
-    assert [config.id for config in listed.configs] == ["a", "b"]
-    for _ in range(2):
-        await client.delete_task_push_notification_config(
-            DeleteTaskPushNotificationConfigRequest(task_id=task_id, id="a")
-        )
-    listed = await client.list_task_push_notification_configs(everything)
-    assert [config.id for config in listed.configs] == ["b"]
-
-
-@IN_EACH_BINDING
-async def test_errors_arrive_as_the_clients_own(world: World, binding: str) -> None:
-    """The client raises the protocol's error types from what the server answers."""
-    client = await world.client(binding, streaming=False)
-    (done,) = await collect(client.send_message(request("go")))
-    unsupported = SendMessageRequest()
-    unsupported.CopyFrom(request("go"))
-    unsupported.message.parts[0].media_type = "video/mp4"
-    streaming = await world.client(binding)
-    ended = SubscribeToTaskRequest(id=done.task.id)
-    expected: list[tuple[type[A2AError], Callable[[], Awaitable[Any]]]] = [
-        (TaskNotFoundError, lambda: client.get_task(GetTaskRequest(id="nobody"))),
-        (TaskNotCancelableError, lambda: client.cancel_task(CancelTaskRequest(id=done.task.id))),
-        (
-            UnsupportedOperationError,
-            lambda: collect(client.send_message(request("more", task_id=done.task.id))),
-        ),
-        (UnsupportedOperationError, lambda: collect(streaming.subscribe(ended))),
-        (ContentTypeNotSupportedError, lambda: collect(client.send_message(unsupported))),
-        (InvalidParamsError, lambda: client.list_tasks(ListTasksRequest(page_size=101))),
-    ]
-    for error, call in expected:
-        with pytest.raises(error):
-            await call()

@@ -319,20 +319,6 @@ class TestSimpleA2A:
         assert kinds[-1] == "TaskStatusUpdateEvent"
         assert (events[-1]["status"]["state"], events[-1]["final"]) == ("completed", True)
 
-    async def test_joining_a_task(
-        self, simple: SimpleA2A, client: Client01, worker: ScriptedWorker, followers: Followers
-    ) -> None:
-        """A client's `resubscribe` begins with the task as it is."""
-        sending = asyncio.create_task(client.send("wait", task=Seen("my-task")))
-        await worker.waiting.wait()
-        joining = asyncio.create_task(simple.resubscribe("my-task"))
-        await followers.reach(2, version=WAITING)
-        worker.gate.set()
-        events = await joining
-        assert events[0]["id"] == "my-task"
-        assert events[-1]["status"]["state"] == "completed"
-        await sending
-
     async def test_push(self, simple: SimpleA2A, worker: ScriptedWorker) -> None:
         """As in its example: set, get, list and delete, with its names; no secret comes back."""
         task = await simple.send_task("ask")
@@ -351,31 +337,22 @@ class TestSimpleA2A:
         assert await simple.rpc_call("tasks/pushNotification/list", id=task["id"]) == []
 
     async def test_a_list(self, simple: SimpleA2A) -> None:
-        """A list has the caller's tasks as one JSON list, newest first, with histories."""
-        sent = [await simple.send_task("go") for _ in range(3)]
+        """A list has the caller's tasks as one JSON list, newest first, with histories.
+
+        `contextId` beside the message puts it there, and chooses what is listed.
+        """
+        sent = [await simple.send_task("go") for _ in range(2)]
+        sent.append(await simple.send_task("go", context_id="here"))
         listed = await simple.list_tasks()
         assert await simple.list_tasks(contextId="") == listed
+        assert await simple.list_tasks(contextId="here") == listed[:1]
         histories = [task.pop("history") for task in listed]
         assert listed == list(reversed(sent))
+        assert listed[0]["contextId"] == "here"
         assert all(history[0]["parts"][0]["text"] == "go" for history in histories)
-
-    async def test_a_list_of_one_conversation(self, simple: SimpleA2A) -> None:
-        """`contextId` beside the message puts it there, and chooses what is listed."""
-        here = await simple.send_task("go", context_id="here")
-        await simple.send_task("go", context_id="there")
-        assert here["contextId"] == "here"
-        assert [task["id"] for task in await simple.list_tasks(contextId="here")] == [here["id"]]
 
 
 class TestRepetition:
-    async def test_of_a_message_to_a_finished_task(
-        self, client: Client01, worker: ScriptedWorker
-    ) -> None:
-        """The same content gets the task again, and nothing runs."""
-        first, second = [await client.send("go", task=Seen("mine")) for _ in range(2)]
-        assert first == second
-        assert len(worker.started) == 1
-
     async def test_of_a_message_to_a_running_task(
         self, client: Client01, worker: ScriptedWorker, followers: Followers
     ) -> None:
@@ -388,18 +365,22 @@ class TestRepetition:
         assert first == second
         assert len(worker.started) == 1
 
-    async def test_of_the_first_message(self, client: Client01, worker: ScriptedWorker) -> None:
-        """A question that is asked again is a retry, and not its own answer."""
+    async def test_of_what_was_said(self, client: Client01, worker: ScriptedWorker) -> None:
+        """The same to a finished task, or a first message again, is a retry; other content none.
+
+        An answer that says the same as the one before it is an answer.
+        """
+        first, second = [await client.send("go", task=Seen("done")) for _ in range(2)]
+        assert (first == second, len(worker.started)) == (True, 1)
+        with pytest.raises(RpcError):
+            await client.send("something else", task=Seen("done"))
         for _ in range(2):
             assert (await client.send("ask", task=Seen("mine"))).states == ["input-required"]
-        assert len(worker.started) == 1
-
-    async def test_of_an_answer(self, client: Client01, worker: ScriptedWorker) -> None:
-        """An answer that says the same as the one before it is an answer."""
-        await client.send("ask first", task=Seen("mine"))
+        assert len(worker.started) == 2
+        await client.send("ask first", task=Seen("other"))
         for _ in range(2):
-            await client.send("ask", task=Seen("mine"))
-        assert len(worker.started) == 3
+            await client.send("ask", task=Seen("other"))
+        assert len(worker.started) == 5
 
     async def test_of_a_first_message_with_a_key(
         self, agent: ServedAgent, client: Client01, worker: ScriptedWorker
@@ -411,13 +392,6 @@ class TestRepetition:
         assert len(worker.started) == 2
         with pytest.raises(RpcError):
             await client.send("something else", task=Seen("mine"))
-
-    async def test_another_message_to_a_finished_task(self, client: Client01) -> None:
-        """A message to a finished task is refused, and does not replace the task as E20 does."""
-        await client.send("go", task=Seen("mine"))
-        with pytest.raises(RpcError):
-            await client.send("something else", task=Seen("mine"))
-        assert (await client.call("tasks/get", {"id": "mine"}))["status"]["state"] == "completed"
 
     async def test_another_session(self, client: Client01) -> None:
         """A task stays in its session."""
@@ -466,14 +440,14 @@ class TestSubmitting:
     async def test_status_answers_the_same_to_anybody(
         self, client: Client01, worker: ScriptedWorker
     ) -> None:
-        """E5-E7, E12-E14, E17: what submit has answered, again and again, without a run."""
+        """E5-E8, E12-E14, E17: what submit has answered, again and again, without a run.
+
+        Of an unknown task, also by an id that none can have, a result says so, and no error.
+        """
         submitted = await client.call("tasks/submit", self.submission("go"))
         for _ in range(3):
             assert await client.call("tasks/status", {"taskId": "test-1"}) == submitted
         assert len(worker.started) == 1
-
-    async def test_an_unknown_task(self, client: Client01) -> None:
-        """E8: a result that says so, and no error; also for an id that no task can have."""
         for task_id in ("nobody", "no id/at all"):
             result = await client.call("tasks/status", {"taskId": task_id})
             assert result == {"task": {"id": task_id, "status": "not_found"}}
@@ -492,7 +466,7 @@ class TestSubmitting:
     async def test_a_result_is_kept_for_an_hour_from_its_end(
         self, client: Client01, worker: ScriptedWorker, clock: Later, text: str, status: str
     ) -> None:
-        """E10, E18: a task that works, or waits, is not gone, however old it is."""
+        """E10, E18: then its id is free; one that works, or waits, is not gone, however old."""
         submitting = asyncio.create_task(client.call("tasks/submit", self.submission(text)))
         if text == "wait":
             await worker.waiting.wait()
@@ -502,21 +476,14 @@ class TestSubmitting:
             clock.after_s = after_s
             result = await client.call("tasks/status", {"taskId": "test-1"})
             assert result["task"]["status"] == seen
+        if text == "go":
+            task = (await client.call("tasks/submit", self.submission("fail")))["task"]
+            assert (task["status"], len(worker.started)) == ("failed", 2)
         if text == "wait":
             worker.gate.set()
             assert (await submitting)["task"]["status"] == "completed"
             result = await client.call("tasks/status", {"taskId": "test-1"})
             assert result["task"]["status"] == "completed"
-
-    async def test_its_id_is_free_after_that(
-        self, client: Client01, worker: ScriptedWorker, clock: Later
-    ) -> None:
-        """E10: the next submit under the id opens another task."""
-        await client.call("tasks/submit", self.submission("go"))
-        clock.after_s = 3600
-        task = (await client.call("tasks/submit", self.submission("fail")))["task"]
-        assert task["status"] == "failed"
-        assert len(worker.started) == 2
 
     async def test_tasks_that_were_not_submitted_are_kept(
         self, client: Client01, clock: Later

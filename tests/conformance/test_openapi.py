@@ -9,6 +9,7 @@ import asyncio
 import json
 import math
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,7 +44,26 @@ CHOICES = Settings(
     push_queue="pushes.fifo",
 )
 APP = create_app(CHOICES, memory_backends(CHOICES), CARD, entrypoint="stream")
-CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance]
+SENTENCE = re.compile(r"\S+ .*[^ ]\.", re.DOTALL)
+INNER = ("Traceback", "validation error", "Failed to parse", "pydantic", "google.", "Error:")
+"""What parsers and libraries say."""
+
+
+def check_error(body: Any, *, is_0_3: bool = False) -> None:
+    """Assert that an error says a sentence of ours, over HTTP+JSON of 0.3 at its top as well."""
+    if isinstance(body, dict) and "error" in body:
+        said = body["error"]["message"]
+        assert SENTENCE.fullmatch(said), said
+        assert not [words for words in INNER if words in said], said
+        assert not is_0_3 or body["message"] == said
+
+
+def has_a_sentence(_: Any, response: Any, case: Any) -> None:
+    if "json" in response.headers["content-type"][0]:
+        check_error(response.json(), is_0_3=case.operation.path.startswith("/v1/"))
+
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, has_a_sentence]
 DESCRIPTION = APP.openapi()
 SCHEMA = schemathesis.openapi.from_dict(DESCRIPTION)
 SCHEMA.app = APP
@@ -136,52 +156,45 @@ JSON = st.recursive(
     ),
     max_leaves=6,
 )
-PART = JSON | st.fixed_dictionaries(
-    {},
-    optional={
-        "type": st.sampled_from(["text", "data", "file", "video"]) | JSON,
-        "kind": st.sampled_from(["text", "data", "file"]),
-        "text": st.text(max_size=20) | JSON,
-        "data": JSON,
-        "file": JSON | st.fixed_dictionaries({}, optional={"bytes": JSON, "uri": JSON}),
-        "metadata": JSON,
-    },
+
+
+def some(**members: Any) -> Any:
+    """Objects with some of these members."""
+    return st.fixed_dictionaries({}, optional=members)
+
+
+def one_of(*words: str) -> Any:
+    return st.sampled_from(words)
+
+
+PART = JSON | some(
+    type=one_of("text", "data", "file", "video") | JSON,
+    kind=one_of("text", "data", "file"),
+    text=st.text(max_size=20) | JSON,
+    data=JSON,
+    file=JSON | some(bytes=JSON, uri=JSON),
+    metadata=JSON,
 )
-MESSAGE = JSON | st.fixed_dictionaries(
-    {},
-    optional={
-        "messageId": st.text(max_size=5) | JSON,
-        "role": st.sampled_from(["user", "agent", "king"]) | JSON,
-        "parts": st.lists(PART, max_size=2) | JSON,
-        "metadata": JSON,
-        "contextId": JSON,
-    },
+MESSAGE = JSON | some(
+    messageId=st.text(max_size=5) | JSON,
+    role=one_of("user", "agent", "king") | JSON,
+    parts=st.lists(PART, max_size=2) | JSON,
+    metadata=JSON,
+    contextId=JSON,
 )
-CONFIG = st.fixed_dictionaries(
-    {},
-    optional={
-        "id": JSON,
-        "url": st.sampled_from(["https://10.0.0.7/", "https://93.184.216.34/"]) | JSON,
-        "token": JSON,
-        "authentication": JSON | st.fixed_dictionaries({"schemes": JSON}),
-    },
+CONFIG = some(
+    id=JSON,
+    url=one_of("https://10.0.0.7/", "https://93.184.216.34/") | JSON,
+    token=JSON,
+    authentication=JSON | some(schemes=JSON),
 )
-ID = st.sampled_from(["t-1", "t-2", "no id/at all", ""]) | JSON
-PARAMS = JSON | st.fixed_dictionaries(
-    {},
-    optional={
-        "id": ID,
-        "taskId": ID,
-        "sessionId": JSON,
-        "message": MESSAGE,
-        "historyLength": JSON,
-        "acceptedOutputModes": JSON,
-        "metadata": JSON,
-        "configuration": JSON,
-        "pushNotification": JSON,
-        "pushNotificationConfig": JSON | CONFIG,
-        "pushNotificationConfigId": ID,
-    },
+ID = one_of("t-1", "t-2", "no id/at all", "") | JSON
+OTHERS = ("sessionId", "historyLength", "acceptedOutputModes", "metadata", "configuration")
+PARAMS = JSON | some(
+    **dict.fromkeys(("id", "taskId", "pushNotificationConfigId"), ID),
+    **dict.fromkeys((*OTHERS, "pushNotification"), JSON),
+    message=MESSAGE,
+    pushNotificationConfig=JSON | CONFIG,
 )
 UNDESCRIBED = [
     *("tasks/send", "tasks/sendSubscribe", "tasks/get", "tasks/cancel", "tasks/resubscribe"),
@@ -210,6 +223,7 @@ def test_no_older_request_breaks_the_server(method: str) -> None:
             response = runner.run(post(client, body))
             assert response.status_code < 500, response.text
             if response.headers["content-type"] == "application/json":
+                check_error(response.json())
                 error = response.json().get("error", {})
                 assert error.get("code") != INTERNAL_ERROR, error
 

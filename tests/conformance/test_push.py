@@ -12,16 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from a2a.types import AgentCard
 from pydantic import SecretStr
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
-from tests.conformance.conftest import ServedAgent, serving
+from tests.conformance.conftest import ServedAgent
 from tests.support.a2a_calls import JSONRPC, Answer, message
 from tests.support.present import present
-from tests.support.scripted_worker import ScriptedWorker
 
 CREATE = "CreateTaskPushNotificationConfig"
 GET = "GetTaskPushNotificationConfig"
@@ -93,16 +91,9 @@ class TestCreate:
 
 BAD: Mapping[str, tuple[dict[str, Any], list[str]]] = {
     "no URL": ({"url": ""}, ["url"]),
-    "no URL at all": ({"url": "over there"}, ["url"]),
     "another scheme": ({"url": "ftp://93.184.216.34/hook"}, ["url"]),
     "no TLS": ({"url": "http://93.184.216.34/hook"}, ["url"]),
-    "userinfo": ({"url": "https://user:secret@93.184.216.34/hook"}, ["url"]),
     "loopback": ({"url": "https://127.0.0.1/hook"}, ["url"]),
-    "a private network": ({"url": "https://10.0.0.7/hook"}, ["url"]),
-    "the instance's metadata": ({"url": "https://169.254.169.254/latest"}, ["url"]),
-    "loopback by name": ({"url": "https://localhost/hook"}, ["url"]),
-    "mapped into IPv6": ({"url": "https://[::ffff:10.0.0.7]/hook"}, ["url"]),
-    "decimal": ({"url": "https://2130706433/hook"}, ["url"]),
     "a URL of 3 KB": ({"url": f"{URL}?{'x' * 3000}"}, ["url"]),
     "an oversize token": ({"token": "x" * 5000}, ["token"]),
     "a token of two lines": ({"token": "a\r\nX-Evil: b"}, ["token"]),
@@ -143,28 +134,23 @@ async def test_bad_configurations(agent: ServedAgent, task_id: str) -> None:
 
 
 class TestList:
-    async def test_all_of_them(self, agent: ServedAgent, task_id: str) -> None:
-        """3.1.9: a list has every configuration of the task, without secrets."""
-        for name in ("b", "c", "a"):
+    async def test_pages(self, agent: ServedAgent, task_id: str) -> None:
+        """3.1.9: each once, without secrets; one that is deleted meanwhile shifts no other."""
+        for name in "bcadb":
             await agent.call(CREATE, {"taskId": task_id, "id": name, "url": URL, **SECRETS})
         listed = await agent.call(LIST, {"taskId": task_id})
-        assert [config["id"] for config in listed.result["configs"]] == ["a", "b", "c"]
+        assert [config["id"] for config in listed.result["configs"]] == ["a", "b", "c", "d"]
+        assert not listed.result.get("nextPageToken")
         assert TOKEN not in listed.response.text
         assert CREDENTIALS not in listed.response.text
-        assert not listed.result.get("nextPageToken")
-
-    async def test_pages(self, agent: ServedAgent, task_id: str) -> None:
-        """3.1.9: each configuration once; one that is deleted meanwhile does not shift the rest."""
-        for name in "abcde":
-            await agent.call(CREATE, {"taskId": task_id, "id": name, "url": URL})
         first = await agent.call(LIST, {"taskId": task_id, "pageSize": 2})
         assert [config["id"] for config in first.result["configs"]] == ["a", "b"]
         await agent.call(DELETE, {"taskId": task_id, "id": "b"})
         token = first.result["nextPageToken"]
-        second = await agent.call(LIST, {"taskId": task_id, "pageSize": 2, "pageToken": token})
-        assert [config["id"] for config in second.result["configs"]] == ["c", "d"]
+        second = await agent.call(LIST, {"taskId": task_id, "pageSize": 1, "pageToken": token})
+        assert [config["id"] for config in second.result["configs"]] == ["c"]
         token = second.result["nextPageToken"]
-        assert await ids(agent, task_id, pageSize=2, pageToken=token) == ["e"]
+        assert await ids(agent, task_id, pageSize=2, pageToken=token) == ["d"]
 
     async def test_bad_pages(self, agent: ServedAgent, task_id: str) -> None:
         """3.1.8, 3.1.9: a bad page size or token, and what does not exist, are told apart."""
@@ -202,22 +188,17 @@ class TestInline:
         }
 
     async def test_a_stream(self, agent: ServedAgent) -> None:
-        """3.2.2: a streamed message may bring a configuration too."""
-        configuration = {"taskPushNotificationConfig": {"id": "mine", "url": URL}}
-        events = await agent.events(
-            "SendStreamingMessage", {"message": message("go"), "configuration": configuration}
-        )
-        assert await ids(agent, events[0]["task"]["id"]) == ["mine"]
+        """3.2.2, 13.2: so may a streamed message; with a bad one it is an error and no stream."""
 
-    async def test_a_bad_one_in_a_stream(self, agent: ServedAgent) -> None:
-        """13.2: is an error and no stream, and nothing was created."""
-        config = {"url": "https://10.0.0.7/", **SECRETS}
-        params = {
-            "message": message("go"),
-            "configuration": {"taskPushNotificationConfig": config},
-        }
-        assert (await agent.call("SendStreamingMessage", params)).reason == "INVALID_PARAMS"
+        def streamed(config: dict[str, Any]) -> dict[str, Any]:
+            configuration = {"taskPushNotificationConfig": config}
+            return {"message": message("go"), "configuration": configuration}
+
+        bad = streamed({"url": "https://10.0.0.7/", **SECRETS})
+        assert (await agent.call("SendStreamingMessage", bad)).reason == "INVALID_PARAMS"
         assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
+        events = await agent.events("SendStreamingMessage", streamed({"id": "mine", "url": URL}))
+        assert await ids(agent, events[0]["task"]["id"]) == ["mine"]
 
     async def test_another_task(self, agent: ServedAgent, task_id: str) -> None:
         """3.2.2: one that names another task than its message is refused with the message."""
@@ -270,8 +251,6 @@ class TestWithKeys:
         assert response.headers["Content-Type"] == "application/json"
 
 
-# -- 0.3 ---------------------------------------------------------------------------------------
-
 OLDER = "tasks/pushNotificationConfig/"
 
 
@@ -284,84 +263,65 @@ async def rpc(agent: ServedAgent, method: str, params: Any) -> dict[str, Any]:
     return result
 
 
-class TestOlderJsonRpc:
-    """The methods of 0.3, which the SDK translates."""
+OLDER_AT = pytest.mark.parametrize("agent", [(JSONRPC, "api")], indirect=True)
 
-    @pytest.fixture
-    async def agent(
-        self, settings: Settings, backends: Backends, card: AgentCard, worker: ScriptedWorker
-    ) -> Any:
-        async with serving(JSONRPC, "api", settings, backends, card) as agent:
-            yield agent
 
-    async def test_from_set_to_delete(self, agent: ServedAgent, task_id: str) -> None:
-        """0.3, 7.5 to 7.8: configurations are set, read and deleted, without showing secrets."""
-        config = {
+@OLDER_AT
+async def test_from_set_to_delete(agent: ServedAgent, task_id: str) -> None:
+    """0.3, 7.5 to 7.8: configurations are set, read and deleted, without showing secrets."""
+    config = {
+        "id": "mine",
+        "url": URL,
+        "token": TOKEN,
+        "authentication": {"schemes": ["Bearer"], "credentials": CREDENTIALS},
+    }
+    shown = {
+        "taskId": task_id,
+        "pushNotificationConfig": {
             "id": "mine",
             "url": URL,
-            "token": TOKEN,
-            "authentication": {"schemes": ["Bearer"], "credentials": CREDENTIALS},
-        }
-        shown = {
-            "taskId": task_id,
-            "pushNotificationConfig": {
-                "id": "mine",
-                "url": URL,
-                "authentication": {"schemes": ["Bearer"]},
-            },
-        }
-        params = {"taskId": task_id, "pushNotificationConfig": config}
-        assert (await rpc(agent, f"{OLDER}set", params))["result"] == shown
-        named = {"id": task_id, "pushNotificationConfigId": "mine"}
-        assert (await rpc(agent, f"{OLDER}get", named))["result"] == shown
-        assert (await rpc(agent, f"{OLDER}get", {"id": task_id}))["result"] == shown
-        assert (await rpc(agent, f"{OLDER}list", {"id": task_id}))["result"] == [shown]
-        deleted = await rpc(agent, f"{OLDER}delete", named)
-        assert "error" not in deleted
-        assert (await rpc(agent, f"{OLDER}get", {"id": task_id}))["error"]["code"] == -32001
-        assert (await rpc(agent, f"{OLDER}list", {"id": task_id}))["result"] == []
+            "authentication": {"schemes": ["Bearer"]},
+        },
+    }
+    params = {"taskId": task_id, "pushNotificationConfig": config}
+    assert (await rpc(agent, f"{OLDER}set", params))["result"] == shown
+    named = {"id": task_id, "pushNotificationConfigId": "mine"}
+    assert (await rpc(agent, f"{OLDER}get", named))["result"] == shown
+    assert (await rpc(agent, f"{OLDER}get", {"id": task_id}))["result"] == shown
+    assert (await rpc(agent, f"{OLDER}list", {"id": task_id}))["result"] == [shown]
+    deleted = await rpc(agent, f"{OLDER}delete", named)
+    assert "error" not in deleted
+    assert (await rpc(agent, f"{OLDER}get", {"id": task_id}))["error"]["code"] == -32001
+    assert (await rpc(agent, f"{OLDER}list", {"id": task_id}))["result"] == []
 
-    async def test_inline(self, agent: ServedAgent) -> None:
-        """0.3, 7.1: a message's configuration may have a `pushNotificationConfig`."""
-        sent = {
-            "kind": "message",
-            "messageId": "m",
-            "role": "user",
-            "parts": [{"kind": "text", "text": "ask"}],
-        }
-        config = {"id": "mine", "url": URL, "token": TOKEN}
-        answered = await rpc(
-            agent,
-            "message/send",
-            {"message": sent, "configuration": {"pushNotificationConfig": config}},
-        )
-        listed = await rpc(agent, f"{OLDER}list", {"id": answered["result"]["id"]})
-        assert [c["pushNotificationConfig"]["id"] for c in listed["result"]] == ["mine"]
 
-    async def test_bad_ones(self, agent: ServedAgent, task_id: str) -> None:
-        """0.3, 8.2: invalid params, and nothing of what was sent."""
-        for config in (
-            {"url": "https://10.0.0.7/", "token": TOKEN},
-            {"url": URL, "token": TOKEN, "authentication": {"schemes": [], "credentials": "c"}},
-            {"url": URL, "token": [TOKEN]},
-            {"url": 7, "token": TOKEN},
-            {"url": "https://\ud800/", "token": TOKEN},
-            {"token": TOKEN},
-            TOKEN,
-        ):
-            body = {"taskId": task_id, "pushNotificationConfig": config}
-            answered = await rpc(agent, f"{OLDER}set", body)
-            assert answered["error"]["code"] == -32602
-            assert TOKEN not in str(answered)
+@OLDER_AT
+async def test_bad_ones(agent: ServedAgent, task_id: str) -> None:
+    """0.3, 8.2: invalid params, and nothing of what was sent."""
+    for config in (
+        {"url": "https://10.0.0.7/", "token": TOKEN},
+        {"url": URL, "token": TOKEN, "authentication": {"schemes": [], "credentials": "c"}},
+        {"url": URL, "token": [TOKEN]},
+        {"url": 7, "token": TOKEN},
+        {"url": "https://\ud800/", "token": TOKEN},
+        {"token": TOKEN},
+        TOKEN,
+    ):
+        body = {"taskId": task_id, "pushNotificationConfig": config}
+        answered = await rpc(agent, f"{OLDER}set", body)
+        assert answered["error"]["code"] == -32602
+        assert TOKEN not in str(answered)
 
-    async def test_bad_queries(self, agent: ServedAgent, task_id: str) -> None:
-        """0.3, 7.8, 8.2: they are invalid params; a deletion needs the configuration's id."""
-        named: Any = {"id": "t", "pushNotificationConfigId": 7}
-        for verb in ("get", "list", "delete"):
-            for params in ({}, {"id": 7}, {"id": "\ud800"}, named, "t"):
-                assert (await rpc(agent, f"{OLDER}{verb}", params))["error"]["code"] == -32602
-        refused = await rpc(agent, f"{OLDER}delete", {"id": task_id})
-        assert refused["error"]["code"] == -32602
+
+@OLDER_AT
+async def test_bad_queries(agent: ServedAgent, task_id: str) -> None:
+    """0.3, 7.8, 8.2: they are invalid params; a deletion needs the configuration's id."""
+    named: Any = {"id": "t", "pushNotificationConfigId": 7}
+    for verb in ("get", "list", "delete"):
+        for params in ({}, {"id": 7}, {"id": "\ud800"}, named, "t"):
+            assert (await rpc(agent, f"{OLDER}{verb}", params))["error"]["code"] == -32602
+    refused = await rpc(agent, f"{OLDER}delete", {"id": task_id})
+    assert refused["error"]["code"] == -32602
 
 
 OLD_MESSAGE = {"messageId": "m", "role": "user", "parts": [{"kind": "text", "text": "ask"}]}
@@ -421,9 +381,6 @@ async def test_a_refusal_names_the_fields_of_0_3(
         message = (await older(agent, way, task_id, config))["error"]["message"]
         assert f"{place}pushNotificationConfig.{field}" in message
         assert "taskPushNotificationConfig" not in message
-
-
-# -- secrets -----------------------------------------------------------------------------------
 
 
 async def test_secrets_are_never_logged(

@@ -7,20 +7,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
-from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.types import (
-    ListTasksRequest,
-    SendMessageRequest,
     StreamResponse,
     SubscribeToTaskRequest,
     TaskState,
 )
-from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 
 from a2a_serverless.client import ResumingClient, Retries, resuming
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.settings import Settings
-from tests.conformance.conftest import ServedAgent
+from tests.conformance.conftest import ServedAgent, official_client
 from tests.support.a2a_calls import JSONRPC
 from tests.support.messages import request
 from tests.support.scripted_worker import ScriptedWorker
@@ -48,17 +44,10 @@ def settings(limit_s: float) -> Settings:
 def making(agent: ServedAgent) -> Making:
     """Make a client as its user does, from the served card."""
 
-    async def make(*, streaming: bool = True, version: str = "1.0") -> ResumingClient:
-        card = await A2ACardResolver(agent.client, "http://test").get_agent_card()
-        spoken = [i for i in card.supported_interfaces if i.protocol_version == version]
-        del card.supported_interfaces[:]
-        card.supported_interfaces.extend(spoken)
+    async def make(version: str = "1.0") -> ResumingClient:
         binding = "JSONRPC" if agent.binding == JSONRPC else "HTTP+JSON"
-        config = ClientConfig(
-            httpx_client=agent.client, supported_protocol_bindings=[binding], streaming=streaming
-        )
-        retries = Retries(clock=QuickClock())
-        return resuming(ClientFactory(config).create(card), agent.client, retries)
+        official = await official_client(agent.client, "http://test", binding, version)
+        return resuming(official, agent.client, Retries(clock=QuickClock()))
 
     return make
 
@@ -109,60 +98,17 @@ async def collect(events: AsyncIterator[StreamResponse]) -> list[StreamResponse]
     return [event async for event in events]
 
 
-async def test_streams_that_the_server_ends(making: Making, requests: Requests) -> None:
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+async def test_streams_that_the_server_ends(
+    making: Making, requests: Requests, version: str
+) -> None:
     """A task that outlasts several streams is shown once, from its first event to its last."""
-    client = await making()
+    client = await making(version)
     events = await collect(client.send_message(request("wait")))
     assert shown(events) == ["SUBMITTED", "WORKING", "Once upon ", "a time.", "COMPLETED"]
     assert len(requests.last_ids) > STREAMS
     assert requests.last_ids[0] is None
     assert all(requests.last_ids[1:])
-
-
-async def test_a_send_that_the_server_does_not_wait_for(making: Making, requests: Requests) -> None:
-    """Without a stream the Task at the end of the turn is the answer."""
-    client = await making(streaming=False)
-    (event,) = await collect(client.send_message(request("wait")))
-    assert event.task.status.state == COMPLETED
-    assert len(event.task.artifacts) == 1
-
-
-async def test_an_answer_that_is_lost(
-    making: Making, agent: ServedAgent, worker: ScriptedWorker
-) -> None:
-    """The message is sent again, counts once, and its task is shown to its end."""
-    lost = [2]
-
-    async def lose(response: httpx.Response) -> None:
-        if response.request.headers.get("idempotency-key") and lost[0]:
-            lost[0] -= 1
-            await response.aread()
-            raise httpx.ReadError("connection reset", request=response.request)
-
-    agent.client.event_hooks["response"].append(lose)
-    client = await making()
-    events = await collect(client.send_message(request("go")))
-    assert shown(events)[-1] == "COMPLETED"
-    assert lost == [0]
-    assert (await client.list_tasks(ListTasksRequest())).total_size == 1
-
-
-async def test_a_conversation(making: Making, worker: ScriptedWorker) -> None:
-    """A pause ends the stream of a message; the answer's stream goes on with the same task."""
-    client = await making()
-    asked = await collect(client.send_message(request("ask")))
-    assert shown(asked)[-1] == "INPUT_REQUIRED"
-    answer = request("go")
-    answer.message.task_id = asked[0].task.id
-    assert shown(await collect(client.send_message(answer)))[-1] == "COMPLETED"
-
-
-async def test_credentials_that_the_agent_waits_for(making: Making, requests: Requests) -> None:
-    """An agent that waits for credentials in its turn is followed over the server's limits."""
-    client = await making()
-    events = await collect(client.send_message(request("auth")))
-    assert shown(events) == ["SUBMITTED", "AUTH_REQUIRED", "COMPLETED"]
-    assert len(requests.last_ids) > STREAMS
 
 
 class Cut(httpx.AsyncByteStream):
@@ -212,23 +158,3 @@ async def test_a_subscription_through_a_pause(making: Making, requests: Requests
     assert shown(events)[0] == "INPUT_REQUIRED"
     assert shown(events)[-4:] == ["WORKING", "Once upon ", "a time.", "COMPLETED"]
     assert shown(events).count("INPUT_REQUIRED") == 1
-
-
-async def test_refusals(making: Making, requests: Requests, worker: ScriptedWorker) -> None:
-    """The client raises refusals of the application at once."""
-    client = await making()
-    with pytest.raises(InvalidParamsError):
-        await collect(client.send_message(SendMessageRequest()))
-    (ended, *_) = await collect(client.send_message(request("go")))
-    before = len(requests.last_ids)
-    with pytest.raises(UnsupportedOperationError):
-        await collect(client.subscribe(SubscribeToTaskRequest(id=ended.task.id)))
-    assert len(requests.last_ids) == before + 1
-
-
-async def test_streams_of_0_3(making: Making, requests: Requests) -> None:
-    """The client also continues streams if the official client speaks 0.3."""
-    client = await making(version="0.3")
-    events = await collect(client.send_message(request("wait")))
-    assert shown(events) == ["SUBMITTED", "WORKING", "Once upon ", "a time.", "COMPLETED"]
-    assert len(requests.last_ids) > STREAMS

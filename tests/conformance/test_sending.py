@@ -15,14 +15,6 @@ IMMEDIATELY = {"returnImmediately": True}
 pytestmark = pytest.mark.usefixtures("worker")
 
 
-async def test_the_answer_is_a_task(agent: ServedAgent) -> None:
-    """3.1.1: a send answers with a Task that has an id and the context."""
-    answer = await agent.send("go")
-    assert list(answer.result) == ["task"]
-    assert answer.task["id"]
-    assert answer.task["contextId"]
-
-
 async def test_the_answer_is_a_message(agent: ServedAgent) -> None:
     """3.1.1, 3.4.1: or a Message, which names the context that was made for it."""
     answer = await agent.send("reply please")
@@ -45,19 +37,6 @@ async def test_a_send_waits_for_an_end_or_a_pause(agent: ServedAgent) -> None:
         assert answer.task["status"]["message"]["parts"] == [{"text": said}]
         if text == "go":
             assert answer.task["artifacts"][0]["parts"] == [{"text": "Once upon a time."}]
-
-
-async def test_return_immediately(agent: ServedAgent) -> None:
-    """3.2.2: the answer comes right after the creation, while the agent works."""
-    assert (await agent.send("wait", configuration=IMMEDIATELY)).state in {"SUBMITTED", "WORKING"}
-
-
-async def test_a_finished_task_takes_no_message(agent: ServedAgent) -> None:
-    """3.1.1: UnsupportedOperationError for a task in a terminal state, which cannot restart."""
-    done = await agent.send("fail")
-    answer = await agent.send("more", taskId=done.task["id"], messageId="m-2")
-    assert answer.reason == "UNSUPPORTED_OPERATION"
-    assert (await agent.call("GetTask", {"id": done.task["id"]})).task == done.task
 
 
 async def test_an_unknown_task_takes_no_message(agent: ServedAgent) -> None:

@@ -6,23 +6,20 @@ What differs is listed here, field by field; the page `sdk-executors` gives the 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from a2a.types import Message, Part, Role, SendMessageRequest, TaskState
-from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
+from a2a.types import Part, TaskState
+from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import MessageToDict
 
 import tests.conformance.sample_executors as x
 from a2a_serverless.worker.attempt import NO_ENDING
 from tests.conformance.foreign_agents import ANSWERS, as_here, observations, updates
-from tests.conformance.sides import Play, Script, Side, cancels, durable, outcome, says, stock
+from tests.conformance.sides import Play, Script, cancels, durable, outcome, says, stock
 from tests.support import pages
-from tests.support.asgi_streams import live
-from tests.support.present import present
 from tests.support.required import ROOT
 
 DOC = pages.path("sdk-executors")
@@ -82,15 +79,15 @@ HELLO = says("hello")
 NO_MODEL, WRONG = ValueError("no model"), InvalidParamsError(message="Wrong question.")
 
 CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
-    "a Message alone": (x.HelloWorld, HELLO),
-    "a Task first": (x.TaskFirst, HELLO),
-    "TaskUpdater throughout": (x.UpdaterThroughout, HELLO),
-    "rejected": (x.Rejecting, HELLO),
-    "failed": (x.Failing, HELLO),
-    "statuses alone": (x.StatusOnly, HELLO),
-    "chunks and a replacement": (x.Chunks, HELLO),
-    "append to nothing": (x.AppendFirst, HELLO),
-    "an artifact first": (x.ArtifactFirst, HELLO),
+    "a Message alone": (x.hello_world, HELLO),
+    "a Task first": (x.task_first, HELLO),
+    "TaskUpdater throughout": (x.updater_throughout, HELLO),
+    "rejected": (x.rejecting, HELLO),
+    "failed": (x.failing, HELLO),
+    "statuses alone": (x.status_only, HELLO),
+    "chunks and a replacement": (x.chunks, HELLO),
+    "append to nothing": (x.append_first, HELLO),
+    "an artifact first": (x.artifact_first, HELLO),
     "input-required": (x.Asking, says("one", "two", "done")),
     "one messageId for all": (x.Asking, says("one", "two", "done", message_id="m")),
     "taskId alone": (x.Asking, names_the_task_alone),
@@ -100,7 +97,7 @@ CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
     "the Task again": (x.TaskAgain, says("one", "done")),
     "the same question in a Task": (x.AskingByTask, says("one", "two")),
     "a first Task without history": (x.TaskWithoutHistory, HELLO),
-    "messages without ids": (x.MessagesWithoutIds, HELLO),
+    "messages without ids": (x.messages_without_ids, HELLO),
     "a message without parts": (x.MessageWithoutParts, HELLO),
     "return_immediately": (x.WaitsToBegin, returns_immediately),
     "a synchronous client": (x.SynchronousClient, HELLO),
@@ -117,10 +114,10 @@ CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
     "cancel() is not supported": (lambda: x.Cancelled("refuses"), cancels),
     "cancel() after a finally": (x.CleansUp, cancels),
     "cancelled while paused": (x.CancelledWhilePaused, cancels_the_paused),
-    "events after the end": (x.AfterTheEnd, HELLO),
+    "events after the end": (x.after_the_end, HELLO),
     "close() and is_closed()": (x.Closing, HELLO),
-    "returns working": (x.Unfinished, HELLO),
-    "emits nothing": (x.Silent, says("hello", waits_s=1)),
+    "returns working": (x.unfinished, HELLO),
+    "emits nothing": (x.silent, says("hello", waits_s=1)),
     "the call context": (x.WhoCalls, says("hello", tenant="acme", extension="urn:x")),
     "a context variable": (x.ReadsContextVariables, sets_a_variable_per_turn),
     "a context variable and cancel()": (
@@ -138,8 +135,8 @@ CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
     "every field": (x.EveryField, sends_every_field),
     "every field in one Task": (x.EveryFieldInOneTask, sends_every_field),
     "a Message with files": (x.MessageOfAllParts, HELLO),
-    "a Message after a Task": (x.MessageAfterTask, HELLO),
-    "two Messages": (x.TwoMessages, HELLO),
+    "a Message after a Task": (x.message_after_task, HELLO),
+    "two Messages": (x.two_messages, HELLO),
     "another task's event": (x.AnotherTask, HELLO),
 }
 
@@ -168,6 +165,7 @@ REASONS = {
 RUNS = (["run"], ["run"] * 3, "retry")
 REFERENCE = "The agent could not finish the task. Correlation id: <id>."
 CANCEL = ("cancel", None, True)
+OF_R1 = [["r1", "unset", None], ["thread", "r1", "unset", None]]
 ORDER = ([CANCEL, "CancelledError"], ["CancelledError", CANCEL], "order")
 SAYS_CANCELED = "The task was canceled."
 CANCELED = {
@@ -184,23 +182,24 @@ MESSAGE_OF_ALL_PARTS = {
     "extensions": ["urn:mood"],
 }
 ELSEWHERE = {"contextId": "<another>"}
+FAILED = {"message": (None, REFERENCE, "secret")}
+RAISED = FAILED | {"answers": (["InternalError"], ["task FAILED"], "task")}
+REFUSED = FAILED | {"answers": (["InvalidParamsError"], ["task FAILED"], "task")}
+BY_MESSAGE = {
+    "state": (None, "COMPLETED", "durable"),
+    "history": (None, ["user: hello"], "durable"),
+}
 
 DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
     "a Message alone": {
-        "answers": (
-            [["message", HELLO_MESSAGE]],
-            [["message", "agent: Hello, world"]],
-            "durable",
-        ),
-        "state": (None, "COMPLETED", "durable"),
+        "answers": ([["message", HELLO_MESSAGE]], [["message", "agent: Hello, world"]], "durable"),
         "message": (None, "Hello, world", "durable"),
-        "history": (None, ["user: hello"], "durable"),
+        **BY_MESSAGE,
     },
     "statuses alone": {
         "answers": (["InvalidAgentResponseError"], ["task COMPLETED"], "durable"),
-        "state": (None, "COMPLETED", "durable"),
         "message": (None, "Done", "durable"),
-        "history": (None, ["user: hello"], "durable"),
+        **BY_MESSAGE,
     },
     "chunks and a replacement": {
         "artifacts": (
@@ -261,24 +260,10 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "state": ("SUBMITTED", "COMPLETED", "snapshot"),
         "artifacts": (None, {"a": ["", "42"]}, "snapshot"),
     },
-    "raises before its Task": {
-        "answers": (["InternalError"], ["task FAILED"], "task"),
-        "seen": RUNS,
-        "message": (None, REFERENCE, "secret"),
-    },
-    "raises after its Task": {
-        "answers": (["InternalError"], ["task FAILED"], "task"),
-        "seen": RUNS,
-        "message": (None, REFERENCE, "secret"),
-    },
-    "A2AError before its Task": {
-        "answers": (["InvalidParamsError"], ["task FAILED"], "task"),
-        "message": (None, REFERENCE, "secret"),
-    },
-    "A2AError after its Task": {
-        "answers": (["InvalidParamsError"], ["task FAILED"], "task"),
-        "message": (None, REFERENCE, "secret"),
-    },
+    "raises before its Task": RAISED | {"seen": RUNS},
+    "raises after its Task": RAISED | {"seen": RUNS},
+    "A2AError before its Task": REFUSED,
+    "A2AError after its Task": REFUSED,
     "the same question in a Task": {
         "history": (["user: one"], ["user: one", "agent: Which?", "user: two"], "snapshot"),
     },
@@ -326,34 +311,18 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
     "returns working": {
         "answers": (["task WORKING"], ["task FAILED"], "unended"),
         "state": ("WORKING", "FAILED", "unended"),
-        "message": (
-            None,
-            NO_ENDING.format("TASK_STATE_WORKING"),
-            "unended",
-        ),
+        "message": (None, NO_ENDING.format("TASK_STATE_WORKING"), "unended"),
     },
     "emits nothing": {
         "answers": (["none"], ["task FAILED"], "unended"),
         "state": (None, "FAILED", "unended"),
-        "message": (
-            None,
-            NO_ENDING.format("none"),
-            "unended",
-        ),
+        "message": (None, NO_ENDING.format("none"), "unended"),
         "history": (None, ["user: hello"], "durable"),
     },
     "a context variable and cancel()": {
         "seen": (
-            [
-                ["r1", "unset", None],
-                ["thread", "r1", "unset", None],
-                ["cancel", "r2", "unset", None],
-            ],
-            [
-                ["r1", "unset", None],
-                ["thread", "r1", "unset", None],
-                ["cancel", "r1", "unset", None],
-            ],
+            [*OF_R1, ["cancel", "r2", "unset", None]],
+            [*OF_R1, ["cancel", "r1", "unset", None]],
             "asked",
         )
     },
@@ -369,9 +338,8 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "seen": ([["unset", "unset", "ann"], ["thread", "unset", "unset", "ann"]], None, "json"),
     },
     "a Message with files": {
-        "state": (None, "COMPLETED", "durable"),
         "message": (None, MESSAGE_OF_ALL_PARTS, "durable"),
-        "history": (None, ["user: hello"], "durable"),
+        **BY_MESSAGE,
     },
     "a Message after a Task": {
         "answers": (["InvalidAgentResponseError"], ["task FAILED"], "task"),
@@ -383,9 +351,8 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
     },
     "two Messages": {
         "answers": (["InvalidAgentResponseError"], [["message", "agent: Hello"]], "durable"),
-        "state": (None, "COMPLETED", "durable"),
         "message": (None, "Hello", "durable"),
-        "history": (None, ["user: hello"], "durable"),
+        **BY_MESSAGE,
     },
     "another task's event": {
         "answers": (["InvalidParamsError"], ["task FAILED"], "task"),
@@ -434,17 +401,13 @@ def test_each_framework_runs_with_the_sdk_of_this_project() -> None:
     assert len(pins[0]) == 1
 
 
+THE_SAME = (
+    *("a Task first", "TaskUpdater throughout", "rejected", "chunks and a replacement"),
+    *("an artifact first", "input-required", "auth-required, returning", "the Task again"),
+    *("every field", "a first Task without history"),
+)
 STREAMS: dict[str, tuple[Any, Any] | None] = {
-    "a Task first": None,
-    "TaskUpdater throughout": None,
-    "rejected": None,
-    "chunks and a replacement": None,
-    "an artifact first": None,
-    "input-required": None,
-    "auth-required, returning": None,
-    "the Task again": None,
-    "every field": None,
-    "a first Task without history": None,
+    **dict.fromkeys(THE_SAME),
     "messages without ids": (
         [
             ["status", "WORKING", {"agent": ["Thinking"], **UNBOUND}, {}],
@@ -518,58 +481,3 @@ def test_every_difference_is_documented() -> None:
     assert set(DIFFERENCES) <= set(CASES)
     rows = [line for line in DOC.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     assert used <= {row.split(" | ")[-1].removesuffix(" |") for row in rows}
-
-
-@pytest.mark.parametrize("side", [stock, durable])
-async def test_a_message_after_the_end_is_refused_in_the_same_words(side: Side) -> None:
-    """Clients that look for "terminal state" in the error's text find it on both servers."""
-    refusals = []
-
-    async def script(play: Play) -> None:
-        await play.send("done")
-        task = present(await play.task())
-        message = Message(
-            message_id="more",
-            task_id=task.id,
-            context_id=task.context_id,
-            role=Role.ROLE_USER,
-            parts=[Part(text="more")],
-        )
-        with pytest.raises(UnsupportedOperationError) as refusal:
-            async for _ in play.client.send_message(SendMessageRequest(message=message)):
-                pass
-        refusals.append(str(refusal.value))
-
-    await outcome(side, x.Asking(), script)
-    (said,) = refusals
-    assert "is in terminal state: TASK_STATE_COMPLETED" in said
-
-
-@pytest.mark.parametrize("side", [stock, durable])
-async def test_the_stream_of_an_agent_that_waits_for_credentials_stays_open(side: Side) -> None:
-    """Auth-required does not end the stream: what comes after the log-in is on it as well."""
-    executor = x.WaitingForCredentials()
-    states, chunks = [], []
-    body = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": "SendStreamingMessage",
-        "params": {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}},
-    }
-    async with (
-        asyncio.timeout(20),
-        side(executor) as app,
-        live(app, "POST", "/", body=body) as response,
-    ):
-        async for event in response.events():
-            update = event.data["result"]
-            if "artifactUpdate" in update:
-                chunks.append(update["artifactUpdate"]["artifact"]["parts"][0]["text"])
-            else:
-                (kind,) = update
-                states.append(update[kind]["status"]["state"].removeprefix("TASK_STATE_"))
-            if states[-1] == "AUTH_REQUIRED":
-                assert not chunks or executor.released.is_set()
-                executor.released.set()
-    assert states == ["SUBMITTED", "AUTH_REQUIRED", "COMPLETED"], json.dumps(states)
-    assert chunks == ["secret"]

@@ -52,10 +52,6 @@ class TestSending:
         assert "task" in events[0]
         assert states(events)[-1] == "COMPLETED"
 
-    async def test_a_stream_closes_at_a_question(self, agent: ServedAgent) -> None:
-        """11.7: an interrupted state ends the stream of a turn."""
-        assert states(await agent.events(SEND, said("ask")))[-1] == "INPUT_REQUIRED"
-
     async def test_a_stream_stays_open_for_credentials(
         self, agent: ServedAgent, worker: ScriptedWorker, followers: Followers
     ) -> None:
@@ -65,14 +61,6 @@ class TestSending:
         worker.gate.set()
         shown = states(await streaming)
         assert shown[-2:] == ["AUTH_REQUIRED", "COMPLETED"]
-
-    async def test_the_next_turn_begins_with_the_task(self, agent: ServedAgent) -> None:
-        """3.1.2, 3.4.3: so does the stream of a follow-up, with the context of its task."""
-        asked = await agent.send("ask")
-        events = await agent.events(SEND, said("go", taskId=asked.task["id"]))
-        assert events[0]["task"]["contextId"] == asked.task["contextId"]
-        assert events[0]["task"]["history"][-1]["parts"] == [{"text": "go"}]
-        assert states(events)[-1] == "COMPLETED"
 
     async def test_its_configuration(self, agent: ServedAgent) -> None:
         """3.2.2, 3.2.4: a stream goes to its end; the history length holds for its first Task."""

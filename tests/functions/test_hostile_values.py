@@ -27,6 +27,7 @@ from a2a_serverless_tools.cli.plain_lines import PlainLines
 from tests.support.a2a_calls import JSONRPC, REST, message, target
 from tests.support.gateway import rest_event
 from tests.support.messages import storyteller
+from tests.support.observed import root_logger
 from tests.support.simulation.environments import Environments
 from tests.support.simulation.simulated_aws import simulated_aws
 
@@ -48,26 +49,10 @@ VALUES = {
 
 # `host` is left out: API Gateway finds its API by it, so another value never arrives.
 HEADERS = [
-    "x-api-key",
-    "authorization",
-    "a2a-version",
-    "a2a-extensions",
-    "x-a2a-extensions",
-    "accept",
-    "content-type",
-    "content-length",
-    "cookie",
-    "if-none-match",
-    "idempotency-key",
-    "last-event-id",
-    "traceparent",
-    "tracestate",
-    "user-agent",
-    "x-amzn-lambda-context",
-    "x-amzn-request-context",
-    "x-amzn-trace-id",
-    "x-forwarded-for",
-    "x-forwarded-proto",
+    *("x-api-key", "authorization", "a2a-version", "a2a-extensions", "x-a2a-extensions", "accept"),
+    *("content-type", "content-length", "cookie", "if-none-match", "idempotency-key"),
+    *("last-event-id", "traceparent", "tracestate", "user-agent", "x-amzn-lambda-context"),
+    *("x-amzn-request-context", "x-amzn-trace-id", "x-forwarded-for", "x-forwarded-proto"),
 ]
 
 LATER = {"returnImmediately": True}
@@ -101,19 +86,20 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("ListTaskPushNotificationConfigs", {"taskId": "t", "pageToken": "<value>"}),
     ("DeleteTaskPushNotificationConfig", {**CONFIG, "taskId": "<value>"}),
 ]
-ENVELOPES: list[dict[str, Any]] = [
-    {"jsonrpc": "2.0", "id": "<value>", "method": "GetTask", "params": {"id": "nobody"}},
-    {"jsonrpc": "2.0", "id": "<value>", "method": "GetTask", "params": {}},
-    {"jsonrpc": "2.0", "id": 1, "method": "<value>", "params": {}},
-    {"jsonrpc": "<value>", "id": 1, "method": "GetTask", "params": {"id": "nobody"}},
-    {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": "<value>"},
-    {"jsonrpc": "2.0", "id": "<value>", "method": "tasks/get", "params": {"id": "<value>"}},
-    {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"id": {"<value>": 1}}},
-    {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": {"historyLength": "<value>"}},
-    {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {"message": "<value>"}},
-    {"jsonrpc": "2.0", "id": 1, "method": "tasks/send", "params": {"id": "<value>"}},
-    {"jsonrpc": "2.0", "id": 1, "method": "tasks/status", "params": {"taskId": "<value>"}},
+OLDER: list[tuple[str, Any]] = [
+    ("tasks/get", {"id": {"<value>": 1}}),
+    ("tasks/get", {"historyLength": "<value>"}),
+    ("message/send", {"message": "<value>"}),
+    ("tasks/send", {"id": "<value>"}),
+    ("tasks/status", {"taskId": "<value>"}),
 ]
+WRONG: list[dict[str, Any]] = [
+    {"id": "<value>", "params": {"id": "nobody"}},
+    *({name: "<value>"} for name in ("id", "method", "jsonrpc", "params")),
+    {"id": "<value>", "method": "tasks/get", "params": {"id": "<value>"}},
+    *({"method": method, "params": params} for method, params in OLDER),
+]
+ENVELOPES = [{"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {}, **it} for it in WRONG]
 """JSON-RPC's own fields, and the methods of older dialects."""
 
 
@@ -224,16 +210,10 @@ def api(function: Environments) -> Iterator[Lambda]:
     api = Lambda(function)
     plain = logging.StreamHandler(api.plain)
     plain.setFormatter(PlainLines("%(levelname)s %(name)s: %(message)s"))
-    handlers: list[logging.Handler] = [plain, json_handler(api.json, "test", shows_texts=True)]
-    root = logging.getLogger()
-    level = root.level
-    root.setLevel(logging.INFO)
-    for handler in handlers:
-        root.addHandler(handler)
-    yield api
-    for handler in handlers:
-        root.removeHandler(handler)
-    root.setLevel(level)
+    with root_logger() as root:
+        root.setLevel(logging.INFO)
+        root.handlers += [plain, json_handler(api.json, "test", shows_texts=True)]
+        yield api
 
 
 @pytest.mark.long(but=4)

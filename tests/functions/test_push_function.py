@@ -9,62 +9,34 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from a2a.types import (
-    Message,
-    Part,
-    Role,
-    TaskPushNotificationConfig,
-    TaskState,
-    TaskStatus,
-)
+from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.signing import _signing_key
-from a2a_serverless.settings import load_settings
-from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.wiring import Backends, aws_backends
+from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.provision import Names
 from tests.support.handlers import ALL_DONE, LambdaContext, cold_start, event_file
 from tests.support.messages import request
-from tests.support.simulation.simulated_aws import simulated_aws
+from tests.support.present import present
 from tests.support.simulation.sources import SqsSource
 from tests.unit.push.receivers import Receiver, status
 
+FUNCTION = "push"
 SECRET = "k" * 64
 
 
 @pytest.fixture
-def provisioned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
-    """The variables of template.yaml, over a simulated AWS with a secret."""
-    with simulated_aws() as made:
-        for name, value in made.environment().items():
-            monkeypatch.setenv(name, value)
-        secret = aws.client("secretsmanager").create_secret(Name="signing", SecretString=SECRET)
-        monkeypatch.setenv("A2A_PUSH_SIGNING_SECRET", secret["ARN"])
-        monkeypatch.setenv("A2A_PUSH_ALLOWED_HOSTS", "127.0.0.1")
-        monkeypatch.setenv("A2A_PUSH_ISSUER", "https://agent.example.com")
-        yield made
-
-
-@pytest.fixture
-def function(provisioned: Names) -> Iterator[ModuleType]:
-    """The handler's module after its cold start."""
-    assert provisioned is not None
-    module = cold_start("push")
-    yield module
-    module.function.close()
-
-
-@pytest.fixture
-def backends(function: ModuleType) -> Backends:
-    """The backends that the function works on."""
-    assert function is not None
-    return aws_backends(load_settings())
+def provisioned(provisioned: Names, monkeypatch: pytest.MonkeyPatch) -> Names:
+    """Beside it the secret with which notifications are signed."""
+    secret = aws.client("secretsmanager").create_secret(Name="signing", SecretString=SECRET)
+    monkeypatch.setenv("A2A_PUSH_SIGNING_SECRET", secret["ARN"])
+    monkeypatch.setenv("A2A_PUSH_ALLOWED_HOSTS", "127.0.0.1")
+    monkeypatch.setenv("A2A_PUSH_ISSUER", "https://agent.example.com")
+    return provisioned
 
 
 @pytest.fixture
@@ -74,19 +46,15 @@ def receiver() -> Iterator[Receiver]:
         yield listening
 
 
-def ended_task(backends: Backends, receiver: Receiver | str) -> Head:
-    """A completed task of whose end no receiver, or its URL, has been told."""
-    url = receiver if isinstance(receiver, str) else receiver.url()
-    config = TaskPushNotificationConfig(id="mine", url=url)
+def ended_task(backends: Backends, receiver: Receiver) -> Head:
+    """A completed task of whose end its receiver has not been told."""
+    config = TaskPushNotificationConfig(id="mine", url=receiver.url())
+    completed = TaskState.TASK_STATE_COMPLETED
 
     async def end() -> Head:
         opened = await backends.storage.open_task("context", request(), push=config)
-        await Storage(backends.storage).update_task(
-            opened.head.task_id, TaskState.TASK_STATE_COMPLETED
-        )
-        head = await backends.storage.head(opened.head.task_id)
-        assert head is not None
-        return head
+        await Storage(backends.storage).update_task(opened.head.task_id, completed)
+        return present(await backends.storage.head(opened.head.task_id))
 
     return asyncio.run(end())
 
@@ -106,9 +74,8 @@ def committed(head: Head) -> dict[str, Any]:
 
 def next_job(provisioned: Names) -> dict[str, Any]:
     """The event of the push queue's next message."""
-    record = asyncio.run(SqsSource(provisioned.push_queue, wait_s=0).receive())
-    assert record is not None
-    return {"Records": [record]}
+    source = SqsSource(provisioned.push_queue, wait_s=0)
+    return {"Records": [present(asyncio.run(source.receive()))]}
 
 
 def messages(queue: str) -> list[str]:
@@ -119,9 +86,7 @@ def messages(queue: str) -> list[str]:
 
 def cursor(backends: Backends, head: Head) -> int:
     """Up to which version the receiver has been told."""
-    push = asyncio.run(backends.storage.webhooks.get(head.task_id, "mine"))
-    assert push is not None
-    return push.version
+    return present(asyncio.run(backends.storage.webhooks.get(head.task_id, "mine"))).version
 
 
 def test_a_commit_becomes_a_job(
@@ -159,28 +124,6 @@ def test_a_job_tells_the_webhook(
     assert [key["kid"] for key in published["keys"]] == [_signing_key(SECRET).kid]
 
 
-def test_a_webhook_gets_long_texts_and_links(
-    function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
-) -> None:
-    """The text of a status comes whole out of the bucket, and its file as a new link."""
-    storage, text = backends.storage, "long " * 20_000
-    config = TaskPushNotificationConfig(id="mine", url=receiver.url())
-    head = asyncio.run(storage.open_task("context", request(), push=config)).head
-    said = Message(
-        message_id="m",
-        role=Role.ROLE_AGENT,
-        parts=[Part(text=text), Part(raw=b"x" * 300_000, media_type="image/png")],
-    )
-    ended = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED, message=said))
-    head = asyncio.run(storage.commit(head, Commit(entries=(ended,), ends_turn=True)))
-    function.handler(committed(head), LambdaContext())
-    assert function.handler(next_job(provisioned), LambdaContext()) == ALL_DONE
-    (told,) = receiver.requests
-    long, linked = json.loads(told.body)["statusUpdate"]["status"]["message"]["parts"]
-    assert long["text"] == text
-    assert "X-Amz-Signature=" in linked["url"]
-
-
 def test_a_job_comes_again_while_the_webhook_fails(
     function: ModuleType, backends: Backends, provisioned: Names, receiver: Receiver
 ) -> None:
@@ -194,18 +137,6 @@ def test_a_job_comes_again_while_the_webhook_fails(
     }
     assert cursor(backends, head) < head.version
     assert messages(provisioned.push_queue) == []
-
-
-def test_a_receiver_that_is_not_listed_is_looked_up(
-    function: ModuleType, backends: Backends, provisioned: Names
-) -> None:
-    """One request reads its consent and its host; one at a private address is given up."""
-    head = ended_task(backends, "https://10.1.2.3/hook")
-    function.handler(committed(head), LambdaContext())
-    assert function.handler(next_job(provisioned), LambdaContext()) == ALL_DONE
-    assert cursor(backends, head) == head.version
-    items = aws.client("dynamodb").scan(TableName=provisioned.table)["Items"]
-    assert [item["SK"]["S"] for item in items if item["PK"]["S"].startswith("HOOK#")] == ["CONSENT"]
 
 
 def test_what_is_gone_is_done(function: ModuleType, provisioned: Names) -> None:
@@ -227,7 +158,6 @@ def test_a_missing_queue_is_named(
     provisioned: Names, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Without its queues the function does not start, and says which variable is missing."""
-    assert provisioned.push_queue
     monkeypatch.delenv(name)
     with pytest.raises(ConfigurationError, match=rf"^{name} is not set: it names [^.]+\.$"):
         cold_start("push")

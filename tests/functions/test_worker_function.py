@@ -5,58 +5,40 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from a2a.server.agent_execution import RequestContext
-from a2a.server.events import EventQueue
 from a2a.types import Task, TaskState
 
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import load_settings
-from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, aws_backends
-from a2a_serverless.worker.agents import load_agent
+from a2a_serverless_tools.local.provision import Names
 from tests.support.handlers import ALL_DONE, LambdaContext, cold_start, event_file
-from tests.support.messages import request, said, texts
-from tests.support.simulation.simulated_aws import simulated_aws, stored_blobs
+from tests.support.messages import request, texts
+from tests.support.present import present
 from tests.support.simulation.sources import SqsSource
-from tests.support.workers import Agent, Bench, PacedClock, S, chunk, status, status_text
+from tests.support.workers import status_text
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "functions" / "worker"
+FUNCTION = "worker"
 
 
 @pytest.fixture
-def deployed(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """The variables of template.yaml, over a simulated AWS."""
-    with simulated_aws() as provisioned:
-        for name, value in provisioned.environment().items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("AGENT_CHUNK_DELAY_S", "0")
-        yield monkeypatch
+def deployed(provisioned: Names, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("AGENT_CHUNK_DELAY_S", "0")
+    return monkeypatch
 
 
 @pytest.fixture
-def function(deployed: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The handler's module after its cold start."""
-    assert deployed is not None
-    module = cold_start("worker")
-    yield module
-    module.function.close()
-
-
-@pytest.fixture
-def backends(function: ModuleType) -> Backends:
-    """The backends that the function works on."""
-    assert function is not None
-    return aws_backends(load_settings())
+def function(deployed: pytest.MonkeyPatch, function: ModuleType) -> ModuleType:
+    return function
 
 
 def event(name: str, head: Head | None = None) -> dict[str, Any]:
@@ -65,12 +47,7 @@ def event(name: str, head: Head | None = None) -> dict[str, Any]:
     if head is not None:
         for record in loaded["Records"]:
             body = json.loads(record["body"])
-            params = OperationParams(
-                scope=head.scope,
-                task_id=head.task_id,
-                incarnation=head.incarnation,
-                turn=head.turn.number,
-            )
+            params = OperationParams.of(head, head.turn.number)
             record["body"] = json.dumps(body | {"params": params.model_dump()})
     return loaded
 
@@ -80,32 +57,7 @@ def send(backends: Backends, text: str) -> Head:
 
 
 def task_of(backends: Backends, head: Head) -> Task:
-    task = asyncio.run(backends.storage.load_task(head.task_id))
-    assert task is not None
-    return task
-
-
-async def test_long_texts_go_through_the_bucket(deployed: pytest.MonkeyPatch) -> None:
-    """The agent reads a long message out of it, and what it emits is stored there."""
-    assert deployed is not None
-    backends = aws_backends(load_settings())
-    text = "long " * 20_000
-    head = (await backends.storage.open_task("ctx", request(text))).head
-    read: list[str] = []
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        read.append(context.get_user_input())
-        await queue.enqueue_event(chunk(context, text * 2))
-        await queue.enqueue_event(status(context, S.TASK_STATE_COMPLETED))
-
-    bench = Bench(Agent(execute), backends=backends)
-    await bench.enqueue(head)
-    assert await bench.work()
-    assert read == [text]
-    task = await backends.storage.load_task(head.task_id)
-    assert task is not None
-    assert task.artifacts[0].parts[0].text == text * 2
-    assert len(stored_blobs()) == 2
+    return present(asyncio.run(backends.storage.load_task(head.task_id)))
 
 
 def deliverable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,49 +186,3 @@ def test_the_agents_secret_is_there_before_its_import(
     assert [record.__dict__["action"] for record in reasons] == ["agent_not_loaded"]
     assert "The secret agent-key cannot be read: ResourceNotFoundException." in caplog.text
     assert key not in caplog.text
-
-
-async def test_the_agent_asks_back_until_it_knows_enough() -> None:
-    """The example agent asks for the city, then for the days, and streams the plan."""
-    bench = Bench(load_agent("agent.py:TripPlanner", folder=FOLDER), clock=(clock := PacedClock()))
-    head = await bench.send("Plan a trip")
-    assert await bench.work()
-    questions = []
-    for text in ("lisbon", "9", "three days"):
-        questions.append(status_text(await bench.task(head)))
-        opened = TurnOpened(request(text))
-        newest = await bench.storage.commit(await bench.head(head), Commit(entries=(opened,)))
-        await bench.enqueue(newest)
-        working = asyncio.create_task(bench.work())
-        await clock.pass_time(10)
-        assert await working
-    assert questions == [
-        "Which city: Kyoto, Lisbon, Oslo?",
-        "How many days in Lisbon, 1 to 3?",
-        "How many days in Lisbon, 1 to 3?",
-    ]
-    task = await bench.task(head)
-    (plan,) = texts(task, "itinerary")
-    assert plan.startswith("# Lisbon in 3 days\n\nDay 1\n- Morning: ")
-    entries = [type(entry) for each in await bench.records(head) for entry in each.entries]
-    assert entries.count(ArtifactWritten) == 10
-    assert said(task)[0] == "Plan a trip"
-
-
-def test_a_backlog_stands_in_line(
-    function: ModuleType, backends: Backends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The turn of a late delivery starts; the one behind it is left, and woken as the next one."""
-    deliverable(monkeypatch)
-    monkeypatch.setattr("a2a_serverless.tasks.attempts.LATE_MS", -1)
-    first, second = send(backends, "one"), send(backends, "two")
-    asyncio.run(backends.operations.send(Operation.to_run(OperationParams.of(second, 1))))
-    assert function.handler(event("worker-sqs-run", first), LambdaContext()) == {
-        "batchItemFailures": []
-    }
-    assert task_of(backends, first).status.state == TaskState.TASK_STATE_INPUT_REQUIRED
-    requeued = asyncio.run(backends.storage.head(second.task_id))
-    assert requeued is not None
-    assert (requeued.turn.parked, requeued.turn.has_share, requeued.turn.sends) == ("", True, 1)
-    (handle,) = asyncio.run(backends.operations.pull(10, 0))
-    assert handle.message.params.copy_number == 1

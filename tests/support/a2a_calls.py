@@ -13,6 +13,7 @@ from typing import Any, Self
 import httpx
 from google.protobuf.json_format import ParseDict
 from google.rpc import error_details_pb2
+from starlette.types import ASGIApp
 
 JSONRPC = "jsonrpc"
 REST = "rest"
@@ -106,6 +107,12 @@ class Agent:
         if configuration is not None:
             params["configuration"] = configuration
         return await self.call("SendMessage", params, headers)
+
+
+def client_of(app: ASGIApp, base_url: str = "http://test", **options: Any) -> httpx.AsyncClient:
+    """A client of an application; it holds no connection, so that it may stay open."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url=base_url, timeout=30, **options)
 
 
 class Caller:

@@ -17,7 +17,6 @@ from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 FOLDER = Path(__file__).parents[1] / "foreign" / "recorded"
-DIALECTS = ("1.0 JSON-RPC", "1.0 HTTP+JSON", "0.3 JSON-RPC", "0.3 HTTP+JSON", "0.1 JSON-RPC")
 
 _KEPT = ("accept", "a2a-version", "content-type")
 """Headers that say what a client speaks."""
@@ -123,7 +122,7 @@ class Recorder:
         self.seen[place] = replace(named, task=task, is_refused=answer.is_error)
 
     def _dialect(self, path: str, body: Any) -> str:
-        """One of `DIALECTS`; empty for the card."""
+        """Version and binding, as "0.3 HTTP+JSON"; empty for the card."""
         if path == "/":
             is_1_0 = body["method"] in JsonRpcDispatcher.METHOD_TO_MODEL
             return f"{'1.0' if is_1_0 else self.older} JSON-RPC"

@@ -81,7 +81,6 @@ class Gateway:
         streamed: Mapping[str, WebAdapter],
         stage: str = "",
         throttle: Throttle | None = None,
-        idle_limit_s: float = IDLE_LIMIT_S,
     ) -> None:
         self._routes = routes
         self._refusals = refusals
@@ -90,7 +89,6 @@ class Gateway:
         self._stage = stage
         self._prefix = f"/{stage}" if stage else ""
         self._throttle = throttle
-        self._idle_limit_s = idle_limit_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -146,14 +144,14 @@ class Gateway:
             has_begun = True
             await send(message)
             if not silence.expired():
-                silence.reschedule(now() + self._idle_limit_s)
+                silence.reschedule(now() + IDLE_LIMIT_S)
 
         refusal = "DEFAULT_5XX"
         with surviving(f"{route.function} failed.", action="invoke"):
             try:
                 async with (
                     asyncio.timeout(route.timeout_s) as limit,
-                    asyncio.timeout(self._idle_limit_s) as silence,
+                    asyncio.timeout(IDLE_LIMIT_S) as silence,
                 ):
                     await self._streamed[route.function].invoke(event, receive, pass_on)
             except ThrottledError as error:

@@ -116,8 +116,6 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         self.at_end: Callable[[], None] = lambda: None
         """Called when a stream's body has been read."""
 
-    # -- what the tests ask --------------------------------------------------------------------
-
     def card(self, binding: str, *, streaming: bool = True) -> AgentCard:
         return AgentCard(
             name="Storyteller",
@@ -168,8 +166,6 @@ class ScriptedServer(httpx.AsyncBaseTransport):
         request = httpx.Request("POST", URL if binding == "JSONRPC" else f"{URL}/message:stream")
         return b"".join(self._block(request, n + 1, n, event) for n, event in enumerate(self.log))
 
-    # -- the server ----------------------------------------------------------------------------
-
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
         self.at_request()
@@ -181,21 +177,21 @@ class ScriptedServer(httpx.AsyncBaseTransport):
             return httpx.Response(fault.status, headers=fault.headers, request=request)
         if fault.reason:
             return self._refusal(request, fault.reason)
-        method = self._method(request)
-        if method == "GetTask":
-            return self._answer(request, self.as_of(self.now).task)
-        if method == "CancelTask":
-            return self._answer(request, opened(TaskState.TASK_STATE_CANCELED).task)
-        if method == "SendMessage":
-            self._accept(request)
-            if is_in_answer:
-                raise fault.error or LOST
-            return self._answer(request, self.as_of(self.now))
-        if method == "SendStreamingMessage":
-            repeated = self._accept(request)
-            first = len(self.log) if repeated else 1
-            return self._stream(request, first, fault)
-        return self._subscription(request, fault)
+        match self._method(request):
+            case "GetTask":
+                return self._answer(request, self.as_of(self.now).task)
+            case "CancelTask":
+                return self._answer(request, opened(TaskState.TASK_STATE_CANCELED).task)
+            case "SendMessage":
+                self._accept(request)
+                if is_in_answer:
+                    raise fault.error or LOST
+                return self._answer(request, self.as_of(self.now))
+            case "SendStreamingMessage":
+                first = len(self.log) if self._accept(request) else 1
+                return self._stream(request, first, fault)
+            case _:
+                return self._subscription(request, fault)
 
     def _subscription(self, request: httpx.Request, fault: Fault) -> httpx.Response:
         last = request.headers.get("last-event-id")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import httpx
 import pytest
@@ -12,7 +13,8 @@ from fastapi import FastAPI
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.support.a2a_calls import REST, Agent
+from tests.support.a2a_calls import REST, Agent, client_of
+from tests.support.issuers import Issuer, running_issuer
 from tests.support.messages import storyteller
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -44,10 +46,8 @@ async def worker(backends: Backends) -> AsyncIterator[ScriptedWorker]:
 
 
 @pytest.fixture
-async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
+def client(app: FastAPI) -> httpx.AsyncClient:
+    return client_of(app)
 
 
 @pytest.fixture
@@ -62,18 +62,31 @@ def agent(client: httpx.AsyncClient, binding: str) -> Agent:
 
 
 @pytest.fixture
-async def agent_with(
-    backends: Backends, card: AgentCard
-) -> AsyncIterator[Callable[[Settings], Agent]]:
-    """Agents with settings of their own on the same backends; over REST."""
-    clients: list[httpx.AsyncClient] = []
+def agent_with(backends: Backends, card: AgentCard) -> Callable[[Settings], Agent]:
+    """Makes agents with settings of their own on the same backends; over REST."""
+    return lambda settings: Agent(client_of(create_app(settings, backends, card)))
 
-    def make(settings: Settings) -> Agent:
-        app = create_app(settings, backends, card, entrypoint="api")
-        transport = httpx.ASGITransport(app)
-        clients.append(httpx.AsyncClient(transport=transport, base_url="http://test"))
-        return Agent(clients[-1])
 
-    yield make
-    for client in clients:
-        await client.aclose()
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """The event loop of a Lambda environment."""
+    with asyncio.Runner() as runner:
+        asyncio.set_event_loop(runner.get_loop())
+        yield runner.get_loop()
+    asyncio.set_event_loop(None)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Issuer]:
+    """An issuer for all tests of the module."""
+    with running_issuer() as issuer:
+        yield issuer
+
+
+@pytest.fixture
+def issuer(server: Issuer) -> Issuer:
+    """The issuer as it was at first."""
+    url = server.url
+    server.__init__()  # type: ignore[misc]  # a fresh one, at the same port
+    server.url = url
+    return server

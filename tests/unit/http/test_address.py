@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -16,6 +16,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import CONTEXT_HEADER, lambda_handler, observed
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
+from tests.support.a2a_calls import client_of
 from tests.support.gateway import HOST, adapted, rest_event
 
 KEY = "a-key-of-more-than-twenty-characters"
@@ -36,18 +37,12 @@ def settings() -> Settings:
     return Settings(auth="api-key", api_keys=keys, extended_card="extended.json")
 
 
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    """The event loop of an environment."""
-    with asyncio.Runner() as runner:
-        asyncio.set_event_loop(runner.get_loop())
-        yield runner
-    asyncio.set_event_loop(None)
-
-
 @pytest.fixture(params=["ApiFunction", "StreamFunction"])
 def answering(
-    request: pytest.FixtureRequest, runner: asyncio.Runner, backends: Backends, card: AgentCard
+    request: pytest.FixtureRequest,
+    loop: asyncio.AbstractEventLoop,
+    backends: Backends,
+    card: AgentCard,
 ) -> Callable[[Settings], Answer]:
     """Either function with the settings that it is given."""
 
@@ -64,32 +59,23 @@ def answering(
 
     def stream(settings: Settings) -> Answer:
         app = create_app(settings, backends, card, entrypoint="stream", extended_card=card)
-        transport = httpx.ASGITransport(observed(app))
-
-        async def answered(event: dict[str, Any]) -> httpx.Response:
-            async with httpx.AsyncClient(transport=transport) as client:
-                return await client.send(adapted(event))
-
-        return lambda event: runner.run(answered(event))
+        client = client_of(observed(app))
+        return lambda event: loop.run_until_complete(client.send(adapted(event)))
 
     return api if request.param == "ApiFunction" else stream
 
 
 @pytest.fixture
-def function(answering: Callable[[Settings], Answer]) -> Callable[[Settings], Ask]:
+def ask(answering: Callable[[Settings], Answer], settings: Settings) -> Ask:
     """Either function, whose answers are successes."""
+    answered = answering(settings)
 
-    def make(settings: Settings) -> Ask:
-        answered = answering(settings)
+    def asked(event: dict[str, Any]) -> Any:
+        answer = answered(event)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
 
-        def ask(event: dict[str, Any]) -> Any:
-            answer = answered(event)
-            assert answer.status_code == 200, answer.text
-            return answer.json()
-
-        return ask
-
-    return make
+    return asked
 
 
 def named(card: Any) -> list[str]:
@@ -129,7 +115,7 @@ PLACES = {
 @pytest.mark.parametrize(("how", "base"), PLACES.values(), ids=PLACES)
 def test_the_card_names_where_it_was_asked(
     answering: Callable[[Settings], Answer],
-    function: Callable[[Settings], Ask],
+    ask: Ask,
     settings: Settings,
     how: dict[str, Any],
     base: str,
@@ -138,7 +124,6 @@ def test_the_card_names_where_it_was_asked(
 
     Answers and refusals of a host with TLS ask for https alone, for a year (13.4).
     """
-    ask = function(settings)
     card = ask(rest_event("GET", CARD, None, {}, **how))
     assert named(card) == at(base)
     assert card["url"] == f"{base}/"
@@ -154,9 +139,8 @@ def test_the_card_names_where_it_was_asked(
     assert told == 3 * ["max-age=31536000" if base.startswith("https:") else None]
 
 
-def test_a_client_cannot_name_it(function: Callable[[Settings], Ask], settings: Settings) -> None:
+def test_a_client_cannot_name_it(ask: Ask) -> None:
     """Behind either function no header of a client says where the agent is."""
-    ask = function(settings)
     forged = {
         "X-Amzn-Request-Context": FORGED,
         "X-Forwarded-Proto": "http",
@@ -168,11 +152,9 @@ def test_a_client_cannot_name_it(function: Callable[[Settings], Ask], settings: 
     assert named(asked) == at(f"https://{HOST}/a2a")
 
 
-def test_the_description_of_the_api_has_it_too(
-    function: Callable[[Settings], Ask], settings: Settings
-) -> None:
+def test_the_description_of_the_api_has_it_too(ask: Ask) -> None:
     """The server of OpenAPI's document is where the document was found, below any stage."""
-    [server] = function(settings)(rest_event("GET", "/openapi.json", None, HEADERS))["servers"]
+    [server] = ask(rest_event("GET", "/openapi.json", None, HEADERS))["servers"]
     found = httpx.URL(f"https://{HOST}/a2a/openapi.json")
     assert str(found.join(server["url"])) == f"https://{HOST}/a2a/"
 
@@ -189,12 +171,11 @@ async def test_without_a_gateway_it_is_the_requests(
     silent = ["", "{", "[]", '{"domainName": 1, "path": "/a2a"}']
     silent.append('{"domainName": "evil.example", "http": {"path": "/a2a"}}')
     for behind, contexts in ((app, [FORGED]), (observed(app), silent)):
-        transport = httpx.ASGITransport(behind)
-        async with httpx.AsyncClient(transport=transport, base_url="http://host.example") as client:
-            for context in contexts:
-                answer = await client.get(CARD, headers={CONTEXT_HEADER: context})
-                assert named(answer.json()) == at("http://host.example"), context
-                assert "strict-transport-security" not in answer.headers
+        for context in contexts:
+            client = client_of(behind, "http://host.example")
+            answer = await client.get(CARD, headers={CONTEXT_HEADER: context})
+            assert named(answer.json()) == at("http://host.example"), context
+            assert "strict-transport-security" not in answer.headers
 
 
 async def test_the_application_does_not_see_the_context() -> None:
@@ -206,8 +187,7 @@ async def test_the_application_does_not_see_the_context() -> None:
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(observed(app))) as client:
-        await client.send(adapted(rest_event("GET", CARD)))
+    await client_of(observed(app)).send(adapted(rest_event("GET", CARD)))
     ((*names,),) = seen
     assert CONTEXT_HEADER not in names
     assert "x-amzn-lambda-context" in names

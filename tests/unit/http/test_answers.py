@@ -7,11 +7,10 @@ import json
 import re
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import httpx
 import pytest
 from a2a.types import AgentCard, Artifact, ListTasksResponse, Part, Task, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Value
@@ -31,7 +30,7 @@ from a2a_serverless.tasks.blobs import Blob
 from a2a_serverless.tasks.entries import Replied, StatusChanged, copied
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import ArtifactWrite, Storage
-from tests.support.a2a_calls import JSONRPC, REST, Agent, message
+from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of, message
 from tests.support.gateway import deployed, rest_event
 from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, artifact, request
@@ -46,20 +45,15 @@ Call = Callable[[Entrypoint], Agent]
 
 
 @pytest.fixture
-async def call(backends: Backends, card: AgentCard, settings: Settings) -> AsyncIterator[Call]:
+def call(backends: Backends, card: AgentCard, settings: Settings) -> Iterator[Call]:
     """Makes an agent of either function."""
-    clients: list[httpx.AsyncClient] = []
     with ExitStack() as stack:
 
         def make(entrypoint: Entrypoint, binding: str = REST) -> Agent:
             app = stack.enter_context(deployed(entrypoint, settings, backends, card))
-            transport = httpx.ASGITransport(app)
-            clients.append(httpx.AsyncClient(transport=transport, base_url="http://test"))
-            return Agent(clients[-1], binding)
+            return Agent(client_of(app), binding)
 
         yield make
-        for client in clients:
-            await client.aclose()
 
 
 async def large_task(backends: Backends, text: str, *, context: str = "c") -> str:
@@ -73,15 +67,6 @@ async def large_task(backends: Backends, text: str, *, context: str = "c") -> st
     while clock.now_ms() == ended_at:
         await clock.sleep(0.001)
     return task.id
-
-
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """The event loop of a Lambda environment."""
-    with asyncio.Runner() as runner:
-        asyncio.set_event_loop(runner.get_loop())
-        yield runner.get_loop()
-    asyncio.set_event_loop(None)
 
 
 @pytest.mark.long
@@ -127,12 +112,12 @@ async def test_a_page_ends_where_its_answer_would_be_too_long(
 ) -> None:
     """A page ends where its answer would be too long as JSON, and goes on with its token."""
     agent = call(entrypoint, binding)
-    made = [await large_task(backends, '"' * 800_000) for _ in range(4)]
-    asked = {"pageSize": 100, "includeArtifacts": True}
-    first = (await agent.call("ListTasks", asked)).result
-    assert [task["id"] for task in first["tasks"]] == [made[3]]
-    rest = await agent.call("ListTasks", {**asked, "pageToken": first["nextPageToken"]})
-    assert [task["id"] for task in rest.result["tasks"]] == [made[2]]
+    made = [await large_task(backends, '"' * 800_000) for _ in range(3)]
+    asked: dict[str, Any] = {"pageSize": 100, "includeArtifacts": True}
+    for expected in made[:0:-1]:
+        page = (await agent.call("ListTasks", asked)).result
+        assert [task["id"] for task in page["tasks"]] == [expected]
+        asked["pageToken"] = page["nextPageToken"]
     plain = await agent.call("ListTasks", {"pageSize": 100})
     assert [task["id"] for task in plain.result["tasks"]] == made[::-1]
 
@@ -169,19 +154,16 @@ async def test_a_task_that_is_too_long_for_an_answer_in_one_piece(
     large = ArtifactWrite(artifact("a", QUOTES))
     asks = TaskState.TASK_STATE_INPUT_REQUIRED
     await storage.update_task(task.id, asks, artifacts=[large])
+    named, said = {"id": task.id}, {"message": message("ask", taskId=task.id)}
     for method, params, sentence in (
-        ("GetTask", {"id": task.id}, "get it by its id with a smaller historyLength, or over JSON"),
-        (
-            "SendMessage",
-            {"message": message("ask", taskId=task.id)},
-            "the message was accepted; get the task by its id.",
-        ),
-        ("CancelTask", {"id": task.id}, "it has ended; get it by its id with a smaller history"),
+        ("GetTask", named, "get it by its id with a smaller historyLength, or over JSON"),
+        ("SendMessage", said, "the message was accepted; get the task by its id."),
+        ("CancelTask", named, "it has ended; get it by its id with a smaller history"),
     ):
         refused = await call("api").call(method, params)
         assert (refused.reason, refused.response.status_code) == ("INVALID_PARAMS", 400)
         assert sentence in refused.message
-    got = (await call("stream").call("GetTask", {"id": task.id})).task
+    got = (await call("stream").call("GetTask", named)).task
     assert [said["messageId"] for said in got["history"]][1] == "message-1"
     assert got["status"]["state"] == "TASK_STATE_CANCELED"
 

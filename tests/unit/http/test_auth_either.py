@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -22,21 +22,16 @@ from a2a_serverless.http.tokens import Tokens
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import Scope, oidc_principal
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import Agent
+from tests.support.a2a_calls import Agent, client_of, message
 from tests.support.clocks import ManualClock
-from tests.support.issuers import AUDIENCE, Issuer, running_issuer
+from tests.support.issuers import AUDIENCE, Issuer
+from tests.support.present import present
 
 ALICE = "a-key-of-more-than-twenty-characters"
 BOB = "another-key-of-twenty-or-more-characters"
 DOTTED = "a-key.which-has-the-form.of-a-token"
 LATER = {"returnImmediately": True}
 KEY = {"X-API-Key": ALICE}
-
-
-@pytest.fixture(scope="module")
-def issuer() -> Iterator[Issuer]:
-    with running_issuer() as issuer:
-        yield issuer
 
 
 def named(issuer: Issuer, subject: str = "user|1") -> str:
@@ -63,16 +58,12 @@ def token(issuer: Issuer, subject: str = "user|1", **claims: object) -> dict[str
     return bearer(issuer.token({"sub": subject, **claims}))
 
 
-# -- who a caller is -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("auth", ["api-key+oidc", "oidc"])
 async def test_a_named_token_is_the_keys_caller(
     settings: Settings, issuer: Issuer, auth: str
 ) -> None:
     """A token has the name beside which the keys have its caller, else its digest as ever."""
-    of = authenticator_of(settings.model_copy(update={"auth": auth}), ManualClock())
-    assert of is not None
+    of = present(authenticator_of(settings.model_copy(update={"auth": auth}), ManualClock()))
     known = await of.authenticate(Headers(token(issuer)))
     other = await of.authenticate(Headers(token(issuer, "user|2")))
     assert known.user_name == "alice"
@@ -94,23 +85,25 @@ def test_every_subject_can_be_written(subject: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "complaint"),
+    "token",
     [
-        ({"alice": "oidc:https://issuer.example/"}, "entry 1 is not 20 or more"),
-        ({"alice": "oidc:https://issuer.example/|"}, "entry 1 is not 20 or more"),
-        ({"alice": "oidc:issuer.example|subject-1"}, "entry 1 is not 20 or more"),
-        ({"alice": "oidc:https://issuer.example|\ud800"}, "entry 1 is not 20 or more"),
-        (
-            {"alice": "oidc:https://issuer.example|x", "bob": ["oidc:https://issuer.example|x"]},
-            "entry 2 has tokens of an earlier entry's name",
-        ),
+        "https://i.example/",
+        "https://i.example/|",
+        "i.example|subject-1",
+        "https://i.example|\ud800",
     ],
 )
-def test_what_names_no_token(keys: Mapping[str, object], complaint: str) -> None:
+def test_what_names_no_token(token: str) -> None:
     """It is refused and never taken for a key, as is a token's caller that has two names."""
-    with pytest.raises(ConfigurationError, match=complaint) as caught:
-        KeyRing.parse(json.dumps(keys))
-    assert "issuer.example" not in repr(caught.value)
+    twice = "entry 2 has tokens of an earlier entry's name"
+    named = "oidc:https://i.example|x"
+    for keys, complaint in (
+        ({"alice": f"oidc:{token}"}, "entry 1 is not 20 or more"),
+        ({"alice": named, "bob": [named]}, twice),
+    ):
+        with pytest.raises(ConfigurationError, match=complaint) as caught:
+            KeyRing.parse(json.dumps(keys))
+        assert "i.example" not in repr(caught.value)
 
 
 def test_the_name_of_a_token_is_no_key(settings: Settings, issuer: Issuer) -> None:
@@ -126,14 +119,11 @@ async def test_a_tokens_tenant_stays_its_own(
     mine = token(issuer, org="acme")
     found = []
     for tenant in ({"tenant": "acme"}, {}, {"tenant": "other"}):
-        message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}
-        params = {"message": message, "configuration": LATER, **tenant}
+        params = {"message": message(), "configuration": LATER, **tenant}
         sent = await agent.call("SendMessage", params, KEY)
         found.append((await agent.call("GetTask", {"id": sent.task["id"]}, mine)).reason)
     assert found == ["", "TASK_NOT_FOUND", "TASK_NOT_FOUND"]
 
-
-# -- what a request may show -----------------------------------------------------------------------
 
 SHOWN: dict[str, tuple[Callable[[Issuer], Any], str]] = {
     "a key": (lambda _: KEY, "alice"),
@@ -227,9 +217,8 @@ async def test_the_card_declares_alternatives(
 ) -> None:
     """One of the requirements is enough: a key in either header, or a token; also in 0.3."""
     scoped = settings.model_copy(update={"oidc_scope": "a2a:call"})
-    transport = httpx.ASGITransport(create_app(scoped, backends, card))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        shown = (await client.get("/.well-known/agent-card.json")).json()
+    client = client_of(create_app(scoped, backends, card))
+    shown = (await client.get("/.well-known/agent-card.json")).json()
     assert set(shown["securitySchemes"]) == {"apiKey", "bearer", "oidc"}
     scopes = {"apiKey": [], "bearer": [], "oidc": ["a2a:call"]}
     assert shown["security"] == [{name: needs} for name, needs in scopes.items()]
@@ -243,9 +232,6 @@ async def test_the_card_declares_alternatives(
     scheme = shown["securitySchemes"]["oidc"]
     assert scheme["openIdConnectSecurityScheme"]["openIdConnectUrl"] == url
     assert (scheme["type"], scheme["openIdConnectUrl"]) == ("openIdConnect", url)
-
-
-# -- the move --------------------------------------------------------------------------------------
 
 
 async def test_a_client_keeps_its_tasks_while_it_moves(

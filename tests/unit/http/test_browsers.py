@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import httpx
 import pytest
 from a2a.types import AgentCard
@@ -13,6 +11,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless_tools.local.http_server import OwnAddress, guarded
+from tests.support.a2a_calls import client_of
 from tests.support.simulation.front import front
 
 PAGE = "https://shop.example"
@@ -26,32 +25,20 @@ PREFLIGHT = {
 }
 
 
-async def serving(card: AgentCard, origins: str) -> AsyncIterator[httpx.AsyncClient]:
+def serving(card: AgentCard, origins: str) -> httpx.AsyncClient:
     settings = Settings(auth="api-key", api_keys="ann=0123456789abcdef0123", cors_origins=origins)
-    app = create_app(settings, memory_backends(settings), card)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
-
-
-@pytest.fixture
-async def closed(card: AgentCard) -> AsyncIterator[httpx.AsyncClient]:
-    """A deployment as it is without the setting."""
-    async for client in serving(card, ""):
-        yield client
+    return client_of(create_app(settings, memory_backends(settings), card))
 
 
 @pytest.fixture(params=[PAGE, f"https://other.example, {PAGE}", "*"])
-async def opened(
-    card: AgentCard, request: pytest.FixtureRequest
-) -> AsyncIterator[httpx.AsyncClient]:
+def opened(card: AgentCard, request: pytest.FixtureRequest) -> httpx.AsyncClient:
     """A deployment that names the page's origin, among others, or every origin."""
-    async for client in serving(card, request.param):
-        yield client
+    return serving(card, request.param)
 
 
-async def test_no_page_may_call_by_default(closed: httpx.AsyncClient) -> None:
+async def test_no_page_may_call_by_default(card: AgentCard) -> None:
     """By default no answer has a CORS header, so that browsers show it to no page."""
+    closed = serving(card, "")
     answers = [
         await closed.options("/", headers=PREFLIGHT),
         await closed.get("/.well-known/agent-card.json", headers={"Origin": PAGE}),
@@ -80,11 +67,10 @@ async def test_a_page_reads_answers_and_refusals(opened: httpx.AsyncClient, key:
 
 async def test_another_page_may_not(card: AgentCard) -> None:
     """An origin is compared whole: no suffix, no other port, no other scheme."""
-    async for client in serving(card, PAGE):
-        for origin in ("https://evil-shop.example", f"{PAGE}:8443", "http://shop.example", "null"):
-            answer = await client.options("/", headers={**PREFLIGHT, "Origin": origin})
-            assert answer.status_code == 400
-            assert "access-control-allow-origin" not in answer.headers
+    for origin in ("https://evil-shop.example", f"{PAGE}:8443", "http://shop.example", "null"):
+        answer = await serving(card, PAGE).options("/", headers={**PREFLIGHT, "Origin": origin})
+        assert answer.status_code == 400
+        assert "access-control-allow-origin" not in answer.headers
 
 
 @pytest.mark.parametrize("origins", [f"{PAGE}/", "shop.example", "https://*.example", "null"])
@@ -104,10 +90,9 @@ async def test_on_this_machine(card: AgentCard, origins: str, status: int) -> No
     settings = Settings(auth="none", cors_origins=origins, public_url="https://mine.example")
     app = guarded(create_app(settings, memory_backends(settings), card), settings, 8000)
     assert isinstance(app, OwnAddress)
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000") as client:
-        page = await client.get("/healthz", headers={"Origin": PAGE})
-        rebound = await client.get("/healthz", headers={"Host": "evil.example"})
+    client = client_of(app, "http://127.0.0.1:8000")
+    page = await client.get("/healthz", headers={"Origin": PAGE})
+    rebound = await client.get("/healthz", headers={"Host": "evil.example"})
     assert (page.status_code, rebound.status_code) == (status, 403)
 
 
@@ -118,8 +103,6 @@ async def test_the_gateways_own_answers_can_be_read_too(
     """Pages can read the gateway's own answers on this machine, as in a deployment."""
     settings = Settings(auth="none", cors_origins=origins)
     with front(settings, memory_backends(settings), card) as gateway:
-        transport = httpx.ASGITransport(gateway)
-        async with httpx.AsyncClient(transport=transport) as client:
-            refused = await client.get("http://127.0.0.1//tasks", headers={"Origin": PAGE})
+        refused = await client_of(gateway).get("http://127.0.0.1//tasks", headers={"Origin": PAGE})
     assert refused.status_code == 404
     assert refused.headers.get("access-control-allow-origin") == reader

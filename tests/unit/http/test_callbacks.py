@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import AsyncMock
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from a2a.types import AgentCard
 from pydantic import BaseModel
@@ -16,6 +16,7 @@ from a2a_serverless.http import callbacks
 from a2a_serverless.http.app import create_app
 from a2a_serverless.worker import Posted, TaskContext, WaitTimeoutError
 from a2a_serverless.worker.failures import WrongCallError
+from tests.support.a2a_calls import client_of
 from tests.support.observed import recorded
 from tests.support.workers import S
 from tests.unit.worker.test_steps import Handle, Stand
@@ -36,7 +37,7 @@ class Desk:
         self.steps = 0
         self.stand = Stand(handle or self._handle, public_url=URL, auth="none", **settings)
         app = create_app(self.stand.bench.settings, self.stand.bench.backends, card)
-        self.client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=URL)
+        self.client = client_of(app, URL)
 
     async def _handle(self, ctx: TaskContext) -> None:
         await ctx.step("plan", self._plan)
@@ -131,22 +132,6 @@ async def test_a_post_beside_an_open_question_is_kept(card: AgentCard) -> None:
     assert await desk.stand.text() == "pat: 7"
 
 
-async def test_a_browser_gets_pages(card: AgentCard) -> None:
-    """What has become of its form, and of an address that names nothing."""
-    desk = Desk(card)
-    url = await desk.begin()
-    desk.client.headers["Accept"] = "text/html,*/*;q=0.8"
-    for path, status, text in (
-        (url, 200, "Done: the agent goes on with this."),
-        (url, 409, "This was answered already: the first answer counts."),
-        (f"{URL}/callbacks/x", 404, "Nothing waits at this address"),
-    ):
-        page = await desk.client.post(path, data={"a": "1"})
-        assert (page.status_code, f"<p>{text}" in page.text) == (status, True)
-        assert page.headers["content-type"].startswith("text/html")
-        assert page.headers["content-security-policy"].startswith("default-src 'none'")
-
-
 @pytest.mark.parametrize(
     ("headers", "named"),
     [
@@ -169,7 +154,10 @@ async def test_what_no_agent_could_read_is_refused(
 
 
 async def test_an_address_is_of_one_wait(card: AgentCard) -> None:
-    """A token that was changed, or made with another secret, names nothing."""
+    """A token that was changed, or made with another secret, names nothing.
+
+    Another spelling that decodes to the same bytes neither, and it has the strangers' rate.
+    """
     desk, other = Desk(card), Desk(card)
     url = await desk.begin()
     assert await desk.post(url[:-2] + "AA") == 404
@@ -177,6 +165,10 @@ async def test_an_address_is_of_one_wait(card: AgentCard) -> None:
     assert await other.post(url) == 404
     assert await desk.post(content=b"x" * 262_145) == 413
     assert (await desk.stand.head()).turn.signaled == 0
+    desk = Desk(card, requests_per_s=1)
+    url = await desk.begin()
+    spellings = [f"{url}!!!!", f"{url[:-2]}~~~~{url[-2:]}", f"{url}$$$$"]
+    assert [await desk.post(each) for each in spellings] == [404, 404, 429]
 
 
 async def test_a_post_behind_the_end_of_the_time_is_gone(card: AgentCard) -> None:
@@ -228,35 +220,31 @@ async def test_strangers_have_a_rate_of_their_own(card: AgentCard) -> None:
     assert [await desk.post() for _ in range(3)] == [200, 409, 429]
 
 
-async def test_an_address_has_one_spelling(card: AgentCard) -> None:
-    """Another one that decodes to the same bytes names nothing, and has the strangers' rate."""
-    desk = Desk(card, requests_per_s=1)
-    url = await desk.begin()
-    spellings = [f"{url}!!!!", f"{url[:-2]}~~~~{url[-2:]}", f"{url}$$$$"]
-    assert [await desk.post(each) for each in spellings] == [404, 404, 429]
+async def test_a_browser_gets_pages(card: AgentCard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what has become of its form, of an address that names nothing, of a refusal, of an error.
 
-
-async def test_a_browser_gets_a_page_of_what_is_refused_or_fails(
-    card: AgentCard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Too many requests and an error inside have the same headers as any page; others get JSON."""
-    desk = Desk(card, requests_per_s=1)
-    url = await desk.begin()
-    desk.client.headers["Accept"] = "text/html"
-    pages = [await desk.client.get(url) for _ in range(3)]
-    refused = pages[-1]
-    assert [page.status_code for page in pages] == [200, 200, 429]
-    assert int(refused.headers["retry-after"]) >= 1
-    desk = Desk(card)
-    url = await desk.begin()
-    desk.client.headers["Accept"] = "text/html"
-
-    async def fails(*_: object, **__: object) -> None:
-        raise UnavailableError("no answer")
-
+    Others get JSON.
+    """
+    desk, busy = Desk(card), Desk(card, requests_per_s=1)
+    url, busy_url = await desk.begin(), await busy.begin()
+    for each in (desk, busy):
+        each.client.headers["Accept"] = "text/html,*/*;q=0.8"
+    pages = [
+        (await desk.client.post(path, data={"a": "1"}), status, f"<p>{text}")
+        for path, status, text in (
+            (url, 200, "Done: the agent goes on with this."),
+            (url, 409, "This was answered already: the first answer counts."),
+            (f"{URL}/callbacks/x", 404, "Nothing waits at this address"),
+        )
+    ]
+    gets = [await busy.client.get(busy_url) for _ in range(3)]
+    assert [page.status_code for page in gets[:2]] == [200, 200]
+    assert int(gets[-1].headers["retry-after"]) >= 1
+    fails = AsyncMock(side_effect=UnavailableError("no answer"))
     monkeypatch.setattr(callbacks, "signal", fails)
     failed = await desk.client.post(url)
-    for page, status, text in ((refused, 429, "<p>"), (failed, 500, "The service is busy")):
+    pages += [(gets[-1], 429, "<p>"), (failed, 500, "The service is busy")]
+    for page, status, text in pages:
         assert (page.status_code, text in page.text) == (status, True)
         assert page.headers["content-type"].startswith("text/html")
         assert page.headers["content-security-policy"].startswith("default-src 'none'")

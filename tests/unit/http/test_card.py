@@ -1,4 +1,4 @@
-"""The agent card: its file, and what a deployment adds."""
+"""The agent card: its file, what a deployment adds, and the card for known callers (3.1.11)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from pydantic import SecretStr
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import CARD_PATHS
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.card import deployed_card, load_card
+from a2a_serverless.http.card import deployed_card, load_card, load_extended_card
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
+from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of
 
 PATH = "/.well-known/agent-card.json"
 OWN = "http://host.example"
@@ -42,9 +43,8 @@ KEY = "the key with which an author signs cards"
 async def fetch(
     settings: Settings, backends: Backends, card: AgentCard, entrypoint: Entrypoint = "api"
 ) -> dict[str, Any]:
-    transport = httpx.ASGITransport(create_app(settings, backends, card, entrypoint=entrypoint))
-    async with httpx.AsyncClient(transport=transport, base_url=OWN) as client:
-        fetched: dict[str, Any] = (await client.get(PATH)).json()
+    client = client_of(create_app(settings, backends, card, entrypoint=entrypoint), OWN)
+    fetched: dict[str, Any] = (await client.get(PATH)).json()
     return fetched
 
 
@@ -58,17 +58,12 @@ async def test_interfaces(
     """Each binding and version has one URL, whichever entrypoint is asked."""
     settings = Settings(auth="none", public_url=public_url)
     fetched = await fetch(settings, backends, card, entrypoint)
-    assert [
-        (i["url"], i["protocolBinding"], i["protocolVersion"])
-        for i in fetched["supportedInterfaces"]
-    ] == [
-        (f"{base}/", "JSONRPC", "1.0"),
-        (base, "HTTP+JSON", "1.0"),
-        (f"{base}/", "JSONRPC", "0.3"),
-        (base, "HTTP+JSON", "0.3"),
+    offered = [{"url": f"{base}/", "protocolBinding": "JSONRPC"}]
+    offered += [{"url": base, "protocolBinding": "HTTP+JSON"}]
+    assert fetched["supportedInterfaces"] == [
+        each | {"protocolVersion": version} for version in ("1.0", "0.3") for each in offered
     ]
-    assert fetched["url"] == f"{base}/"
-    assert fetched["preferredTransport"] == "JSONRPC"
+    assert (fetched["url"], fetched["preferredTransport"]) == (f"{base}/", "JSONRPC")
 
 
 async def test_security_follows_the_deployment(backends: Backends, card: AgentCard) -> None:
@@ -169,11 +164,9 @@ class TestSignatures:
 async def test_a_look_at_its_headers_alone(backends: Backends, card: AgentCard, path: str) -> None:
     """The card is the same at each of its paths, and HEAD is answered as GET, without it."""
     settings = Settings(auth="api-key", api_keys=SecretStr("reader=the-secret-key-of-a-reader"))
-    app = create_app(settings, backends, card, entrypoint="api")
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        got, looked = await client.get(path), await client.head(path)
-        known = await client.head(path, headers={"If-None-Match": got.headers["etag"]})
+    client = client_of(create_app(settings, backends, card, entrypoint="api"))
+    got, looked = await client.get(path), await client.head(path)
+    known = await client.head(path, headers={"If-None-Match": got.headers["etag"]})
     assert (got.status_code, looked.status_code, known.status_code) == (200, 200, 304)
     assert got.json()["name"] == card.name
     assert looked.headers == got.headers
@@ -253,3 +246,69 @@ class TestFile:
         with pytest.raises(ConfigurationError, match=complaint) as caught:
             load_card(path)
         assert str(path) in str(caught.value)
+
+
+MINE = {"X-API-Key": "a-key-of-more-than-twenty-characters"}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    keys = SecretStr(f"alice={MINE['X-API-Key']}")
+    return Settings(auth="api-key", api_keys=keys, extended_card="extended.json")
+
+
+@pytest.fixture
+def extended(card: AgentCard) -> AgentCard:
+    """The public card with one skill more, as its author writes it: without URLs."""
+    extended = AgentCard()
+    extended.CopyFrom(card)
+    extended.skills.add(id="secret", name="Secret", description="For friends.", tags=["story"])
+    return extended
+
+
+@pytest.fixture
+def client(
+    settings: Settings, backends: Backends, card: AgentCard, extended: AgentCard
+) -> httpx.AsyncClient:
+    return client_of(create_app(settings, backends, card, extended_card=extended))
+
+
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
+async def test_an_extended_card_is_promised_and_given(agent: Agent) -> None:
+    """The public card says that there is one; with a key it comes, with this deployment's URLs."""
+    public = (await agent.client.get(PATH)).json()
+    assert public["capabilities"]["extendedAgentCard"] is True
+    assert [skill["id"] for skill in public["skills"]] == ["tell"]
+    answer = await agent.call("GetExtendedAgentCard", {}, MINE)
+    assert [skill["id"] for skill in answer.result["skills"]] == ["tell", "secret"]
+    assert answer.result["supportedInterfaces"] == public["supportedInterfaces"]
+    assert answer.result["securityRequirements"] == public["securityRequirements"]
+    assert answer.result["capabilities"]["extendedAgentCard"] is True
+
+
+async def test_clients_of_0_3_get_the_extended_card(client: httpx.AsyncClient) -> None:
+    """A client of 0.3 gets the card with its skills by REST and by JSON-RPC."""
+    plain = await client.get("/v1/card", headers=MINE)
+    assert [skill["id"] for skill in plain.json()["skills"]] == ["tell", "secret"]
+    body = {"jsonrpc": "2.0", "id": 1, "method": "agent/getAuthenticatedExtendedCard"}
+    called = await client.post("/", json=body, headers=MINE)
+    assert [skill["id"] for skill in called.json()["result"]["skills"]] == ["tell", "secret"]
+
+
+def test_an_open_endpoint_has_no_extended_card(
+    backends: Backends, card: AgentCard, extended: AgentCard
+) -> None:
+    """Without authentication an extended card stops the start: it is for known callers."""
+    settings = Settings(auth="none", extended_card="extended.json")
+    with pytest.raises(ConfigurationError, match="A2A_EXTENDED_CARD needs callers"):
+        create_app(settings, backends, card, extended_card=extended)
+
+
+def test_the_extended_card_is_found_beside_the_handler(tmp_path: Path, extended: AgentCard) -> None:
+    """A missing one stops the start by its name; without the setting there is no card."""
+    settings = Settings(extended_card="extended.json")
+    with pytest.raises(ConfigurationError, match=r"extended\.json cannot be read"):
+        load_extended_card(settings, folder=tmp_path)
+    (tmp_path / "extended.json").write_text(MessageToJson(extended), encoding="utf-8")
+    assert load_extended_card(settings, folder=tmp_path) == extended
+    assert load_extended_card(Settings(), folder=tmp_path) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 
-import httpx
 import pytest
 from a2a.types import AgentCard
 from fastapi import FastAPI
@@ -15,12 +14,8 @@ from starlette.responses import Response
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.conformance.request_variables import (
-    CARRIED,
-    REQUEST_ID,
-    RequestVariables,
-)
-from tests.support.a2a_calls import JSONRPC, REST, Agent, message
+from tests.conformance.request_variables import CARRIED, REQUEST_ID, RequestVariables
+from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of, message
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.stream_calls import all_events
 
@@ -95,31 +90,22 @@ async def test_a_streamed_message_carries_it_too(
     assert carried(worker) == [{REQUEST_ID_NAME: "r1"}]
 
 
-@pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_a_value_that_cannot_be_carried_is_the_servers_fault(
-    settings: Settings,
-    backends: Backends,
-    card: AgentCard,
-    binding: str,
-    worker: ScriptedWorker,
-    caplog: pytest.LogCaptureFixture,
+    app: FastAPI, worker: ScriptedWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An internal error with a correlation id, under which the log names the variable alone."""
-    app = create_app(settings, backends, card, entrypoint="stream")
     app.add_middleware(RequestVariables)
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(app), base_url="http://test"
-    ) as client:
-        agent = Agent(client, binding)
-        params = {"message": message(contextId="c")}
-        method = "SendMessage" if binding == JSONRPC else "SendStreamingMessage"
+    for binding, method in ((JSONRPC, "SendMessage"), (REST, "SendStreamingMessage")):
+        caplog.clear()
+        agent = Agent(client_of(app), binding)
+        params = {"message": message(contextId=binding)}
         refused = await agent.call(method, params, {"x-session": "a secret"})
         assert "The request failed. Correlation id: " in refused.message
-        assert refused.code in (0, -32603)
-        assert refused.response.status_code == (200 if refused.code else 500)
+        assert refused.response.status_code == (200 if binding == JSONRPC else 500)
         (logged,) = [r for r in caplog.records if hasattr(r, "correlation_id")]
         assert logged.__dict__["correlation_id"] in refused.message
         assert f"The value of {SESSION_NAME} is no JSON: " in caplog.text
         assert "a secret" not in caplog.text + refused.response.text
-        assert (await agent.call("ListTasks", {})).result.get("tasks", []) == []
+        listed = await agent.call("ListTasks", {"contextId": binding})
+        assert listed.result.get("tasks", []) == []
         assert (await agent.call("SendMessage", params)).state == "COMPLETED"

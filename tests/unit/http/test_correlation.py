@@ -15,6 +15,7 @@ from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
+from tests.support.a2a_calls import client_of
 from tests.support.gateway import rest_event
 from tests.support.handlers import LambdaContext
 from tests.support.observed import Line, logged
@@ -31,9 +32,7 @@ def app_on(backends: Backends, settings: Settings = Settings(auth="none")) -> An
 
 async def call(app: Any, path: str, **body: Any) -> httpx.Response:
     """The answer to a request; 500 if the application has raised."""
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        return await client.post(path, json=body, headers={"A2A-Version": "1.0"})
+    return await client_of(app).post(path, json=body, headers={"A2A-Version": "1.0"})
 
 
 def ids(lines: list[Line]) -> list[str]:

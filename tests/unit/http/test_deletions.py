@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import AgentCard
 from pydantic import SecretStr
 
 from a2a_serverless.errors import UnavailableError
@@ -27,6 +25,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, table_backends
 from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless.worker.turn import ActiveTurn
+from tests.support.a2a_calls import client_of, message
 from tests.support.clocks import ManualClock
 from tests.support.lagging import LaggingTable
 from tests.support.messages import storyteller
@@ -67,24 +66,16 @@ class World:
 
     async def send(self, user: str, tenant: str = "", text: str = "", **fields: Any) -> Any:
         """Send a message with a file and a webhook."""
-        file = {
-            "raw": b64encode(f"a picture of {user}".encode()).decode(),
-            "filename": f"{user}.pdf",
-            "mediaType": "application/pdf",
-        }
+        content = b64encode(f"a picture of {user}".encode()).decode()
+        file = {"raw": content, "filename": f"{user}.pdf", "mediaType": "application/pdf"}
         parts = [{"text": text or f"the passport of {user}"}, file]
         self.sent += 1
-        message = {
-            "messageId": f"m-{user}-{self.sent}",
-            "role": "ROLE_USER",
-            "parts": parts,
-            **fields,
-        }
+        said = message(messageId=f"m-{user}-{self.sent}", parts=parts, **fields)
         push = {"url": f"https://{RECEIVERS}/{user}", "token": f"token-of-{user}"}
         configuration = {"returnImmediately": True, "taskPushNotificationConfig": push}
         headers = {"X-API-Key": KEYS[user], "A2A-Version": "1.0"}
         path = f"/{tenant}/message:send" if tenant else "/message:send"
-        body = {"message": message, "configuration": configuration}
+        body = {"message": said, "configuration": configuration}
         return await self.client.post(path, json=body, headers=headers)
 
     async def work(self) -> None:
@@ -113,7 +104,7 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-async def world(clock: ManualClock) -> AsyncIterator[World]:
+def world(clock: ManualClock) -> World:
     keys = ",".join(f"{name}={key}" for name, key in KEYS.items())
     settings = Settings(
         auth="api-key",
@@ -124,12 +115,26 @@ async def world(clock: ManualClock) -> AsyncIterator[World]:
     )
     table = LaggingTable(INDEXES, clock, late_s=LATE_S)
     backends = table_backends(settings, table, clock)
-    card: AgentCard = storyteller(inputs=("text/plain", "application/pdf"), pushes=True)
+    card = storyteller(inputs=("text/plain", "application/pdf"), pushes=True)
     app = create_app(settings, backends, card, entrypoint="api")
-    async with AsyncExitStack() as stack:
-        transport = httpx.ASGITransport(app)
-        client = httpx.AsyncClient(transport=transport, base_url="http://test")
-        yield World(clock, await stack.enter_async_context(client), backends)
+    return World(clock, client_of(app), backends)
+
+
+async def test_what_a_fenced_caller_reads(world: World) -> None:
+    """One sentence with the longest wait; a dead deletion holds nobody for longer than that."""
+    await world.send("alice")
+    await DeletionJob(world.backends.storage, ALICE).step()
+    world.clock.advance(DeletionBarriers.KEPT_MS / 1000)
+    refused = await world.send("alice", "acme")
+    wait_s = _BARRIER_MS // 1000 - DeletionBarriers.KEPT_MS // 1000
+    assert refused.status_code == 400
+    assert refused.json()["error"]["message"] == (
+        "The operator is deleting what this message would belong to, and nothing of it was kept:"
+        f" send it again later, after at most {wait_s} seconds."
+    )
+    assert (await world.send("bob", "acme")).status_code == 200
+    world.clock.advance(wait_s)
+    assert (await world.send("alice", "acme")).status_code == 200
 
 
 async def test_a_person_is_deleted_while_she_sends(world: World) -> None:
@@ -170,23 +175,6 @@ async def test_a_person_is_deleted_while_she_sends(world: World) -> None:
     queued = [one for one in world.table.stored() if one["PK"].startswith("QUEUE#")]
     assert ALICE.name not in repr(queued)  # what she has sent since the end is new, and stays
     assert (await world.send("alice", text="begins anew")).status_code == 200
-
-
-async def test_what_a_fenced_caller_reads(world: World) -> None:
-    """One sentence with the longest wait; a dead deletion holds nobody for longer than that."""
-    await world.send("alice")
-    await DeletionJob(world.backends.storage, ALICE).step()
-    world.clock.advance(DeletionBarriers.KEPT_MS / 1000)
-    refused = await world.send("alice", "acme")
-    assert refused.status_code == 400
-    wait_s = _BARRIER_MS // 1000 - DeletionBarriers.KEPT_MS // 1000
-    assert refused.json()["error"]["message"] == (
-        "The operator is deleting what this message would belong to, and nothing of it was kept:"
-        f" send it again later, after at most {wait_s} seconds."
-    )
-    assert (await world.send("bob", "acme")).status_code == 200
-    world.clock.advance(wait_s)
-    assert (await world.send("alice", "acme")).status_code == 200
 
 
 async def held_up(world: World, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> Any:

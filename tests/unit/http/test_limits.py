@@ -6,16 +6,13 @@ import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from itertools import product
 from typing import Any
 
 import httpx
 import pytest
-from a2a.types import AgentCard
 from pydantic import SecretStr
 
-from a2a_serverless.http.app import create_app
 from a2a_serverless.http.operations import OPERATIONS
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
@@ -52,9 +49,6 @@ def problem(response: httpx.Response, status: int, binding: str) -> str:
         assert body["error"]["code"] == status
     assert read(response).reason == "INVALID_REQUEST"
     return str(body["error"]["message"])
-
-
-# -- the request ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
@@ -103,30 +97,18 @@ async def test_a_length_that_is_none(client: httpx.AsyncClient, length: str) -> 
     assert response.status_code == 413
 
 
-# -- the message ----------------------------------------------------------------------------------
+LONG = "message.parts[0]", "A part may have at most 1000 bytes."
 
 
 @pytest.mark.parametrize(
     ("parts", "field", "problem"),
     [
         ([{"text": "x"}] * 6, "message.parts", "A message may have at most 5 parts."),
-        (
-            [{"text": "x"}, {"text": "x" * 1001}],
-            "message.parts[1]",
-            "A part may have at most 1000 bytes.",
-        ),
-        (
-            [{"raw": base64.b64encode(bytes(1001)).decode(), "mediaType": "image/png"}],
-            "message.parts[0]",
-            "A part may have at most 1000 bytes.",
-        ),
-        (
-            [{"text": "x", "metadata": {"x": "x" * 1001}}],
-            "message.parts[0]",
-            "A part may have at most 1000 bytes.",
-        ),
-        ([{"data": ["x" * 1001]}], "message.parts[0]", "A part may have at most 1000 bytes."),
-        ([{"url": "x" * 1001}], "message.parts[0]", "A part may have at most 1000 bytes."),
+        ([{"text": "x"}, {"text": "x" * 1001}], "message.parts[1]", LONG[1]),
+        ([{"raw": base64.b64encode(bytes(1001)).decode(), "mediaType": "image/png"}], *LONG),
+        ([{"text": "x", "metadata": {"x": "x" * 1001}}], *LONG),
+        ([{"data": ["x" * 1001]}], *LONG),
+        ([{"url": "x" * 1001}], *LONG),
     ],
     ids=["many", "text", "raw", "metadata", "data", "url"],
 )
@@ -137,53 +119,26 @@ async def test_parts(agent: Agent, parts: list[dict[str, Any]], field: str, prob
         assert (answer.reason, answer.message) == ("INVALID_PARAMS", problem)
         assert f'"{field}"' in answer.response.text
     assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
-
-
-async def test_parts_within_the_limits(agent: Agent, worker: ScriptedWorker) -> None:
-    """A message with as many and as long parts as the limits allow is accepted."""
-    parts = [*([{"text": "x"}] * 4), {"text": "x" * 990}]
-    answer = await agent.send("go", parts=parts, configuration=LATER)
-    assert answer.reason == ""
-
-
-# -- the answer -----------------------------------------------------------------------------------
-
-
-async def asked_often(agent: Agent, worker: ScriptedWorker) -> str:
-    """A task that has asked three times: three messages of the client, and what was asked."""
-    task = (await agent.send("ask")).task
-    for _ in range(2):
-        task = (await agent.send("ask", taskId=task["id"])).task
-    return str(task["id"])
+    within = [*([{"text": "x"}] * 4), {"text": "x" * 990}]
+    assert (await agent.send("go", parts=within, configuration=LATER)).reason == ""
 
 
 async def test_history_is_bounded(agent: Agent, worker: ScriptedWorker) -> None:
     """No answer shows more than the last messages, though nothing is lost of what is stored."""
-    task_id = await asked_often(agent, worker)
+    task_id = (await agent.send("ask")).task["id"]
+    for _ in range(2):
+        await agent.send("ask", taskId=task_id)
     for more in ({}, {"historyLength": 2**31 - 1}):
         got = await agent.call("GetTask", {"id": task_id, **more})
-        assert len(got.task["history"]) == 3
         listed = await agent.call("ListTasks", more)
-        assert len(listed.result["tasks"][0]["history"]) == 3
         sent = await agent.send("ask", taskId=task_id, configuration=more)
-        assert len(sent.task["history"]) == 3
-        for older in await of_older_versions(agent.client, task_id, more):
-            assert len(older["history"]) == 3
-    canceled = await agent.call("CancelTask", {"id": task_id})
-    assert len(canceled.task["history"]) == 3
-
-
-async def of_older_versions(
-    client: httpx.AsyncClient, task_id: str, query: dict[str, int]
-) -> list[dict[str, Any]]:
-    """The task as 0.3 has it, over both bindings."""
-    body = rpc(method="tasks/get", params={"id": task_id, **query})
-    over_jsonrpc = await client.post("/", content=body, headers=TYPED)
-    over_rest = await client.get(f"/v1/tasks/{task_id}", params=query)
-    return [over_jsonrpc.json()["result"], over_rest.json()]
-
-
-# -- the rate -------------------------------------------------------------------------------------
+        body = rpc(method="tasks/get", params={"id": task_id, **more})
+        of_0_3 = await agent.client.post("/", content=body, headers=TYPED)
+        over_rest = await agent.client.get(f"/v1/tasks/{task_id}", params=more)
+        shown = [got.task, listed.result["tasks"][0], sent.task]
+        for task in (*shown, of_0_3.json()["result"], over_rest.json()):
+            assert len(task["history"]) == 3
+    assert len((await agent.call("CancelTask", {"id": task_id})).task["history"]) == 3
 
 
 class TestRate:
@@ -224,38 +179,27 @@ class TestRate:
         assert (await agent.call("ListTasks", {}, {"X-API-Key": KEY})).reason == ""
 
     async def test_where_nobody_is_known_all_are_one(
-        self, backends: Backends, card: AgentCard, settings: Settings
+        self, agent_with: Callable[[Settings], Agent], settings: Settings
     ) -> None:
         """Without authentication all requests share one limit; health checks are not counted."""
-        open_to_all = settings.model_copy(update={"auth": "none"})
-        async with asking(open_to_all, backends, card) as ask:
-            for _ in range(10):
-                assert (await ask("/healthz")).status_code == 200
-            statuses = [(await ask()).status_code for _ in range(5)]
-            assert statuses == [200, 200, 200, 200, 429]
+        ask = agent_with(settings.model_copy(update={"auth": "none"})).client.get
+        for _ in range(10):
             assert (await ask("/healthz")).status_code == 200
+        asked = [await ask("/tasks", headers=OF_1_0) for _ in range(5)]
+        assert [answer.status_code for answer in asked] == [200, 200, 200, 200, 429]
+        assert (await ask("/healthz")).status_code == 200
 
     async def test_a_slow_rate(
-        self, backends: Backends, card: AgentCard, settings: Settings, clock: ManualClock
+        self, agent_with: Callable[[Settings], Agent], settings: Settings, clock: ManualClock
     ) -> None:
         """Below one per second there is always room for one, and the wait is said in seconds."""
-        slow = settings.model_copy(update={"requests_per_s": 0.1})
-        async with asking(slow, backends, card) as ask:
-            assert (await ask()).status_code == 200
-            assert (await ask()).headers["retry-after"] == "10"
-            clock.advance(10)
-            assert (await ask()).status_code == 200
-
-
-@asynccontextmanager
-async def asking(
-    settings: Settings, backends: Backends, card: AgentCard
-) -> AsyncIterator[Callable[..., Any]]:
-    """Asks for tasks, or for another path, with a key."""
-    transport = httpx.ASGITransport(create_app(settings, backends, card))
-    headers = {"X-API-Key": KEY, "A2A-Version": "1.0"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield lambda path="/tasks": client.get(path, headers=headers)
+        slow = agent_with(settings.model_copy(update={"requests_per_s": 0.1}))
+        key = {"X-API-Key": KEY}
+        assert (await slow.call("ListTasks", {}, key)).reason == ""
+        refused = (await slow.call("ListTasks", {}, key)).response
+        assert refused.headers["retry-after"] == "10"
+        clock.advance(10)
+        assert (await slow.call("ListTasks", {}, key)).reason == ""
 
 
 TYPED = {"Content-Type": "application/json"}
@@ -319,15 +263,16 @@ async def test_no_refusal_is_left_to_the_sdk(
     counted: list[str] = []
     monkeypatch.setattr(metrics, "count", lambda name, **_: counted.append(name))
     named = [name for one in OPERATIONS for name in (one.name, one.name_0_3) if name]
-    methods = [*named, "tasks/submit"]
-    versions: list[dict[str, str]] = [{}, {"A2A-Version": "1.0"}, {"A2A-Version": "0.3.x"}]
+    versions = ("", "1.0", "0.3.x")
     contents: list[Any] = [{}, [], {"id": "nobody"}, {"id": 5}, {"taskId": "nobody", "id": "c"}]
-    ids = [None, "\ud800"]
-    for method, version, params, call_id in product(methods, versions, contents, ids):
+    cases = [*product(contents, [None]), ({}, "\ud800")]
+    for case in product([*named, "tasks/submit"], versions, cases):
+        method, version, (params, call_id) = case
         counted.clear()
         body = rpc(method=method, params=params, id=call_id)
-        response = await client.post("/", content=body, headers={**TYPED, **version})
+        headers = {**TYPED, "A2A-Version": version}
+        response = await client.post("/", content=body, headers=headers)
         # The SDK answers some calls of 0.3 with a stream of one error.
         error = json.loads(response.text.removeprefix("data: ")).get("error", {})
-        assert error.get("code") != -32603, (method, version, params, call_id)
-        assert counted == (["RequestsRefused"] if error else []), (method, version, params)
+        assert error.get("code") != -32603, case
+        assert counted == (["RequestsRefused"] if error else []), case

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from a2a.types import SendMessageRequest
@@ -28,6 +29,7 @@ from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
+from tests.support.present import present
 
 CREATE = "CreateTaskPushNotificationConfig"
 PUBLIC = "93.184.216.34"
@@ -36,7 +38,9 @@ KEY = {"kty": "EC", "crv": "P-256", "x": "x", "y": "y", "kid": "first", "use": "
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(auth="none", blocking_limit_s=20, push_queue="pushes.fifo")
+    return Settings(
+        auth="none", push_queue="pushes.fifo", push_allowed_hosts="receiver.vpc.example"
+    )
 
 
 class Resolver:
@@ -75,47 +79,38 @@ async def test_a_name_is_looked_up(agent: Agent, task_id: str, resolver: Resolve
     assert resolver.asked == ["receiver.example.com"]
 
 
+DIGEST = {"authentication": {"scheme": "Digest", "credentials": "x"}}
+
+
 @pytest.mark.parametrize(
-    ("whose", "change"),
+    ("method", "whose", "change"),
     [
-        ("nobody's", {}),
-        ("mine", {"authentication": {"scheme": "Digest", "credentials": "x"}}),
-        ("mine", {"url": "https://receiver.internal/"}),
+        (CREATE, "nobody's", {}),
+        (CREATE, "mine", DIGEST),
+        (CREATE, "mine", {"url": "https://receiver.internal/"}),
+        ("SendMessage", "nobody's", {"token": "two\nlines"}),
+        ("SendMessage", "mine", {"taskId": "another"}),
+        ("SendMessage", "mine", {"url": "http://receiver.example.com/"}),
     ],
 )
 async def test_no_name_is_looked_up_in_vain(
-    agent: Agent, task_id: str, resolver: Resolver, whose: str, change: Mapping[str, Any]
-) -> None:
-    """A configuration refused for another reason, or of a foreign task, asks no name server."""
-    config = {"url": "https://receiver.example.com/hook", **change}
-    refused = await agent.call(CREATE, {"taskId": task_id if whose == "mine" else "t", **config})
-    assert refused.reason in {"TASK_NOT_FOUND", "INVALID_PARAMS"}
-    assert resolver.asked == []
-
-
-@pytest.mark.parametrize(
-    ("whose", "change", "reason"),
-    [
-        ("nobody's", {"token": "two\nlines"}, "INVALID_PARAMS"),
-        ("mine", {"taskId": "another"}, "INVALID_PARAMS"),
-        ("mine", {"url": "http://receiver.example.com/"}, "INVALID_PARAMS"),
-    ],
-)
-async def test_no_name_is_looked_up_for_a_message_in_vain(
     agent: Agent,
     task_id: str,
     resolver: Resolver,
+    method: str,
     whose: str,
     change: Mapping[str, Any],
-    reason: str,
 ) -> None:
-    """A message that is refused for another reason asks no name server for its webhook."""
+    """A webhook refused for another reason, or of a foreign task, asks no name server."""
     config = {"url": "https://receiver.example.com/hook", **change}
-    configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
-    addressed = message(taskId=task_id if whose == "mine" else "nobody")
-    sent = {"message": addressed, "configuration": configuration}
-    for method in ("SendMessage", "SendStreamingMessage"):
-        assert (await agent.call(method, sent)).reason == reason
+    to = task_id if whose == "mine" else "nobody"
+    params: dict[str, Any] = {"taskId": to, **config}
+    if method != CREATE:
+        configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
+        params = {"message": message(taskId=to), "configuration": configuration}
+    refused = await agent.call(method, params)
+    foreign = {"TASK_NOT_FOUND"} if (method, whose) == (CREATE, "nobody's") else {"INVALID_PARAMS"}
+    assert {refused.reason} == foreign
     assert resolver.asked == []
 
 
@@ -133,31 +128,21 @@ async def test_a_slow_name_server_stops_nobody_else(
     assert not (await registering).reason
 
 
-class TestAnUnknownName:
-    @pytest.fixture
-    def settings(self) -> Settings:
-        return Settings(
-            auth="none", push_queue="pushes.fifo", push_allowed_hosts="receiver.vpc.example"
-        )
+async def test_an_unknown_name(
+    agent: Agent, task_id: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused without any address of the network, but one that the deployment lists.
 
-    @pytest.fixture(autouse=True)
-    def nobody_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def unknown(*_: Any, **__: Any) -> list[Any]:
-            raise socket.gaierror(socket.EAI_NONAME, "asked 10.0.0.2")
-
-        monkeypatch.setattr(socket, "getaddrinfo", unknown)
-
-    async def test_it_is_refused(self, agent: Agent, task_id: str) -> None:
-        """An unknown name is refused in a sentence without any address of the network."""
-        config = {"taskId": task_id, "url": "https://receiver.example.com/hook"}
-        refused = await agent.call(CREATE, config)
-        assert refused.reason == "INVALID_PARAMS"
-        assert "10.0.0.2" not in refused.response.text
-
-    async def test_the_deployment_vouches_for_it(self, agent: Agent, task_id: str) -> None:
-        """A listed name may be known only where notifications are sent from."""
-        config = {"taskId": task_id, "url": "http://receiver.vpc.example/hook"}
-        assert not (await agent.call(CREATE, config)).reason
+    A listed name may be known only where notifications are sent from.
+    """
+    error = socket.gaierror(socket.EAI_NONAME, "asked 10.0.0.2")
+    monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=error))
+    unknown = {"taskId": task_id, "url": "https://receiver.example.com/hook"}
+    refused = await agent.call(CREATE, unknown)
+    assert refused.reason == "INVALID_PARAMS"
+    assert "10.0.0.2" not in refused.response.text
+    listed = {"taskId": task_id, "url": "http://receiver.vpc.example/hook"}
+    assert not (await agent.call(CREATE, listed)).reason
 
 
 async def test_secrets_are_kept_for_the_deliverer(
@@ -170,12 +155,10 @@ async def test_secrets_are_kept_for_the_deliverer(
     configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
     inline = (await agent.send("ask", configuration=configuration)).task["id"]
     for told in (task_id, inline):
-        push = await backends.storage.for_scope(ANONYMOUS).webhooks.get(told, "mine")
-        assert push is not None
+        storage = backends.storage.for_scope(ANONYMOUS)
+        push = present(await storage.webhooks.get(told, "mine"))
         assert (push.config.token, push.config.authentication.credentials) == ("t", "c")
-        log = await backends.storage.for_scope(ANONYMOUS).read(told)
-        assert log is not None
-        request = log.fold().opening(1)[0]
+        request = present(await storage.read(told)).fold().opening(1)[0]
         assert isinstance(request, SendMessageRequest)
         assert not request.configuration.HasField("task_push_notification_config")
 

@@ -1,15 +1,17 @@
-"""SendMessage: new tasks, follow-ups, repetitions, and what a client waits for."""
+"""SendMessage and CancelTask: new tasks, follow-ups, repetitions, and what a client waits for."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from a2a_serverless.errors import NewerReleaseError, UnavailableError
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import event_sort, task_partition
 from a2a_serverless.storage.table import Key, Update
@@ -20,6 +22,7 @@ from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message
 from tests.support.messages import request
+from tests.support.present import present
 from tests.support.scripted_worker import ScriptedWorker
 
 IMMEDIATELY = {"returnImmediately": True}
@@ -45,28 +48,17 @@ async def test_a_turn_that_sleeps_until_its_credentials_come_is_answered(
     async with asyncio.timeout(15):  # the blocking limit is 20 s
         answer = await agent.send("nap")
     assert answer.state == "AUTH_REQUIRED"
-    head = await backends.storage.for_scope(worker.started[0].storage.scope).head(answer.task["id"])
-    assert head is not None
+    storage = backends.storage.for_scope(worker.started[0].storage.scope)
+    head = present(await storage.head(answer.task["id"]))
     assert (head.turn.parked, head.turn.attempts) == ("asleep", 0)
 
 
 async def test_the_agent_learns_who_sent_the_message(agent: Agent, worker: ScriptedWorker) -> None:
     """The caller's tenant and declared extensions go along with the turn."""
-    params = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "go"}]}}
-    headers = {"A2A-Extensions": "urn:b, urn:a", "A2A-Version": "1.0"}
-    if agent.binding == "jsonrpc":
-        await agent.call("SendMessage", {**params, "tenant": "acme"}, headers)
-    else:
-        await agent.client.post("/acme/message:send", json=params, headers=headers)
+    headers = {"A2A-Extensions": "urn:b, urn:a"}
+    await agent.call("SendMessage", {"message": message("go"), "tenant": "acme"}, headers)
     caller = worker.started[0].caller
     assert (caller.tenant, caller.extensions) == ("acme", ("urn:a", "urn:b"))
-
-
-async def test_a_message_is_in_its_tasks_context(agent: Agent, worker: ScriptedWorker) -> None:
-    """An answer that names another context than its task's is refused, and starts nothing."""
-    asked = (await agent.send("ask")).task
-    refused = await agent.send("x", taskId=asked["id"], contextId="elsewhere")
-    assert (refused.reason, len(worker.started)) == ("INVALID_PARAMS", 1)
 
 
 async def test_a_message_to_a_full_conversation_is_refused(
@@ -84,30 +76,28 @@ async def test_a_message_to_a_full_conversation_is_refused(
 
 
 class TestIdempotency:
-    async def test_a_repeated_key_finds_the_first_task(
+    async def test_a_repeated_key_finds_what_it_has_opened(
         self, agent: Agent, worker: ScriptedWorker
     ) -> None:
-        """Same key, same message: one task and one run, whatever came after it."""
-        headers = {"Idempotency-Key": "key-1"}
-        first = await agent.send("ask", headers=headers)
-        assert (await agent.send("ask", headers=headers)).task == first.task
-        done = await agent.send("go", taskId=first.task["id"])
-        assert (await agent.send("ask", headers=headers)).task == done.task
-        assert len(worker.started) == 2
+        """A repetition's answer is the task as it is, whatever came after it; nothing runs.
 
-    async def test_a_key_of_another_message_is_an_error(
-        self, agent: Agent, worker: ScriptedWorker
-    ) -> None:
-        """A key that was used for another message is refused, and no turn starts."""
-        headers, other = {"Idempotency-Key": "key-1"}, {"Idempotency-Key": "key-2"}
-        task_id = (await agent.send("ask", headers=headers)).task["id"]
-        await agent.send("ask pay 100", taskId=task_id, headers=other)
-        await agent.send("ask", taskId=task_id)
-        for sent in ({"headers": headers}, {"headers": other, "taskId": task_id}):
+        A key that was used for another message is refused.
+        """
+        first_key, next_key = {"Idempotency-Key": "key-1"}, {"Idempotency-Key": "key-2"}
+        asked = (await agent.send("ask", headers=first_key)).task
+        assert (await agent.send("ask", headers=first_key)).task == asked
+        to: dict[str, Any] = {"taskId": asked["id"]}
+        await agent.send("ask pay 100", headers=next_key, **to)
+        for text in ("ask and 50 more", "go"):
+            newest = (await agent.send(text, **to)).task
+            assert (await agent.send("ask pay 100", headers=next_key, **to)).task == newest
+            assert (await agent.send("ask", headers=first_key)).task == newest
+        for sent in ({"headers": first_key}, {"headers": next_key, **to}):
             answer = await agent.send("something else", **sent)
             assert answer.reason == "INVALID_PARAMS"
             assert "key" in answer.message
-        assert len(worker.started) == 3
+        started = [turn.text for turn in worker.started]
+        assert started == ["ask", "ask pay 100", "ask and 50 more", "go"]
 
     async def test_other_content_under_a_message_id_is_another_message(
         self, agent: Agent, worker: ScriptedWorker
@@ -120,28 +110,6 @@ class TestIdempotency:
         assert first.task["id"] != other.task["id"]
         assert [copy.task["id"] for copy in copies] == [first.task["id"], other.task["id"]]
         assert [turn.text for turn in worker.started] == ["go", text]
-
-    async def test_a_repeated_follow_up_opens_no_second_turn(
-        self, agent: Agent, worker: ScriptedWorker
-    ) -> None:
-        """Its answer is the task as it is, while it waits and after its end."""
-        asked = await agent.send("ask")
-        headers = {"Idempotency-Key": "key-2"}
-        sent: dict[str, Any] = {"taskId": asked.task["id"], "headers": headers}
-        await agent.send("ask pay 100", **sent)
-        between = await agent.send("ask and 50 more", taskId=asked.task["id"])
-        assert (await agent.send("ask pay 100", **sent)).task == between.task
-        done = await agent.send("go", taskId=asked.task["id"])
-        assert (await agent.send("ask pay 100", **sent)).task == done.task
-        started = [turn.text for turn in worker.started]
-        assert started == ["ask", "ask pay 100", "ask and 50 more", "go"]
-
-    async def test_a_retry_by_message_id_joins_the_open_turn(self, agent: Agent) -> None:
-        """While the turn is open, its messageId says that it is the same message."""
-        sent = await agent.send("go", configuration=IMMEDIATELY)
-        again = await agent.send("go", taskId=sent.task["id"], configuration=IMMEDIATELY)
-        assert again.state == "SUBMITTED"
-        assert len(again.task["history"]) == 1
 
     async def test_the_same_words_under_another_key_are_another_message(
         self, agent: Agent, worker: ScriptedWorker
@@ -194,10 +162,7 @@ class TestSendingTheTurn:
         self, agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Once committed, the task is submitted; the due index repairs the send."""
-
-        async def refuse(*_: Any, **__: Any) -> None:
-            raise UnavailableError
-
+        refuse = AsyncMock(side_effect=UnavailableError)
         monkeypatch.setattr(backends.operations, "send", refuse)
         answer = await agent.send("go", configuration=IMMEDIATELY)
         assert answer.state == "SUBMITTED"
@@ -209,31 +174,61 @@ class TestSendingTheTurn:
         self, agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A retry that finds its turn unclaimed hands it to the queue once more."""
-        sent: list[Any] = []
-
-        async def record(operation: Operation) -> None:
-            sent.append(operation.params)
-
-        monkeypatch.setattr(backends.operations, "send", record)
+        sent = AsyncMock()
+        monkeypatch.setattr(backends.operations, "send", sent)
         headers = {"Idempotency-Key": "key-1"}
         for _ in range(2):
             await agent.send("go", headers=headers, configuration=IMMEDIATELY)
-        assert len(sent) == 2
-        assert sent[0] == sent[1]
+        first, second = (call.args[0].params for call in sent.await_args_list)
+        assert first == second
 
 
-@pytest.mark.parametrize("context", [{"contextId": "ours"}])
-async def test_the_key_is_the_scopes_own(
-    agent: Agent, backends: Backends, context: dict[str, str]
-) -> None:
+async def test_the_key_is_the_scopes_own(agent: Agent, backends: Backends) -> None:
     """The same key under another tenant makes another task, with other ids."""
     headers = {"Idempotency-Key": "key-1", "A2A-Version": "1.0"}
-    mine = await agent.send("go", headers=headers, configuration=IMMEDIATELY, **context)
-    body = {"message": message(**context), "configuration": IMMEDIATELY}
+    mine = await agent.send("go", headers=headers, configuration=IMMEDIATELY, contextId="ours")
+    body = {"message": message(contextId="ours"), "configuration": IMMEDIATELY}
     response = await agent.client.post("/acme/message:send", json=body, headers=headers)
     theirs = response.json()["task"]
-    acme = backends.storage.for_scope(Scope.of("acme", ""))
-    assert await acme.head(theirs["id"]) is not None
-    assert await backends.storage.for_scope(ANONYMOUS).head(mine.task["id"]) is not None
+    for scope, task in ((Scope.of("acme", ""), theirs), (ANONYMOUS, mine.task)):
+        assert await backends.storage.for_scope(scope).head(task["id"]) is not None
     assert mine.task["id"] != theirs["id"]
-    assert (mine.task["contextId"] == theirs["contextId"]) == bool(context)
+
+
+class TestCancel:
+    async def test_an_agent_that_ignores_it_is_left_out(
+        self,
+        agent: Agent,
+        agent_with: Callable[[Settings], Agent],
+        backends: Backends,
+        worker: ScriptedWorker,
+    ) -> None:
+        """After the cancel's time the API commits canceled; what the agent writes is refused."""
+        sent = await agent.send("ignore", configuration=IMMEDIATELY)
+        hasty = agent_with(Settings(auth="none", cancel_timeout_s=0.1))
+        answer = await hasty.call("CancelTask", {"id": sent.task["id"]})
+        assert answer.state == "CANCELED"
+        assert await due_tasks(backends.storage, 2**50) == []
+
+    async def test_a_task_that_is_made_again_is_not_canceled(
+        self,
+        agent_with: Callable[[Settings], Agent],
+        backends: Backends,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A cancel ends the task that was asked for, and none that takes its id meanwhile."""
+        agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
+        key = {"Idempotency-Key": "k"}
+        sent = await agent.send("go", configuration=IMMEDIATELY, headers=key)
+        send, task_id = backends.operations.send, sent.task["id"]
+
+        async def made_again(operation: Operation) -> None:
+            monkeypatch.setattr(backends.operations, "send", send)
+            await delete_task(backends.storage.for_scope(ANONYMOUS), task_id)
+            again = await agent.send("go", configuration=IMMEDIATELY, headers=key)
+            assert again.task["id"] == task_id
+
+        monkeypatch.setattr(backends.operations, "send", made_again)
+        answer = await agent.call("CancelTask", {"id": task_id})
+        assert answer.reason == "TASK_NOT_FOUND"
+        assert (await agent.call("GetTask", {"id": task_id})).state == "SUBMITTED"

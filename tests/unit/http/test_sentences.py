@@ -23,51 +23,36 @@ async def test_an_unknown_enum_value(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "params", "sentence"),
+    ("place", "value", "sentence"),
     [
-        ("SendMessage", {"message": "go"}, "message must be an object."),
-        ("SendMessage", {"message": message(parts="go")}, "message.parts must be a list."),
+        ("message", "go", "message must be an object."),
+        ("message.parts", "go", "message.parts must be a list."),
+        ("message.parts", [{"text": 5}], "message.parts.text must be a string of Unicode."),
         (
-            "SendMessage",
-            {"message": message(parts=[{"text": 5}])},
-            "message.parts.text must be a string of Unicode.",
+            "message.parts",
+            [{"text": "a", "url": "b"}],
+            "has text and url: it may have one of them.",
         ),
-        (
-            "SendMessage",
-            {"message": message(messageId=["1"])},
-            "message.messageId must be a string",
-        ),
-        (
-            "SendMessage",
-            {"message": message(parts=[{"text": "a", "url": "b"}])},
-            "message.parts has text and url: it may have one of them.",
-        ),
-        ("SendMessage", {"message": message(metadata=[])}, "message.metadata must be an object."),
-        (
-            "SendMessage",
-            {"message": message(), "configuration": {"historyLength": "many"}},
-            "configuration.historyLength must be a whole number of at most 32 bits.",
-        ),
-        (
-            "SendMessage",
-            {"message": message(), "configuration": {"returnImmediately": 1}},
-            "configuration.returnImmediately must be true or false.",
-        ),
-        ("ListTasks", {"pageSize": "abc"}, "pageSize must be a whole number of at most 32 bits."),
-        (
-            "ListTasks",
-            {"statusTimestampAfter": "2026-01-31"},
-            "statusTimestampAfter must be a time",
-        ),
-        ("GetTask", {"id": "x", "historyLength": "abc"}, "historyLength"),
-        ("GetTask", {"id": "x", "historyLength": -1}, "historyLength must be 0 or more."),
-        ("ListTasks", {"historyLength": -1}, "historyLength must be 0 or more."),
+        ("message.messageId", ["1"], "message.messageId must be a string"),
+        ("message.metadata", [], "message.metadata must be an object."),
+        ("configuration.historyLength", "many", "must be a whole number of at most 32 bits."),
+        ("configuration.returnImmediately", 1, "must be true or false."),
+        ("ListTasks.pageSize", "abc", "pageSize must be a whole number of at most 32 bits."),
+        ("ListTasks.statusTimestampAfter", "2026-01-31", "statusTimestampAfter must be a time"),
+        ("ListTasks.historyLength", -1, "historyLength must be 0 or more."),
+        ("GetTask.historyLength", "abc", "historyLength"),
+        ("GetTask.historyLength", -1, "historyLength must be 0 or more."),
     ],
 )
-async def test_a_field_of_another_type(
-    agent: Agent, method: str, params: dict[str, Any], sentence: str
-) -> None:
+async def test_a_field_of_another_type(agent: Agent, place: str, value: Any, sentence: str) -> None:
     """It is named as JSON has it, with what it must be."""
+    holder, _, name = place.rpartition(".")
+    method, params = "SendMessage", dict[str, Any](message=message(), configuration={})
+    if holder in ("ListTasks", "GetTask"):
+        method, params = holder, {name: value} | ({"id": "x"} if holder == "GetTask" else {})
+    else:
+        (params[holder] if holder else params)[name] = value
+        sentence = sentence if sentence.startswith(holder or name) else f"{place} {sentence}"
     answer = await agent.call(method, params)
     assert answer.reason == "INVALID_PARAMS"
     assert sentence in answer.message

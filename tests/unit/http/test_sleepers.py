@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
-
-import httpx
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
@@ -20,11 +16,12 @@ from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
 from tests.support import workers
-from tests.support.a2a_calls import Agent, Answer, message
+from tests.support.a2a_calls import Agent, Answer, client_of, message
 from tests.support.clocks import ManualClock
+from tests.support.present import present
 from tests.support.workers import complete
 
-MOST = 3
+MOST = 2
 KEYS = {"alice": "alice-has-a-key-of-her-own", "bob": "bob-has-a-key-of-his-own-x"}
 LATER = {"returnImmediately": True}
 
@@ -41,11 +38,22 @@ async def sleeping(context: RequestContext, queue: EventQueue) -> None:
 class World:
     """An API with two callers, and a worker."""
 
-    def __init__(self, serve: Callable[[], Agent], bench: workers.Bench) -> None:
-        self.serve = serve
-        """Starts a process of the API."""
-        self.agent = serve()
-        self.bench = bench
+    def __init__(self, card: AgentCard) -> None:
+        self.clock, self.card = ManualClock(), card
+        keys = SecretStr(",".join(f"{name}={key}" for name, key in KEYS.items()))
+        self.settings = Settings(auth="api-key", api_keys=keys, sleeping_turns_per_caller=MOST)
+        backends = memory_backends(self.settings, self.clock)
+        self.bench = workers.Bench(
+            workers.Agent(sleeping),
+            backends=backends,
+            clock=self.clock,
+            sleeping_turns_per_caller=MOST,
+        )
+        self.agent = self.serve()
+
+    def serve(self) -> Agent:
+        """Start a process of the API."""
+        return Agent(client_of(create_app(self.settings, self.bench.backends, self.card)))
 
     async def send(self, user: str, text: str = "go", *, key: str = "", **fields: str) -> Answer:
         """Send a message; the worker runs its turn until it sleeps, or has asked."""
@@ -53,34 +61,17 @@ class World:
         answer = await self.agent.send(text, configuration=LATER, headers=headers, **fields)
         storage = self.bench.storage.for_scope(Scope.of("", user))
         while not answer.reason:
-            head = await storage.head(answer.task["id"])
-            assert head is not None
+            head = present(await storage.head(answer.task["id"]))
             if head.turn.parked or head.is_over(head.turn.number):
                 break
             await self.bench.work()
-        assert isinstance(self.bench.clock, ManualClock)
-        self.bench.clock.advance(3)  # what the API has read is too old
+        self.clock.advance(3)  # what the API has read is too old
         return answer
 
 
 @pytest.fixture
-async def world(card: AgentCard) -> AsyncIterator[World]:
-    clock = ManualClock()
-    keys = SecretStr(",".join(f"{name}={key}" for name, key in KEYS.items()))
-    settings = Settings(auth="api-key", api_keys=keys, sleeping_turns_per_caller=MOST)
-    backends = memory_backends(settings, clock)
-    bench = workers.Bench(
-        workers.Agent(sleeping), backends=backends, clock=clock, sleeping_turns_per_caller=MOST
-    )
-    async with AsyncExitStack() as clients:
-
-        def serve() -> Agent:
-            transport = httpx.ASGITransport(create_app(settings, backends, card))
-            client = httpx.AsyncClient(transport=transport, base_url="http://test")
-            clients.push_async_callback(client.aclose)
-            return Agent(client)
-
-        yield World(serve, bench)
+def world(card: AgentCard) -> World:
+    return World(card)
 
 
 async def test_a_message_is_refused_while_too_many_turns_sleep(world: World) -> None:
@@ -91,13 +82,11 @@ async def test_a_message_is_refused_while_too_many_turns_sleep(world: World) -> 
     refused = await world.send("alice")
     assert (refused.response.status_code, refused.reason) == (400, "UNSUPPORTED_OPERATION")
     assert f"{MOST} of your tasks sleep, and no more may: cancel one" in refused.response.text
-    assert isinstance(world.bench.clock, ManualClock)
-    world.bench.clock.advance(10 * 86_400)
+    world.clock.advance(10 * 86_400)
     assert (await world.send("alice")).reason == "UNSUPPORTED_OPERATION"
     assert not (await world.send("bob")).reason
     storage = world.bench.storage.for_scope(Scope.of("", "alice"))
-    head = await storage.head(first.task["id"])
-    assert head is not None
+    head = present(await storage.head(first.task["id"]))
     assert await cancel_task(storage, head)
     assert not (await world.send("alice")).reason
 

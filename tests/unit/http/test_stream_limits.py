@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable
 from time import monotonic
 from unittest.mock import AsyncMock
 
-import httpx
 import pytest
 from a2a.types import AgentCard
 from fastapi import FastAPI
@@ -25,24 +23,22 @@ from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import JSONRPC, REST, Agent, message
+from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of, message
 from tests.support.asgi_streams import LiveResponse, ServerEvent
 from tests.support.clocks import ManualClock
 from tests.support.memory import PolledTable
 from tests.support.messages import request
+from tests.support.present import present
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.stream_calls import all_events, kinds, open_stream, payload
 
 SEND = "SendStreamingMessage"
-ANN, BOB = (
-    {"X-API-Key": "ann-key-of-twenty-characters"},
-    {"X-API-Key": "bob-key-of-twenty-characters"},
-)
+ANN = {"X-API-Key": "ann-key-of-twenty-characters"}
 
 
 @pytest.fixture
 def settings() -> Settings:
-    keys = ", ".join(f"{name}={key['X-API-Key']}" for name, key in (("ann", ANN), ("bob", BOB)))
+    keys = f"ann={ANN['X-API-Key']}"
     return Settings(
         auth="api-key", api_keys=keys, streams_per_caller=1, streams_in_all=2, blocking_limit_s=20
     )
@@ -64,9 +60,8 @@ async def test_a_stream_above_the_limit_ends_after_its_task(
     app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
     """A stream above the limit shows what is committed, says why it ends, and can be resumed."""
-    async with AsyncExitStack() as stack:
-        wait = {"message": message("wait")}
-        first = await stack.enter_async_context(open_stream(app, binding, SEND, wait, ANN))
+    wait = {"message": message("wait")}
+    async with open_stream(app, binding, SEND, wait, ANN) as first:
         await opened(first)
         async with open_stream(app, binding, SEND, wait, ANN) as second:
             events = [event async for event in second.events()]
@@ -108,18 +103,12 @@ async def test_a_stream_in_one_piece_is_counted(
 
 async def at_the_limit(backends: Backends) -> None:
     """Take Ann's one place."""
-    assert backends.streams is not None
-    assert await backends.streams.take("ann", for_s=60) is not None
+    assert await present(backends.streams).take("ann", for_s=60) is not None
 
 
-@asynccontextmanager
-async def calling(app: FastAPI, binding: str) -> AsyncIterator[Agent]:
+def calling(app: FastAPI, binding: str) -> Agent:
     """The agent of an application, as Ann calls it."""
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://test", headers=ANN
-    ) as client:
-        yield Agent(client, binding)
+    return Agent(client_of(app, headers=ANN), binding)
 
 
 @pytest.mark.parametrize(("entrypoint", "binding"), [("api", JSONRPC), ("stream", REST)])
@@ -136,14 +125,14 @@ async def test_a_blocking_send_above_the_limit_is_answered_after_a_second(
     app = create_app(settings, backends, card, entrypoint=entrypoint)
     await at_the_limit(backends)
     assert intake._LEASED_AFTER_S == 1
-    async with calling(app, binding) as ann:
-        monkeypatch.setattr(intake, "_LEASED_AFTER_S", 0.05)
-        began = monotonic()
-        task = await ann.send("wait")
-        assert monotonic() - began < settings.blocking_limit_s
-        assert task.state in {"SUBMITTED", "WORKING"}
-        monkeypatch.setattr(intake, "_LEASED_AFTER_S", 60)
-        assert (await ann.send("go")).state == "COMPLETED"
+    ann = calling(app, binding)
+    monkeypatch.setattr(intake, "_LEASED_AFTER_S", 0.05)
+    began = monotonic()
+    task = await ann.send("wait")
+    assert monotonic() - began < settings.blocking_limit_s
+    assert task.state in {"SUBMITTED", "WORKING"}
+    monkeypatch.setattr(intake, "_LEASED_AFTER_S", 60)
+    assert (await ann.send("go")).state == "COMPLETED"
     worker.gate.set()
 
 
@@ -152,13 +141,12 @@ async def test_a_long_blocking_send_is_counted_until_its_answer(
 ) -> None:
     """While it waits, its caller has one place less; afterwards the place is free again."""
     slots, room = Slots(backends.storage.table), f"CALLER#{digest('caller', 'ann')}#0"
-    async with calling(app, binding) as ann:
-        waiting = asyncio.create_task(ann.send("wait"))
-        while not await slots.held(room):
-            assert not waiting.done()
-            await asyncio.sleep(0.01)
-        worker.gate.set()
-        assert (await waiting).state == "COMPLETED"
+    waiting = asyncio.create_task(calling(app, binding).send("wait"))
+    while not await slots.held(room):
+        assert not waiting.done()
+        await asyncio.sleep(0.01)
+    worker.gate.set()
+    assert (await waiting).state == "COMPLETED"
     assert not await slots.held(room)
 
 
@@ -194,12 +182,11 @@ async def test_a_cancel_above_the_limit_is_answered_before_its_end(
     """The task is answered at work; its cancel stands and goes on without this request."""
     monkeypatch.setattr(intake, "_LEASED_AFTER_S", 0.05)
     await at_the_limit(backends)
-    async with calling(app, binding) as ann:
-        sent = await ann.send("ignore", configuration={"returnImmediately": True})
-        task_id = sent.task["id"]
-        answered = await ann.call("CancelTask", {"id": task_id})
-        assert answered.state in {"SUBMITTED", "WORKING"}
-        head = await backends.storage.for_scope(Scope.of("", "ann")).head(task_id)
-        assert head is not None
-        assert head.cancel is not None
+    ann = calling(app, binding)
+    sent = await ann.send("ignore", configuration={"returnImmediately": True})
+    task_id = sent.task["id"]
+    answered = await ann.call("CancelTask", {"id": task_id})
+    assert answered.state in {"SUBMITTED", "WORKING"}
+    head = present(await backends.storage.for_scope(Scope.of("", "ann")).head(task_id))
+    assert head.cancel is not None
     worker.gate.set()

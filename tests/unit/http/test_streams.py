@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 
 import pytest
 from fastapi import FastAPI
 
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import JSONRPC, REST, message
+from tests.support.a2a_calls import JSONRPC, REST, Agent, message
+from tests.support.asgi_streams import LiveResponse, live
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.stream_calls import all_events, chunks, kinds, open_stream, payload
 
@@ -30,22 +33,20 @@ async def test_a_text_breaks_no_line(app: FastAPI, binding: str, worker: Scripte
 
 
 class TestSubscriptions:
-    @pytest.mark.parametrize("last", [0, 2, 4])
     async def test_a_finished_task_can_be_read_on_from_any_event(
-        self, app: FastAPI, binding: str, worker: ScriptedWorker, last: int
+        self, app: FastAPI, binding: str, worker: ScriptedWorker
     ) -> None:
         """With Last-Event-ID a finished task's stream has the Task then and what followed it."""
         params = {"message": message("go")}
         events = await all_events(app, binding, "SendStreamingMessage", params)
-        task_id, seen = payload(events[0])["task"]["id"], events[last]
-        resumed = await all_events(
-            app, binding, "SubscribeToTask", {"id": task_id}, {"Last-Event-ID": seen.id or ""}
-        )
-        assert kinds(resumed)[0] == "task"
-        assert resumed[0].id == seen.id
-        assert resumed[1:] == events[last + 1 :]
-        so_far = payload(resumed[0])["task"].get("artifacts", [{"parts": []}])[0]["parts"]
-        assert "".join(p["text"] for p in so_far) + chunks(resumed) == "Once upon a time."
+        named = {"id": payload(events[0])["task"]["id"]}
+        for last in (0, 2, 4):
+            headers = {"Last-Event-ID": events[last].id or ""}
+            first, *rest = await all_events(app, binding, "SubscribeToTask", named, headers)
+            assert (kinds([first]), first.id) == (["task"], events[last].id)
+            assert rest == events[last + 1 :]
+            so_far = payload(first)["task"].get("artifacts", [{"parts": []}])[0]["parts"]
+            assert "".join(p["text"] for p in so_far) + chunks(rest) == "Once upon a time."
 
     @pytest.mark.parametrize(
         ("place", "prefer"),
@@ -81,21 +82,67 @@ async def test_a_stream_ends_before_its_function_does(
     assert "TASK_STATE_COMPLETED" not in str(events)
 
 
+def resubscribe(
+    app: FastAPI, binding: str, task_id: str, headers: Mapping[str, str] | None = None
+) -> AbstractAsyncContextManager[LiveResponse]:
+    """`tasks/resubscribe`, as the two bindings of 0.3 have it."""
+    if binding == JSONRPC:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/resubscribe", "params": {"id": task_id}}
+        return live(app, "POST", "/", body=body, headers={"A2A-Version": "", **(headers or {})})
+    path = f"/v1/tasks/{task_id}:subscribe"
+    return live(app, "GET", path, headers={"A2A-Version": "0.3", **(headers or {})})
+
+
+@pytest.fixture
+async def task_id(agent: Agent, worker: ScriptedWorker) -> str:
+    """A task whose agent waits."""
+    sent = await agent.send("wait", configuration={"returnImmediately": True})
+    await worker.waiting.wait()
+    return str(sent.task["id"])
+
+
+@pytest.mark.parametrize(
+    ("task", "headers", "sentence"),
+    [
+        ("nobody", {"Last-Event-ID": "1.0.abcdef"}, "Task not found"),
+        ("ours", {"Last-Event-ID": "garbage"}, "Last-Event-ID is not the id of an event"),
+    ],
+)
+@pytest.mark.parametrize("binding", [JSONRPC, REST])
+async def test_what_cannot_be_subscribed_to_in_0_3_is_refused(
+    app: FastAPI, binding: str, task_id: str, task: str, headers: dict[str, str], sentence: str
+) -> None:
+    """The protocol's error and the end: a response, or where JSON-RPC's 0.3 says so, one event."""
+    wanted = task_id if task == "ours" else task
+    async with resubscribe(app, binding, wanted, headers) as response:
+        body = (await response.body()).decode()
+    assert sentence in body
+    assert body.count("error") == 1
+    assert "id: " not in body
+    if binding != JSONRPC:
+        assert response.status in (400, 404)
+        assert response.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_an_error_on_the_way_is_one_event_and_the_end(
-    app: FastAPI, backends: Backends, binding: str, worker: ScriptedWorker
+    app: FastAPI, backends: Backends, binding: str, version: str, task_id: str
 ) -> None:
-    """A task that is deleted under its stream ends it with the protocol's error, without an id."""
-    params = {"message": message("wait")}
-    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+    """A task that is deleted under its stream ends it with the version's error, without an id."""
+    stream = resubscribe(app, binding, task_id)
+    if version == "1.0":
+        stream = open_stream(app, binding, "SubscribeToTask", {"id": task_id})
+    async with stream as response:
         events = response.events()
-        task_id = payload(await anext(events))["task"]["id"]
         await anext(events)
         await delete_task(backends.storage, task_id)
-        rest = [event async for event in events]
-    assert [event.event for event in rest] == ["error"]
-    assert rest[0].id is None
-    assert "TASK_NOT_FOUND" in str(rest[0].data)
+        (error,) = [event async for event in events]
+    assert error.id is None
+    if version == "1.0":
+        assert (error.event, "TASK_NOT_FOUND" in str(error.data)) == ("error", True)
+    else:
+        assert error.data["error"]["message"] == "Task not found"
 
 
 @pytest.mark.parametrize("binding", [JSONRPC, REST])

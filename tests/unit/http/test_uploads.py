@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from pydantic import SecretStr
 from a2a_serverless.aws import client as aws_client
 from a2a_serverless.aws import forget_clients
 from a2a_serverless.client import Retries, upload
-from a2a_serverless.clock import Clock
 from a2a_serverless.http import operations
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
@@ -36,11 +35,12 @@ from a2a_serverless.tasks.blobs import linked_blob
 from a2a_serverless.tasks.identity import Scope, new_id
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker import TaskContext
-from tests.support.a2a_calls import Agent
+from tests.support.a2a_calls import Agent, client_of, message
 from tests.support.clocks import ManualClock
+from tests.support.present import present
 from tests.support.signed_links import Door
 from tests.support.template import read
-from tests.unit.http.test_files import LARGE, NOW, worked
+from tests.unit.http.test_files import LARGE, NOW, Stream, worked
 
 ALICE, BOB = "alice-has-a-key-of-some-length", "bob-has-another-key-of-a-length"
 MOST = 6_000_000
@@ -91,16 +91,10 @@ def door() -> Door:
 
 
 @pytest.fixture
-async def client(app: FastAPI, door: Door) -> AsyncIterator[httpx.AsyncClient]:
+def client(app: FastAPI, door: Door) -> httpx.AsyncClient:
     """A caller's client of the agent, for which the store's address leads to the door."""
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(
-        transport=transport,
-        mounts={"all://*.amazonaws.com": httpx.ASGITransport(door)},
-        base_url="http://test",
-        headers={"X-API-Key": ALICE},
-    ) as client:
-        yield client
+    mounts = {"all://*.amazonaws.com": httpx.ASGITransport(door)}
+    return client_of(app, mounts=mounts, headers={"X-API-Key": ALICE, "A2A-Version": "1.0"})
 
 
 async def asked(client: httpx.AsyncClient, path: str = "/files", **fields: Any) -> dict[str, Any]:
@@ -210,52 +204,32 @@ async def test_it_is_the_callers_own_in_its_tenant(
     found = await asked(client, f"/{tenant}/files" if tenant else "/files")
     for each in (found, await asked(client, **named)):
         assert await put(client, each) == 200
-        blob = linked_blob(each["part"]["url"])
-        assert blob is not None
+        blob = present(linked_blob(each["part"]["url"]))
         assert blob.owner.scope == Scope.of(tenant, "alice").digest
     for key, other in ((BOB, tenant), (ALICE, "other")):
         agent.client.headers["X-API-Key"] = key
-        params = {"message": {**MESSAGE, "parts": [found["part"]]}, "configuration": NOW}
+        params = {"message": message(parts=[found["part"]]), "configuration": NOW}
         sent = await agent.call("SendMessage", {**params, "tenant": other} if other else params)
-        task = await backends.storage.for_scope(
-            Scope.of(other, "bob" if key == BOB else "alice")
-        ).load_task(sent.task["id"])
-        assert task is not None
+        scope = Scope.of(other, "bob" if key == BOB else "alice")
+        task = present(await backends.storage.for_scope(scope).load_task(sent.task["id"]))
         assert task.history[0].parts[0].url == found["part"]["url"]
 
 
-MESSAGE = {"messageId": "1", "role": "ROLE_USER"}
-
-
-@pytest.mark.parametrize(
-    ("fields", "names"),
-    [
-        ({"size": 0}, ["size"]),
-        ({"size": MOST + 1}, ["size"]),
-        ({"size": 10**30}, ["size"]),
-        ({"size": True}, ["size"]),
-        ({"size": 1.5}, ["size"]),
-        ({"size": None, "sha256": None}, ["size", "sha256"]),
-        ({"sha256": "A" * 64}, ["sha256"]),
-        ({"sha256": "../" + "a" * 61}, ["sha256"]),
-        ({"mediaType": "a\nb: c"}, ["mediaType"]),
-        ({"mediaType": 1}, ["mediaType"]),
-        ({"filename": "x" * 256}, ["filename"]),
-        ({"filename": "\ud800"}, ["filename"]),
-    ],
-)
-async def test_a_wrong_field_is_named(
-    backends: Backends, client: httpx.AsyncClient, fields: dict[str, Any], names: list[str]
-) -> None:
+async def test_a_wrong_field_is_named(client: httpx.AsyncClient) -> None:
     """With what it may be; and such a request is none of the caller's uploads."""
-    for _ in range(6):
+    wrong: list[dict[str, Any]] = [
+        *({"size": size} for size in (0, MOST + 1, 10**30, True, 1.5)),
+        {"size": None, "sha256": None},
+        *({"sha256": text} for text in ("A" * 64, "../" + "a" * 61)),
+        *({"mediaType": text} for text in ("a\nb: c", 1)),
+        *({"filename": text} for text in ("x" * 256, "\ud800")),
+    ]
+    for fields in wrong:
         content = json.dumps({**FORM, **fields})
-        answer = await client.post(
-            "/files", content=content, headers={"Content-Type": "application/json"}
-        )
+        headers = {"Content-Type": "application/json"}
+        answer = await client.post("/files", content=content, headers=headers)
         assert answer.status_code == 400
-    error = answer.json()["error"]
-    assert re.findall(r"(\w+): ", error["message"]) == names
+        assert re.findall(r"(\w+): ", answer.json()["error"]["message"]) == [*fields]
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"size": 1, "tenant": 1}'])
@@ -285,15 +259,14 @@ async def test_a_caller_has_so_many_uploads_an_hour(
 
 def message_with(*parts: dict[str, Any], **fields: Any) -> dict[str, Any]:
     """The body of a send that is not waited for."""
-    named = {"messageId": new_id(), "role": "ROLE_USER", "parts": [*parts], **fields}
-    return {"message": named, "configuration": {"returnImmediately": True}}
+    named = message(messageId=new_id(), parts=[*parts], **fields)
+    return {"message": named, "configuration": NOW}
 
 
 async def test_a_caller_has_so_many_copies_an_hour(
     app: FastAPI, backends: Backends, client: httpx.AsyncClient
 ) -> None:
     """Each message that names an upload stores it once more; one that asks for too many, none."""
-    client.headers["A2A-Version"] = "1.0"
     found = [await asked(client) for _ in range(2)]
     for each in found:
         assert await put(client, each) in {200, 204}
@@ -316,7 +289,6 @@ async def test_a_repeated_or_refused_message_copies_nothing(
     """Its files do not count; one that names more than an hour's is refused with the way out."""
     found = await asked(client)
     assert await put(client, found) in {200, 204}
-    client.headers["A2A-Version"] = "1.0"
     part = found["part"]
     body = message_with(part)
     for _ in range(6):
@@ -340,7 +312,6 @@ async def test_a_list_reads_few_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Equal files of a task are read once, and a page ends at its most objects."""
-    client.headers["A2A-Version"] = "1.0"
     part = {"raw": base64.b64encode(b"x" * 40_000).decode()}
     for _ in range(4):
         sent = await client.post("/message:send", json=message_with(*[part] * 5))
@@ -370,19 +341,14 @@ async def test_no_uploads_are_offered(card: AgentCard, settings: Settings, reaso
     backends = memory_backends(settings)
     if reason == "no store":
         backends.storage.table.blobs = None
-    app = create_app(settings, backends, card)
-    headers = {"X-API-Key": ALICE}
-    transport = httpx.ASGITransport(app)
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://test", headers=headers
-    ) as client:
-        offered = (await client.get(CARD)).json()["capabilities"].get("extensions", [])
-        assert UPLOADS_EXTENSION not in [each["uri"] for each in offered]
-        answer = await client.post("/files", json=FORM)
-        assert answer.status_code == 400
-        assert "takes no uploads" in answer.json()["error"]["message"]
-        with pytest.raises(A2AClientError, match="takes no uploads"):
-            await upload(client, await card_of(client), io.BytesIO(LARGE))
+    client = client_of(create_app(settings, backends, card), headers={"X-API-Key": ALICE})
+    offered = (await card_of(client)).capabilities.extensions
+    assert UPLOADS_EXTENSION not in [each.uri for each in offered]
+    answer = await client.post("/files", json=FORM)
+    assert answer.status_code == 400
+    assert "takes no uploads" in answer.json()["error"]["message"]
+    with pytest.raises(A2AClientError, match="takes no uploads"):
+        await upload(client, await card_of(client), io.BytesIO(LARGE))
 
 
 @pytest.mark.parametrize("backends", ["folder"], indirect=True)
@@ -391,19 +357,15 @@ async def test_a_page_of_an_allowed_origin_may_upload(
 ) -> None:
     """A browser asks first whether it may send these headers to this address."""
     settings = settings.model_copy(update={"cors_origins": "https://page.test"})
-    app = create_app(settings, backends, card)
-    transport = httpx.ASGITransport(app)
     headers = {"X-API-Key": ALICE, "Origin": "https://page.test"}
-    async with httpx.AsyncClient(
-        transport=transport, base_url="http://test", headers=headers
-    ) as client:
-        found = await asked(client)
-        wanted = {
-            "Access-Control-Request-Method": "PUT",
-            "Access-Control-Request-Headers": ", ".join(found["headers"]).lower(),
-        }
-        assert (await client.options(found["url"], headers=wanted)).status_code == 200
-        assert await put(client, found, Origin="https://page.test") == 200
+    client = client_of(create_app(settings, backends, card), headers=headers)
+    found = await asked(client)
+    wanted = {
+        "Access-Control-Request-Method": "PUT",
+        "Access-Control-Request-Headers": ", ".join(found["headers"]).lower(),
+    }
+    assert (await client.options(found["url"], headers=wanted)).status_code == 200
+    assert await put(client, found, Origin="https://page.test") == 200
 
 
 @pytest.mark.parametrize("backends", ["s3"], indirect=True)
@@ -418,13 +380,6 @@ async def test_the_buckets_rule_is_for_uploads(client: httpx.AsyncClient) -> Non
 
 
 # -- the client's own call -------------------------------------------------------------------
-
-
-class Stream(io.BytesIO):
-    """A stream that can be read once."""
-
-    def seekable(self) -> bool:
-        return False
 
 
 @pytest.mark.parametrize("kind", ["path", "file", "stream"])
@@ -471,10 +426,6 @@ class Cut(httpx.AsyncBaseTransport):
         return answer
 
 
-def patient(clock: Clock) -> Retries:
-    return Retries(clock=clock, draw=lambda: 0.0)
-
-
 @pytest.mark.parametrize(
     "backends", ["memory", pytest.param("s3", marks=pytest.mark.long)], indirect=True
 )
@@ -502,17 +453,11 @@ async def test_the_client_tries_again(
 
     network = Cut(Both(), "", *faults)  # the first request is for the card
     headers = {"X-API-Key": ALICE}
-    async with httpx.AsyncClient(
-        transport=network, base_url="http://test", headers=headers
-    ) as client:
-        card = await card_of(client)
-        retries = patient(ManualClock())
-        part = await upload(client, card, io.BytesIO(LARGE), retries=retries)
+    client = httpx.AsyncClient(transport=network, base_url="http://test", headers=headers)
+    retries = Retries(clock=ManualClock(), draw=lambda: 0.0)
+    part = await upload(client, await card_of(client), io.BytesIO(LARGE), retries=retries)
     assert network.puts == puts
-    blob, blobs = linked_blob(part.url), backends.storage.table.blobs
-    assert blob
-    assert blobs
-    assert await blobs.get(blob) == LARGE
+    assert await present(backends.storage.table.blobs).get(present(linked_blob(part.url))) == LARGE
 
 
 async def test_the_client_says_why_it_cannot(client: httpx.AsyncClient, settings: Settings) -> None:

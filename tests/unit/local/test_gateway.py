@@ -11,19 +11,16 @@ from typing import Any
 
 import httpx
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless_tools.cloud.routes import Routes
 from tests.support.gateway import rest_event
 from tests.support.simulation.environments import Environments, Handler
 from tests.support.simulation.gateway import Gateway
 from tests.support.simulation.routes import refusals, routes_of
-from tests.support.simulation.web_adapter import WebAdapter
 from tests.support.template import Template
 
 ROOT = Path(__file__).parents[3]
 HOST = "127.0.0.1:8000"
-BUFFERED, STREAMED = "/tasks", "/message:stream"
 
 Open = Callable[..., Gateway]
 
@@ -38,39 +35,16 @@ def echo(event: dict[str, Any], _: Any) -> dict[str, Any]:
     return {"statusCode": 200, "body": json.dumps(event)}
 
 
-async def echo_request(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the request that came through the adapter."""
-    message = await receive()
-    told = {
-        "method": scope["method"],
-        "path": scope["path"],
-        "raw_path": scope["raw_path"].decode(),
-        "query": scope["query_string"].decode(),
-        "headers": [[name.decode(), value.decode()] for name, value in scope["headers"]],
-        "body": message["body"].decode(),
-    }
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": json.dumps(told).encode()})
-
-
 @pytest.fixture
 def open_gateway(template: Template) -> Iterator[Open]:
-    """Makes a gateway whose functions are the given handler and application."""
+    """Makes a gateway whose function is the given handler."""
     with ExitStack() as closing:
 
-        def open_(
-            handler: Handler = echo, app: ASGIApp = echo_request, *, stage: str = ""
-        ) -> Gateway:
+        def open_(handler: Handler = echo) -> Gateway:
             function = Environments("ApiFunction", lambda _: handler, limit=4, timeout_s=30)
             closing.callback(function.close)
-            adapter = WebAdapter("StreamFunction", app, timeout_s=315)
-            return Gateway(
-                routes_of(template),
-                refusals(template),
-                buffered={function.name: function},
-                streamed={adapter.name: adapter},
-                stage=stage,
-            )
+            buffered = {function.name: function}
+            return Gateway(routes_of(template), refusals(template), buffered=buffered, streamed={})
 
         yield open_
 
@@ -121,31 +95,12 @@ async def test_an_answer_is_unpacked(open_gateway: Open) -> None:
         }
 
     async with client_of(open_gateway(handler)) as client:
-        response = await client.get(BUFFERED)
+        response = await client.get("/tasks")
 
     assert (response.status_code, response.content) == (418, b"AAE=")
     assert response.headers.get_list("x-kind") == ["green", "black"]
     assert response.headers["content-length"] == "4"
     assert response.headers["www-authenticate"] == "Bearer"
-
-
-async def test_the_adapter_says_address_and_invocation(open_gateway: Open) -> None:
-    """A streaming application gets both contexts as headers, and never those of a client."""
-    forged = {"x-amzn-request-context": '{"domainName": "evil"}', "x-amzn-lambda-context": "{}"}
-    async with client_of(open_gateway()) as client:
-        sent = [*forged.items(), ("x-kind", "first"), ("x-kind", "last")]
-        told = (await client.post("/t%3A/message:stream?a=1&a=b%20c", headers=sent)).json()
-    headers = dict(told["headers"])
-    context = json.loads(headers["x-amzn-request-context"])
-    invocation = json.loads(headers["x-amzn-lambda-context"])
-
-    assert len(headers) == len(told["headers"])
-    assert headers["x-kind"] == "last"
-    assert (context["domainName"], context["path"]) == (HOST, "/t%3A/message:stream")
-    assert set(invocation) >= {"request_id", "deadline", "env_config", "invoked_function_arn"}
-    assert invocation["deadline"] - context["requestTimeEpoch"] == pytest.approx(315_000, abs=2000)
-    assert (told["path"], told["raw_path"]) == ("/t:/message:stream", "/t%3A/message:stream")
-    assert told["query"] == "a=1&a=b+c"
 
 
 Json = dict[str, Any]

@@ -10,9 +10,11 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from a2a_serverless_tools.local.http_server import HttpServer, OwnAddress
 from a2a_serverless_tools.local.sockets import bind
+from tests.support.a2a_calls import client_of
 
 PORT = 8000
 OWN = f"127.0.0.1:{PORT}"
@@ -23,19 +25,11 @@ async def served(_: Request) -> PlainTextResponse:
 
 
 async def ask(
-    headers: Any,
-    *,
-    path: str = "/tasks",
-    port: int = PORT,
-    public_url: str = "",
+    headers: Any, path: str = "/tasks", *, port: int = PORT, public_url: str = ""
 ) -> httpx.Response:
-    inner = Starlette()
-    for each in ("/", "/tasks"):
-        inner.add_route(each, served)
+    inner = Starlette(routes=[Route("/{path:path}", served)])
     app = OwnAddress(inner, port=port, public_url=public_url)
-    url = f"http://{OWN}"
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=url) as client:
-        return await client.get(path, headers=headers)
+    return await client_of(app, f"http://{OWN}").get(path, headers=headers)
 
 
 @pytest.mark.parametrize(

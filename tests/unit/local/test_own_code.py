@@ -81,10 +81,7 @@ def answer(agent: AgentExecutor) -> str:
     return asyncio.run(turn())
 
 
-@pytest.mark.parametrize(
-    "file",
-    ["agent.py", "speech/tones.py", "places/far/away.py", ".env"],
-)
+@pytest.mark.parametrize("file", ["agent.py", "speech/tones.py", "places/far/away.py", ".env"])
 def test_a_change_counts_once(code: OwnCode, folder: Path, file: str) -> None:
     """Of the agent's file, of what it imports from its folder, and of the files beside them."""
     assert answer(code.load()) == "one low here"

@@ -34,30 +34,50 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[3]
 AGENT = f"{ROOT / 'functions' / 'worker' / 'agent.py'}:agent"
 CARD = ROOT / "functions" / "api" / "agent_card.json"
-MEETING = f"{Path(__file__).parent / 'meeting_agent.py'}:agent"
-TURNS = 3
 KEY = "a-key-of-twenty-characters"
 FOREIGN = {"Origin": "https://elsewhere.example"}
 
 
 @pytest.mark.parametrize("auth", ["none", "api-key"])
 def test_pages_are_refused_where_callers_are_not_known(auth: str) -> None:
-    """Without keys a request of another origin's page gets 403; with a key it is answered."""
+    """Without keys a request of another origin's page gets 403; with a key it is answered.
+
+    An author learns of the limit of headers before the deployment.
+    """
     settings = Settings.model_validate({"auth": auth, "api_keys": SecretStr(f"ann={KEY}")})
     options = Options(agent=AGENT, card=CARD)
     with Stack(settings, options) as stack, httpx.Client(trust_env=False, timeout=60) as http:
         headers = {"A2A-Version": "1.0", "X-API-Key": KEY}
         assert http.get(f"{stack.url}/tasks", headers=headers).status_code == 200
         foreign = http.get(f"{stack.url}/tasks", headers=headers | FOREIGN)
+        long = {"X-Long": "x" * GATEWAY_HEADER_BYTES}
+        assert http.get(f"{stack.url}/tasks", headers=headers | long).status_code == 431
     assert foreign.status_code == (403 if auth == "none" else 200)
 
 
-def test_turns_share_a_local_worker() -> None:
+MEETING = """
+import asyncio
+from a2a_serverless.worker import TaskContext, Worker
+
+class Meeting(Worker):
+    '''Waits for two others.'''
+
+    def __init__(self) -> None:
+        self._met = asyncio.Barrier(3)
+
+    async def handle(self, ctx: TaskContext) -> None:
+        await self._met.wait()
+        await ctx.respond("Met.")
+"""
+
+
+def test_turns_share_a_local_worker(tmp_path: Path) -> None:
     """One worker runs as many turns at a time as a deployed one."""
+    (tmp_path / "agent.py").write_text(MEETING)
     settings = Settings(auth="none", worker_turns=5, turn_limit_s=60)
-    options = Options(agent=MEETING, card=CARD, concurrency=1)
+    options = Options(agent=f"{tmp_path / 'agent.py'}:Meeting", card=CARD, concurrency=1)
     with Stack(settings, options) as stack, Caller(stack.url) as caller:
-        for task in [caller.send(waits=False) for _ in range(TURNS)]:
+        for task in [caller.send(waits=False) for _ in range(3)]:
             caller.until("COMPLETED", task["id"])
 
 
@@ -128,16 +148,6 @@ def until(found: Callable[[], T]) -> T:
     return value
 
 
-def test_headers_that_api_gateway_refuses_are_refused() -> None:
-    """An author learns of the limit before the deployment."""
-    with (
-        Stack(Settings(auth="none"), Options(agent=AGENT, card=CARD)) as stack,
-        httpx.Client(trust_env=False, timeout=60) as http,
-    ):
-        headers = {"A2A-Version": "1.0", "X-Long": "x" * GATEWAY_HEADER_BYTES}
-        assert http.get(f"{stack.url}/tasks", headers=headers).status_code == 431
-
-
 def test_an_agent_that_blocks_holds_up_no_other_turn(tmp_path: Path) -> None:
     """Each worker has a thread, and an instance of the agent."""
     source, gate = tmp_path / "agent.py", tmp_path / "gate"
@@ -193,19 +203,11 @@ async def test_round_ends_the_tasks_of_dead_letters() -> None:
         for attempt in range(settings.max_attempts):
             claim = Commit(token=f"attempt-{attempt}", claims=True)
             head = await backends.storage.commit(head, claim)
-        params = OperationParams(
-            scope=head.scope,
-            task_id=head.task_id,
-            incarnation=head.incarnation,
-            turn=head.turn.number,
-        )
-        for body in ("not an operation", Operation.to_run(params).model_dump_json()):
-            aws.client("sqs").send_message(
-                QueueUrl=names.dead_letter_queue,
-                MessageBody=body,
-                MessageGroupId=body[:10],
-                MessageDeduplicationId=body[:10],
-            )
+        operation = Operation.to_run(OperationParams.of(head, head.turn.number))
+        for body in ("not an operation", operation.model_dump_json()):
+            ids = dict.fromkeys(("MessageGroupId", "MessageDeduplicationId"), body[:10])
+            queue = names.dead_letter_queue
+            aws.client("sqs").send_message(QueueUrl=queue, MessageBody=body, **ids)
 
         source = SqsDeadLetterSource(names.dead_letter_queue, wait_s=0)
         first = await SweepRounds(backends, settings, source).once()

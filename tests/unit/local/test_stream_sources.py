@@ -29,12 +29,10 @@ class Reader:
 
     def __init__(self) -> None:
         self.records: Records = []
-        self.batches: list[int] = []
         self._more = asyncio.Event()
 
     async def consume(self, records: Records) -> None:
         self.records += records
-        self.batches.append(len(records))
         self._more.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -135,6 +133,16 @@ def stream_of(streams: Streams) -> TableStream:
     return TableStream("tasks", dynamodb=streams, streams=streams)
 
 
+@asynccontextmanager
+async def reading_one(streams: Streams) -> AsyncIterator[Reader]:
+    """A reader of one shard, whose first record has been read."""
+    streams.parents = {"a": None}
+    streams.records["a"] = ["01"]
+    async with reading(stream_of(streams)) as reader:
+        await reader.until(lambda: reader.numbers() == ["01"])
+        yield reader
+
+
 async def test_a_shard_is_read_after_the_one_that_it_continues(streams: Streams) -> None:
     """Children wait for the end of their parent; siblings do not wait for each other."""
     streams.parents = {"a": None, "b": "a", "c": "a", "d": "b", "other": "gone"}
@@ -155,10 +163,7 @@ async def test_a_shard_is_read_after_the_one_that_it_continues(streams: Streams)
 
 async def test_new_shards_are_found(streams: Streams) -> None:
     """A shard that appears while others are read is read, too."""
-    streams.parents = {"a": None}
-    streams.records["a"] = ["01"]
-    async with reading(stream_of(streams)) as reader:
-        await reader.until(lambda: reader.numbers() == ["01"])
+    async with reading_one(streams) as reader:
         streams.records["b"] = ["02"]
         streams.parents["b"] = None
         await reader.until(lambda: reader.numbers() == ["01", "02"])
@@ -188,10 +193,7 @@ async def test_a_feed_ends_that_is_stopped_as_a_shard_ends(
 @pytest.mark.parametrize("code", ["ExpiredIteratorException", "InternalServerError"])
 async def test_reading_goes_on_where_it_stood(streams: Streams, code: str) -> None:
     """A lost iterator or an error skips nothing and repeats nothing."""
-    streams.parents = {"a": None}
-    streams.records["a"] = ["01"]
-    async with reading(stream_of(streams)) as reader:
-        await reader.until(lambda: reader.numbers() == ["01"])
+    async with reading_one(streams) as reader:
         streams.refusals = [code, code]
         streams.records["a"].append("02")
         await reader.until(lambda: reader.numbers() == ["01", "02"])
@@ -199,10 +201,7 @@ async def test_reading_goes_on_where_it_stood(streams: Streams, code: str) -> No
 
 async def test_a_forgotten_position_starts_at_the_oldest_record(streams: Streams) -> None:
     """If the stream has trimmed the position, reading goes on with the oldest record left."""
-    streams.parents = {"a": None}
-    streams.records["a"] = ["01"]
-    async with reading(stream_of(streams)) as reader:
-        await reader.until(lambda: reader.numbers() == ["01"])
+    async with reading_one(streams) as reader:
         streams.reads.clear()
         streams.records["a"] = ["05"]
         streams.refusals = ["TrimmedDataAccessException"]
@@ -212,18 +211,13 @@ async def test_a_forgotten_position_starts_at_the_oldest_record(streams: Streams
 
 async def test_records_are_json_as_lambda_has_it(streams: Streams) -> None:
     """Bytes in base64, times in seconds, and the stream that the record is from."""
-    streams.parents = {"a": None}
-    streams.records["a"] = ["01"]
-    async with reading(stream_of(streams)) as reader:
-        await reader.until(lambda: len(reader.records) == 1)
-
-    assert json.loads(json.dumps(reader.records)) == reader.records
-    assert reader.records[0]["eventSourceARN"] == "arn/tasks"
-    assert reader.records[0]["dynamodb"]["ApproximateCreationDateTime"] == 1_763_766_725
-    assert reader.records[0]["dynamodb"]["NewImage"] == {
-        "body": {"B": "AP8="},
-        "list": {"L": [{"B": "eA=="}]},
-    }
+    async with reading_one(streams) as reader:
+        (record,) = reader.records
+    assert json.loads(json.dumps(record)) == record
+    assert record["eventSourceARN"] == "arn/tasks"
+    assert record["dynamodb"]["ApproximateCreationDateTime"] == 1_763_766_725
+    image = {"body": {"B": "AP8="}, "list": {"L": [{"B": "eA=="}]}}
+    assert record["dynamodb"]["NewImage"] == image
 
 
 @pytest.fixture

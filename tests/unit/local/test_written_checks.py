@@ -33,8 +33,7 @@ agent = Slow()
     ("test", "seconds", "ending", "failure"),
     [
         ("is_answered", 0, "reject", "example, 'Hello', has ended as rejected: Well, well."),
-        ("is_streamed", 0, "respond", ""),
-        ("is_answered", 3600, "respond", ""),
+        ("is_streamed", 3600, "respond", ""),
     ],
 )
 def test_an_agent_of_any_length_passes(

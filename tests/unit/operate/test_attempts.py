@@ -18,7 +18,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.head import ASLEEP, LOST, SHUTDOWN, AttemptEnd, Head
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit, Timing, advance
-from a2a_serverless.tasks.turns import Wait, turns_of
+from a2a_serverless.tasks.turns import turns_of
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.timeline import Timeline
@@ -65,9 +65,6 @@ def told(shown: Timeline) -> list[str]:
     return [TIMES.sub("TIME", text) for text in said]
 
 
-# -- lives ---------------------------------------------------------------------------------------
-
-
 def failing_once(error: Exception) -> Handle:
     """An agent whose first attempt raises."""
     errors = [error]
@@ -106,14 +103,7 @@ def test_a_lost_attempt_may_have_worked_on_after_its_last_commit() -> None:
 
     shown = life(handle, kill_after=1, visibility_s=30)
     (lost, _) = shown.turns[0].attempts
-    assert told(shown) == [
-        "lost",
-        (
-            "waited at most 30.0 s for its message to come again, as its attempt said nothing"
-            " after its last commit"
-        ),
-        "ended the turn",
-    ]
+    assert told(shown) == ["lost", f"waited at most 30.0 s for {SILENT}", "ended the turn"]
     assert (lost.outcome, lost.took_ms) == ("lost", None)
 
 
@@ -267,8 +257,6 @@ async def test_a_turn_stood_in_line_and_then_ran_alone() -> None:
     assert why(shown) == "attempt 2 has it, 0 ms so far"
 
 
-# -- what only the log tells ---------------------------------------------------------------------
-
 OPENING = TurnOpened(SendMessageRequest())
 CANCELED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_CANCELED))
 FAILED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
@@ -303,13 +291,8 @@ def test_an_open_wait_grows_until_now() -> None:
     """That of a turn which was given back, with the part in which a worker could have had it."""
     records = (opening(), claim(2, "A", 1_000))
     shown = of(*records, head=released(END), now_ms=9_000)
-    assert waits(shown) == [
-        "waited 1.0 s for a worker",
-        (
-            "waits 7.0 s so far for the next try after ValueError,"
-            " not before 1970-01-01T00:00:12.000Z"
-        ),
-    ]
+    next_try = "for the next try after ValueError, not before 1970-01-01T00:00:12.000Z"
+    assert waits(shown) == ["waited 1.0 s for a worker", f"waits 7.0 s so far {next_try}"]
     late = waits(of(*records, head=released(END), now_ms=32_000))[1]
     assert late.startswith("waits 30.0 s so far")
     assert late.endswith(", of which 20.0 s for a worker")
@@ -338,37 +321,30 @@ def test_a_failure_by_another_writer_is_no_time_of_the_attempt() -> None:
     assert turn.wait.took_ms(0) == 88_000
 
 
+DAMAGED = "waited at most 4.0 s, as the record of the attempt before is damaged"
+SILENT = "its message to come again, as its attempt said nothing after its last commit"
+
+
 @pytest.mark.parametrize(
     ("end", "text"),
     [
         (
-            AttemptEnd(token="A", reason=SHUTDOWN, at=2_000),
+            {"reason": SHUTDOWN, "at": 2_000},
             "waited 3.0 s for another worker, as its own was told to stop",
         ),
         (
-            AttemptEnd(token="A", reason=ASLEEP, at=2_000, until=4_000),
+            {"reason": ASLEEP, "at": 2_000, "until": 4_000},
             "slept 3.0 s, until 1970-01-01T00:00:04.000Z, of which 1.0 s for a worker",
         ),
-        (
-            AttemptEnd(token="A", reason=LOST),
-            (
-                "waited at most 4.0 s for its message to come again, as its attempt said nothing"
-                " after its last commit"
-            ),
-        ),
-        (
-            AttemptEnd(token="A", reason="ValueError"),
-            "waited at most 4.0 s, as the record of the attempt before is damaged",
-        ),
-        (
-            AttemptEnd(token="another", reason="ValueError"),
-            "waited at most 4.0 s, as the record of the attempt before is damaged",
-        ),
+        ({"reason": LOST}, f"waited at most 4.0 s for {SILENT}"),
+        ({"reason": "ValueError"}, DAMAGED),
+        ({"reason": "ValueError", "token": "another"}, DAMAGED),
     ],
 )
-def test_each_end_has_a_wait_of_its_own(end: AttemptEnd, text: str) -> None:
+def test_each_end_has_a_wait_of_its_own(end: dict[str, Any], text: str) -> None:
     """A shutdown, a sleep, a lost process, and an end whose time or record is damaged."""
-    records = (opening(), claim(2, "A", 1_000), claim(3, "B", 5_000, end))
+    ended = AttemptEnd(**{"token": "A", **end})
+    records = (opening(), claim(2, "A", 1_000), claim(3, "B", 5_000, ended))
     assert waits(of(*records, head=claimed(token="B")))[1] == text
 
 
@@ -422,20 +398,8 @@ def test_times_that_are_lost_leave_the_rest() -> None:
     records = (opening(at=None), claim(2, "A", None), claim(3, "B", None, END))
     shown = of(*records, head=claimed(token="B"))
     unknown = "a time that is not known"
-    assert waits(shown) == [
-        f"waited {unknown} for a worker",
-        (
-            f"waited {unknown} for the next try after ValueError,"
-            " not before 1970-01-01T00:00:12.000Z"
-        ),
-    ]
+    next_try = "for the next try after ValueError, not before 1970-01-01T00:00:12.000Z"
+    assert waits(shown) == [f"waited {unknown} for a worker", f"waited {unknown} {next_try}"]
     assert why(shown) == "attempt 2 has it"
     nothing = of(head=claimed(token="B"))
     assert (nothing.turns, why(nothing)) == ((), "no attempt at it is known")
-
-
-def test_a_wait_without_a_beginning_has_no_length() -> None:
-    """Neither has one whose end is not known."""
-    wait = Wait(what="worker", since=None, is_open=True)
-    assert (wait.took_ms(5), wait.late_ms(5)) == (None, 0)
-    assert replace(wait, since=1, is_open=False).took_ms(5) is None

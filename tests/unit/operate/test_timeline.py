@@ -49,6 +49,13 @@ from tests.unit.tasks.heads import claimed, opened
 
 CHUNK = ArtifactWritten(Artifact(artifact_id="a"), append=True)
 REPLY = Replied(Message(message_id="r"))
+OPENING = TurnOpened(SendMessageRequest())
+S = TaskState
+HOOK = TaskPushNotificationConfig(id="c", task_id="t", url="https://example.com/")
+
+
+def told(state: TaskState) -> StatusChanged:
+    return StatusChanged(TaskStatus(state=state))
 
 
 def record(version: int, *entries: Entry, token: str | None = None, **more: object) -> Record:
@@ -76,18 +83,6 @@ def test_each_restart_discards_what_still_stands() -> None:
     discards = {c.version: c.changes[0].discards for c in shown.commits if c.changes[0].discards}
     assert discards == {5: (3,), 8: (5, 7)}
     assert shown.commits[-1].changes[0].base == 2
-
-
-def test_an_attempts_commits_have_its_worker() -> None:
-    """The claim names it; commits of others, such as the API, have none."""
-    shown = of(
-        record(1),
-        record(2, token="A", worker="host 1"),
-        record(3, token="A"),
-        record(4),
-        record(5, token="B"),
-    )
-    assert [commit.worker for commit in shown.commits] == ["", "host 1", "host 1", "", ""]
 
 
 def test_the_holder_is_the_attempt_of_head() -> None:
@@ -169,8 +164,8 @@ def test_a_task_changed_when_it_was_last_committed() -> None:
 def test_turns_and_their_attempts() -> None:
     """A turn has the attempts from its first claim to its end; a later message waits behind it."""
     opening = TurnOpened(SendMessageRequest(), Caller("ann"))
-    completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
-    auth = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_AUTH_REQUIRED))
+    completed = told(S.TASK_STATE_COMPLETED)
+    auth = told(S.TASK_STATE_AUTH_REQUIRED)
     lost = AttemptEnd(token="A", reason=LOST)
     shown = of(
         record(1, opening, at=0),
@@ -192,14 +187,12 @@ def test_turns_and_their_attempts() -> None:
 
 def test_an_attempt_that_the_task_ended_without() -> None:
     """A cancel by the API cuts it short; a failure by another writer tells how it ended."""
-    opening = TurnOpened(SendMessageRequest())
-    canceled = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_CANCELED))
-    failed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+    canceled, failed = told(S.TASK_STATE_CANCELED), told(S.TASK_STATE_FAILED)
     claim = record(2, token="A")
-    (cut,) = of(record(1, opening), claim, record(3, canceled, TurnEnded())).turns
+    (cut,) = of(record(1, OPENING), claim, record(3, canceled, TurnEnded())).turns
     assert (cut.attempts[0].outcome, cut.ended) == ("cut short", 3)
     end = AttemptEnd(token="A", reason="ValueError", correlation_id="c1")
-    (gave_up,) = of(record(1, opening), claim, record(3, failed, TurnEnded(), ended=end)).turns
+    (gave_up,) = of(record(1, OPENING), claim, record(3, failed, TurnEnded(), ended=end)).turns
     assert (gave_up.attempts[0].outcome, gave_up.attempts[0].reason) == ("failed", "ValueError")
 
 
@@ -207,22 +200,11 @@ def given_back(at: int | None) -> Timeline:
     """A task whose first attempt was given back by a commit-less release at `at`."""
     end = AttemptEnd(token="A", reason="ValueError", at=at)
     return of(
-        record(1, TurnOpened(SendMessageRequest()), at=0),
+        record(1, OPENING, at=0),
         record(2, token="A", at=100, worker="host 1"),
         record(3, Restarted(1), token="B", at=120_100, worker="host 2", ended=end),
         head=with_fields(claimed(token="B"), sends=2),
     )
-
-
-def test_a_turn_that_was_woken_was_not_sent_again() -> None:
-    """What stood in line is told as such, and its worker's lease is known."""
-    opening = record(1, TurnOpened(SendMessageRequest()), at=0)
-    claim = record(2, token="A", at=100, worker="host 1")
-    head = with_fields(claimed(token="A"), due_at=300_100, sends=2, requeued=2)
-    shown = timeline_of(head, (opening, claim), lease_s=300)
-    assert starts(shown) == "1 (open), attempts 1, requeued 2 times"
-    assert shown.holder is not None
-    assert shown.holder.lease_until == 300_100
 
 
 def test_a_turn_with_records_tells_how_it_went_on() -> None:
@@ -234,9 +216,9 @@ def test_a_turn_with_records_tells_how_it_went_on() -> None:
     asleep = AttemptEnd(token="A", reason="asleep", at=300, until=60_300)
     lost = AttemptEnd(token="B", reason=LOST)
     handed = AttemptEnd(token="C", reason="handover", at=63_000)
-    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    working = told(S.TASK_STATE_WORKING)
     records = (
-        record(1, TurnOpened(SendMessageRequest()), at=0),
+        record(1, OPENING, at=0),
         record(2, working, token="A", at=100, worker="host 1"),
         record(3, *(made("plan", number=n + 1) for n in range(6)), token="A", at=200),
         record(4, made("ctx.sleep"), token="A", at=300),
@@ -274,7 +256,7 @@ def test_a_turn_that_starts_over_has_no_records() -> None:
     """What its attempts have recorded before is told, and counts no more."""
     over = record(4, Restarted(1), token="B", at=9, ended=AttemptEnd(token="A", reason="X", at=8))
     made = Recorded(StepId("plan", "", 1), "json", b"1")
-    opening = record(1, TurnOpened(SendMessageRequest()), at=0)
+    opening = record(1, OPENING, at=0)
     shown = of(opening, record(2, token="A", at=1), record(3, made, token="A", at=2), over)
     assert (shown.turns[0].records, shown.commits[-1].changes[0].discards) == ({}, (3,))
     assert [(step.id.name, step.is_discarded) for step in shown.steps] == [("plan", True)]
@@ -284,7 +266,7 @@ def test_the_first_step_of_a_turn_took_no_longer_than_since_its_message() -> Non
     """The first attempt claims with its first commit, which may be the one that has the step."""
     made = Recorded(StepId("plan", "", 1), "json", b"1")
     more = Recorded(StepId("book", "", 1), "json", b"1")
-    opening = record(1, TurnOpened(SendMessageRequest()), at=100)
+    opening = record(1, OPENING, at=100)
     shown = of(opening, record(2, made, token="A", at=900), record(3, more, token="A", at=950))
     assert [step.took_ms for step in shown.steps] == [800, 50]
 
@@ -326,8 +308,8 @@ def test_write_units_are_those_that_were_counted() -> None:
         now_ms=0,
         timing=Timing(),
     )
-    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
-    completed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED))
+    working = told(S.TASK_STATE_WORKING)
+    completed = told(S.TASK_STATE_COMPLETED)
     shown = of(
         Record.of(made),
         record(2, working, CHUNK, completed, TurnEnded(), token="A"),
@@ -345,7 +327,7 @@ def test_a_webhook_shows_no_secret() -> None:
     push = Push(
         scope="s", incarnation="i", config=config, version=1, failures=2, failing_since=5_000
     )
-    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    working = told(S.TASK_STATE_WORKING)
     records = [record(1, working), record(2, working), record(3, working)]
     (ends,) = timeline_of(opened(), records, pushes=[push]).webhooks
     (shown,) = timeline_of(opened(), records, pushes=[push], push_events="statuses").webhooks
@@ -358,8 +340,7 @@ def test_a_webhook_shows_no_secret() -> None:
 
 def test_a_webhook_has_its_last_answer_and_its_next_try() -> None:
     """As its item has them; a next try stands only while its receiver fails."""
-    config = TaskPushNotificationConfig(id="c", task_id="t", url="https://example.com/")
-    push = Push(scope="s", incarnation="i", config=config, version=1)
+    push = Push(scope="s", incarnation="i", config=HOOK, version=1)
     failed = replace(push, failures=1, failing_since=5_000).answered(
         "status 503", 6_000, next_at=9_000
     )
@@ -380,8 +361,7 @@ def test_a_webhook_has_its_last_answer_and_its_next_try() -> None:
 
 def test_the_logs_tell_of_each_delivery() -> None:
     """In their order, below their webhook; what is damaged, or of another line, is no delivery."""
-    config = TaskPushNotificationConfig(id="c", task_id="t", url="https://example.com/")
-    push = Push(scope="s", incarnation="i", config=config, version=2)
+    push = Push(scope="s", incarnation="i", config=HOOK, version=2)
     line: dict[str, Any] = {"config_id": "c", "version": 2, "reason": "status 503"}
     lines: list[tuple[int, dict[str, Any]]] = [
         (30, line | {"action": "push_delivered", "attempt": 2, "reason": "status 200"}),
