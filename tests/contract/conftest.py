@@ -21,6 +21,7 @@ from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.storage.table import Table
 from a2a_serverless.wiring import OBSERVER
+from a2a_serverless_tools.contract import Storage
 from tests.contract.queues import SqsQueues, TableQueues, fauxqs_queues, moto_queues
 from tests.support.clocks import ManualClock
 from tests.support.databases import (
@@ -36,7 +37,7 @@ from tests.support.emulators import Emulator, dynamodb_local
 ONE_IN = 4
 """Of the tests that every table passes, a run of the whole suite does one in four on a file and one
 in four on DynamoDB Local, and `make faults` all. `test_tables` compares each request of both with
-dictionaries, and `test_storage_model` whole calls of DynamoDB Local.
+dictionaries.
 """
 
 
@@ -121,6 +122,12 @@ def backend(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) 
 def storage(backend: Table, clock: ManualClock) -> DurableStorage:
     """The storage on it, in a scope of its own."""
     return DurableStorage(backend, scope=new_scope(), clock=clock, observer=OBSERVER)
+
+
+@pytest.fixture
+def tasks(storage: DurableStorage) -> Storage:
+    """The Storage contract over it."""
+    return Storage(storage)
 
 
 @pytest.fixture

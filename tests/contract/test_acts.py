@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -46,10 +48,9 @@ S = TaskState
 ANN = Caller(user="ann", tenant="acme", extensions=("urn:x",), variables='{"a:B": 1}')
 CONTEXT = "talk"
 HOOK = "https://receiver.example/"
-
-
-class KilledError(BaseException):
-    """The process of an act has ended."""
+FAILS = Commit(entries=(StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED)),))
+ENDS = Commit(entries=(StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED)),))
+CONTENT = b"x" * 40_000
 
 
 class Ticking(SystemClock):
@@ -92,6 +93,13 @@ class Desk:
         return await failed_task(
             self.storage, task_id, url=HOOK, caller=ANN, context_id=CONTEXT, reason=reason
         )
+
+    async def with_file(self) -> None:
+        """A task that has failed, with a file in its message."""
+        said = request("go")
+        said.message.parts.append(Part(raw=CONTENT, media_type="image/png"))
+        opened = await self.storage.open_task(CONTEXT, said, task_id="t", caller=ANN)
+        await self.storage.commit(opened.head, FAILS)
 
     async def for_act(self, act: Act, task_id: str) -> Head:
         """A task to which an act fits."""
@@ -175,6 +183,10 @@ async def carried_out(acts: Acts, plan: Plan) -> None:
         await acts.step(plan)
 
 
+class KilledError(BaseException):
+    """The process of an act has ended."""
+
+
 @pytest.mark.long(one_in=4)
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("is_applied", [False, True], ids=["before", "after"])
@@ -186,17 +198,12 @@ async def test_an_act_that_is_cut_off_is_done_by_the_next(
     for at in range(40):
         name = f"{act}-{is_applied}-{at}"
         head = await desk.for_act(act, name)
-        with monkeypatch.context() as patch:
-            mortal = Mortal(at, is_applied=is_applied)
-            for owner, method in (
-                *((desk.storage.table, each) for each in ("write", "delete")),
-                (desk.queue, "send"),
-            ):
-                patch.setattr(owner, method, mortal.guarded(getattr(owner, method)))
-            try:
-                await desk.do(act, name)
-            except KilledError:
-                kills += 1
+        mortal = Mortal(at, is_applied=is_applied)
+        with monkeypatch.context() as patch, suppress(KilledError):
+            mortal.guard(patch, desk.storage.table, "write", "delete")
+            mortal.guard(patch, desk.queue, "send")
+            await desk.do(act, name)
+        kills += mortal.has_killed
         try:
             await desk.do(act, name)
         except (UnsupportedOperationError, TaskNotFoundError):
@@ -214,41 +221,42 @@ async def test_an_act_that_is_cut_off_is_done_by_the_next(
 class Mortal:
     """A process that ends at one of its requests, before it is made or before its answer."""
 
-    def __init__(self, at: int, *, is_applied: bool) -> None:
+    def __init__(self, at: int, *, is_applied: bool = False) -> None:
         self._left = at
         self._is_applied = is_applied
         self.has_killed = False
 
-    def guarded(self, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """The method, which ends the process when its time has come, and is not made after."""
+    def guard(self, patch: pytest.MonkeyPatch, owner: object, *methods: str) -> None:
+        """Let the process end when its time has come; nothing is made after."""
+        for name in methods:
+            patch.setattr(owner, name, partial(self._guarded, getattr(owner, name)))
 
-        async def guarded(*args: Any, **kwargs: Any) -> Any:
-            if self.has_killed:
-                raise KilledError
-            self.has_killed = self._left == 0
-            self._left -= 1
-            if not self.has_killed:
-                return await method(*args, **kwargs)
-            if self._is_applied:
-                await method(*args, **kwargs)
+    async def _guarded(self, method: Callable[..., Awaitable[Any]], *args: Any, **kw: Any) -> Any:
+        if self.has_killed:
             raise KilledError
-
-        return guarded
+        self.has_killed = self._left == 0
+        self._left -= 1
+        if not self.has_killed:
+            return await method(*args, **kw)
+        if self._is_applied:
+            await method(*args, **kw)
+        raise KilledError
 
 
 # -- a retry ---------------------------------------------------------------------------------
 
 
 async def test_a_retry_is_the_callers_message_again(desk: Desk) -> None:
-    """Its caller, parts, context and life are the same; it names the failed task; no webhook."""
+    """Its caller, parts, context and life are the same; it names the failed task; no webhook.
+
+    The first task is tried again once; its successor is another task, with a successor.
+    """
     head = await desk.failed("t")
     said = await desk.do("retry", "t")
     (new,) = await desk.ids() - {"t"}
     assert new in said
     assert "its webhook is not told of it" in said
-    log, old = await desk.storage.read(new), await desk.storage.read("t")
-    assert log is not None
-    assert old is not None
+    log, old = present(await desk.storage.read(new)), present(await desk.storage.read("t"))
     (first, caller), (before, _) = log.fold().opening(1), old.fold().opening(1)
     assert caller == ANN
     assert list(first.message.parts) == list(before.message.parts)
@@ -257,20 +265,13 @@ async def test_a_retry_is_the_callers_message_again(desk: Desk) -> None:
     assert log.head.expires_at - log.head.created_at == head.expires_at - head.created_at
     assert await desk.storage.webhooks.all(new) == []
     assert [one.params.task_id for one in left(desk.queue)] == [new]
-
-
-async def test_a_retry_that_fails_is_tried_again_itself(desk: Desk) -> None:
-    """The first task is tried again once; its successor is another task, with a successor."""
-    await desk.failed("t")
-    await desk.do("retry", "t")
-    (new,) = await desk.ids() - {"t"}
-    with pytest.raises(UnsupportedOperationError, match=f"tried again before: as {new}"):
-        await desk.do("retry", "t")
-    with pytest.raises(UnsupportedOperationError, match="It is submitted: only what has failed"):
-        await desk.do("retry", new)
-    head = present(await desk.storage.head(new))
-    failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
-    await desk.storage.commit(head, Commit(entries=(failed,)))
+    for task_id, why in (
+        ("t", f"before: as {new}"),
+        (new, "It is submitted: only what has failed"),
+    ):
+        with pytest.raises(UnsupportedOperationError, match=why):
+            await desk.do("retry", task_id)
+    await desk.storage.commit(log.head, FAILS)
     await desk.do("retry", new)
     assert len(await desk.ids()) == 3
 
@@ -278,17 +279,12 @@ async def test_a_retry_that_fails_is_tried_again_itself(desk: Desk) -> None:
 async def test_a_retry_has_its_own_copy_of_the_files(desk: Desk) -> None:
     """It outlives the deletion of the failed task, whose file goes with it."""
     blobs = desk.storage.table.blobs = MemoryBlobs(desk.clock)
-    content = b"x" * 40_000
-    said = request("go")
-    said.message.parts.append(Part(raw=content, media_type="image/png"))
-    head = (await desk.storage.open_task(CONTEXT, said, task_id="t", caller=ANN)).head
-    failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
-    await desk.storage.commit(head, Commit(entries=(failed,)))
+    await desk.with_file()
     await desk.do("retry", "t")
     await desk.do("delete", "t")
     (new,) = await desk.ids()
     task = present(await desk.storage.load_task(new))
-    assert task.history[0].parts[1].raw == content
+    assert task.history[0].parts[1].raw == CONTENT
     await desk.do("delete", new)
     assert blobs._contents == {}
 
@@ -303,12 +299,7 @@ async def test_a_retry_without_its_file_is_refused(
 ) -> None:
     """A sentence says so, in the journal too, and there is no task."""
     blobs = desk.storage.table.blobs = MemoryBlobs(desk.clock)
-    said = request("go")
-    said.message.parts.append(Part(raw=b"x" * 40_000))
-    head = (await desk.storage.open_task(CONTEXT, said, task_id="t")).head
-    await desk.storage.commit(
-        head, Commit(entries=(StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED)),))
-    )
+    await desk.with_file()
     blobs._contents.clear()
     desk.storage.table.blobs = None if is_elsewhere else blobs
     plan = await desk.acts.plan("retry", desk.owner)
@@ -330,9 +321,7 @@ async def test_the_callers_own_key_stays_with_the_failed_task(desk: Desk) -> Non
         )
         return opened.head
 
-    head = await sent()
-    status = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
-    head = await desk.storage.commit(head, Commit(entries=(status,)))
+    head = await desk.storage.commit(await sent(), FAILS)
     await desk.do("retry", head.task_id)
     assert await sent() == head
     assert await desk.ids() == {head.task_id, retry_id(head)}
@@ -360,30 +349,21 @@ async def test_a_cancel_of_many_leaves_those_that_end_meanwhile(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that ended after the preview is skipped; one that ends in the cancel keeps its end."""
-    for task_id in ("before", "during", "open"):
-        await desk.open(task_id)
+    heads = {task_id: await desk.open(task_id) for task_id in ("before", "during", "open")}
     plan = await desk.canceling.plan("cancel", desk.owner)
     assert len(plan.rows) == 3
     send = desk.queue.send
 
-    async def completed(task_id: str) -> None:
-        head = present(await desk.storage.head(task_id))
-        status = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
-        await desk.storage.commit(head, Commit(entries=(status,)))
-
     async def ending(operation: Operation) -> None:
         await send(operation)
         if operation.params.task_id == "during":
-            await completed("during")
+            await desk.storage.commit(present(await desk.storage.head("during")), ENDS)
 
-    await completed("before")
+    await desk.storage.commit(heads["before"], ENDS)
     monkeypatch.setattr(desk.queue, "send", ending)
     await carried_out(desk.canceling, plan)
-    assert (plan.done, dict(plan.skipped), plan.failed.total()) == (
-        2,
-        {"It has ended: nothing is left to cancel.": 1},
-        0,
-    )
+    skipped = {"It has ended: nothing is left to cancel.": 1}
+    assert (plan.done, dict(plan.skipped), plan.failed.total()) == (2, skipped, 0)
     assert {one.task_id: one.outcome for one in await desk.journal()} == {
         "during": "The task is completed.",
         "open": "The task is canceled.",
@@ -427,23 +407,11 @@ async def test_a_turn_in_line_is_canceled_and_not_sent(desk: Desk) -> None:
     assert (plain_state(now.state), now.turn.parked) == ("canceled", "")
 
 
-async def test_a_deleted_webhook_is_not_redelivered_to(desk: Desk) -> None:
-    """Also one that goes between the preview and the act."""
-    await desk.failed("t")
-    plan = await desk.acts.plan("redeliver", desk.owner)
-    assert [row.head.task_id for row in plan.rows] == ["t"]
-    await desk.storage.webhooks.delete("t", "hook")
-    await carried_out(desk.acts, plan)
-    assert (plan.done, plan.skipped.total()) == (0, 1)
-    with pytest.raises(UnsupportedOperationError, match="nothing to redeliver"):
-        await desk.acts.on_one("redeliver", "t", desk.storage.scope.digest, config_id="hook")
-
-
 async def test_a_deletion_of_the_caller_takes_the_journal(desk: Desk) -> None:
-    """What names the caller goes, and is not exported."""
+    """What names the caller goes, and is not exported. After ninety days an act is forgotten."""
+    scope = desk.storage.scope
     await desk.failed("t")
     await desk.do("redeliver", "t")
-    scope = desk.storage.scope
     assert len(await about(desk.storage, scope.digest, "t", limit=10)) == 1
     assert (await count_data(desk.storage)).items == 1
     assert [one async for one in stored_in(desk.storage)] == [{"task_id": "t"}]
@@ -452,17 +420,13 @@ async def test_a_deletion_of_the_caller_takes_the_journal(desk: Desk) -> None:
         desk.clock.advance(job.pause_s)
     assert await desk.journal() == []
     assert (await count_data(desk.storage)).is_nothing
-
-
-async def test_the_journal_forgets(desk: Desk) -> None:
-    """After ninety days nothing of an act is shown."""
-    await desk.open("t")
-    await desk.do("resend", "t")
+    desk.clock.advance(60)
+    await desk.open("later")
+    await desk.do("resend", "later")
     desk.clock.advance(KEPT_S - 1)
     assert len(await desk.journal()) == 1
     desk.clock.advance(2)
-    assert await desk.journal() == []
-    assert await about(desk.storage, desk.storage.scope.digest, "t", limit=10) == []
+    assert await desk.journal() == await about(desk.storage, scope.digest, "later", limit=10) == []
 
 
 # -- on many ---------------------------------------------------------------------------------
@@ -495,8 +459,7 @@ async def test_a_run_finishes_the_deletions_that_were_cut_off(
     """No list finds what is left of their tasks: the journal does."""
     head = await desk.failed("t")
     with monkeypatch.context() as patch:
-        mortal = Mortal(0, is_applied=False)
-        patch.setattr(desk.storage.table, "delete", mortal.guarded(desk.storage.table.delete))
+        Mortal(0).guard(patch, desk.storage.table, "delete")
         with pytest.raises(KilledError):
             await desk.do("delete", "t")
     plan = await desk.acts.plan("delete", desk.owner)
@@ -508,8 +471,12 @@ async def test_a_run_finishes_the_deletions_that_were_cut_off(
 
 
 async def test_what_a_removed_head_has_left_is_deleted(desk: Desk) -> None:
-    """Log, webhooks and all; the journal has it. Where nothing is left there is no such task."""
+    """Log, webhooks and all; the journal has it. Where nothing is left there is no such task.
+
+    A task that its client has made anew with the id is another: what was chosen is gone.
+    """
     head = await desk.failed("t")
+    plan = await desk.acts.plan("delete", desk.owner)
     await desk.storage.table.delete([head_key(head.scope, "t")])
     assert await desk.do("delete", "t") == "What was left of it is deleted."
     await desk.effect("delete", head)
@@ -517,18 +484,9 @@ async def test_what_a_removed_head_has_left_is_deleted(desk: Desk) -> None:
         await desk.do("delete", "t")
     assert [one.outcome for one in await desk.journal()] == ["What was left of it is deleted."]
     again = await desk.failed("t")
-    assert (await desk.storage.head("t")) == again
-
-
-async def test_a_task_that_is_made_anew_is_another(desk: Desk) -> None:
-    """Its client has given it the same id: what was chosen is gone."""
-    await desk.failed("t")
-    plan = await desk.acts.plan("delete", desk.owner)
-    await desk.do("delete", "t")
-    await desk.failed("t")
     await carried_out(desk.acts, plan)
     assert (plan.done, dict(plan.skipped)) == (0, {"It has gone meanwhile.": 1})
-    assert await desk.ids() == {"t"}
+    assert (await desk.storage.head("t")) == again
 
 
 @pytest.mark.long(one_in=4)
@@ -550,21 +508,17 @@ async def test_a_bounded_run_goes_on_where_it_stopped(
     context = f"c-{desk.storage.scope.digest}"
     for number in range(7):
         opened = await desk.storage.open_task(context, request("go"), task_id=f"t-{number}")
-        failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
-        await desk.storage.commit(opened.head, Commit(entries=(failed,)))
+        await desk.storage.commit(opened.head, FAILS)
         desk.clock.advance(number % 2)
     desk.clock.advance(1)
     which = desk.owner if chosen is None else TaskFilter(context=context, **chosen)
-    seen: list[str] = []
-    after = ""
-    while True:
+    seen, after = list[str](), ""
+    while not seen or after:
         plan = await desk.acts.plan("retry", which, most=3, after=after)
         await carried_out(desk.acts, plan)
         assert plan.done == len(plan.rows) <= 3
         seen += [row.head.task_id for row in plan.rows]
         after = plan.after
-        if not after:
-            break
     assert sorted(seen) == [f"t-{number}" for number in range(7)]
 
 
@@ -573,9 +527,7 @@ async def test_what_failed_is_found_by_its_end(desk: Desk, monkeypatch: pytest.M
     context = f"c-{desk.storage.scope.digest}"
     old = (await desk.storage.open_task(context, request("go"), task_id="old")).head
     desk.clock.advance(5 * 86_400)
-    status = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
-    old = await desk.storage.commit(old, Commit(token="a", claims=True, worker="w"))
-    await desk.storage.commit(old, Commit(entries=(status,), token="a"))
+    await desk.storage.commit(old, replace(FAILS, token="a", claims=True, worker="w"))
     walk = AsyncMock(side_effect=AssertionError)
     monkeypatch.setattr("a2a_serverless_tools.operate.lists.created_in", walk)
     for chosen in ({"state": "failed"}, {"attention": "failed", "reason": "none"}):
@@ -586,28 +538,28 @@ async def test_what_failed_is_found_by_its_end(desk: Desk, monkeypatch: pytest.M
 
 
 async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
-    """A webhook that was told again meanwhile; a turn that a worker has taken; another reason."""
+    """A webhook that was told again or deleted; a turn that a worker took; another reason."""
     desk.clock.advance(1)
-    for task_id in ("one", "two"):
+    for task_id in ("one", "two", "three"):
         await desk.failed(task_id)
     chosen = replace(desk.owner, attention="untold", reason="status 503")
     plan = await desk.acts.plan("redeliver", chosen)
-    assert {row.head.task_id for row in plan.rows} == {"one", "two"}
+    assert {row.head.task_id for row in plan.rows} == {"one", "two", "three"}
     assert (await desk.acts.plan("redeliver", replace(chosen, reason="status 5"))).rows == ()
     await desk.do("redeliver", "one")
+    await desk.storage.webhooks.delete("three", "hook")
     await carried_out(desk.acts, plan)
-    assert (plan.done, list(plan.skipped)) == (
-        1,
-        ["It is failed, and none of those that were chosen."],
-    )
+    assert (plan.done, plan.skipped.total()) == (1, 2)
+    assert "It is failed, and none of those that were chosen." in plan.skipped
+    scope = desk.storage.scope.digest
+    with pytest.raises(UnsupportedOperationError, match="nothing to redeliver"):
+        await desk.acts.on_one("redeliver", "three", scope, config_id="hook")
     assert (await desk.inspector.lists.page(chosen)).rows == ()
     sent = await desk.open("sent")
     assert await desk.storage.postpone(sent, due_at=desk.clock.now_ms(), sends=1)
     plan = await desk.acts.plan("resend", replace(desk.owner, attention="again"))
     assert [row.head.task_id for row in plan.rows] == ["sent"]
-    now = present(await desk.storage.head("sent"))
-    finished = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
-    await desk.storage.commit(now, Commit(entries=(finished,)))
+    await desk.storage.commit(present(await desk.storage.head("sent")), ENDS)
     await carried_out(desk.acts, plan)
     assert (plan.done, plan.skipped.total()) == (0, 1)
 
@@ -648,13 +600,11 @@ async def test_the_first_of_several_messages_is_tried_again(desk: Desk) -> None:
     head = await desk.open("t", text="book a flight")
     asks = StatusChanged(TaskStatus(state=S.TASK_STATE_INPUT_REQUIRED, message=message("when?")))
     claim = Commit(entries=(asks,), token="a", claims=True, ends_turn=True)
-    await desk.storage.commit(head, claim)
+    head = await desk.storage.commit(head, claim)
     answer = request("friday")
     answer.message.task_id = "t"
-    now = present(await desk.storage.head("t"))
-    now = await desk.storage.commit(now, Commit(entries=(TurnOpened(answer, ANN),)))
-    failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
-    await desk.storage.commit(now, Commit(entries=(failed,)))
+    head = await desk.storage.commit(head, Commit(entries=(TurnOpened(answer, ANN),)))
+    await desk.storage.commit(head, FAILS)
     assert "with the first of its 2 messages" in await desk.do("retry", "t")
     (new,) = await desk.ids() - {"t"}
     log = present(await desk.storage.read(new))

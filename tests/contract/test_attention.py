@@ -47,9 +47,9 @@ class World:
         self.tasks: set[str] = set()
         self.untold: set[str] = set()
         self.moves: list[Callable[[Head], Awaitable[object]]] = [
-            *(self.opened, self.claimed, self.claimed, self.released, self.slept, self.left),
-            *(self.woken, self.sent, self.sent, self.ended, self.failed, self.forgotten, self.told),
-            self.redelivered,
+            *(self.opened, self.committed, self.committed, self.committed, self.released),
+            *(self.left, self.sent, self.sent, self.failed, self.forgotten, self.told),
+            *(self.storage.requeue, self.redelivered),
         ]
 
     async def step(self) -> None:
@@ -69,38 +69,33 @@ class World:
         self.tasks.add(made.task_id)
         self.seen.append(made)
 
-    async def claimed(self, head: Head) -> None:
+    def end(self, head: Head, reason: str) -> AttemptEnd:
+        """The end of an attempt, which may wait."""
+        now, wait_ms = self.clock.now_ms(), self.random.choice([0, 60_000])
+        until = now + wait_ms if wait_ms else 0
+        return AttemptEnd(token=head.turn.token or "", reason=reason, at=now, until=until)
+
+    async def committed(self, head: Head) -> None:
+        """A worker claims the turn, goes to sleep, or ends it."""
+        record = Recorded(StepId("plan", new_token(), 1), "json", b"1")
+        token, done = head.turn.token, sorted(TERMINAL - {TaskState.TASK_STATE_FAILED})
         working = to(TaskState.TASK_STATE_WORKING, token=new_token(), claims=True, worker="w")
-        self.seen.append(await self.storage.commit(head, working))
+        asleep = Commit(entries=(record,), token=token, parks=self.end(head, "asleep"))
+        ends = to(self.random.choice(done), token=token)
+        made = self.random.choice([working, working, asleep, ends])
+        self.seen.append(await self.storage.commit(head, made))
 
     async def released(self, head: Head) -> None:
-        now, waits = self.clock.now_ms(), self.random.choice([0, 60_000])
-        end = AttemptEnd(
-            token=head.turn.token or "", reason="Busy", at=now, until=now + waits if waits else 0
+        due_at = self.clock.now_ms() + 1
+        await self.storage.change(
+            head, partial(releasing, end=self.end(head, "Busy"), due_at=due_at)
         )
-        await self.storage.change(head, partial(releasing, end=end, due_at=now + 1))
-
-    async def slept(self, head: Head) -> None:
-        until = self.random.choice([0, self.clock.now_ms() + 60_000])
-        end = AttemptEnd(
-            token=head.turn.token or "", reason="asleep", at=self.clock.now_ms(), until=until
-        )
-        record = Recorded(StepId("plan", new_token(), 1), "json", b"1")
-        asleep = Commit(entries=(record,), token=head.turn.token, parks=end)
-        self.seen.append(await self.storage.commit(head, asleep))
 
     async def left(self, head: Head) -> None:
         await self.storage.park(head, self.random.choice(["share", "conversation"]))
 
-    async def woken(self, head: Head) -> None:
-        await self.storage.requeue(head)
-
     async def sent(self, head: Head) -> None:
         await self.storage.postpone(head, due_at=self.clock.now_ms() + 1, sends=head.turn.sends + 1)
-
-    async def ended(self, head: Head) -> None:
-        done = self.random.choice(sorted(TERMINAL - {TaskState.TASK_STATE_FAILED}))
-        await self.storage.commit(head, to(done, token=head.turn.token))
 
     async def failed(self, head: Head) -> None:
         end = AttemptEnd(token=head.turn.token or "", reason="Value#Error", correlation_id="0123")

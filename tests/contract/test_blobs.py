@@ -8,7 +8,7 @@ import io
 import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -73,7 +73,6 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
-from a2a_serverless.worker.steps import MAX_RESULT_BYTES
 from tests.support.clocks import ManualClock
 from tests.support.databases import new_scope
 from tests.support.present import present
@@ -85,6 +84,19 @@ PNG = Link(media_type="image/png", filename="Größe.png", seconds=60, base_url=
 LINKS = InlineLimits(part_bytes=0, all_bytes=0, base_url="http://agent")
 
 
+BUCKET = {"Bucket": "blobs", "CreateBucketConfiguration": {"LocationConstraint": "eu-central-1"}}
+
+
+@contextmanager
+def bucket(clock: ManualClock) -> Iterator[S3Blobs]:
+    """A store in a bucket on moto."""
+    with mock_aws():
+        forget_clients()
+        client("s3").create_bucket(**BUCKET)
+        yield S3Blobs("blobs", clock)
+    forget_clients()
+
+
 @pytest.fixture(params=["memory", "folder", pytest.param("s3", marks=pytest.mark.long)])
 def blobs(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Blobs]:
     """An empty store of each kind; S3 on moto."""
@@ -94,13 +106,25 @@ def blobs(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) ->
         case "folder":
             yield DirectoryBlobs(tmp_path / "blobs", clock, keep_s=3600)
         case _:
-            with mock_aws():
-                forget_clients()
-                client("s3").create_bucket(
-                    Bucket="blobs", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
-                )
-                yield S3Blobs("blobs", clock)
-            forget_clients()
+            with bucket(clock) as on_s3:
+                yield on_s3
+
+
+@pytest.fixture
+def puts(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> list[Blob]:
+    """What is put into the store."""
+    noted, put = list[Blob](), blobs.put
+
+    async def note(blob: Blob, *content: Any) -> None:
+        noted.append(blob)
+        await put(blob, *content)
+
+    monkeypatch.setattr(blobs, "put", note)
+    return noted
+
+
+async def refuse(*_: object) -> None:
+    raise ConfigurationError("The bucket refuses.")
 
 
 @pytest.fixture
@@ -149,50 +173,27 @@ async def test_a_file_that_changes_meanwhile_is_refused(blobs: Blobs) -> None:
     blob = Blob.of(LARGE, OWNER)
     if isinstance(blobs, S3Blobs):  # moto takes any content; S3 answers this
         changed = ClientError({"Error": {"Code": "BadDigest"}}, "PutObject")
-        blobs._client = Mock(put_object=Mock(side_effect=changed), get_object=_missing)
+        missing = ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
+        blobs._client = Mock(
+            put_object=Mock(side_effect=changed), get_object=Mock(side_effect=missing)
+        )
     with pytest.raises(InvalidArgumentError, match="emit it when all of it is written"):
         await blobs.put(blob, io.BytesIO(LARGE[::-1]), "")
     assert await blobs.get(blob) is None
 
 
-def _missing(**_: object) -> None:
-    raise ClientError({"Error": {"Code": "NoSuchKey"}}, "GetObject")
-
-
-async def test_a_deletion_that_a_bucket_refuses_ends(clock: ManualClock) -> None:
-    """S3 tells of each object that it keeps in an answer that is no error."""
-    blobs = S3Blobs("blobs", clock)
-    kept = {"Errors": [{"Key": "k", "Code": "AccessDenied"}]}
-    listed = {"Contents": [{"Key": "k"}]}
-    blobs._client = Mock(
-        list_objects_v2=Mock(return_value=listed), delete_objects=Mock(return_value=kept)
-    )
-    async with asyncio.timeout(60):
-        with pytest.raises(ConfigurationError, match=r"bucket blobs refuses.*AccessDenied"):
-            await blobs.delete(OWNER)
-
-
-async def test_a_folder_has_nothing_of_a_deleted_task(tmp_path: Path, clock: ManualClock) -> None:
-    """Its own folder goes with the last incarnation's."""
-    blobs, later = DirectoryBlobs(tmp_path, clock, keep_s=60), OWNER._replace(incarnation="j" * 12)
-    for owner in (OWNER, later):
-        await blobs.put(Blob.of(LARGE, owner), LARGE, "")
-    await blobs.delete(OWNER)
-    assert await blobs.get(Blob.of(LARGE, later)) == LARGE
-    await blobs.delete(later)
-    assert not (tmp_path / OWNER.prefix).parent.exists()
-
-
-async def test_a_failure_leaves_nothing_at_work(blobs: Blobs) -> None:
+async def test_a_failure_leaves_nothing_at_work(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What waits behind a file that cannot be stored is not begun, also not later."""
     begun: list[str] = []
 
-    async def refuse(blob: Blob, *_: object) -> None:
+    async def full(blob: Blob, *_: object) -> None:
         begun.append(blob.key)
         await asyncio.sleep(0)
         raise ConfigurationError("full")
 
-    blobs.put = refuse  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(blobs, "put", full)
     contents = [LARGE + bytes([number]) for number in range(30)]
     to_store = [ToStore(Blob.of(content, OWNER), content, "") for content in contents]
     with pytest.raises(ConfigurationError, match="full"):
@@ -202,16 +203,25 @@ async def test_a_failure_leaves_nothing_at_work(blobs: Blobs) -> None:
 
 
 async def test_a_deletion_is_of_one_incarnation(blobs: Blobs) -> None:
-    """What another incarnation, and another task whose id begins alike, has stored stays."""
+    """What another incarnation, and another task whose id begins alike, has stored stays.
+
+    A task's own folder goes with its last incarnation.
+    """
     later = OWNER._replace(incarnation="j" * 12)
     alike = OWNER._replace(task_id=f"{OWNER.task_id}0")
-    for number, owner in enumerate((OWNER, OWNER, later, alike)):
-        await blobs.put(Blob.of(LARGE + bytes([number]), owner), LARGE + bytes([number]), "")
+    stored = [
+        Blob.of(LARGE + bytes([number]), owner)
+        for number, owner in enumerate((OWNER, OWNER, later, alike))
+    ]
+    for number, blob in enumerate(stored):
+        await blobs.put(blob, LARGE + bytes([number]), "")
     for _ in range(2):
         await blobs.delete(OWNER)
-    assert [await blobs.get(Blob.of(LARGE + bytes([n]), OWNER)) for n in (0, 1)] == [None, None]
-    assert await blobs.get(Blob.of(LARGE + b"\2", later)) == LARGE + b"\2"
-    assert await blobs.get(Blob.of(LARGE + b"\3", alike)) == LARGE + b"\3"
+    expected = [None, None, LARGE + b"\2", LARGE + b"\3"]
+    assert [await blobs.get(blob) for blob in stored] == expected
+    if isinstance(blobs, DirectoryBlobs):
+        await blobs.delete(later)
+        assert not (blobs._folder / OWNER.prefix).parent.exists()
 
 
 async def test_uploads_are_found_by_their_person(blobs: Blobs) -> None:
@@ -246,36 +256,42 @@ async def test_a_link_of_s3_fixes_what_it_gives(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has a signature of version 4, the asked life, one object, its type, and is a download."""
-    with mock_aws():
-        monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
-        forget_clients()
-        client("s3").create_bucket(
-            Bucket="blobs", CreateBucketConfiguration={"LocationConstraint": "eu-central-1"}
-        )
-        blobs, blob = S3Blobs("blobs", clock), Blob.of(LARGE, OWNER)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    with bucket(clock) as blobs:
+        blob = Blob.of(LARGE, OWNER)
         await blobs.put(blob, LARGE, "text/html")
-        link = await blobs.link(blob, PNG)
-        query = parse_qs(urlsplit(link).query)
+        link = urlsplit(await blobs.link(blob, PNG))
+        query = parse_qs(link.query)
         assert query["X-Amz-Algorithm"] == ["AWS4-HMAC-SHA256"]
         assert query["X-Amz-Expires"] == ["60"]
         # Any other host would send on for the first hours of a bucket, and the signature is of one.
-        assert urlsplit(link).netloc == "blobs.s3.eu-central-1.amazonaws.com"
-        assert unquote(urlsplit(link).path).endswith(f"/{blob.key}")
-        answer = await asyncio.to_thread(requests.get, link, timeout=10)
+        assert link.netloc == "blobs.s3.eu-central-1.amazonaws.com"
+        assert unquote(link.path).endswith(f"/{blob.key}")
+        answer = await asyncio.to_thread(requests.get, link.geturl(), timeout=10)
         assert answer.content == LARGE
         assert answer.headers["Content-Type"] == "image/png"
         name = "attachment; filename*=UTF-8''Gr%C3%B6%C3%9Fe.png"
         assert answer.headers["Content-Disposition"] == name
-    forget_clients()
 
 
 async def test_a_bucket_that_refuses_is_named(clock: ManualClock) -> None:
-    """One sentence names the bucket, the reason and the setting."""
-    with mock_aws():
-        forget_clients()
-        with pytest.raises(ConfigurationError, match=r"bucket none refuses.*NoSuchBucket.*A2A_BL"):
-            await S3Blobs("none", clock).put(Blob.of(LARGE, OWNER), LARGE, "")
-    forget_clients()
+    """One sentence names the bucket, the reason and the setting.
+
+    S3 tells of each object that it does not delete in an answer that is no error: then it ends.
+    """
+    with (
+        bucket(clock),
+        pytest.raises(ConfigurationError, match=r"bucket none refuses.*NoSuchBucket.*A2A_BL"),
+    ):
+        await S3Blobs("none", clock).put(Blob.of(LARGE, OWNER), LARGE, "")
+    blobs = S3Blobs("blobs", clock)
+    blobs._client = Mock(
+        list_objects_v2=Mock(return_value={"Contents": [{"Key": "k"}]}),
+        delete_objects=Mock(return_value={"Errors": [{"Key": "k", "Code": "AccessDenied"}]}),
+    )
+    async with asyncio.timeout(60):
+        with pytest.raises(ConfigurationError, match=r"bucket blobs refuses.*AccessDenied"):
+            await blobs.delete(OWNER)
 
 
 async def test_a_link_ends_and_cannot_be_changed(tmp_path: Path, clock: ManualClock) -> None:
@@ -298,7 +314,10 @@ async def test_a_link_ends_and_cannot_be_changed(tmp_path: Path, clock: ManualCl
 
 
 async def test_a_folder_keeps_its_files_from_others(tmp_path: Path, clock: ManualClock) -> None:
-    """Files and folders are its user's alone, and nothing is left of a write that failed."""
+    """Files and folders are its user's alone, and nothing is left of a write that failed.
+
+    A file that cannot be read is told by a sentence, and not taken for a missing one.
+    """
     blobs, blob = DirectoryBlobs(tmp_path / "blobs", clock, keep_s=60), Blob.of(LARGE, OWNER)
     await blobs.put(blob, LARGE, "")
     await blobs.link(blob, PNG)
@@ -314,16 +333,10 @@ async def test_a_folder_keeps_its_files_from_others(tmp_path: Path, clock: Manua
         await blobs.put(other, Broken(), "")
     files = [each.name for each in (tmp_path / "blobs" / OWNER.prefix).iterdir()]
     assert files == [f"{blob.digest}.{blob.size}"]
-
-
-async def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, clock: ManualClock) -> None:
-    """One sentence names the folder and the reason: it is not taken for a missing file."""
-    blobs, blob = DirectoryBlobs(tmp_path, clock, keep_s=60), Blob.of(LARGE, OWNER)
-    (tmp_path / blob.key).mkdir(parents=True)  # as root, mode bits refuse nothing
-    with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory; check"):
-        await blobs.get(blob)
-    with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory; check"):
-        await whole(blobs, blob)
+    (tmp_path / "blobs" / other.key).mkdir()  # as root, mode bits refuse nothing
+    for reading in (blobs.get(other), whole(blobs, other)):
+        with pytest.raises(ConfigurationError, match=r"cannot be read: Is a directory; check"):
+            await reading
 
 
 async def test_a_folder_forgets_what_has_expired(tmp_path: Path, clock: ManualClock) -> None:
@@ -361,107 +374,66 @@ async def test_a_task_is_read_as_it_was_written(storage: DurableStorage) -> None
 async def test_a_commit_names_only_what_is_stored(
     storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the store refuses, nothing is committed, and the rest of the task stays readable."""
+    """If the store refuses, nothing is committed, and the rest of the task stays readable.
+
+    Without a store no reference is taken: it would name something as soon as there is one.
+    """
     head = await begun(storage, Part(text="hi"))
-
-    async def refuse(*_: object) -> None:
-        raise ConfigurationError("The bucket refuses.")
-
     monkeypatch.setattr(blobs, "put", refuse)
     artifact = Artifact(artifact_id="a", parts=[Part(raw=LARGE)])
     with pytest.raises(ConfigurationError):
         await storage.commit(head, Commit(entries=(ArtifactWritten(artifact),)))
     with pytest.raises(ConfigurationError):
         await begun(storage, Part(raw=LARGE))
-    task = present(await storage.load_task(head.task_id))
-    assert not task.artifacts
-
-
-async def test_a_repeated_creation_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
-    """It has stored the content for a task that was not made: that goes at once."""
-    first = await storage.open_task("ctx", said(Part(raw=LARGE)), idempotency_key="k")
-    owners: list[BlobOwner] = []
-    put = blobs.put
-
-    async def noted(blob: Blob, content: bytes, media_type: str) -> None:
-        owners.append(blob.owner)
-        await put(blob, content, media_type)
-
-    blobs.put = noted  # type: ignore[method-assign, assignment]
-    again = await storage.open_task("ctx", said(Part(raw=LARGE)), idempotency_key="k")
-    assert (again.created, again.head.task_id) == (False, first.head.task_id)
-    assert await blobs.get(Blob.of(LARGE, owners[0])) is None
-    task = present(await storage.load_task(first.head.task_id))
-    assert task.history[0].parts[0].raw == LARGE
+    assert not present(await storage.load_task(head.task_id)).artifacts
+    storage.table.blobs = None
+    with pytest.raises(InvalidArgumentError, match="only this service writes"):
+        await begun(storage, Part(url=Blob.of(LARGE, OWNER).reference))
 
 
 async def test_a_missing_blob_hides_nothing_else(
     storage: DurableStorage, blobs: Blobs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A sentence stands in its place, the log has its digest, and the other parts are shown."""
+    """A sentence stands in its place, the log has its digest, and the other parts are shown.
+
+    Content that is not that of its digest counts as missing.
+    """
     parts = [Part(raw=LARGE, filename="lost.png"), Part(text="here"), Part(raw=LARGE + b"2")]
-    head = await begun(storage, *parts)
-    await blobs.delete(BlobOwner(head.scope, head.task_id, head.incarnation))
-    await blobs.put(
-        Blob.of(LARGE + b"2", BlobOwner(head.scope, head.task_id, head.incarnation)),
-        LARGE + b"2",
-        "",
-    )
-    task = present(await storage.load_task(head.task_id))
-    lost, text, kept = task.history[0].parts
-    assert lost.text == f"[lost.png: {len(LARGE)} bytes that are not stored any more]"
-    assert (text.text, kept.raw) == ("here", LARGE + b"2")
-    (logged,) = [each for each in caplog.records if hasattr(each, "digest")]
-    assert logged.digest == hashlib.sha256(LARGE).hexdigest()
-
-
-async def test_a_damaged_blob_is_not_shown(storage: DurableStorage, blobs: Blobs) -> None:
-    """Content that is not that of its digest counts as missing."""
-    head = await begun(storage, Part(raw=LARGE))
-    blob = Blob.of(LARGE, BlobOwner(head.scope, head.task_id, head.incarnation))
+    head = await begun(storage, *parts, Part(raw=LARGE + b"3"))
+    damaged = Blob.of(LARGE + b"3", _owner(head))
+    await blobs.delete(_owner(head))
+    await blobs.put(Blob.of(LARGE + b"2", _owner(head)), LARGE + b"2", "")
     match blobs:
         case MemoryBlobs():
-            blobs._contents[blob.key] = b"x" * blob.size
+            blobs._contents[damaged.key] = b"x" * damaged.size
         case DirectoryBlobs():
-            (blobs._folder / blob.key).write_bytes(b"x" * blob.size)
+            (blobs._folder / damaged.key).write_bytes(b"x" * damaged.size)
         case _:
-            client("s3").put_object(Bucket="blobs", Key=blob.key, Body=b"x" * blob.size)
+            client("s3").put_object(Bucket="blobs", Key=damaged.key, Body=b"x" * damaged.size)
     task = present(await storage.load_task(head.task_id))
-    assert "not stored any more" in task.history[0].parts[0].text
+    lost, text, kept, odd = task.history[0].parts
+    assert lost.text == f"[lost.png: {len(LARGE)} bytes that are not stored any more]"
+    assert (text.text, kept.raw) == ("here", LARGE + b"2")
+    assert "not stored any more" in odd.text
+    logged = {each.digest for each in caplog.records if hasattr(each, "digest")}
+    assert logged == {hashlib.sha256(LARGE).hexdigest(), damaged.digest}
 
 
 async def test_a_large_message_is_taken_apart_in_a_thread(
     storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop, on which other turns run and deliveries are extended, does not wait for digests."""
-    threads: list[bool] = []
+    are_main: list[bool] = []
 
     def noted(*args: Any, **kwargs: Any) -> Any:
-        threads.append(threading.current_thread() is threading.main_thread())
+        are_main.append(threading.current_thread() is threading.main_thread())
         return offload(*args, **kwargs)
 
     monkeypatch.setattr(durable, "offload", noted)
     await begun(storage, Part(raw=LARGE * 20))
-    assert threads.count(False) == 1
+    assert are_main.count(False) == 1
     await begun(storage, Part(raw=LARGE))
-    assert threads.count(False) == 1
-
-
-async def test_no_reference_is_taken_where_no_blob_is_stored(storage: DurableStorage) -> None:
-    """It would name something as soon as the deployment has a store."""
-    url = Blob.of(LARGE, OWNER).reference
-    storage.table.blobs = None
-    with pytest.raises(InvalidArgumentError, match="only this service writes"):
-        await begun(storage, Part(url=url))
-
-
-async def test_a_deleted_task_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
-    """Its blobs go with it; those of another task with the same content stay."""
-    heads = [await begun(storage, Part(raw=LARGE)) for _ in range(2)]
-    assert await delete_task(storage, heads[0].task_id)
-    owned = [BlobOwner(head.scope, head.task_id, head.incarnation) for head in heads]
-    found = [await blobs.get(Blob.of(LARGE, owner)) for owner in owned]
-    assert found == [None, LARGE]
+    assert are_main.count(False) == 1
 
 
 LATE = ("artifact", "step", "file", "message")
@@ -491,7 +463,7 @@ class Late(Worker):
 
 @pytest.mark.parametrize("kind", LATE)
 async def test_what_is_stored_behind_a_deletion_is_deleted(
-    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, kind: str
+    blobs: Blobs, puts: list[Blob], kind: str
 ) -> None:
     """By its writer, whose commit finds the task gone: an attempt, or who sends a message."""
 
@@ -499,14 +471,7 @@ async def test_what_is_stored_behind_a_deletion_is_deleted(
         assert await delete_task(bench.storage, ctx.task_id)
 
     bench = Bench(WorkerExecutor(Late(kind, delete)))
-    bench.storage.table.blobs, keys = blobs, set[Blob]()
-    put = blobs.put
-
-    async def noted(blob: Blob, *content: Any) -> None:
-        keys.add(blob)
-        await put(blob, *content)
-
-    monkeypatch.setattr(blobs, "put", noted)
+    bench.storage.table.blobs = blobs
     head = await bench.send()
     if kind == "message":
         asked = StatusChanged(TaskStatus(state=S.TASK_STATE_INPUT_REQUIRED))
@@ -516,8 +481,8 @@ async def test_what_is_stored_behind_a_deletion_is_deleted(
             await bench.storage.commit(head, Commit(entries=(TurnOpened(said(Part(raw=LARGE))),)))
     else:
         assert await bench.work()
-    assert len(keys) == 1
-    assert [await blobs.get(blob) for blob in keys] == [None]
+    (late,) = set(puts)
+    assert await blobs.get(late) is None
 
 
 async def test_what_a_live_task_names_outlives_a_refused_commit(
@@ -537,37 +502,43 @@ async def test_what_a_live_task_names_outlives_a_refused_commit(
     assert await blobs.get(Blob.of(LARGE, _owner(head))) == LARGE
 
 
-@pytest.mark.parametrize("reason", ["full", "push", "link"])
+@pytest.mark.parametrize("reason", ["repeated", "full", "push", "link"])
 async def test_a_refused_creation_leaves_no_blob(
-    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, reason: str
+    storage: DurableStorage,
+    blobs: Blobs,
+    puts: list[Blob],
+    monkeypatch: pytest.MonkeyPatch,
+    reason: str,
 ) -> None:
     """No deletion would ever find what it has stored: there is no task."""
-    put, owners, is_put = blobs.put, list[BlobOwner](), asyncio.Event()
-
-    async def noted(blob: Blob, *content: Any) -> None:
-        owners.append(blob.owner)
-        await put(blob, *content)
-        is_put.set()
+    first = await storage.open_task("ctx", said(Part(raw=LARGE)), idempotency_key="k")
+    puts.clear()
+    parts, options = [Part(raw=LARGE)], dict[str, Any]()
+    refused: AbstractContextManager[object] = nullcontext()
 
     async def missing(*_: Blob) -> bool:
-        return not await is_put.wait()
+        while not puts:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        return False
 
-    monkeypatch.setattr(blobs, "put", noted)
-    monkeypatch.setattr(blobs, "copy", missing)
-    refused: type[Exception] = InvalidArgumentError
-    parts, push = [Part(raw=LARGE)], None
+    if reason == "repeated":
+        options["idempotency_key"] = "k"
+    else:
+        refused = pytest.raises((InvalidArgumentError, ConversationFullError))
     if reason == "full":
-        storage.is_serial, refused = True, ConversationFullError
+        storage.is_serial = True
         monkeypatch.setattr(conversation, "MOST_WAITING", 0)
         await begun(storage)
     elif reason == "push":
-        push = TaskPushNotificationConfig(url="x" * 100_000)
-    else:
-        gone = Blob.of(b"gone", _owner(await begun(storage)))
-        parts.append(Part(url=f"https://store/{gone.key}"))
-    with pytest.raises(refused):
-        await storage.open_task("ctx", said(*parts), push=push)
-    assert [await blobs.get(Blob.of(LARGE, owner)) for owner in owners] == [None]
+        options["push"] = TaskPushNotificationConfig(url="x" * 100_000)
+    elif reason == "link":
+        monkeypatch.setattr(blobs, "copy", missing)
+        parts.append(Part(url=f"https://store/{Blob.of(b'gone', _owner(first.head)).key}"))
+    with refused:
+        again = await storage.open_task("ctx", said(*parts), **options)
+        assert (again.created, again.head.task_id) == (False, first.head.task_id)
+    assert [await blobs.get(blob) for blob in puts] == [None]
+    assert await blobs.get(Blob.of(LARGE, _owner(first.head))) == LARGE
 
 
 async def test_a_put_ends_before_its_caller_does(tmp_path: Path, clock: ManualClock) -> None:
@@ -593,16 +564,14 @@ async def test_a_put_ends_before_its_caller_does(tmp_path: Path, clock: ManualCl
     assert await blobs.get(Blob.of(LARGE, OWNER)) == LARGE
 
 
-async def test_a_link_to_a_file_of_the_caller_is_that_file(
-    storage: DurableStorage, blobs: Blobs
-) -> None:
-    """It is copied to the new task, and stays when the first task is deleted."""
+async def test_a_link_to_a_file_of_the_caller_is_that_file(storage: DurableStorage) -> None:
+    """It is copied to the new task, and stays when the first task goes with its own."""
     first = await begun(storage, Part(raw=LARGE, media_type="image/png"))
     task = present(await storage.load_task(first.task_id, inline=LINKS))
     (linked,) = task.history[0].parts
     assert linked.url.startswith("http")
     second = await begun(storage, Part(url=linked.url, media_type="image/png"))
-    await delete_task(storage, first.task_id)
+    assert await delete_task(storage, first.task_id)
     found = present(await storage.load_task(second.task_id))
     assert found.history[0].parts[0].raw == LARGE
     with pytest.raises(InvalidArgumentError, match="is not stored: it never came, or has expired"):
@@ -678,9 +647,12 @@ async def test_a_state_is_read_as_it_was_written(storage: DurableStorage) -> Non
 
 
 async def test_a_state_that_is_replaced_leaves_no_blob(
-    storage: DurableStorage, blobs: Blobs
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is deleted after the commit; a reader that has read the old item reads again."""
+    """It is deleted after the commit; a reader that has read the old item reads again.
+
+    The commit stands where it cannot be deleted.
+    """
     found = []
     for value in (TEXT, TEXT, [TEXT], "short"):
         old = await item_of(storage)
@@ -688,38 +660,25 @@ async def test_a_state_that_is_replaced_leaves_no_blob(
         if old is not None:
             assert (await storage.contexts.read("ctx", old)).value == value
     assert found[3] is None
-    kept = [blob for blob in found if blob is not None]
-    assert len({blob.key for blob in kept}) == 3
-    assert [await blobs.get(blob) for blob in kept] == [None] * 3
-
-
-async def test_a_state_that_cannot_be_deleted_is_left(
-    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit that has replaced it stands."""
-    await replaced(storage, TEXT)
-
-    async def refuse(_: object) -> None:
-        raise ConfigurationError("The bucket refuses.")
-
+    gone = [blob for blob in found if blob is not None]
+    assert len({blob.key for blob in gone}) == 3
+    assert [await blobs.get(blob) for blob in gone] == [None] * 3
+    last = present(await replaced(storage, TEXT))
     monkeypatch.setattr(blobs, "delete", refuse)
     await replaced(storage, "short")
-    assert await storage.contexts.load("ctx") == ("short", 2)
+    assert await storage.contexts.load("ctx") == ("short", 6)
+    assert await blobs.get(last) is not None
 
 
 async def test_a_death_between_a_state_and_its_commit(
     storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state is the one before; the next attempt stores its own, and nothing else."""
-    first = await replaced(storage, [1, TEXT])
-
-    async def die(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
+    first = present(await replaced(storage, [1, TEXT]))
     head = await begun(storage, Part(text="hi"))
-    write = context_write([2, TEXT], 1, has_blobs=True, replaced=first.place if first else "")
+    write = context_write([2, TEXT], 1, has_blobs=True, replaced=first.place)
     with monkeypatch.context() as patched:
-        patched.setattr(storage.table, "write", die)
+        patched.setattr(storage.table, "write", AsyncMock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             await storage.commit(head, Commit(context_write=write))
     assert await storage.contexts.load("ctx") == ([1, TEXT], 1)
@@ -728,38 +687,27 @@ async def test_a_death_between_a_state_and_its_commit(
 
 
 async def test_of_two_turns_with_one_state_one_is_refused(
-    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+    storage: DurableStorage, blobs: Blobs, puts: list[Blob]
 ) -> None:
     """The state is that of the first one, and can be read; nothing is left of the other."""
-    put = AsyncMock(side_effect=blobs.put)
-    monkeypatch.setattr(blobs, "put", put)
-    first = await replaced(storage, [TEXT])
+    first = present(await replaced(storage, [TEXT]))
     heads = [await begun(storage, Part(text="hi")) for _ in range(2)]
     commits = [
-        storage.commit(
-            head,
-            Commit(
-                context_write=context_write(
-                    [n, TEXT], 1, has_blobs=True, replaced=first.place if first else ""
-                )
-            ),
-        )
-        for n, head in enumerate(heads)
+        Commit(context_write=context_write([n, TEXT], 1, has_blobs=True, replaced=first.place))
+        for n in range(2)
     ]
-    await commits[0]
+    await storage.commit(heads[0], commits[0])
     with pytest.raises(ConcurrencyError):
-        await commits[1]
+        await storage.commit(heads[1], commits[1])
     assert await storage.contexts.load("ctx") == ([0, TEXT], 2)
-    stored = [await blobs.get(each.args[0]) is not None for each in put.await_args_list]
-    assert stored == [False, True, False]
+    assert [await blobs.get(blob) is not None for blob in puts] == [False, True, False]
 
 
 async def test_a_deleted_context_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
     """Nor does that of another caller with the same contextId go."""
     other = storage.for_scope(new_scope())
-    mine, theirs = await replaced(storage, TEXT), await replaced(other, TEXT)
-    assert mine is not None
-    assert theirs is not None
+    mine = present(await replaced(storage, TEXT))
+    theirs = present(await replaced(other, TEXT))
     await delete_context(storage, "ctx")
     assert [await blobs.get(mine), await item_of(storage)] == [None, None]
     assert await blobs.get(theirs) is not None
@@ -767,22 +715,20 @@ async def test_a_deleted_context_leaves_no_blob(storage: DurableStorage, blobs: 
 
 
 async def test_a_state_whose_blob_is_missing(storage: DurableStorage, blobs: Blobs) -> None:
-    """One sentence names the object; the context can be deleted, and begins anew."""
-    blob = present(await replaced(storage, TEXT))
-    await blobs.delete(blob.owner)
-    with pytest.raises(UnreadableTaskError, match=f"restore its object {re.escape(blob.key)}"):
-        await storage.contexts.load("ctx")
-    await delete_context(storage, "ctx")
-    assert await storage.contexts.load("ctx") == (None, 0)
+    """One sentence names the object; the context can be deleted, and begins anew.
 
-
-async def test_no_part_names_a_state(storage: DurableStorage) -> None:
-    """Neither a reference nor a link: what a client makes up is a URL as any other."""
+    No part names a state, by a reference or a link: what a client makes up is a URL as any other.
+    """
     blob = present(await replaced(storage, TEXT))
     link = f"https://agent/.blobs/{blob.key}"
     task = present(await storage.load_task((await begun(storage, Part(url=link))).task_id))
     assert task.history[0].parts[0].url == link
     assert blob_of(Part(url=blob.reference)) is None
+    await blobs.delete(blob.owner)
+    with pytest.raises(UnreadableTaskError, match=f"restore its object {re.escape(blob.key)}"):
+        await storage.contexts.load("ctx")
+    await delete_context(storage, "ctx")
+    assert await storage.contexts.load("ctx") == (None, 0)
 
 
 def test_a_state_has_a_limit() -> None:
@@ -794,24 +740,6 @@ def test_a_state_has_a_limit() -> None:
     assert len(context_write("x" * 1_000_000).value) < 10_000
     with pytest.raises(StateTooLargeError, match="2000002 bytes, and 2000000 can be kept: begin"):
         context_write("x" * 2_000_000)
-
-
-async def test_the_largest_state_without_a_store_is_recorded() -> None:
-    """It has room in the commit of a step whose result is the largest one, too."""
-
-    class Thinking(Worker):
-        async def handle(self, ctx: TaskContext) -> None:
-            state = await ctx.load_context()
-            await ctx.step("think", lambda: "y" * (MAX_RESULT_BYTES - 2))
-            await ctx.update_context(state or "x" * (StateTooLargeError.LIMIT_IN_LOG - 2))
-            await ctx.complete()
-
-    bench = Bench(WorkerExecutor(Thinking()))
-    bench.storage.table.blobs = None
-    for _ in range(2):
-        task = await bench.send()
-        assert await bench.work()
-        assert (await bench.task(task)).status.state == S.TASK_STATE_COMPLETED
 
 
 async def test_a_record_is_read_as_it_was_written(storage: DurableStorage, blobs: Blobs) -> None:

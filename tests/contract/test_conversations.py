@@ -18,10 +18,9 @@ from a2a_serverless.storage.deletion import count_data, delete_context, delete_d
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import cancel_task, canceled
 from a2a_serverless.storage.layout import conversation_queue_key
-from a2a_serverless.storage.table import key_of
+from a2a_serverless.storage.table import Item, key_of
 from a2a_serverless.tasks.conversation import MOST_WAITING
 from a2a_serverless.tasks.head import Head
-from tests.support.databases import new_scope
 from tests.support.messages import request
 from tests.support.present import present
 
@@ -52,24 +51,21 @@ async def places(storage: DurableStorage) -> list[str]:
     return [place.task_id for place in (await conversation_queue(storage, "talk")).positions]
 
 
+async def line_item(storage: DurableStorage) -> Item | None:
+    return await storage.table.get(conversation_queue_key(storage.scope.digest, "talk"))
+
+
 async def test_each_accepted_message_has_a_place(serial: DurableStorage) -> None:
-    """In the order of acceptance; of messages at once each has one."""
-    first = await opened(serial)
-    others = [await opened(serial) for _ in range(3)]
-    heads = [first, *others]
-    assert await places(serial) == [head.task_id for head in heads]
+    """In the order of acceptance; of messages at once each has one. It lives with the last one."""
+    heads = [await opened(serial) for _ in range(4)]
+    in_order = [head.task_id for head in heads]
+    assert await places(serial) == in_order
     more = await asyncio.gather(*(opened(serial) for _ in range(6)))
     line = await places(serial)
-    assert line[:4] == [head.task_id for head in heads]
+    assert line[:4] == in_order
     assert sorted(line[4:]) == sorted(head.task_id for head in more)
-
-
-async def test_conversations_of_two_callers_have_two_lines(serial: DurableStorage) -> None:
-    """One contextId is another conversation in another scope."""
-    other = serial.for_scope(new_scope())
-    mine, theirs = await opened(serial), await opened(other)
-    assert await places(serial) == [mine.task_id]
-    assert await places(other) == [theirs.task_id]
+    made = await serial.open_task("talk", request("go"), ttl_s=60)
+    assert present(await line_item(serial))["expires_at"] * 1000 == made.head.expires_at
 
 
 async def test_an_ending_gives_up_the_place_and_wakes_the_next(
@@ -84,7 +80,7 @@ async def test_an_ending_gives_up_the_place_and_wakes_the_next(
         await serial.commit(current, canceled(current))
         assert await places(serial) == [later.task_id for later in heads[number + 1 :]]
         assert [woken.task_id for woken in sent] == [h.task_id for h in heads[1 : number + 2]]
-    item = present(await serial.table.get(conversation_queue_key(serial.scope.digest, "talk")))
+    item = present(await line_item(serial))
     assert item.keys() == {"PK", "SK", "expires_at", "scope_key", "status_key"}
 
 
@@ -122,19 +118,13 @@ async def test_a_full_line_takes_no_message(serial: DurableStorage) -> None:
     assert len(await places(serial)) == MOST_WAITING + 1
 
 
-async def test_a_deleted_conversation_has_no_line(serial: DurableStorage) -> None:
-    """Its item is deleted with the tasks."""
-    await opened(serial)
-    await delete_context(serial, "talk")
-    assert await serial.table.get(conversation_queue_key(serial.scope.digest, "talk")) is None
-
-
 async def test_a_late_worker_makes_no_line_of_a_deleted_task(serial: DurableStorage) -> None:
-    """It has read HEAD before the deletion, and takes a place after it: none is stored."""
+    """It has read HEAD before the deletion, which takes the line, and takes a place after it."""
     head = await opened(serial)
     await delete_context(serial, "talk")
+    assert await line_item(serial) is None
     assert (await join_queue(serial, head)).positions == ()
-    assert await serial.table.get(conversation_queue_key(serial.scope.digest, "talk")) is None
+    assert await line_item(serial) is None
     again = await opened(serial)
     place = (await join_queue(serial, again)).positions[-1]
     assert place.task_id == again.task_id
@@ -148,14 +138,7 @@ async def test_a_purge_finds_the_line_of_a_conversation(serial: DurableStorage) 
     while not (await delete_data(serial)).is_done:
         pass
     assert (await count_data(serial)).is_nothing
-    assert await serial.table.get(conversation_queue_key(serial.scope.digest, "talk")) is None
-
-
-async def test_a_line_is_stored_as_long_as_its_tasks(serial: DurableStorage) -> None:
-    """The one that was created last says how long."""
-    made = await serial.open_task("talk", request("go"), ttl_s=60)
-    item = present(await serial.table.get(conversation_queue_key(serial.scope.digest, "talk")))
-    assert item["expires_at"] * 1000 == made.head.expires_at
+    assert await line_item(serial) is None
 
 
 async def test_a_turn_whose_line_is_lost_is_woken(serial: DurableStorage, sent: list[Head]) -> None:

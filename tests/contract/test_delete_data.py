@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -108,45 +108,34 @@ async def is_gone(storage: DurableStorage, head: Head) -> bool:
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 async def test_all_of_a_scope(storage: DurableStorage, limit: int) -> None:
-    """Tasks, webhooks and states are gone; another scope keeps its own of the same names."""
+    """Tasks, webhooks and states are gone; another scope keeps its own of the same names.
+
+    So does another context where one is deleted. Twice is harmless, and an unknown one is done.
+    """
     other = storage.for_scope(new_scope())
-    theirs = await fill(other)
-    heads = await fill(storage)
+    theirs, heads = await fill(other), await fill(storage)
     assert await count_all(storage, limit=2) == (3, 3, 3)
+    assert await count_all(storage, "a", limit=1) == (2, 1, 2)
+    deleted, _ = await delete_all(storage, "a", limit=limit)
+    assert (deleted.tasks, deleted.contexts, deleted.webhooks) == (2, 1, 2)
+    assert [await is_gone(storage, head) for head in heads] == [True, True, False]
+    assert await count_all(storage) == (1, 2, 1)
+    assert len(await storage.webhooks.all(heads[2].task_id)) == 1
+    again = await fill(storage)
     deleted, steps = await delete_all(storage, limit=limit)
-    assert (deleted.tasks, deleted.contexts, deleted.webhooks) == (3, 3, 3)
+    assert (deleted.tasks, deleted.contexts, deleted.webhooks) == (4, 3, 4)
     assert (steps > 2) == (limit < 1000)
-    assert [await is_gone(storage, head) for head in heads] == [True] * 3
+    assert [await is_gone(storage, head) for head in (heads[2], *again)] == [True] * 4
     assert (await list_tasks(storage, ListTasksQuery())).total_size == 0
     for context in ("a", "b", "alone"):
         assert await storage.contexts.load(context) == (None, 0)
     assert await count_all(storage) == (0, 0, 0)
+    for unknown in (None, "a", "unknown"):
+        assert await delete_data(storage, unknown) == Amounts()
     assert await count_all(other) == (3, 3, 3)
     assert len(await other.webhooks.all(theirs[0].task_id)) == 2
-    head = present(await other.head(theirs[0].task_id))
-    assert head.is_being_canceled
+    assert present(await other.head(theirs[0].task_id)).is_being_canceled
     assert (await other.contexts.load("a"))[0] == {"of": "a"}
-
-
-@pytest.mark.parametrize("limit", [1, 1000])
-async def test_one_context(storage: DurableStorage, limit: int) -> None:
-    """A context's tasks and state are gone, and another context of the scope keeps all it has."""
-    first, second, kept = await fill(storage)
-    assert await count_all(storage, "a", limit=1) == (2, 1, 2)
-    deleted, _ = await delete_all(storage, "a", limit=limit)
-    assert (deleted.tasks, deleted.contexts, deleted.webhooks) == (2, 1, 2)
-    assert await is_gone(storage, first)
-    assert await is_gone(storage, second)
-    assert await count_all(storage) == (1, 2, 1)
-    assert len(await storage.webhooks.all(kept.task_id)) == 1
-
-
-async def test_deleting_twice_is_harmless(storage: DurableStorage) -> None:
-    """A second deletion, and one of an unknown context, is done at once and deletes nothing."""
-    await fill(storage)
-    await delete_all(storage)
-    for context in (None, "a", "unknown"):
-        assert await delete_data(storage, context) == Amounts()
 
 
 async def test_bad_arguments_delete_nothing(storage: DurableStorage) -> None:
@@ -163,24 +152,22 @@ async def test_bad_arguments_delete_nothing(storage: DurableStorage) -> None:
 async def late_writes(storage: DurableStorage, head: Head) -> list[object]:
     """Everything that a process may still do that has read the task; None where it was refused."""
     token = new_token()
-
-    calls: list[Callable[[], Awaitable[object]]] = [
-        lambda: storage.commit(head, ONE_MORE),
-        lambda: storage.commit(head, Commit(context_write=context_write("back"))),
-        lambda: storage.postpone(head, due_at=1, sends=1),
-        lambda: storage.change(head, partial(renewing, token=head.turn.token or token, due_at=1)),
-        lambda: storage.change(
-            head, partial(releasing, end=AttemptEnd(token=token, reason="r", correlation_id="c"))
-        ),
-        lambda: storage.request_cancel(head.task_id),
-        lambda: storage.webhooks.put(hook(head, "hook-0")),
-        lambda: storage.webhooks.put(hook(head, "new")),
-    ]
+    end = AttemptEnd(token=token, reason="r", correlation_id="c")
+    renewed = partial(renewing, token=head.turn.token or token, due_at=1)
     assert await storage.webhooks.all(head.task_id) == []
     said: list[object] = []
-    for call in calls:
+    for call in (
+        storage.commit(head, ONE_MORE),
+        storage.commit(head, Commit(context_write=context_write("back"))),
+        storage.postpone(head, due_at=1, sends=1),
+        storage.change(head, renewed),
+        storage.change(head, partial(releasing, end=end)),
+        storage.request_cancel(head.task_id),
+        storage.webhooks.put(hook(head, "hook-0")),
+        storage.webhooks.put(hook(head, "new")),
+    ):
         try:
-            said.append(await call())
+            said.append(await call)
         except TaskNotFoundError:
             said.append(None)
     return said
@@ -217,17 +204,6 @@ async def test_an_id_is_free_while_its_task_is_deleted(storage: DurableStorage) 
     assert await storage.webhooks.all(old.task_id) == []
     assert await delete_task(storage, old.task_id) is True
     assert (await delete_all(storage))[0].tasks == 0
-
-
-async def test_what_has_expired_goes_too(storage: DurableStorage, clock: ManualClock) -> None:
-    """Expired items are still stored for days: they are deleted, and counted as no task."""
-    await fill(storage)
-    clock.advance(storage.timing.ttl_s + 60)
-    assert (await count_all(storage))[:2] == (0, 0)
-    deleted, _ = await delete_all(storage)
-    assert deleted.tasks == 0
-    assert deleted.webhooks == 3
-    assert await delete_data(storage) == Amounts()
 
 
 async def test_what_has_lost_its_head_is_no_task_while_it_is_deleted(
@@ -309,6 +285,30 @@ async def test_a_deletion_that_dies_anywhere_is_finished(
     assert number > 15
 
 
+async def test_what_is_damaged_or_has_expired_goes_too(
+    items: Dictionaries, clock: ManualClock
+) -> None:
+    """Only HEAD's keys are needed, and tasks lead to a state that is in no index.
+
+    Expired items are still stored for days: they are deleted, and counted as no task.
+    """
+    for lost in (["incarnation"], ["turn"], ["expires_at"], [], ["scope_key", "status_key"]):
+        storage = items.storage(clock=clock)
+        head, *_ = await fill(storage)
+        key = head_key(head.scope, head.task_id)
+        if lost[:1] == ["scope_key"]:
+            key = context_item(head.scope, "a")
+        if lost:
+            await storage.table.write(Update(key=key, values={}, remove=lost))
+        else:
+            clock.advance(storage.timing.ttl_s + 60)
+            assert (await count_all(storage))[:2] == (0, 0)
+        deleted, _ = await delete_all(storage, limit=5)
+        assert items_of(items, storage) == []
+        if not lost:
+            assert (deleted.tasks, deleted.webhooks) == (0, 3)
+
+
 async def test_a_new_task_under_the_id_stays(
     items: Dictionaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,27 +331,6 @@ async def test_a_new_task_under_the_id_stays(
     assert len(await storage.webhooks.all(old.task_id)) == 1
     sorts = [item["SK"]["S"] for item in items_of(items, storage)]
     assert {sort.split("#")[1] for sort in sorts if sort != "HEAD"} == {made[0].head.incarnation}
-
-
-@pytest.mark.parametrize("lost", ["incarnation", "turn", "expires_at"])
-async def test_a_damaged_task_is_deleted(items: Dictionaries, lost: str) -> None:
-    """A task whose HEAD lacks an attribute is deleted: only HEAD's keys are needed."""
-    storage = items.storage()
-    head, *_ = await fill(storage)
-    key = head_key(head.scope, head.task_id)
-    await storage.table.write(Update(key=key, values={}, remove=[lost]))
-    await delete_all(storage, limit=5)
-    assert items_of(items, storage) == []
-
-
-async def test_a_state_without_an_index_goes_with_its_tasks(items: Dictionaries) -> None:
-    """The states of contexts that are in no index are found by their tasks."""
-    storage = items.storage()
-    await fill(storage)
-    key = context_item(storage.scope.digest, "a")
-    await storage.table.write(Update(key=key, values={}, remove=["scope_key", "status_key"]))
-    await delete_all(storage)
-    assert items_of(items, storage) == []
 
 
 async def test_a_step_is_bounded(items: Dictionaries) -> None:

@@ -9,29 +9,29 @@ from typing import Any
 import pytest
 from a2a.types import TaskState, TaskStatus
 
-from a2a_serverless.errors import ConcurrencyError, ConfigurationError
+from a2a_serverless.errors import ConcurrencyError
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.durable import LOOK_AT_ONCE, DurableStorage
 from a2a_serverless.storage.layout import HOUR_MS
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
-from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpened, encode_entries
+from a2a_serverless.storage.table import Item
+from a2a_serverless.tasks.entries import MessageAppended, StatusChanged, TurnOpened
 from a2a_serverless.tasks.fold import Record
-from a2a_serverless.tasks.head import AttemptEnd, CancelMark, Head, Uncounted
+from a2a_serverless.tasks.head import AttemptEnd, Head, Uncounted
 from a2a_serverless.tasks.identity import TaskKey
 from a2a_serverless.tasks.rules import Commit, releasing
-from a2a_serverless_tools.local.provision import table_definition
+from a2a_serverless_tools.operate.details import TaskDetails, task_details
 from a2a_serverless_tools.operate.finding import created_in, find_tasks, named_heads
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database, emulator_client, new_scope
-from tests.support.emulators import Emulator
+from tests.support.databases import Database, Dictionaries, moto_database, new_scope
 from tests.support.heads import with_fields
 from tests.support.messages import agent_message, request
+from tests.support.newer import head_key, remove_attributes
 from tests.support.present import present
 
 S = TaskState
 END = AttemptEnd(token="one", reason="ValueError", correlation_id="c-1", at=1_700_000_000_000)
-END_OF_TWO = replace(END, token="two")
 
 
 async def opened(storage: DurableStorage, **options: Any) -> Head:
@@ -46,12 +46,6 @@ async def claimed(storage: DurableStorage, head: Head, token: str = "one") -> He
     return await storage.commit(head, Commit(token=token, claims=True, worker=f"host {token}"))
 
 
-async def given_back(storage: DurableStorage, head: Head) -> Head:
-    """HEAD after its attempt has given the turn back."""
-    assert await storage.change(head, partial(releasing, end=END))
-    return await newest(storage, head)
-
-
 async def record(storage: DurableStorage, head: Head) -> Record:
     """The newest commit."""
     log = present(await storage.read(head.task_id))
@@ -62,15 +56,12 @@ async def record(storage: DurableStorage, head: Head) -> Record:
 
 
 async def test_a_released_turn_says_by_whom_and_why(storage: DurableStorage) -> None:
-    """A release is stored without a commit: version, owner and due time do not move."""
+    """A release is stored without a commit: the due time moves where it is given, no version."""
     head = await claimed(storage, await opened(storage))
-    after = await given_back(storage, head)
+    assert await storage.change(head, partial(releasing, end=END))
+    after = await newest(storage, head)
     assert after.turn.released == END
     assert with_fields(after, released=None) == head
-
-
-async def test_a_release_may_move_the_due_time(storage: DurableStorage) -> None:
-    """A release before a long wait moves the due time in the same write."""
     head = await claimed(storage, await opened(storage))
     assert await storage.change(head, partial(releasing, end=END, due_at=4711))
     assert (await newest(storage, head)).due_at == 4711
@@ -92,57 +83,18 @@ async def test_starts_that_are_spared_belong_to_their_turn(storage: DurableStora
     assert head.turn.uncounted == (await newest(storage, head)).turn.uncounted == Uncounted()
 
 
-async def test_only_the_owner_releases(storage: DurableStorage) -> None:
-    """Only the attempt that owns the open turn can release it."""
-    first = await opened(storage, task_id="reused")
-    assert not await storage.change(first, partial(releasing, end=END))
-    one = await claimed(storage, first)
-    two = await claimed(storage, one, "two")
-    assert not await storage.change(one, partial(releasing, end=END))
-    end = StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED))
-    await storage.commit(two, Commit(entries=(end,), token="two"))
-    assert not await storage.change(two, partial(releasing, end=END_OF_TWO))
-    assert (await newest(storage, two)).turn.released is None
-    await delete_task(storage, "reused")
-    assert not await storage.change(two, partial(releasing, end=END_OF_TWO))
-    await claimed(storage, await opened(storage, task_id="reused"), "two")
-    assert not await storage.change(two, partial(releasing, end=END_OF_TWO))
-
-
-async def test_only_a_claim_names_a_worker(storage: DurableStorage) -> None:
-    """Commits of the same attempt have its token."""
-    head = await claimed(storage, await opened(storage))
-    more = Commit(entries=(MessageAppended(agent_message("x")),), token="one", worker="host one")
-    head = await storage.commit(head, more)
-    assert (await record(storage, head)).worker == ""
-
-
 async def test_a_commit_that_fails_its_task_says_why(storage: DurableStorage) -> None:
-    """A commit that fails its task records the reason, even if the same commit claims the turn."""
+    """It records the reason, also where it claims the turn, which alone names a worker."""
     failed = StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED))
     head = await claimed(storage, await opened(storage))
-    head = await storage.commit(head, Commit(entries=(failed,), token="one", failed=END))
-    assert (await record(storage, head)).ended == END
-    at_once = Commit(entries=(failed,), token="one", claims=True, failed=END)
-    head = await storage.commit(await opened(storage), at_once)
-    assert (await record(storage, head)).ended == END
+    assert (await record(storage, head)).worker == "host one"
+    end = Commit(entries=(failed,), token="one", worker="host one", failed=END)
+    for commit, seen in ((end, head), (replace(end, claims=True), await opened(storage))):
+        newer = await record(storage, await storage.commit(seen, commit))
+        assert (newer.ended, newer.worker) == (END, "host one" if commit.claims else "")
 
 
 # -- what is missing -------------------------------------------------------------------------
-
-
-async def test_a_request_to_cancel_stands_on_head(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
-    """HEAD has who asked first and when; a second request changes nothing, and no version moves."""
-    head = await opened(storage)
-    asked_at = clock.now_ms()
-    await storage.request_cancel(head.task_id, by="ann")
-    clock.advance(1)
-    await storage.request_cancel(head.task_id, by="bob")
-    after = await newest(storage, head)
-    assert after.cancel == CancelMark(at=asked_at, by="ann")
-    assert replace(after, cancel=None, due_at=head.due_at) == head
 
 
 async def test_a_writer_that_has_not_read_the_request_loses(storage: DurableStorage) -> None:
@@ -162,41 +114,27 @@ async def test_a_writer_that_has_not_read_the_request_loses(storage: DurableStor
 # -- sizes -----------------------------------------------------------------------------------
 
 
-async def test_head_has_the_bytes_of_all_entries(storage: DurableStorage) -> None:
-    """HEAD's `size` is the bytes of all encoded entries, also of those that a restart discards."""
-    head = await claimed(storage, await opened(storage))
-    head = await claimed(storage, head, "two")
-    head = await storage.commit(
-        head, Commit(entries=(MessageAppended(agent_message("x" * 1000)),), token="two")
-    )
-    log = present(await storage.read(head.task_id))
-    assert head.size == sum(len(encode_entries(record.entries)) for record in log.records) > 1000
-    assert (await newest(storage, head)).size == head.size
-
-
 # -- tasks by id and by hour -----------------------------------------------------------------
 
 
-async def test_a_task_is_found_by_its_id_alone(storage: DurableStorage) -> None:
-    """A search by id finds the tasks of all scopes, and finds the same from each scope."""
+async def test_a_task_is_found_by_its_id_alone(storage: DurableStorage, clock: ManualClock) -> None:
+    """A search by id finds the tasks of all scopes, from each scope; what is no task it does not.
+
+    Neither an unknown id, one that no key can hold, nor an expired task, also by its hour.
+    """
     task_id = f"shared-{storage.scope.digest}"
     others = storage.for_scope(new_scope())
     mine, theirs = await opened(storage, task_id=task_id), await opened(others, task_id=task_id)
     both = sorted([(mine.scope, task_id), (theirs.scope, task_id)])
-    assert await find_tasks(storage, task_id) == both
-    assert await find_tasks(others, task_id) == both
+    assert await find_tasks(storage, task_id) == await find_tasks(others, task_id) == both
     await delete_task(storage, task_id)
     assert await find_tasks(storage, task_id) == [(theirs.scope, task_id)]
-    await opened(storage, task_id=task_id)
+    head = await opened(storage, task_id=task_id, ttl_s=10)
     assert await find_tasks(storage, task_id) == both
-
-
-async def test_what_is_no_task_is_not_found(storage: DurableStorage, clock: ManualClock) -> None:
-    """Neither an unknown id, one that no key can hold, nor an expired task, also by its hour."""
-    head = await opened(storage, ttl_s=10)
+    await delete_task(others, task_id)
     clock.advance(11)
-    for task_id in ("unknown", "", "no/id", "x" * 4000, head.task_id):
-        assert await find_tasks(storage, task_id) == []
+    for unknown in ("unknown", "", "no/id", "x" * 4000, task_id):
+        assert await find_tasks(storage, unknown) == []
     assert await created(storage, head.created_at) == []
 
 
@@ -217,9 +155,12 @@ async def created(storage: DurableStorage, hour_ms: int, *, limit: int = 100) ->
 async def test_tasks_of_an_hour_come_newest_first(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """The tasks of an hour come in order of creation, over all scopes; commits move none."""
+    """They come in order of creation, over all scopes; commits move none.
+
+    Those of one millisecond that have one id in several scopes are on the pages, once each.
+    """
     clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
-    begin, scopes = clock.now_ms(), [storage, storage.for_scope(new_scope())]
+    begin, scopes = clock.now_ms(), [storage, *(storage.for_scope(new_scope()) for _ in range(2))]
     heads = []
     for number in range(6):
         heads.append(await opened(scopes[number % 2]))
@@ -230,19 +171,10 @@ async def test_tasks_of_an_hour_come_newest_first(
     for limit in (1, 4, 6):
         assert await created(storage, begin + HOUR_MS - 1, limit=limit) == expected
     assert claim in (await named_heads(storage, (await created_in(storage, begin)).found)).values()
-    assert await created(storage, begin + HOUR_MS) == []
-    assert await created(storage, begin - 1) == []
-
-
-async def test_tasks_of_one_millisecond_are_all_on_the_pages(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
-    """Also those of several scopes that have one id: none is doubled, none is left out."""
-    clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
-    scopes = [storage.for_scope(new_scope()) for _ in range(3)]
-    ids = [f"{name}-{scopes[0].scope.digest}" for name in ("one", "one-longer", "two", "three")]
-    heads = [await opened(one, task_id=task_id) for one in scopes for task_id in ids]
-    found = await created(storage, clock.now_ms(), limit=4)
+    assert await created(storage, begin + HOUR_MS) == await created(storage, begin - 1) == []
+    ids = [f"{name}-{storage.scope.digest}" for name in ("one", "one-longer", "two", "three")]
+    heads += [await opened(scope, task_id=task_id) for scope in scopes for task_id in ids]
+    found = await created(storage, begin, limit=4)
     assert sorted(found) == sorted((head.scope, head.task_id) for head in heads)
 
 
@@ -262,27 +194,6 @@ async def test_expired_tasks_hide_none_of_an_hour(
     assert sorted(found) == sorted((head.scope, head.task_id) for head in lives)
 
 
-@pytest.mark.emulators
-async def test_a_table_without_the_index(local_dynamodb: Emulator, clock: ManualClock) -> None:
-    """Finding a task without its scope is refused with one sentence; all else works."""
-    client = emulator_client(local_dynamodb)
-    layout = table_definition(stream=False)
-    indexes = layout["GlobalSecondaryIndexes"]
-    layout["GlobalSecondaryIndexes"] = [i for i in indexes if i["IndexName"] != "by-id"]
-    own = {"id_key", "created_key"}
-    attributes = layout["AttributeDefinitions"]
-    layout["AttributeDefinitions"] = [a for a in attributes if a["AttributeName"] not in own]
-    client.create_table(TableName="without-by-id", **layout)
-    storage = Database(client=client, table="without-by-id").storage(clock=clock)
-    head = await claimed(storage, await opened(storage))
-    assert len((await list_tasks(storage, ListTasksQuery())).tasks) == 1
-    with pytest.raises(ConfigurationError, match="The table has no index by-id yet: deploy"):
-        await find_tasks(storage, head.task_id)
-    with pytest.raises(ConfigurationError, match="The table has no index by-id yet: deploy"):
-        await created_in(storage, head.created_at)
-    client.close()
-
-
 # -- contexts --------------------------------------------------------------------------------
 
 
@@ -294,3 +205,124 @@ async def test_lists_and_counts_pass_over_contexts(storage: DurableStorage) -> N
     found = await list_tasks(storage, ListTasksQuery())
     assert ([task.id for task in found.tasks], found.total_size) == ([head.task_id], 1)
     assert await created(storage, head.created_at) == [(head.scope, head.task_id)]
+
+
+# -- what a person sees -----------------------------------------------------------------------
+
+
+async def committed(storage: DurableStorage) -> Head:
+    """A task of three versions, the last one of two parts."""
+    head = (await storage.open_task("context", request(), ttl_s=100)).head
+    head = await storage.commit(head, Commit(token="one", claims=True, worker="host"))
+    long = MessageAppended(agent_message("x" * 400_000))
+    return await storage.commit(head, Commit(entries=(long,), token="one"))
+
+
+async def test_a_whole_task_is_what_a_read_returns(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """Details have what a read returns; an unknown or expired task has none."""
+    head = await committed(storage)
+    log = present(await storage.read(head.task_id))
+    assert await task_details(storage, head.task_id) == TaskDetails(
+        head=log.head, records=log.records
+    )
+    assert await task_details(storage, "unknown") is None
+    assert await task_details(storage, "no/id") is None
+    clock.advance(101)
+    assert await task_details(storage, head.task_id) is None
+
+
+async def test_details_go_on_behind_earlier_ones(
+    storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads only what was committed since; of a task that was made anew with the id, all."""
+    head = await committed(storage)
+    known = await task_details(storage, head.task_id)
+    head = await storage.commit(head, Commit(entries=(MessageAppended(agent_message("y")),)))
+    read: list[list[str]] = []
+    items_of = storage.items_of
+
+    async def noted(task_id: str, start: str) -> list[Item]:
+        items = await items_of(task_id, start)
+        read.append([item["SK"].partition("#")[0] for item in items])
+        return items
+
+    monkeypatch.setattr(storage, "items_of", noted)
+    later = await task_details(storage, head.task_id, known)
+    assert later == await task_details(storage, head.task_id)
+    assert later is not None
+    assert ([r.version for r in later.records], read) == (
+        [1, 2, 3, 4],
+        [["EVENT", "HEAD"], ["EVENT"] * 5 + ["HEAD"]],
+    )
+    await delete_task(storage, head.task_id)
+    assert await task_details(storage, head.task_id, later) is None
+    await storage.open_task("context", request(), task_id=head.task_id)
+    anew = present(await task_details(storage, head.task_id, later))
+    assert len(anew.records) == 1
+
+
+async def test_a_damaged_task_is_found_by_its_id(clock: ManualClock) -> None:
+    """A task whose HEAD lacks attributes is found by its id until it expires."""
+    table = Dictionaries(clock)
+    storage = table.storage(clock=clock)
+    head = await committed(storage)
+    remove_attributes(table, head_key(head), "turn", "state")
+    assert await find_tasks(storage, head.task_id) == [(head.scope, head.task_id)]
+    clock.advance(101)
+    assert await find_tasks(storage, head.task_id) == []
+
+
+def key_of(head: Head) -> TaskKey:
+    return (head.scope, head.task_id)
+
+
+async def test_a_look_shows_heads(storage: DurableStorage, clock: ManualClock) -> None:
+    """Of tasks of several scopes, as many as fit; one that no key can hold, or has expired: none.
+
+    Its items may still be stored.
+    """
+    others = storage.for_scope(new_scope())
+    heads = [(await storage.open_task("context", request())).head for _ in range(LOOK_AT_ONCE - 3)]
+    other = (await others.open_task("context", request())).head
+    marked = await others.request_cancel(other.task_id)
+    gone = (await storage.open_task("context", request(), ttl_s=10)).head
+    clock.advance(11)
+    unknown = (storage.scope.digest, "x" * 4000)
+    looks = await storage.look([*map(key_of, (*heads, other, gone)), unknown])
+    assert looks.pop(key_of(other)) == marked
+    assert (looks.pop(key_of(gone)), looks.pop(unknown, None)) == (None, None)
+    assert looks == {key_of(head): head for head in heads}
+
+
+async def test_what_was_not_read_is_left_out(clock: ManualClock) -> None:
+    """A throttled table says nothing of the task, not that it is gone; and is not asked twice."""
+    with moto_database() as moto:
+        storage = moto.storage(clock=clock)
+        heads = [(await storage.open_task("context", request())).head for _ in range(3)]
+        asked = leave_out(moto, heads[0])
+        looks = await storage.look([key_of(head) for head in heads])
+        assert looks == {key_of(head): head for head in heads[1:]}
+        assert asked == [3]
+
+
+def leave_out(database: Database, head: Head) -> list[int]:
+    """Let answers miss a HEAD; return the number of keys of each request."""
+    asked: list[int] = []
+
+    def unprocessed(parsed: dict[str, Any], **_: Any) -> None:
+        place = {"PK": {"S": f"TASK#{head.scope}#{head.task_id}"}, "SK": {"S": "HEAD"}}
+        items = parsed["Responses"][database.table]
+        kept = [item for item in items if item["PK"] != place["PK"]]
+        parsed["Responses"][database.table] = kept
+        parsed["UnprocessedKeys"] = {database.table: {"Keys": [place]}}
+
+    def count(params: dict[str, Any], **_: Any) -> None:
+        asked.append(len(params["RequestItems"][database.table]["Keys"]))
+        assert not params["RequestItems"][database.table].get("ConsistentRead")
+
+    events = database.client.meta.events
+    events.register("after-call.dynamodb.BatchGetItem", unprocessed)
+    events.register("provide-client-params.dynamodb.BatchGetItem", count)
+    return asked

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.storage import layout, shares
+from a2a_serverless.storage.allowance import Sleepers
 from a2a_serverless.storage.deletion import delete_task
-from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.durable import DeletionBarriers, DurableStorage
+from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.attempts import may_park
-from a2a_serverless.tasks.entries import StatusChanged, TurnEnded, TurnOpened
+from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId, TurnEnded, TurnOpened
 from a2a_serverless.tasks.head import AttemptEnd, Head, OperationParams, Reason, Uncounted
+from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import PARKED_MS, Backoff, Commit, releasing
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
@@ -56,17 +60,20 @@ async def out(storage: DurableStorage) -> list[Item]:
 
 
 async def test_a_left_turn_waits_in_the_table(storage: DurableStorage, clock: ManualClock) -> None:
-    """It is in the line of its caller, at its place, and the sweeper looks at it in an hour."""
+    """It is in the line of its caller, at its place, and the sweeper looks at it in an hour.
+
+    One that waits for its conversation is in no line, and takes no share when it is woken.
+    """
     second, first = await left(storage, at=20), await left(storage, at=10)
-    assert [item["PK"].rpartition("#")[2] for item in await waiting(storage)] == [
-        first.task_id,
-        second.task_id,
-    ]
+    in_order = [item["PK"].rpartition("#")[2] for item in await waiting(storage)]
+    assert in_order == [first.task_id, second.task_id]
     assert (first.turn.parked, first.turn.waits_since, first.turn.has_share) == ("share", 10, False)
     assert first.due_at == clock.now_ms() + PARKED_MS["share"]
-    assert first.task_id not in {
-        due.task_id for due in await due_tasks(storage, clock.now_ms() + 61_000)
-    }
+    due = {one.task_id for one in await due_tasks(storage, clock.now_ms() + 61_000)}
+    assert first.task_id not in due
+    requeued = present(await storage.requeue(await left(storage, "conversation")))
+    assert (requeued.turn.has_share, requeued.turn.sends) == (False, 1)
+    assert (len(await waiting(storage)), await out(storage)) == (2, [])
 
 
 async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -> None:
@@ -84,21 +91,24 @@ async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -
 
 
 async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
-    """It stands where it stood, without a share, and its next copy is another one."""
+    """It stands where it stood, without a share, and its next copy is another one.
+
+    So it may be left for its conversation.
+    """
     first = await left(storage)
     requeued = present(await storage.requeue(first))
     again = present(await storage.park(requeued, "share", at=first.turn.waits_since))
     assert again == await newest(storage, again)
-    assert (again.turn.parked, again.turn.waits_since, again.turn.has_share) == (
-        "share",
-        first.turn.waits_since,
-        False,
-    )
+    was, turn = first.turn.waits_since, again.turn
+    assert (turn.parked, turn.waits_since, turn.has_share) == ("share", was, False)
     assert (len(await waiting(storage)), await out(storage)) == (1, [])
     copy = present(await storage.requeue(again))
     assert (copy.turn.sends, copy.turn.resends) == (2, 0)
     await storage.commit(copy, Commit(token="one", claims=True))
     assert await storage.park(copy, "share") is None
+    other = present(await storage.requeue(await left(storage)))
+    assert (await newest(storage, present(await storage.park(other, "conversation")))).turn.parked
+    assert (await waiting(storage), len(await out(storage))) == ([], 1)
 
 
 @pytest.mark.parametrize("by", ["its attempt", "another process"])
@@ -115,16 +125,6 @@ async def test_a_turn_that_was_left_is_not_given_back(storage: DurableStorage, b
     assert not await storage.change(head, partial(releasing, end=end, due_at=4))
     assert await newest(storage, head) == before
     assert before.turn.parked
-
-
-async def test_a_turn_that_waits_for_its_conversation_is_in_no_line(
-    storage: DurableStorage,
-) -> None:
-    """It takes no share: neither while it waits nor when it is woken."""
-    head = await left(storage, "conversation")
-    requeued = present(await storage.requeue(head))
-    assert (requeued.turn.has_share, requeued.turn.sends) == (False, 1)
-    assert (await waiting(storage), await out(storage)) == ([], [])
 
 
 @pytest.mark.parametrize("reason", ["share", "conversation"])
@@ -151,25 +151,16 @@ async def test_what_woke_a_turn_was_not_lost(storage: DurableStorage, reason: Re
     assert stored == await newest(storage, stored)
 
 
-async def test_a_turn_is_woken_once(storage: DurableStorage) -> None:
-    """Of two processes that wake a turn one succeeds, so that one copy is sent."""
-    head = await left(storage)
-    assert await storage.requeue(head) is not None
-    assert await storage.requeue(head) is None
-
-
-async def test_a_woken_turn_may_be_left_for_its_conversation(storage: DurableStorage) -> None:
-    """It gives its share back."""
-    requeued = present(await storage.requeue(await left(storage)))
-    assert await storage.park(requeued, "conversation")
-    assert (await waiting(storage), await out(storage)) == ([], [])
-    assert (await newest(storage, requeued)).turn.parked == "conversation"
-
-
 @pytest.mark.parametrize("change", ["claimed", "canceled", "left", "deleted", "ended"])
-async def test_only_the_turn_that_was_seen_is_left(storage: DurableStorage, change: str) -> None:
-    """A turn that has moved on meanwhile stays as it is."""
-    seen = await opened(storage)
+@pytest.mark.parametrize("wakes", [False, True])
+async def test_only_the_turn_that_was_seen_is_left_or_woken(
+    storage: DurableStorage, change: str, *, wakes: bool
+) -> None:
+    """A turn that has moved on meanwhile stays as it is; what has ended, or is gone, is in no line.
+
+    A cancel keeps its deadline.
+    """
+    seen = await (left(storage) if wakes else opened(storage))
     match change:
         case "claimed":
             await storage.commit(seen, Commit(token="one", claims=True))
@@ -178,28 +169,12 @@ async def test_only_the_turn_that_was_seen_is_left(storage: DurableStorage, chan
         case "canceled":
             await storage.request_cancel(seen.task_id)
         case "left":
-            assert await storage.park(seen, "conversation")
+            assert await (storage.requeue(seen) if wakes else storage.park(seen, "conversation"))
         case _:
             await delete_task(storage, seen.task_id)
     before = await storage.head(seen.task_id)
-    assert not await storage.park(seen, "share")
+    assert not await (storage.requeue(seen) if wakes else storage.park(seen, "share"))
     assert await storage.head(seen.task_id) == before
-
-
-@pytest.mark.parametrize("change", ["canceled", "deleted", "ended"])
-async def test_a_turn_that_is_over_is_not_woken(storage: DurableStorage, change: str) -> None:
-    """A cancel keeps its deadline; what has ended, or is gone, is in no line."""
-    head = await left(storage)
-    match change:
-        case "canceled":
-            await storage.request_cancel(head.task_id)
-        case "ended":
-            await storage.commit(head, DONE)
-        case _:
-            await delete_task(storage, head.task_id)
-    before = await storage.head(head.task_id)
-    assert await storage.requeue(head) is None
-    assert await storage.head(head.task_id) == before
     if change != "canceled":
         assert await waiting(storage) == []
 
@@ -234,3 +209,92 @@ async def test_no_two_copies_have_one_number(storage: DurableStorage) -> None:
     assert await storage.park(await opened(storage), "share")
     again = present(await storage.requeue(await newest(storage, seen)))
     assert again.turn.sends == 2
+
+
+# -- sleepers ---------------------------------------------------------------------------------
+
+
+async def asleep(storage: DurableStorage) -> Head:
+    head = (await storage.open_task("context", request())).head
+    head = await storage.commit(head, Commit(token="one", claims=True))
+    until = storage.clock.now_ms() + 3_600_000
+    end = AttemptEnd(token="one", reason="asleep", at=storage.clock.now_ms(), until=until)
+    record = Recorded(StepId("sleep", "", 1), "json", b"1")
+    return await storage.commit(head, Commit(entries=(record,), token="one", parks=end))
+
+
+async def woken(storage: DurableStorage, head: Head) -> None:
+    assert await storage.requeue(head)
+
+
+async def claimed(storage: DurableStorage, head: Head) -> None:
+    await storage.commit(head, Commit(token="two", claims=True))
+
+
+async def ended(storage: DurableStorage, head: Head) -> None:
+    failed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
+    await storage.commit(head, Commit(entries=(failed,)))
+
+
+async def canceled(storage: DurableStorage, head: Head) -> None:
+    await storage.request_cancel(head.task_id)
+    assert await cancel_task(storage, head)
+
+
+async def deleted(storage: DurableStorage, head: Head) -> None:
+    await delete_task(storage, head.task_id)
+
+
+async def expired(storage: DurableStorage, head: Head) -> None:
+    assert isinstance(storage.clock, ManualClock)
+    storage.clock.advance((head.expires_at - storage.clock.now_ms()) / 1000)
+
+
+@pytest.mark.parametrize("leaves", [woken, claimed, ended, canceled, deleted, expired])
+async def test_a_turn_counts_while_it_sleeps(
+    storage: DurableStorage, clock: ManualClock, leaves: object
+) -> None:
+    """In all tenants of its caller, and no longer than that, whatever ends it."""
+    storage = storage.for_scope(Scope.of("", leaves.__name__))  # type: ignore[attr-defined]
+    sleepers = Sleepers(storage, 10)
+    caller = storage.scope.principal
+    head = await asleep(storage)
+    assert await sleepers.count(caller) == 1
+    await leaves(storage, head)  # type: ignore[operator]
+    assert await sleepers.count(caller) == 0
+    elsewhere = storage.for_scope(Scope.of("acme", leaves.__name__))  # type: ignore[attr-defined]
+    await asleep(elsewhere)
+    assert await sleepers.count(caller) == 1
+    assert await sleepers.count(Scope.of("", "nobody").principal) == 0
+
+
+async def test_from_half_of_them_on_a_caller_is_counted(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """Workers say so, once a minute at most; it is seen until the last of them has expired."""
+    storage = storage.for_scope(Scope.of("", "many"))
+    caller, sleepers = storage.scope.principal, Sleepers(storage, 4)
+    barriers = DeletionBarriers(storage.table, clock)
+    seen = []
+    for _ in range(3):
+        await asleep(storage)
+        await sleepers.note(caller)
+        clock.advance(3)
+        assert await barriers.until(storage.scope.digest, "context") == 0
+        seen.append(caller in barriers.sleepers)
+    assert seen == [False, True, True]
+    head = await asleep(storage)  # the last of which this is noted; the others expire before
+    clock.advance(60)
+    await sleepers.note(caller)
+    clock.advance((head.expires_at - clock.now_ms()) / 1000)
+    await barriers.until(storage.scope.digest, "context")
+    assert caller in barriers.sleepers
+    clock.advance(61)
+    await barriers.until(storage.scope.digest, "context")
+    assert caller not in barriers.sleepers
+    unbounded = replace(storage, scope=Scope.of("", "any"))
+    await asleep(unbounded)
+    await Sleepers(storage, 0).note(unbounded.scope.principal)
+    clock.advance(3)
+    await barriers.until(storage.scope.digest, "context")
+    assert unbounded.scope.principal not in barriers.sleepers

@@ -1,15 +1,16 @@
-"""Push configurations beside a worker that commits, beside one another, and under faults."""
+"""Push configurations beside a worker that commits, and beside one another."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -19,32 +20,24 @@ from a2a_serverless.clock import SystemClock
 from a2a_serverless.errors import (
     ConcurrencyError,
     InvalidArgumentError,
-    TaskNotFoundError,
     UnavailableError,
 )
 from a2a_serverless.storage.changes import MOST_TRIES, pause_after
-from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.table import Item, Range, Write
-from a2a_serverless.storage.webhooks import _PUTS
+from a2a_serverless.storage.table import Item, Key, Range, Write
 from a2a_serverless.tasks.entries import ArtifactWritten, TurnOpened
 from a2a_serverless.tasks.fold import LAST
-from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import new_token
-from a2a_serverless.tasks.push import MAX_CONFIGS, Push
+from a2a_serverless.tasks.push import MAX_CONFIGS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
-from tests.contract.schedules import play
-from tests.support.clocks import ManualClock
 from tests.support.databases import (
     LONG,
-    Database,
     new_clock,
     new_scope,
 )
-from tests.support.faulty import Faults, apply_and_drop, refuse
 from tests.support.messages import artifact, message, request
 from tests.support.present import present
 
@@ -56,9 +49,6 @@ PIECE = Commit(entries=(ArtifactWritten(artifact("a", "x"), append=True),))
 
 def config(task_id: str, config_id: str, host: str = "receiver") -> TaskPushNotificationConfig:
     return TaskPushNotificationConfig(task_id=task_id, id=config_id, url=f"https://{host}.example/")
-
-
-# -- threads -----------------------------------------------------------------------------------
 
 
 def test_puts_at_once_keep_to_the_limit(storage: DurableStorage) -> None:
@@ -98,151 +88,198 @@ def test_two_puts_of_one_id(storage: DurableStorage) -> None:
     assert (push.version, push.index) == (1, LAST)
 
 
-def test_a_put_beside_a_worker_without_pause(storage: DurableStorage) -> None:
-    """A configuration gets in while commits follow one another, and no commit is lost to it."""
-    head = asyncio.run(storage.open_task("ctx", request())).head
-    started, done = threading.Event(), threading.Event()
+async def test_a_put_beside_a_worker_without_pause(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A configuration gets in behind the commits that were made since its read; none is lost."""
+    at = (await storage.open_task("ctx", request())).head
+    write, ahead = storage.table.write, 0
 
-    async def work() -> int:
-        at = head
-        while not done.is_set():
-            try:
-                at = await storage.commit(at, replace(PIECE, commit_id=new_token()))
-            except ConcurrencyError:  # a configuration came in between
-                at = await newest()
-            started.set()
-        return at.version
-
-    async def newest() -> Head:
-        return present(await storage.head(head.task_id))
-
-    with ThreadPoolExecutor(1) as threads:
-        worker = threads.submit(lambda: asyncio.run(work()))
+    async def work() -> None:
+        nonlocal at
+        commit = replace(PIECE, commit_id=new_token())
         try:
-            assert started.wait(10)
-            puts = [
-                asyncio.run(storage.webhooks.put(config(head.task_id, f"c{number}")))
-                for number in range(MAX_CONFIGS)
-            ]
-        finally:
-            done.set()
-        committed = worker.result(10)
-    cursors = [push.version for push in puts]
-    assert cursors == sorted(cursors)
-    assert cursors[0] >= 2
-    assert cursors[-1] <= committed
-    assert asyncio.run(Storage(storage).get_version(head.task_id)) == committed
-    assert asyncio.run(storage.webhooks.all(head.task_id)) == sorted(
-        puts, key=lambda p: p.config.id
-    )
+            at = await storage.commit(at, commit)
+        except ConcurrencyError:  # a configuration came in between
+            at = await storage.commit(present(await storage.head(at.task_id)), commit)
+
+    async def behind(*writes: Write, exactly: bool = False) -> None:
+        nonlocal ahead
+        if ahead:
+            left, ahead = ahead - 1, 0
+            await work()
+            ahead = left
+        await write(*writes, exactly=exactly)
+
+    monkeypatch.setattr(storage.table, "write", behind)
+    puts = []
+    for number in range(MAX_CONFIGS):
+        ahead = 3
+        puts.append(await storage.webhooks.put(config(at.task_id, f"c{number}")))
+    assert [push.version for push in puts] == [1 + 3 * (n + 1) for n in range(MAX_CONFIGS)]
+    assert at.version == puts[-1].version == await Storage(storage).get_version(at.task_id)
+    by_id = sorted(puts, key=lambda push: push.config.id)
+    assert await storage.webhooks.all(at.task_id) == by_id
 
 
 # -- every order of requests -------------------------------------------------------------------
 
 
-@dataclass
+WRITER = ContextVar[int]("writer")
+
+
+async def at_once() -> None:
+    """Wait for nothing."""
+
+
+class Waiting(MemoryTable):
+    """Dictionaries whose requests wait until a test lets them through."""
+
+    def __init__(self) -> None:
+        super().__init__(INDEXES)
+        self.before: Callable[[], Awaitable[None]] = at_once
+
+    async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
+        await self.before()
+        return await super().load(keys, **options)
+
+    async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
+        await self.before()
+        async for page in super().query(wanted):
+            yield page
+
+    async def write(self, *writes: Write, exactly: bool = False) -> None:
+        await self.before()
+        await super().write(*writes, exactly=exactly)
+
+
+class Schedule:
+    """Lets one request through at a time, the next of which is drawn from a seed.
+
+    The draw is made when every writer that runs has come to wait, so that a seed always gives the
+    same order.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)  # noqa: S311 - a seeded schedule
+        self._running = 0
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self.order: list[int] = []
+
+    async def turn(self) -> None:
+        """Wait until a request of this writer may be sent."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((WRITER.get(), turn))
+        self._leave()
+        await turn
+
+    async def play(self, table: Waiting, writers: Sequence[Callable[[], Awaitable[None]]]) -> None:
+        """Let all writers run to their end."""
+        self._running, table.before = len(writers), self.turn
+
+        async def follow(number: int) -> None:
+            WRITER.set(number)
+            try:
+                await writers[number]()
+            finally:
+                self._leave()
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(len(writers)):
+                group.create_task(follow(number))
+        table.before = at_once
+
+    def _leave(self) -> None:
+        self._running -= 1
+        if self._running or not self._waiting:
+            return
+        self._waiting.sort(key=itemgetter(0))
+        writer, turn = self._waiting.pop(self._random.randrange(len(self._waiting)))
+        self.order.append(writer)
+        self._running += 1
+        turn.set_result(None)
+
+
 class Race:
     """A worker, followers and registrars of one task, whose requests go in a seeded order.
 
     `woken` has what a reader found that was woken by a commit: the ids of the configurations.
     """
 
-    database: Database
-    seed: int
-    clock: ManualClock = field(default_factory=new_clock)
-    woken: dict[int, set[str]] = field(default_factory=dict)
-    put: dict[str, tuple[int, int]] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)
+    def __init__(self, seed: int) -> None:
+        self.schedule, self.table = Schedule(seed), Waiting()
+        self.storage = DurableStorage(self.table, scope=new_scope(), clock=new_clock())
+        self.tasks, self.task_id = Storage(self.storage), ""
+        self.woken: dict[int, set[str]] = {}
+        self.put: dict[str, tuple[int, int]] = {}
 
     async def run(self) -> None:
         """Let everybody run to his end, and check what each configuration is owed."""
-        storage = self.database.storage(scope=new_scope(), clock=self.clock)
-        opened = await storage.open_task("ctx", request(), push=config("", "inline"))
-        task_id = opened.head.task_id
-        self.woken[1] = {"inline"}
-        await Storage(storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
-        self.woken[2] = {"inline"}
-        players = [self._answer, self._add, self._add, self._put("a"), self._put("b")]
-        players.append(self._put("a"))
-        writers = [partial(player, task_id=task_id) for player in players]
-        self.order = await play(self.database, storage, self.seed, writers)
-        pushes = await storage.webhooks.all(task_id)
+        opened = await self.storage.open_task("ctx", request(), push=config("", "inline"))
+        self.task_id = opened.head.task_id
+        await self.tasks.update_task(self.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+        self.woken = {1: {"inline"}, 2: {"inline"}}
+        puts = [partial(self._put, name) for name in "aba"]
+        await self.schedule.play(self.table, [self._answer, self._add, self._add, *puts])
+        pushes = await self.storage.webhooks.all(self.task_id)
         assert {push.config.id for push in pushes} == {"inline", "with-answer", "a", "b"}
         assert sorted(self.woken) == list(range(1, len(self.woken) + 1))
         for push in pushes:
             owed = [version for version in self.woken if version > push.version]
             assert all(push.config.id in self.woken[version] for version in owed), push
-        for push in pushes:
             before, after = self.put.get(push.config.id, (0, len(self.woken)))
             assert before <= push.version <= after
 
-    async def _add(self, view: DurableStorage, task_id: str) -> None:
+    async def _add(self) -> None:
         """Commit, and let a reader be woken by it."""
         for _ in range(2):
-            await self._wake(view, task_id, await Storage(view).update_task(task_id))
+            await self._wake(await self.tasks.update_task(self.task_id))
 
-    async def _answer(self, view: DurableStorage, task_id: str) -> None:
+    async def _answer(self) -> None:
         """Open the next turn with a configuration, as often as it takes."""
         commit = Commit(entries=(TurnOpened(request("answer")),), push=config("", "with-answer"))
         while True:
-            head = present(await view.head(task_id))
+            head = present(await self.storage.head(self.task_id))
             try:
-                after = await view.commit(head, commit)
+                after = await self.storage.commit(head, commit)
             except ConcurrencyError:
                 continue
-            await self._wake(view, task_id, after.version)
+            await self._wake(after.version)
             return
 
-    async def _wake(self, view: DurableStorage, task_id: str, version: int) -> None:
-        self.woken[version] = {push.config.id for push in await view.webhooks.all(task_id)}
+    async def _wake(self, version: int) -> None:
+        found = await self.storage.webhooks.all(self.task_id)
+        self.woken[version] = {push.config.id for push in found}
 
-    def _put(self, config_id: str) -> Callable[..., Any]:
-        async def put(view: DurableStorage, task_id: str) -> None:
-            before = await Storage(view).get_version(task_id)
-            await view.webhooks.put(config(task_id, config_id))
-            after = present(await Storage(view).get_version(task_id))
-            assert before is not None
-            known = self.put.get(config_id, (before, after))
-            # The first one to be stored makes the cursor, whichever began first.
-            self.put[config_id] = (min(known[0], before), max(known[1], after))
-
-        return put
+    async def _put(self, config_id: str) -> None:
+        before = present(await self.tasks.get_version(self.task_id))
+        await self.storage.webhooks.put(config(self.task_id, config_id))
+        after = present(await self.tasks.get_version(self.task_id))
+        known = self.put.get(config_id, (before, after))
+        # The first one to be stored makes the cursor, whichever began first.
+        self.put[config_id] = (min(known[0], before), max(known[1], after))
 
 
-@pytest.mark.emulators
-async def test_a_commit_is_before_the_cursor_or_delivered(database: Database) -> None:
+async def test_a_commit_is_before_the_cursor_or_delivered() -> None:
     """In any order, a reader that a commit behind the cursor wakes finds the configuration."""
-    races = [Race(database, seed) for seed in range(INTERLEAVINGS)]
+    races = [Race(seed) for seed in range(INTERLEAVINGS)]
     for race in races:
         await race.run()
-    assert len({tuple(race.order) for race in races}) == INTERLEAVINGS
-    cursors = {race.put["a"] for race in races}
-    assert len(cursors) > 3
-
-
-class InTurns(MemoryTable):
-    """Dictionaries whose requests take as long as a seed says."""
-
-    random = random.Random(7)  # noqa: S311 - a seeded schedule
-
-    async def _pass(self) -> None:
-        for _ in range(self.random.randrange(1, 9)):
-            await asyncio.sleep(0)
-
-    async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
-        await self._pass()
-        async for page in super().query(wanted):
-            yield page
-
-    async def write(self, *writes: Write, exactly: bool = False) -> None:
-        await self._pass()
-        await super().write(*writes, exactly=exactly)
+    assert len({tuple(race.schedule.order) for race in races}) == INTERLEAVINGS
+    assert len({race.put["a"] for race in races}) > 3
 
 
 async def test_a_worker_wins_against_any_number_of_puts() -> None:
     """Its commits are tried again at once, and puts that have lost wait: both get on."""
-    clock = SystemClock()
-    storage = DurableStorage(InTurns(INDEXES), scope=new_scope(), clock=clock)
+    clock, table = SystemClock(), Waiting()
+    pauses = random.Random(7)  # noqa: S311 - a seeded schedule
+
+    async def pause() -> None:
+        for _ in range(pauses.randrange(1, 9)):
+            await asyncio.sleep(0)
+
+    table.before = pause
+    storage = DurableStorage(table, scope=new_scope(), clock=clock)
     head = (await storage.open_task("ctx", request())).head
     lost: list[int] = []
     stored = Counter[int]()
@@ -271,172 +308,3 @@ async def test_a_worker_wins_against_any_number_of_puts() -> None:
         putter.cancel()
     await asyncio.gather(*putters, return_exceptions=True)
     assert max(lost) < 16  # puts that try again at once make it lose 19
-
-
-# -- faults ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def faulty(database: Database, client: Any, clock: ManualClock) -> DurableStorage:
-    """A storage on a client that does not try again."""
-    return replace(database, client=client).storage(clock=clock)
-
-
-@pytest.mark.emulators
-async def test_moves_and_puts_under_faults(faulty: DurableStorage, client: Any) -> None:
-    """With failing requests and lost answers each move is done once and reported as done."""
-    task = await Storage(faulty).create_task("ctx", message())
-    other = await Storage(faulty).create_task("ctx", message())
-    faults = Faults(seed=5, rate=0.4)
-    faults.attach(client, "TransactWriteItems", "PutItem", "UpdateItem", "BatchWriteItem")
-    push = await faulty.webhooks.put(config(task.id, "a"))
-    for index in range(60):
-        after = replace(push, version=2, index=index, failures=index % 3)
-        moved = present(await faulty.webhooks.move(push, after))
-        assert await faulty.webhooks.get(task.id, "a") == moved == after
-        assert await faulty.webhooks.move(push, after) is None
-        push = moved
-    for number in range(MAX_CONFIGS):
-        await faulty.webhooks.put(config(other.id, f"c{number}"))
-        await faulty.webhooks.put(config(other.id, f"c{number}", "replaced"))
-    assert [p.config for p in await faulty.webhooks.all(other.id)] == [
-        config(other.id, f"c{number}", "replaced") for number in range(MAX_CONFIGS)
-    ]
-    for number in range(MAX_CONFIGS):
-        await faulty.webhooks.delete(other.id, f"c{number}")
-    assert await faulty.webhooks.all(other.id) == []
-    assert len(faults.met) == 6
-
-
-def once(client: Any, event: str, action: Callable[..., Any]) -> None:
-    """Run `action` in place of the first request that meets `event`."""
-    done: list[bool] = []
-
-    def hook(**arguments: Any) -> Any:
-        if done:
-            return None
-        done.append(True)
-        return action(**arguments)
-
-    client.meta.events.register(event, hook)
-
-
-@pytest.mark.emulators
-async def test_an_unanswered_put_that_is_forgotten(faulty: DurableStorage, client: Any) -> None:
-    """A put that was applied and whose repetition is refused is put again, with its cursor."""
-    task = await Storage(faulty).create_task("ctx", message())
-    tokens: list[str] = []
-
-    def forget_token(params: dict[str, Any], **_: Any) -> None:
-        tokens.append(params.pop("ClientRequestToken"))  # botocore puts a fresh one
-
-    once(client, "before-send.dynamodb.TransactWriteItems", lambda request, **_: lose(request))
-    client.meta.events.register("provide-client-params.dynamodb.TransactWriteItems", forget_token)
-    put = await faulty.webhooks.put(config(task.id, "a"))
-    assert len(tokens) == 3
-    assert await faulty.webhooks.all(task.id) == [put]
-    assert (put.version, put.index) == (1, LAST)
-
-
-def lose(request: Any) -> None:
-    """Apply a request and lose its answer."""
-    apply_and_drop(request)
-
-
-@pytest.mark.emulators
-async def test_a_slow_reader_does_not_take_a_cursor_back(
-    faulty: DurableStorage, database: Database, client: Any
-) -> None:
-    """A put whose answer a delivery overtakes leaves the cursor where the delivery has moved it."""
-    healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
-    task = await Storage(healthy).create_task("ctx", message())
-    loop = asyncio.get_running_loop()
-    moved: list[Push] = []
-
-    async def deliver() -> None:
-        (push,) = await healthy.webhooks.all(task.id)
-        moved.append(replace(push, version=2, index=0))
-        assert await healthy.webhooks.move(push, moved[0])
-
-    def overtaken(**_: Any) -> None:
-        asyncio.run_coroutine_threadsafe(deliver(), loop).result(10)
-
-    once(client, "after-call.dynamodb.TransactWriteItems", overtaken)
-    put = await faulty.webhooks.put(config(task.id, "a"))
-    assert moved == await healthy.webhooks.all(task.id)
-    assert moved[0].config == put.config
-
-
-@pytest.mark.emulators
-async def test_an_unanswered_move_that_was_overtaken(
-    faulty: DurableStorage, database: Database, client: Any
-) -> None:
-    """A move whose answer was lost is reported as refused if another move came after it."""
-    healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
-    task = await Storage(healthy).create_task("ctx", message())
-    push = await healthy.webhooks.put(config(task.id, "a"))
-    mine = replace(push, index=0, version=2)
-    loop = asyncio.get_running_loop()
-
-    def answer_lost(request: Any, **_: Any) -> None:
-        try:
-            apply_and_drop(request)
-        finally:
-            moved = healthy.webhooks.change(push, lambda now: replace(now, index=1))
-            assert asyncio.run_coroutine_threadsafe(moved, loop).result(10)
-
-    once(client, "before-send.dynamodb.PutItem", answer_lost)
-    assert await faulty.webhooks.move(push, mine) is None
-    assert await healthy.webhooks.get(task.id, "a") == replace(mine, index=1)
-
-
-@pytest.mark.emulators
-async def test_a_put_that_always_loses_gives_up(
-    faulty: DurableStorage, database: Database, client: Any
-) -> None:
-    """Against others who put all the time it ends, with an error that says try again."""
-    healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
-    head = (await healthy.open_task("ctx", request())).head
-    loop = asyncio.get_running_loop()
-    tries: list[bool] = []
-
-    def overtaken(**_: Any) -> None:
-        tries.append(True)
-        other = healthy.webhooks.put(config(head.task_id, "other"))
-        asyncio.run_coroutine_threadsafe(other, loop).result(10)
-
-    client.meta.events.register("before-send.dynamodb.TransactWriteItems", overtaken)
-    with pytest.raises(UnavailableError):
-        await faulty.webhooks.put(config(head.task_id, "a"))
-    assert len(tries) == _PUTS
-    assert [push.config.id for push in await healthy.webhooks.all(head.task_id)] == ["other"]
-
-
-@pytest.mark.emulators
-@pytest.mark.parametrize("is_used_again", [False, True])
-async def test_a_put_that_meets_the_tasks_deletion(
-    faulty: DurableStorage, database: Database, client: Any, *, is_used_again: bool
-) -> None:
-    """A put beside its task's deletion finds no task, or is stored for a new task of the id."""
-    healthy = database.storage(scope=faulty.scope, clock=faulty.clock)
-    old = (await healthy.open_task("ctx", request(), task_id="t")).head
-    loop = asyncio.get_running_loop()
-
-    async def delete() -> None:
-        await delete_task(healthy, "t")
-        if is_used_again:
-            await healthy.open_task("ctx", request(), task_id="t")
-
-    def deleted(**_: Any) -> Any:
-        asyncio.run_coroutine_threadsafe(delete(), loop).result(10)
-        return refuse("ThrottlingException")
-
-    once(client, "before-send.dynamodb.TransactWriteItems", deleted)
-    if is_used_again:
-        put = await faulty.webhooks.put(config("t", "a"))
-        assert put.incarnation != old.incarnation
-        assert await healthy.webhooks.all("t") == [put]
-    else:
-        with pytest.raises(TaskNotFoundError):
-            await faulty.webhooks.put(config("t", "a"))
-        assert await healthy.webhooks.all("t") == []

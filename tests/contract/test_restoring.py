@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +31,7 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.operate.acts import Acts
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import newest
+from tests.contract.test_acts import KilledError, Mortal
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.present import present
@@ -37,13 +39,11 @@ from tests.support.queues import MemoryQueue, left
 
 S = TaskState
 ANN = Caller(user="ann")
+
+
 HOOK = "https://receiver.example/"
 COMMITS = 12
 """More than one transaction of a restoration takes."""
-
-
-class KilledError(BaseException):
-    """The process of an act has ended."""
 
 
 class Desk:
@@ -142,32 +142,19 @@ async def test_what_is_cut_off_is_done_by_the_next(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, *, is_applied: bool
 ) -> None:
     """Whichever write is its last: until then readers find nothing, and the next one ends it."""
-    write, kills = desk.storage.table.write, 0
     for at in range(20):
         task_id = f"t-{is_applied}-{at}"
         await desk.lost(task_id)
-        writes = 0
-
-        async def mortal(*changes: Any, at: int = at) -> None:
-            nonlocal writes
-            writes += 1
-            if writes <= at or is_applied:
-                await write(*changes)
-            if writes > at:
-                raise KilledError
-
-        with monkeypatch.context() as patch:
-            patch.setattr(desk.storage.table, "write", mortal)
-            try:
-                await desk.restore(task_id)
-            except KilledError:
-                kills += 1
+        mortal = Mortal(at, is_applied=is_applied)
+        with monkeypatch.context() as patch, suppress(KilledError):
+            mortal.guard(patch, desk.storage.table, "write")
+            await desk.restore(task_id)
         if await desk.storage.head(task_id) is None:
             await desk.restore(task_id)
         await desk.assert_back(task_id)
-        if writes <= at:
+        if not mortal.has_killed:
             break
-    assert kills >= 4  # the note, two of the log, HEAD, the note of its end
+    assert at >= 4  # the note, two of the log, HEAD, the note of its end
 
 
 async def test_two_operators_at_once_put_it_back_once(desk: Desk) -> None:
@@ -244,32 +231,28 @@ async def test_an_open_turn_goes_on(desk: Desk) -> None:
     assert await desk.storage.head("t") == head
 
 
-@pytest.mark.parametrize(
-    ("values", "remove", "why"),
-    [
-        ({"needs": FORMAT + 1}, (), "A newer release wrote it"),
-        ({"state": "TASK_STATE_NEW"}, (), "A newer release wrote it"),
-        ({}, ("mark",), "has the form of an earlier release"),
-        ({"version": 99}, (), "is not there, or was stored in part"),
-    ],
-    ids=["format", "state", "earlier", "torn"],
-)
-async def test_what_this_release_cannot_read_is_refused(
-    storage: DurableStorage, values: dict[str, Any], remove: tuple[str, ...], why: str
-) -> None:
-    """A task of another release, or a damaged one: a sentence, and nothing is changed."""
-    desk = Desk(storage)
-    await desk.lost("t")
-    key = head_key(desk.scope, "t")
-    await desk.beside.table.write(Update(key=key, values=values, remove=remove))
-    with pytest.raises((UnsupportedOperationError, UnreadableTaskError), match=why):
-        await desk.restore("t")
-    assert await desk.items(desk.storage, "t") == []
+UNREADABLE: list[tuple[str, dict[str, Any], tuple[str, ...]]] = [
+    ("A newer release wrote it", {"needs": FORMAT + 1}, ()),
+    ("A newer release wrote it", {"state": "TASK_STATE_NEW"}, ()),
+    ("has the form of an earlier release", {}, ("mark",)),
+    ("is not there, or was stored in part", {"version": 99}, ()),
+]
 
 
-async def test_what_has_expired_stays_away(desk: Desk, clock: ManualClock) -> None:
-    """Its time to live counts from its creation, and the table beside keeps it no longer."""
+async def test_what_this_release_cannot_read_is_refused(desk: Desk, clock: ManualClock) -> None:
+    """A task of another release, or a damaged one: a sentence, and nothing is changed.
+
+    An expired one too: its time counts from its creation, and the table beside keeps it no longer.
+    """
     head = await desk.lost("t")
+    key = head_key(desk.scope, "t")
+    item = present(await desk.beside.table.get(key))
+    for why, values, remove in UNREADABLE:
+        await desk.beside.table.write(Update(key=key, values=values, remove=remove))
+        with pytest.raises((UnsupportedOperationError, UnreadableTaskError), match=why):
+            await desk.restore("t")
+        await desk.beside.table.write(Put(item=item))
     clock.advance((head.expires_at - head.created_at) / 1000 + 1)
     with pytest.raises(TaskNotFoundError):
         await desk.restore("t")
+    assert await desk.items(desk.storage, "t") == []

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from a2a.types import Artifact, Part, TaskState, TaskStatus
@@ -75,25 +75,28 @@ def status_of(state: TaskState) -> Entry:
 
 async def turn(storage: DurableStorage, head: Head | None, text: str, *, chunks: int = 4) -> Head:
     """Let a turn write chunks and ask; return HEAD then."""
+    head = await claimed(storage, head, text)
+    token = head.turn.token
+    for number in range(chunks):
+        entry = written(f"{text}{number} {CHUNK}", append=number > 0, name=text)
+        head = await storage.commit(head, Commit(entries=(entry,), token=token))
+    ends = Commit(entries=(status_of(ASKS),), token=token, ends_turn=True)
+    return await storage.commit(head, ends)
+
+
+async def claimed(storage: DurableStorage, head: Head | None, text: str) -> Head:
+    """Let a client send a message, and a worker claim the turn; return HEAD then."""
     if head is None:
         head = (await storage.open_task("ctx", request(text))).head
     else:
         head = await storage.commit(head, Commit(entries=(TurnOpened(request(text), Caller()),)))
-    token = new_token()
-    head = await storage.commit(head, Commit(token=token, claims=True))
-    for number in range(chunks):
-        entry = written(f"{text}{number} {CHUNK}", append=number > 0, name=text)
-        head = await storage.commit(head, Commit(entries=(entry,), token=token))
-    return await storage.commit(
-        head, Commit(entries=(status_of(ASKS),), token=token, ends_turn=True)
-    )
+    return await storage.commit(head, Commit(token=new_token(), claims=True))
 
 
-async def long_task(storage: DurableStorage, turns: int = 6) -> Head:
-    """Return HEAD of a task whose turns each were followed by what a worker does."""
-    head: Head | None = None
+async def long_task(storage: DurableStorage, head: Head | None = None, *, turns: int = 4) -> Head:
+    """Return HEAD of a task after more turns, which each were followed by what a worker does."""
     for number in range(turns):
-        head = await turn(storage, head, f"{number}")
+        head = await turn(storage, head, f"{head.version if head else 0}-{number}")
         await after_turn(storage, head)
         head = await stored(storage, head)
     assert head is not None
@@ -129,18 +132,12 @@ async def test_a_process_reads_a_snapshot_once(
 
     monkeypatch.setattr(durable, "snapshot_of", noted)
     other = replace(storage, near=NearSnapshots())
-    for _ in range(3):
-        assert present((await read(other, head)).since).last == head.snapshot.version
-    assert len(asked) == 1
-    first = head.snapshot.version
-    while head.snapshot.version == first:
-        head = await turn(storage, head, "more")
-        await after_turn(storage, head)
-        head = await stored(storage, head)
-    for _ in range(3):
-        assert present((await read(other, head)).since).last == head.snapshot.version
-        assert (await read(other, head)).fold().task() == await storage.load_task(head.task_id)
-    assert len(asked) == 2
+    for number in (1, 2):
+        for _ in range(3):
+            assert present((await read(other, head)).since).last == head.snapshot.version
+            assert (await read(other, head)).fold().task() == await storage.load_task(head.task_id)
+        assert len(asked) == number
+        head = await long_task(storage, head)
 
 
 async def test_a_link_to_a_file_before_the_snapshot_is_taken(storage: DurableStorage) -> None:
@@ -149,14 +146,8 @@ async def test_a_link_to_a_file_before_the_snapshot_is_taken(storage: DurableSto
     sent = request("0")
     sent.message.parts.append(Part(raw=large))
     opened = (await storage.open_task("ctx", sent)).head
-    token = new_token()
-    head = await storage.commit(opened, Commit(token=token, claims=True))
-    ends = Commit(entries=(status_of(ASKS),), token=token, ends_turn=True)
-    head = await storage.commit(head, ends)
-    for number in range(6):
-        head = await turn(storage, head, f"{number}")
-        await after_turn(storage, head)
-        head = await stored(storage, head)
+    ends = Commit(entries=(status_of(ASKS),), token="t", claims=True, ends_turn=True)
+    head = await long_task(storage, await storage.commit(opened, ends))
     assert opened.version not in [one.version for one in (await read(storage, head)).records]
     blob = Blob.of(large, BlobOwner(storage.scope.digest, head.task_id, head.incarnation))
     for size, is_taken in ((blob.size + 1, False), (blob.size, True)):
@@ -170,55 +161,45 @@ async def test_a_link_to_a_file_before_the_snapshot_is_taken(storage: DurableSto
                 await storage.commit(head, commit)
 
 
-async def snapshots_of(storage: DurableStorage, *heads: Head) -> list[bool]:
-    """Return which of the snapshots that HEADs have named are stored."""
-    return [await snapshots.snapshot_of(storage, head) is not None for head in heads]
-
-
-def without_ids(log: Log) -> Any:
-    fold = log.fold()
-    return fold.task(), fold.reply, fold.turn_at(fold.version)
+async def check_same(storage: DurableStorage, head: Head) -> Log:
+    """Compare what a reader gets with the whole log, and return it."""
+    log, whole = await read(storage, head), await read(storage, head, is_whole=True)
+    assert whole.since is None
+    assert log.head == whole.head
+    one, other = log.fold(), whole.fold()
+    assert one.task() == other.task()
+    assert (one.reply, one.turn_at(one.version)) == (other.reply, other.turn_at(other.version))
+    assert await storage.load_task(head.task_id, 1) == other.task(1)
+    if head.turn.is_open:
+        assert log.restarted().task() == whole.restarted().task()
+        assert (log.opening, log.caller) == (whole.opening, whole.caller)
+        assert (log.beginnings(), log.replayed()) == (whole.beginnings(), whole.replayed())
+    return log
 
 
 async def test_a_reader_gets_the_same(storage: DurableStorage) -> None:
-    """With a snapshot a task reads as its whole log does, behind turns and inside of one."""
-    head: Head | None = None
-    for number in range(5):
+    """With a snapshot a task reads as its whole log does, behind turns and inside of one.
+
+    However long it is, a snapshot, 64 KB of log and a turn are read, of any number of commits.
+    """
+    head, longest = None, 0
+    for number in range(9):
         head = await turn(storage, head, f"{number}")
         await after_turn(storage, head)
         head = await stored(storage, head)
-        log, whole = await read(storage, head), await read(storage, head, is_whole=True)
-        assert whole.since is None
-        assert without_ids(log) == without_ids(whole)
-        assert await storage.load_task(head.task_id, 1) == whole.fold().task(1)
-    assert head is not None
-    head = await storage.commit(head, Commit(entries=(TurnOpened(request("6"), Caller()),)))
-    first = new_token()
-    head = await storage.commit(head, Commit(token=first, claims=True))
-    head = await storage.commit(head, Commit(entries=(written("half", name="6"),), token=first))
-    log, whole = await read(storage, head), await read(storage, head, is_whole=True)
-    assert log.since is not None
-    assert len(log.records) == head.version - log.since.version < len(whole.records)
-    assert without_ids(log) == without_ids(whole)
-    assert log.restarted().task() == whole.restarted().task()
-    assert (log.caller, log.beginnings(), log.replayed()) == (
-        *(whole.caller, whole.beginnings(), whole.replayed()),
-    )
-
-
-async def test_what_is_read_does_not_grow(storage: DurableStorage) -> None:
-    """However long the task: a snapshot, and at most 64 KB of log and a turn, are read."""
-    head: Head | None = None
-    longest = 0
-    for number in range(12):
-        head = await turn(storage, head, f"{number}")
-        await after_turn(storage, head)
-        head = await stored(storage, head)
-        log = await read(storage, head)
+        log = await check_same(storage, head)
         longest = max(longest, sum(len(str(record.entries)) for record in log.records))
     assert head is not None
-    assert head.size > 280_000
+    assert head.size > 2 * (SNAPSHOT_BYTES + 30_000)
     assert longest < SNAPSHOT_BYTES + 30_000
+    head = await claimed(storage, head, "13")
+    for number in range(_NEWEST + 5):
+        piece = Commit(entries=(written(f"{number}", name="13"),), token=head.turn.token)
+        head = await storage.commit(head, piece)
+        if number == 0:
+            await check_same(storage, head)
+    log = await check_same(storage, head)
+    assert _NEWEST < len(log.records) == head.version - present(log.since).version
 
 
 async def test_a_short_task_has_no_snapshot(storage: DurableStorage) -> None:
@@ -229,58 +210,30 @@ async def test_a_short_task_has_no_snapshot(storage: DurableStorage) -> None:
     head = await long_task(storage)
     await after_turn(storage, head)
     assert (await stored(storage, head)).snapshot.version == head.snapshot.version
-    opened = await storage.commit(head, Commit(entries=(TurnOpened(request("6"), Caller()),)))
-    opened = await storage.commit(opened, Commit(entries=(written(CHUNK * 12),)))
-    await after_turn(storage, opened)
+    opened = await claimed(storage, head, "6")
+    more = Commit(entries=(written(CHUNK * 12),), token=opened.turn.token)
+    await after_turn(storage, await storage.commit(opened, more))
     assert (await stored(storage, head)).snapshot.version == head.snapshot.version
 
 
-async def test_the_snapshot_before_is_deleted(storage: DurableStorage) -> None:
-    """One snapshot of a task is stored; a reader that knows another one reads the whole log."""
-    head = await long_task(storage)
-    old, now = head, await long_task_more(storage, head)
-    assert now.snapshot.version > old.snapshot.version
-    assert await snapshots_of(storage, old, now) == [False, True]
+UNREADABLE = [None, b"", b"[1, 1, 1, 1]\n", ConfigurationError("no"), UnavailableError("S3")]
 
 
-async def long_task_more(storage: DurableStorage, head: Head) -> Head:
-    """Return HEAD of the task after so many turns that it has another snapshot."""
-    for number in range(4):
-        head = await turn(storage, head, f"more {number}")
-        await after_turn(storage, head)
-        head = await stored(storage, head)
-    return head
-
-
-@pytest.mark.parametrize("content", [None, b"", b"[1, 1, 1, 1]\n"])
 async def test_a_snapshot_that_cannot_be_read_is_not_missed(
-    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Missing, damaged or of another version: the whole log is read instead."""
+    """Missing, damaged, of another version, or in a store that refuses: the whole log is read."""
     head = await long_task(storage)
     whole = await read(storage, head, is_whole=True)
-
-    async def found(*_: object) -> bytes | None:
-        return content
-
-    monkeypatch.setattr(snapshots, "whole", found)
-    assert await read(storage, head) == whole
-    assert await storage.load_task(head.task_id) == whole.fold().task()
-
-
-@pytest.mark.parametrize("error", [ConfigurationError("It refuses."), UnavailableError("S3")])
-async def test_a_store_that_refuses_hinders_no_reader(
-    storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    """The whole log is in the table, and is read instead."""
-    head = await long_task(storage)
-    whole = await read(storage, head, is_whole=True)
-
-    async def refuse(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(blobs, "get", refuse)
-    assert await read(storage, head) == whole
+    for found in UNREADABLE:
+        with monkeypatch.context() as patch:
+            if isinstance(found, Exception):
+                patch.setattr(blobs, "get", AsyncMock(side_effect=found))
+            else:
+                patch.setattr(snapshots, "whole", AsyncMock(return_value=found))
+            reader = replace(storage, near=NearSnapshots())
+            assert await read(reader, head) == whole
+            assert await reader.load_task(head.task_id) == whole.fold().task()
 
 
 async def test_a_store_that_refuses_hinders_no_turn(
@@ -290,11 +243,8 @@ async def test_a_store_that_refuses_hinders_no_turn(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The worker logs it, and the task is read as before."""
-
-    async def refuse(*_: object) -> None:
-        raise ConfigurationError("The bucket refuses.")
-
-    monkeypatch.setattr(blobs, "put", refuse)
+    refuses = AsyncMock(side_effect=ConfigurationError("The bucket refuses."))
+    monkeypatch.setattr(blobs, "put", refuses)
     head = await turn(storage, None, "1", chunks=12)
     await after_turn(storage, head)
     assert "A snapshot was not stored: The bucket refuses." in caplog.text
@@ -302,18 +252,29 @@ async def test_a_store_that_refuses_hinders_no_turn(
     assert (log.since, log.head.snapshot.version) == (None, 0)
 
 
+@pytest.mark.parametrize("is_newer_late", [False, True])
 async def test_a_late_snapshot_is_dropped(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, *, is_newer_late: bool
 ) -> None:
-    """A worker that was held up before it named its snapshot does not take back a newer one."""
+    """A worker that was held up before it named its snapshot does not take back a newer one.
+
+    One snapshot is left, also where the worker of the newer one has read HEAD before that.
+    """
     head = await turn(storage, None, "1", chunks=12)
     late = await held_up(storage, monkeypatch, head)
-    newer = await long_task_more(storage, head)
-    await late()
+    if is_newer_late:
+        head = await turn(storage, head, "2", chunks=12)
+        newer = await held_up(storage, monkeypatch, head)
+        await late()
+        await newer()
+        last = head.version
+    else:
+        last = (await long_task(storage, head)).snapshot.version
+        await late()
     after = await stored(storage, head)
-    assert after.snapshot.version == newer.snapshot.version
-    assert await snapshots_of(storage, after) == [True]
-    assert await blobs_of(storage, head) == [f"!{after.snapshot.version}"]
+    assert after.snapshot.version == last
+    assert await snapshots.snapshot_of(storage, after) is not None
+    assert await blobs_of(storage, head) == [f"!{last}"]
 
 
 async def held_up(
@@ -338,20 +299,6 @@ async def held_up(
         await late
 
     return goes_on
-
-
-async def test_a_snapshot_that_is_named_meanwhile_is_deleted(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker deletes the snapshot that it replaces, also if it has read HEAD before that."""
-    head = await turn(storage, None, "1", chunks=12)
-    first = await held_up(storage, monkeypatch, head)
-    head = await turn(storage, head, "2", chunks=12)
-    second = await held_up(storage, monkeypatch, head)
-    await first()
-    await second()
-    assert (await stored(storage, head)).snapshot.version == head.version
-    assert await blobs_of(storage, head) == [f"!{head.version}"]
 
 
 async def blobs_of(storage: DurableStorage, head: Head) -> list[str]:
@@ -384,26 +331,19 @@ async def test_a_lost_answer_leaves_the_snapshot(
 
     monkeypatch.setattr(storage.table, "write", twice)
     await after_turn(storage, head)
-    head = await stored(storage, head)
-    assert await snapshots_of(storage, head) == [True]
+    assert await snapshots.snapshot_of(storage, await stored(storage, head)) is not None
 
 
-async def test_a_deleted_task_leaves_no_snapshot(storage: DurableStorage) -> None:
-    """Also if a worker stores one after the deletion."""
-    head = await long_task(storage)
-    last = await turn(storage, head, "last", chunks=12)
-    await delete_task(storage, last.task_id)
-    assert await blobs_of(storage, head) == []
-    await after_turn(storage, last)
-    assert await blobs_of(storage, head) == []
-
-
-async def test_a_task_that_is_deleted_meanwhile_leaves_nothing(
+async def test_a_deleted_task_leaves_no_snapshot(
     storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its worker has read it before, and stores a snapshot after the deletion."""
-    last = await turn(storage, None, "1", chunks=12)
-    put = blobs.put
+    """Also if a worker stores one after the deletion, or has read the task before it."""
+    head = await turn(storage, await long_task(storage), "last", chunks=12)
+    await delete_task(storage, head.task_id)
+    assert await blobs_of(storage, head) == []
+    await after_turn(storage, head)
+    assert await blobs_of(storage, head) == []
+    last, put = await turn(storage, None, "1", chunks=12), blobs.put
 
     async def late(*given: Any) -> None:
         await delete_task(storage, last.task_id)
@@ -420,10 +360,9 @@ async def test_a_snapshot_keeps_what_a_newer_release_knows(storage: DurableStora
     """A log with an entry that cannot be read and counts gets no snapshot, which would lose it."""
     head = (await storage.open_task("ctx", request("1"))).head
     head = await storage.commit(head, Commit(entries=(Unknown(b"~", 0x80, b"?"),)))
-    token = new_token()
-    head = await storage.commit(head, Commit(token=token, claims=True))
     entries = (written(CHUNK * 12), status_of(ASKS))
-    head = await storage.commit(head, Commit(entries=entries, token=token, ends_turn=True))
+    ends = Commit(entries=entries, token="t", claims=True, ends_turn=True)
+    head = await storage.commit(head, ends)
     await after_turn(storage, head)
     assert not (await stored(storage, head)).snapshot.version
 
@@ -434,33 +373,12 @@ async def test_streams_have_the_same_ids(storage: DurableStorage) -> None:
     opened = await Tail.open(storage, head.task_id)
     whole = await Tail.open(storage, head.task_id, is_whole=True)
     assert opened.snapshot() == whole.snapshot()
+    log = await read(storage, head, is_whole=True)
     for version in range(1, head.version + 1, 3):
         cursor = Cursor(version, 0, incarnation_tag(head.incarnation))
         tail, opening = await Tail.resume(storage, head.task_id, cursor)
-        assert opening.cursor == cursor
-        assert opening.event == (await as_of(storage, head, version))
+        assert (opening.cursor, opening.event) == (cursor, log.fold(version).task())
         assert tail.fold.task() == whole.fold.task()
-
-
-async def as_of(storage: DurableStorage, head: Head, version: int) -> Any:
-    log = await read(storage, head, is_whole=True)
-    return log.fold(version).task()
-
-
-async def test_a_task_with_many_small_commits(storage: DurableStorage) -> None:
-    """More commits since the snapshot than the first page of a read has."""
-    head = await long_task(storage)
-    head = await storage.commit(head, Commit(entries=(TurnOpened(request("6"), Caller()),)))
-    token = new_token()
-    head = await storage.commit(head, Commit(token=token, claims=True))
-    for number in range(_NEWEST + 5):
-        head = await storage.commit(
-            head, Commit(entries=(written(f"{number}", name="6"),), token=token)
-        )
-    log, whole = await read(storage, head), await read(storage, head, is_whole=True)
-    assert log.since is not None
-    assert len(log.records) > _NEWEST
-    assert without_ids(log) == without_ids(whole)
 
 
 async def test_commits_of_which_a_page_has_few(

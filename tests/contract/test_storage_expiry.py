@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
-from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.contexts import context_write
-from a2a_serverless.storage.deletion import delete_context, delete_task
+from a2a_serverless.storage.deletion import delete_context
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
@@ -17,6 +14,7 @@ from a2a_serverless.storage.table import Write
 from a2a_serverless.tasks.entries import MessageAppended
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
+from tests.contract.test_storage_scopes import finds_nothing
 from tests.support.clocks import ManualClock
 from tests.support.messages import agent_message, chunk, request, said
 from tests.support.present import present
@@ -46,68 +44,48 @@ async def is_found(storage: DurableStorage, task_id: str) -> set[bool]:
 async def test_a_task_expires(
     storage: DurableStorage, clock: ManualClock, ttl_s: float | None, lives_s: float
 ) -> None:
-    """A task is found up to its last millisecond and nowhere after it; 30 days unless said."""
-    task_id = (await storage.open_task("ctx", request(), ttl_s=ttl_s)).head.task_id
+    """A task is found up to its last millisecond and nowhere after it; 30 days unless said.
+
+    An update does not prolong it, and the second in which its time ends is whole.
+    """
+    opened = await storage.open_task("ctx", request(), ttl_s=ttl_s)
+    assert opened.head.expires_at == clock.now_ms() + lives_s * 1000
+    task_id = opened.head.task_id
     clock.advance(lives_s - 0.001)
+    await Storage(storage).update_task(task_id, artifacts=[chunk("a", "x")])
     assert await is_found(storage, task_id) == {True}
     clock.advance(0.001)
     assert await is_found(storage, task_id) == {False}
 
 
-async def test_expiry_is_a_whole_second(storage: DurableStorage, clock: ManualClock) -> None:
-    """A time to live that ends within a second ends with that second, for HEAD as for items."""
-    clock.advance(0.25)
-    opened = await storage.open_task("ctx", request(), ttl_s=1)
-    assert opened.head.expires_at == clock.now_ms() - 250 + 2000
-    assert await storage.head(opened.head.task_id) == opened.head
-
-
-async def test_updates_do_not_prolong_a_task(storage: DurableStorage, clock: ManualClock) -> None:
-    """An update does not change when a task expires."""
-    task_id = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head.task_id
-    clock.advance(HOUR - 1)
-    await Storage(storage).update_task(task_id, artifacts=[chunk("a", "x")])
-    clock.advance(1)
-    assert await is_found(storage, task_id) == {False}
-
-
 async def test_an_expired_task_is_not_written(storage: DurableStorage, clock: ManualClock) -> None:
-    """Updates, commits, deletes and postponing find none, though it is stored for days."""
-    head = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head
-    clock.advance(HOUR)
-    with pytest.raises(TaskNotFoundError):
-        await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_WORKING)
-    with pytest.raises(TaskNotFoundError):
-        await storage.commit(head, Commit())
-    assert await storage.postpone(head, due_at=clock.now_ms() + 1, sends=1) is None
-    assert await delete_task(storage, head.task_id) is False
-    assert await delete_context(storage, "ctx") == 0
-
-
-async def test_an_expired_turn_is_not_due(storage: DurableStorage, clock: ManualClock) -> None:
-    """An expired turn is not due, though it may stay stored for days; a live one is."""
+    """No write finds it, nor is its turn due, though it is stored for days; a live one is."""
     gone = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head
-    alive = (await storage.open_task("ctx", request())).head
+    alive = (await storage.open_task("other", request())).head
     clock.advance(HOUR)
+    await finds_nothing(storage, gone.task_id)
+    with pytest.raises(TaskNotFoundError):
+        await storage.commit(gone, Commit())
+    assert await storage.postpone(gone, due_at=clock.now_ms() + 1, sends=1) is None
+    assert await delete_context(storage, "ctx") == 0
     due = {entry.task_id for entry in await due_tasks(storage, clock.now_ms(), limit=1000)}
     assert alive.task_id in due
     assert gone.task_id not in due
 
 
 async def test_an_expired_id_can_be_used_again(storage: DurableStorage, clock: ManualClock) -> None:
-    """The same key makes a new task that shares nothing with the expired one."""
+    """The same key makes a new task, which has nothing of the expired one, its cancel neither."""
     old = await storage.open_task("ctx", request("old"), idempotency_key="key", ttl_s=HOUR)
     task_id = old.head.task_id
     for _ in range(3):
         await Storage(storage).update_task(task_id, artifacts=[chunk("a", "old")])
+    await storage.request_cancel(task_id)
     clock.advance(HOUR)
     new = await storage.open_task("ctx", request("new"), idempotency_key="key", ttl_s=HOUR)
-    assert new.created
-    assert new.head.task_id == task_id
+    assert (new.created, new.head.task_id, new.head.cancel) == (True, task_id, None)
     assert new.head.incarnation != old.head.incarnation
     task = present(await storage.load_task(task_id))
-    assert said(task) == ["new"]
-    assert not task.artifacts
+    assert (said(task), list(task.artifacts)) == (["new"], [])
     assert await Storage(storage).get_version(task_id) == 1
     listed = await list_tasks(storage, ListTasksQuery())
     assert [one.id for one in listed.tasks] == [task_id]
@@ -135,7 +113,10 @@ async def test_an_id_that_becomes_free_meanwhile_is_taken(
 async def test_a_late_writer_of_an_expired_task_is_refused(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """A writer that holds an old HEAD writes nothing into the new task of the same id."""
+    """A writer that holds an old HEAD writes nothing into the new task of the same id.
+
+    Nor does a subscriber that follows the expired task get the new one's events.
+    """
     late = Commit(entries=(MessageAppended(agent_message("late")),))
     old = await storage.open_task("ctx", request(), task_id="t", ttl_s=HOUR)
     clock.advance(HOUR)
@@ -147,45 +128,24 @@ async def test_a_late_writer_of_an_expired_task_is_refused(
         await storage.commit(old.head, late)
     assert await storage.postpone(old.head, due_at=1, sends=1) is None
     assert await storage.read("t") == new.log
-
-
-async def test_a_reader_of_an_old_incarnation_gets_nothing(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
-    """A subscriber that follows the expired task does not get the new one's events."""
-    old = await storage.open_task("ctx", request(), task_id="t", ttl_s=HOUR)
-    clock.advance(HOUR)
-    new = await storage.open_task("ctx", request(), task_id="t")
     head = await storage.commit(new.head, Commit())
     assert await storage.read("t", after=1, incarnation=old.head.incarnation) is None
     log = present(await storage.read("t", after=1, incarnation=new.head.incarnation))
-    assert log.head == head
-    assert [record.version for record in log.records] == [2]
+    assert (log.head, [record.version for record in log.records]) == (head, [2])
 
 
-async def test_a_contexts_state_expires(storage: DurableStorage, clock: ManualClock) -> None:
-    """The state of a context lives a task's time to live from its last write."""
-    await Storage(storage).update_context("ctx", "first")
-    clock.advance(MONTH - 1)
-    assert await Storage(storage).load_context("ctx") == "first"
-    await Storage(storage).update_context("ctx", "second")
-    clock.advance(MONTH - 1)
-    assert await Storage(storage).load_context("ctx") == "second"
-    clock.advance(1)
-    assert await Storage(storage).load_context("ctx") is None
-
-
-async def test_a_contexts_version_starts_anew_after_its_expiry(
-    storage: DurableStorage, clock: ManualClock
+async def test_a_contexts_state_expires(
+    storage: DurableStorage, tasks: Storage, clock: ManualClock
 ) -> None:
-    """A state that has expired and is still stored counts for nothing, its version neither."""
-    for state in ("first", "second", "third"):
-        await Storage(storage).update_context("ctx", state)
-    clock.advance(MONTH)
+    """It lives a task's time to live from its last write; then its version counts from 0."""
+    for state in ("first", "second"):
+        await tasks.update_context("ctx", state)
+        clock.advance(MONTH - 1)
+        assert await tasks.load_context("ctx") == state
+    clock.advance(1)
     assert await storage.contexts.load("ctx") == (None, 0)
     head = (await storage.open_task("ctx", request())).head
-    fresh = Commit(context_write=context_write("fresh", 0))
-    await storage.commit(head, fresh)
+    await storage.commit(head, Commit(context_write=context_write("fresh", 0)))
     assert await storage.contexts.load("ctx") == ("fresh", 1)
 
 
@@ -195,12 +155,10 @@ async def test_a_listing_counts_the_living(storage: DurableStorage, clock: Manua
         clock.advance(1)
         ttl_s = HOUR if number % 2 else MONTH
         await storage.open_task("ctx", request(str(number)), ttl_s=ttl_s)
-    clock.advance(timedelta(hours=2).total_seconds())
-    first = await list_tasks(storage, ListTasksQuery(page_size=2))
-    assert [said(task) for task in first.tasks] == [["4"], ["2"]]
-    assert first.total_size == 3
-    second = await list_tasks(
-        storage, ListTasksQuery(page_size=2, page_token=first.next_page_token)
-    )
-    assert [said(task) for task in second.tasks] == [["0"]]
-    assert second.next_page_token == ""
+    clock.advance(2 * HOUR)
+    query = ListTasksQuery(page_size=2)
+    first = await list_tasks(storage, query)
+    assert ([said(task) for task in first.tasks], first.total_size) == ([["4"], ["2"]], 3)
+    later = query.model_copy(update={"page_token": first.next_page_token})
+    second = await list_tasks(storage, later)
+    assert ([said(task) for task in second.tasks], second.next_page_token) == ([["0"]], "")

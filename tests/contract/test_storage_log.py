@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
+from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
 from a2a_serverless.errors import (
     ConcurrencyError,
     FencedError,
+    RepeatedKeyError,
     TaskNotAcceptingMessagesError,
+    TaskTerminalStateError,
     TurnFinishedError,
 )
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
+from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.table import Put
+from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
     Entry,
+    MessageAppended,
     MetadataMerged,
     Replied,
     StatusChanged,
     TurnOpened,
+    encode_entries,
 )
-from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import Commit, renewing
+from a2a_serverless.tasks.fold import Cursor, Log, incarnation_tag
+from a2a_serverless.tasks.head import AttemptEnd, Head
+from a2a_serverless.tasks.rules import Commit, releasing, renewing
+from a2a_serverless.worker.attempt import turn_of
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG
 from tests.support.heads import with_fields
@@ -49,6 +59,9 @@ def status(state: TaskState, message: Message | None = None) -> StatusChanged:
 
 def piece(text: str) -> ArtifactWritten:
     return ArtifactWritten(artifact("a", text), append=True)
+
+
+LARGE = piece("x" * 700_000)
 
 
 def metadata(**values: str) -> MetadataMerged:
@@ -70,7 +83,10 @@ async def load(storage: DurableStorage, head: Head) -> Task:
 
 
 async def test_head_says_what_commit_returned(storage: DurableStorage) -> None:
-    """The HEAD that a commit returns is the one that is stored, field by field."""
+    """The HEAD that a commit returns is the one that is stored, field by field.
+
+    Its size is the bytes of all entries, also of those that a restart discards.
+    """
     head = await opened(storage)
     assert await storage.head(head.task_id) == head
     for commit in (
@@ -93,32 +109,24 @@ async def test_head_says_what_commit_returned(storage: DurableStorage) -> None:
     log = present(await storage.read(head.task_id))
     assert log.head == head
     assert [record.version for record in log.records] == list(range(1, head.version + 1))
+    assert head.size == sum(len(encode_entries(record.entries)) for record in log.records)
 
 
-async def test_a_record_says_who_wrote_it(storage: DurableStorage) -> None:
-    """A record has the entries, the token and the id of its commit."""
+async def test_a_record_says_who_wrote_it(storage: DurableStorage, clock: ManualClock) -> None:
+    """A record has the entries, the token, the id and the time of its commit, in parts too."""
     head = await opened(storage)
-    first = claim("t1", status(WORKING), piece("x"))
-    await storage.commit(head, first)
-    log = present(await storage.read(head.task_id))
-    record = log.records[1]
-    assert (record.version, record.token, record.commit_id) == (2, "t1", first.commit_id)
-    assert [type(entry) for entry in record.entries] == [StatusChanged, ArtifactWritten]
-
-
-async def test_a_record_has_the_time_of_its_commit(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
-    """Each record has its commit's time in milliseconds, also one in parts or without a status."""
-    head = await opened(storage)
-    times = [clock.now_ms()]
-    assert times == [head.created_at]
-    for commit in (claim("t1"), Commit(token="t1", entries=(piece("x" * 700_000),))):
+    written = [claim("t1", status(WORKING), piece("x")), Commit(token="t1", entries=(LARGE,))]
+    times = [head.created_at]
+    for commit in written:
         clock.advance(1.5)
         times.append(clock.now_ms())
         head = await storage.commit(head, commit)
-    log = present(await storage.read(head.task_id))
-    assert [record.at for record in log.records] == times
+    first, *others = present(await storage.read(head.task_id)).records
+    assert [record.at for record in (first, *others)] == times
+    for version, record, commit in zip((2, 3), others, written, strict=True):
+        assert (record.version, record.token) == (version, "t1")
+        assert record.commit_id == commit.commit_id
+    assert [type(entry) for entry in others[0].entries] == [StatusChanged, ArtifactWritten]
 
 
 async def test_a_log_is_read_behind_a_version(storage: DurableStorage) -> None:
@@ -239,23 +247,28 @@ async def test_the_owner_of_a_turn_renews_its_lease(
     assert committed.due_at == later
 
 
-@pytest.mark.parametrize("end", ["finished", "taken", "deleted", "expired"])
-async def test_a_turn_of_others_is_not_renewed(
+@pytest.mark.parametrize("end", ["finished", "taken", "deleted", "made anew", "expired"])
+async def test_a_turn_of_others_is_not_changed(
     storage: DurableStorage, clock: ManualClock, end: str
 ) -> None:
-    """A renewal that comes late neither revives a finished turn nor postpones another attempt's."""
+    """A late renewal or release neither revives a finished turn nor is about another attempt's."""
     head = await storage.commit(await opened(storage), claim("t1"))
     match end:
         case "finished":
             await storage.commit(head, Commit(token="t1", entries=(status(COMPLETED),)))
         case "taken":
             await storage.commit(head, claim("t2"))
-        case "deleted":
+        case "deleted" | "made anew":
             await delete_task(storage, head.task_id)
         case _:
             clock.advance(storage.timing.ttl_s + 1)
+    if end == "made anew":
+        anew = await storage.open_task("ctx", request(), task_id=head.task_id)
+        await storage.commit(anew.head, claim("t1"))
     before = await storage.head(head.task_id)
+    ended = AttemptEnd(token="t1", reason="ValueError")
     assert not await storage.change(head, partial(renewing, token="t1", due_at=clock.now_ms() + 1))
+    assert not await storage.change(head, partial(releasing, end=ended))
     assert await storage.head(head.task_id) == before
 
 
@@ -266,12 +279,9 @@ async def test_the_longest_overdue_comes_first(storage: DurableStorage, clock: M
         heads.append(await opened(storage))
         clock.advance(1)
     now_ms = clock.now_ms() + 60_000
-    everywhere = await due_tasks(
-        storage, now_ms, limit=10_000
-    )  # other tests' tasks are due in it, too
+    everywhere = await due_tasks(storage, now_ms, limit=10_000)  # those of other tests, too
     due = [one for one in everywhere if one.scope == storage.scope]
-    assert [one.task_id for one in due] == [head.task_id for head in heads]
-    assert [one.due_at for one in due] == [head.due_at for head in heads]
+    assert [(one.task_id, one.due_at) for one in due] == [(h.task_id, h.due_at) for h in heads]
     assert await due_tasks(storage, now_ms, limit=4) == everywhere[:4]
     assert await due_tasks(storage, now_ms, limit=4, after=everywhere[3]) == everywhere[4:8]
     assert await due_tasks(storage, now_ms, after=everywhere[-1]) == []
@@ -279,47 +289,36 @@ async def test_the_longest_overdue_comes_first(storage: DurableStorage, clock: M
 
 
 async def test_postponing_moves_the_due_time(storage: DurableStorage, clock: ManualClock) -> None:
-    """Postponing changes due time and sends, but no version; it works once for one HEAD."""
+    """And the sends, but no version; it works once for one HEAD, and a claim has to know of it."""
     head = await opened(storage)
     later = clock.now_ms() + 500_000
     assert await storage.postpone(head, due_at=later, sends=1) is not None
-    assert await storage.head(head.task_id) == with_fields(head, due_at=later, sends=1)
+    seen = present(await storage.head(head.task_id))
+    assert seen == with_fields(head, due_at=later, sends=1)
     assert await storage.postpone(head, due_at=later, sends=1) is None
-    due = await due_tasks(storage, later - 1)
-    assert head.task_id not in {one.task_id for one in due}
-    due = await due_tasks(storage, later)
-    assert head.task_id in {one.task_id for one in due}
-
-
-async def test_a_claim_knows_what_was_postponed(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
-    """A claim has to know the copies that were sent; a HEAD that has moved is not postponed."""
-    head = await opened(storage)
-    await storage.postpone(head, due_at=clock.now_ms() + 500_000, sends=1)
+    for at, is_due in ((later - 1, False), (later, True)):
+        found = {one.task_id for one in await due_tasks(storage, at)}
+        assert (head.task_id in found) == is_due
     with pytest.raises(ConcurrencyError):
         await storage.commit(head, claim("t1"))
-    seen = present(await storage.head(head.task_id))
     moved = await storage.commit(seen, claim("t1"))
-    assert await storage.postpone(head, due_at=1, sends=2) is None
     finished = await storage.commit(moved, Commit(token="t1", entries=(status(COMPLETED),)))
-    assert await storage.postpone(finished, due_at=1, sends=2) is None
-    due = await due_tasks(storage, clock.now_ms() + 10**8)
-    assert head.task_id not in {one.task_id for one in due}
+    for old in (head, finished):
+        assert await storage.postpone(old, due_at=1, sends=2) is None
+    found = {one.task_id for one in await due_tasks(storage, clock.now_ms() + 10**8)}
+    assert head.task_id not in found
 
 
 async def test_of_changes_at_once_none_is_lost(storage: DurableStorage) -> None:
     """Two processes that change one HEAD by turns each find what the other has made of it."""
     first, changes = await opened(storage), 5_000 if LONG else 40
 
+    def slept(now: Head) -> Head:
+        return with_fields(now, slept_ms=now.turn.slept_ms + 1)
+
     async def count(head: Head) -> None:
         for _ in range(changes):
-            after = present(
-                await storage.change(
-                    head, lambda now: with_fields(now, slept_ms=now.turn.slept_ms + 1)
-                )
-            )
-            head = after
+            head = present(await storage.change(head, slept))
 
     await asyncio.gather(count(first), count(first))
     stored = present(await storage.head(first.task_id))
@@ -342,9 +341,8 @@ async def test_a_change_keeps_what_only_a_newer_release_knows(storage: DurableSt
 async def test_a_waiting_reader_comes_back(storage: DurableStorage) -> None:
     """`changed` returns at once or at its time-out, whether the task moves or is missing."""
     head = await opened(storage)
-    await storage.changed(head.task_id, 0, 0.05)
-    await storage.changed(head.task_id, head.version, 0.05)
-    await storage.changed("missing", 0, 0.05)
+    for task_id, version in ((head.task_id, 0), (head.task_id, head.version), ("missing", 0)):
+        await storage.changed(task_id, version, 0.05)
 
 
 async def test_a_commit_repeated_by_its_writer_counts_once(storage: DurableStorage) -> None:
@@ -355,3 +353,183 @@ async def test_a_commit_repeated_by_its_writer_counts_once(storage: DurableStora
     await storage.commit(first, Commit(entries=(piece("y"),)))
     assert await storage.commit(head, once) == first
     assert texts(await load(storage, head), "a") == ["x", "y"]
+
+
+# -- the idempotency keys of follow-ups -------------------------------------------------------
+
+
+ASKS, ENDS = status(INPUT_REQUIRED), status(COMPLETED)
+
+
+def follow_up(key: str | None) -> Commit:
+    return Commit(entries=(TurnOpened(request("pay 100")),), idempotency_key=key)
+
+
+async def waiting(storage: DurableStorage, task_id: str | None = None) -> Head:
+    """A task that waits for a message."""
+    head = (await storage.open_task("ctx", request(), task_id=task_id)).head
+    return await storage.commit(head, Commit(entries=(ASKS,)))
+
+
+async def answered(storage: DurableStorage, head: Head, key: str | None) -> Head:
+    """The task after a message, when it waits for the next one."""
+    opened = await storage.commit(head, follow_up(key))
+    return await storage.commit(opened, Commit(entries=(ASKS,)))
+
+
+async def refused(storage: DurableStorage, head: Head, key: str) -> int:
+    """Say again what came with a key; return the turn that it had opened."""
+    with pytest.raises(RepeatedKeyError) as repeated:
+        await storage.commit(head, follow_up(key))
+    assert await storage.head(head.task_id) == head
+    return repeated.value.turn
+
+
+async def test_a_key_opens_one_turn_whatever_came_in_between(storage: DurableStorage) -> None:
+    """Each of the keys finds its own turn, and nothing is written."""
+    head = await waiting(storage)
+    turns = {}
+    for key in ("one", None, "two", None, "three"):
+        before = head
+        head = await answered(storage, head, key)
+        turns[key] = before.version + 1
+    for key in ("one", "two", "three"):
+        assert await refused(storage, head, key) == turns[key]
+
+
+async def test_a_key_is_known_where_no_message_is_taken(storage: DurableStorage) -> None:
+    """At work and after its end, the task refuses a new message, and a repeated one is found."""
+    head = await waiting(storage)
+    at_work = await storage.commit(head, follow_up("one"))
+    assert await refused(storage, at_work, "one") == at_work.turn.number
+    with pytest.raises(TaskNotAcceptingMessagesError):
+        await storage.commit(at_work, follow_up("new"))
+    ended = await storage.commit(at_work, Commit(entries=(ENDS,)))
+    assert await refused(storage, ended, "one") == at_work.turn.number
+    with pytest.raises(TaskTerminalStateError):
+        await storage.commit(ended, follow_up("new"))
+
+
+async def test_of_copies_at_once_one_opens_a_turn(storage: DurableStorage) -> None:
+    """The others learn that HEAD has moved, and then whose turn it is."""
+    head = await waiting(storage)
+    made = await asyncio.gather(
+        *(storage.commit(head, follow_up("one")) for _ in range(4)), return_exceptions=True
+    )
+    (opened,) = [each for each in made if isinstance(each, Head)]
+    others = [each for each in made if each is not opened]
+    assert all(isinstance(each, ConcurrencyError) for each in others), others
+    assert await refused(storage, opened, "one") == opened.turn.number
+
+
+async def test_a_key_goes_with_its_task(storage: DurableStorage) -> None:
+    """A task with the id of one that was deleted knows nothing of its keys."""
+    head = await answered(storage, await waiting(storage, "mine"), "one")
+    assert await delete_task(storage, head.task_id)
+    again = await waiting(storage, "mine")
+    assert (await answered(storage, again, "one")).incarnation == again.incarnation
+
+
+# -- turns that are started over --------------------------------------------------------------
+
+
+def asks(text: str) -> StatusChanged:
+    state = TaskState.TASK_STATE_INPUT_REQUIRED
+    return StatusChanged(TaskStatus(state=state, message=agent_message(text)), archive=True)
+
+
+def wrote(text: str) -> ArtifactWritten:
+    return ArtifactWritten(artifact("report", text), append=True)
+
+
+async def after_three_turns(storage: DurableStorage) -> Head:
+    """A task whose second and third turn have each lost their first attempt; the third runs."""
+    head = (await storage.open_task("ctx", request("u1"))).head
+    head = await storage.commit(head, claim("1", wrote("one"), metadata(turn="1", kept="yes")))
+    head = await storage.commit(head, Commit(token="1", entries=(asks("q1"),)))
+    head = await storage.commit(head, Commit(entries=(TurnOpened(request("u2")),)))
+    lost = MessageAppended(agent_message("lost"))
+    head = await storage.commit(
+        head, claim("2a", wrote("lost"), lost, metadata(turn="lost", lost="yes"))
+    )
+    head = await storage.commit(head, claim("2b"))
+    head = await storage.commit(head, Commit(token="2b", entries=(wrote("two"), asks("q2"))))
+    head = await storage.commit(head, Commit(entries=(TurnOpened(request("u3")),)))
+    head = await storage.commit(
+        head, claim("3a", wrote("lost too"), metadata(turn="3", lost="yes"))
+    )
+    return await storage.commit(head, claim("3b"))
+
+
+def is_as_it_should_be(task: Task | None) -> None:
+    assert task is not None
+    assert said(task) == ["u1", "q1", "u2", "q2", "u3"]
+    assert texts(task, "report") == ["onetwo"]
+    assert MessageToDict(task.metadata) == {"turn": "1", "kept": "yes"}
+    assert task.status.state == TaskState.TASK_STATE_WORKING
+
+
+async def read(storage: DurableStorage, head: Head) -> Log:
+    return present(await storage.read(head.task_id))
+
+
+async def test_a_restart_keeps_what_earlier_turns_have_left(storage: DurableStorage) -> None:
+    """Two turns that are each started over take nothing from those before them.
+
+    The agent's Task, and what its first chunk is appended to, stand where its turn began.
+    """
+    head = await after_three_turns(storage)
+    is_as_it_should_be(await storage.load_task(head.task_id))
+    listed = await list_tasks(storage, ListTasksQuery(include_artifacts=True))
+    (task,) = listed.tasks
+    is_as_it_should_be(task)
+    turn = turn_of(await read(storage, head), {})
+    given = present(turn.context.current_task)
+    assert said(given) == ["u1", "q1", "u2"]
+    assert given.status.message.parts[0].text == "q2"
+    assert texts(given, "report") == ["onetwo"]
+    is_as_it_should_be(turn.cancel_context().current_task)
+
+
+async def test_a_claim_takes_the_error_of_its_own_attempt_into_the_log(
+    storage: DurableStorage,
+) -> None:
+    """With place and text; a later end that has none does not take those of an earlier one."""
+    head = (await storage.open_task("ctx", request("u1"))).head
+    head = await storage.commit(head, claim("1"))
+    end = AttemptEnd(token="1", reason="ValueError", correlation_id="c1", at=1)
+    end = replace(end, place="agent.py, line 3, in handle", message="no customer")
+    assert await storage.change(head, partial(releasing, end=end))
+    head = await storage.commit((await read(storage, head)).head, claim("2"))
+    seen = await read(storage, head)
+    assert seen.records[-1].ended == end
+    shutdown = AttemptEnd(token="2", reason="shutdown", correlation_id="c2", at=2)
+    assert await storage.change(head, partial(releasing, end=shutdown))
+    assert (await read(storage, head)).head.turn.released == shutdown
+    assert not await storage.change(head, partial(releasing, end=replace(end, token="2"))), (
+        "it is given back once"
+    )
+    head = await storage.commit((await read(storage, head)).head, claim("3"))
+    assert await storage.change(head, partial(releasing, end=replace(end, token="3")))
+    head = await storage.commit((await read(storage, head)).head, claim("4"))
+    head = await storage.commit(head, claim("5"))
+    ends = [record.ended for record in (await read(storage, head)).records[3:]]
+    assert ends == [shutdown, replace(end, token="3"), AttemptEnd(token="4", reason="lost")]
+
+
+async def test_a_subscriber_is_shown_what_a_restart_restores(storage: DurableStorage) -> None:
+    """A stream that was cut before the third turn, or inside of its restart, goes on with it."""
+    head = await after_three_turns(storage)
+    tag = incarnation_tag(head.incarnation)
+    tail, as_of = await Tail.resume(storage, head.task_id, Cursor(head.version - 1, 9, tag))
+    assert texts(as_of.event, "report") == ["onetwo", "lost too"]  # type: ignore[arg-type]
+    shown = [d async for d in tail.events(until=lambda _: True, deadline=float("inf"))]
+    restored, working = (delivery.event for delivery in shown)
+    assert [part.text for part in restored.artifact.parts] == ["onetwo"]  # type: ignore[union-attr]
+    assert working.status.state == TaskState.TASK_STATE_WORKING  # type: ignore[union-attr]
+    is_as_it_should_be(tail.fold.task())
+    tail, as_of = await Tail.resume(storage, head.task_id, shown[0].cursor)
+    assert texts(as_of.event, "report") == ["onetwo"]  # type: ignore[arg-type]
+    assert [d.event async for d in tail.events(until=lambda _: True, deadline=float("inf"))] == [
+        working
+    ]

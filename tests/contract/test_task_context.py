@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from a2a.helpers import get_data_parts, new_data_part
-from a2a.types import Part, SendMessageConfiguration, Task
+from a2a.types import Part, SendMessageConfiguration, Task, TaskState
 from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.settings import Settings
@@ -112,20 +112,6 @@ async def stored(backends: Backends, ctx: TaskContext) -> Task:
     return present(await backends.storage.load_task(ctx.task_id))
 
 
-async def test_progress_by_numbers(run: Run) -> None:
-    """It is stored with the task, beside the message that its text is."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.progress(1, 4)
-        await ctx.progress(3.5, 4, "Nearly done")
-        await ctx.respond()
-
-    task = await run(handle)
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert progress_in(task.metadata) == Progress(3.5, 4)
-    assert said(task) == ["hello", "Nearly done"]
-
-
 async def test_reading(run: Run) -> None:
     """On the second turn the message, the caller, the history and the artifacts are there."""
     seen: list[dict[str, Any]] = []
@@ -177,40 +163,38 @@ async def test_reading(run: Run) -> None:
     assert second["artifacts"] == [("answer", "draft")]
 
 
-ENDINGS: dict[str, tuple[Handle, Any, str, dict[str, list[str]]]] = {
-    "complete": (lambda c: c.complete("42"), S.TASK_STATE_COMPLETED, "", {"final-answer": ["42"]}),
-    "complete without text": (lambda c: c.complete(), S.TASK_STATE_COMPLETED, "", {}),
-    "respond": (lambda c: c.respond("fine"), S.TASK_STATE_COMPLETED, "fine", {}),
-    "reply_directly": (lambda c: c.reply_directly("hi"), S.TASK_STATE_COMPLETED, "hi", {}),
-    "fail": (lambda c: c.fail("no model"), S.TASK_STATE_FAILED, "no model", {}),
-    "reject": (lambda c: c.reject(), S.TASK_STATE_REJECTED, "Task rejected.", {}),
-    "request_input": (
-        lambda c: c.request_input("which?"),
-        S.TASK_STATE_INPUT_REQUIRED,
-        "which?",
-        {},
-    ),
+ENDINGS: dict[str, tuple[Handle, TaskState, str]] = {
+    "complete": (lambda c: c.complete("42"), S.TASK_STATE_COMPLETED, ""),
+    "complete without text": (lambda c: c.complete(), S.TASK_STATE_COMPLETED, ""),
+    "respond": (lambda c: c.respond("fine"), S.TASK_STATE_COMPLETED, "fine"),
+    "reply_directly": (lambda c: c.reply_directly("hi"), S.TASK_STATE_COMPLETED, "hi"),
+    "fail": (lambda c: c.fail("no model"), S.TASK_STATE_FAILED, "no model"),
+    "reject": (lambda c: c.reject(), S.TASK_STATE_REJECTED, "Task rejected."),
+    "request_input": (lambda c: c.request_input("a?"), S.TASK_STATE_INPUT_REQUIRED, "a?"),
     "request_auth": (
         lambda c: c.request_auth(),
         S.TASK_STATE_AUTH_REQUIRED,
         "Authentication required.",
-        {},
     ),
 }
+AFTER = {
+    "returns": [],
+    "ends again": ["error_after_end"],
+    "emits": ["call_after_end"] * 3,
+    "raises": ["error_after_end"],
+}
+"""What an agent does after the end of its turn, and what is logged."""
 
 
 @pytest.mark.parametrize(
     ("ending", "after"),
-    [
-        *((ending, "returns") for ending in ENDINGS),
-        *product(("complete", "reply_directly"), ("ends again", "emits", "raises")),
-    ],
+    [*product(ENDINGS, ["returns"]), *product(("complete", "reply_directly"), [*AFTER][1:])],
 )
 async def test_an_ending_is_final(
     run: Run, backends: Backends, ending: str, after: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The turn is stored in one commit when the ending returns; what comes then changes nothing."""
-    end, state, text, artifacts = ENDINGS[ending]
+    end, state, text = ENDINGS[ending]
     caplog.set_level(logging.WARNING)
     heads, refused = [], []
 
@@ -234,58 +218,28 @@ async def test_an_ending_is_final(
 
     task = await run(handle)
     assert heads == [(2, False, ending == "reply_directly")]
-    assert (task.status.state, status_text(task)) == (state, text)
-    assert (artifact_texts(task), said(task)) == (artifacts, ["hello"])
+    assert (task.status.state, status_text(task), said(task)) == (state, text, ["hello"])
+    assert artifact_texts(task) == ({"final-answer": ["42"]} if ending == "complete" else {})
     assert await Storage(backends.storage).load_context("ctx") is None
     assert refused == ["The turn has ended already: end it exactly once."] * (after == "ends again")
-    actions = {
-        "returns": [],
-        "ends again": ["error_after_end"],
-        "emits": ["call_after_end"] * 3,
-        "raises": ["error_after_end"],
-    }
-    assert [r.__dict__["action"] for r in caplog.records] == actions[after]
+    assert [r.__dict__["action"] for r in caplog.records] == AFTER[after]
     if after == "emits":
         methods = [r.__dict__["method"] for r in caplog.records]
         assert methods == ["send_status", "emit_artifact", "update_context"]
 
 
-async def test_a_json_ending(run: Run) -> None:
-    """`complete_json` leaves any JSON value, with its media type."""
-    task = await run(lambda ctx: ctx.complete_json({"n": [1, None]}))
-    (artifact,) = task.artifacts
-    assert get_data_parts(artifact.parts) == [{"n": [1, None]}]
-    assert artifact.parts[0].media_type == "application/json"
-
-
-async def test_the_ways_to_log_in(run: Run) -> None:
-    """`request_auth` sends a sentence for a person, and one data part for a program."""
-    task = await run(
-        lambda ctx: ctx.request_auth(
-            "Log in",
-            schemes=["Bearer", "Basic"],
-            credentials_hint="a token",
-            auth_url="https://x/login",
-        )
-    )
-    sentence, hints = task.status.message.parts
-    assert (sentence.text, hints.media_type) == ("Log in", "application/json")
-    assert get_data_parts([hints]) == [
-        {
-            "schemes": ["Bearer", "Basic"],
-            "credentialsHint": "a token",
-            "authUrl": "https://x/login",
-        }
-    ]
-
-
 async def test_progress(run: Run) -> None:
-    """Statuses become history, artifacts grow, are replaced, and hold every kind of part."""
+    """Statuses become history, artifacts grow, are replaced, and hold every kind of part.
+
+    Progress by numbers is stored with the task, beside the message that its text is.
+    """
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.send_status("one")
         await ctx.send_status()
         await ctx.send_status(metadata={"tool": {"name": "search"}})
+        await ctx.progress(1, 4)
+        await ctx.progress(3.5, 4, "Nearly done")
         for text in ("Once ", "upon ", "a time"):
             await ctx.emit_text_artifact(text, append=True, last_chunk=text == "a time")
         await ctx.emit_data_artifact({"draft": True}, artifact_id="data")
@@ -301,12 +255,13 @@ async def test_progress(run: Run) -> None:
             extensions=["urn:z"],
         )
         await ctx.emit_artifact(artifact_id="link", file_url="https://x", text="see")
-        await ctx.respond("done")
+        await ctx.complete_json({"n": [1, None]})
 
     task = await run(handle)
-    answer, data, file, link = task.artifacts
-    assert (said(task), status_text(task)) == (["hello", "one"], "done")
-    assert MessageToDict(task.metadata) == {"tool": {"name": "search"}}
+    answer, data, file, link, json = task.artifacts
+    assert said(task) == ["hello", "one", "Nearly done"]
+    assert progress_in(task.metadata) == Progress(3.5, 4)
+    assert MessageToDict(task.metadata)["tool"] == {"name": "search"}
     assert [part.text for part in answer.parts] == ["Once upon a time"]
     assert get_data_parts(data.parts) == [{"draft": False}]
     part = file.parts[0]
@@ -314,6 +269,22 @@ async def test_progress(run: Run) -> None:
     assert (file.name, file.description, file.metadata["w"]) == ("picture", "of x", 1)
     assert list(file.extensions) == ["urn:z"]
     assert [part.WhichOneof("content") for part in link.parts] == ["text", "url"]
+    assert get_data_parts(json.parts) == [{"n": [1, None]}]
+    assert json.parts[0].media_type == "application/json"
+
+
+async def test_the_ways_to_log_in(run: Run) -> None:
+    """`request_auth` sends a sentence for a person, and one data part for a program."""
+    schemes, url = ["Bearer", "Basic"], "https://x/login"
+    task = await run(
+        lambda ctx: ctx.request_auth(
+            "Log in", schemes=schemes, credentials_hint="a token", auth_url=url
+        )
+    )
+    sentence, hints = task.status.message.parts
+    assert (sentence.text, hints.media_type) == ("Log in", "application/json")
+    told = {"schemes": schemes, "credentialsHint": "a token", "authUrl": url}
+    assert get_data_parts([hints]) == [told]
 
 
 async def test_a_turn_without_an_ending(run: Run) -> None:
@@ -362,38 +333,25 @@ FAULTS: dict[str, Handle] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("fault", "is_stale"),
-    [*((fault, True) for fault in FAULTS), ("raises a final error", False)],
-)
+@pytest.mark.parametrize("is_stale", [True, False])
+@pytest.mark.parametrize("fault", FAULTS)
 async def test_a_turn_that_the_runtime_fails_leaves_the_state(
     run: Run, backends: Backends, fault: str, *, is_stale: bool
 ) -> None:
     """The task fails on its first attempt, and its own update of the state is not stored."""
-    await Storage(backends.storage).update_context("ctx", "before")
+    contract = Storage(backends.storage)
+    await contract.update_context("ctx", "before")
 
     async def handle(ctx: TaskContext) -> None:
         assert await ctx.load_context() == "before"
         if is_stale:
-            await Storage(backends.storage).update_context("ctx", "another's")
+            await contract.update_context("ctx", "another's")
         await ctx.update_context("mine")
         await FAULTS[fault](ctx)
 
     task = await run(handle)
     assert task.status.state == S.TASK_STATE_FAILED
-    assert await Storage(backends.storage).load_context("ctx") == (
-        "another's" if is_stale else "before"
-    )
-
-
-async def test_a_final_exception(run: Run) -> None:
-    """`FinalError` fails the task on the first attempt."""
-
-    async def handle(_ctx: TaskContext) -> None:
-        raise FinalError
-
-    task = await run(handle)
-    assert task.status.state == S.TASK_STATE_FAILED
+    assert await contract.load_context("ctx") == ("another's" if is_stale else "before")
 
 
 async def test_the_state_of_a_context_goes_from_task_to_task(run: Run) -> None:
@@ -415,62 +373,43 @@ async def test_the_state_of_a_context_goes_from_task_to_task(run: Run) -> None:
     assert seen == [0, 1, 2]
 
 
-async def test_two_tasks_update_the_state_at_the_same_time(backends: Backends) -> None:
-    """If two tasks read the state before either writes, the refused one starts over."""
-    both_have_read = asyncio.Barrier(2)
-    read: list[int] = []
+@pytest.mark.parametrize("loads", [True, False])
+async def test_two_tasks_update_the_state_at_the_same_time(
+    backends: Backends, *, loads: bool
+) -> None:
+    """If two tasks read the state, or store without having read, the refused one starts over."""
+    both, read = asyncio.Barrier(2), list[int]()
 
     async def handle(ctx: TaskContext) -> None:
-        count = await ctx.load_context() or 0
+        count = await ctx.load_context() or 0 if loads else len(read) // 2
         read.append(count)
+        if not loads:
+            await ctx.update_context(count + 1)
         if len(read) <= 2:
-            await both_have_read.wait()
-        await ctx.update_context(count + 1)
+            await both.wait()
+        if loads:
+            await ctx.update_context(count + 1)
         await ctx.emit_text_artifact(str(count) + AT_ONCE)
         await ctx.respond()
 
     bench = bench_of(backends, handle)
     heads = [await opened(bench, text) for text in ("one", "two")]
-    done = await asyncio.gather(bench.work(), bench.work())
-    assert sorted(done) == [False, True]
+    assert sorted(await asyncio.gather(bench.work(), bench.work())) == [False, True]
     assert await bench.work()
     assert sorted(read) == [0, 0, 1]
-    assert await Storage(backends.storage).load_context("ctx") == 2
+    assert await backends.storage.contexts.load("ctx") == (2, 2)
     tasks = [await bench.task(head) for head in heads]
     assert [t.status.state for t in tasks] == [S.TASK_STATE_COMPLETED] * 2
     assert sorted(artifact_texts(t)["answer"][0][0] for t in tasks) == ["0", "1"]
 
 
-async def test_updates_without_a_load_do_not_overwrite_each_other(backends: Backends) -> None:
-    """Of two tasks that store without having read, one is refused and stores after the other."""
-    both_have_stored = asyncio.Barrier(2)
-    starts: list[str] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        starts.append(ctx.user_text)
-        await ctx.update_context(ctx.user_text)
-        if len(starts) <= 2:
-            await both_have_stored.wait()
-        await ctx.respond()
-
-    bench = bench_of(backends, handle)
-    for text in ("one", "two"):
-        await opened(bench, text)
-    done = await asyncio.gather(bench.work(), bench.work())
-    assert sorted(done) == [False, True]
-    assert await bench.work()
-    assert await backends.storage.contexts.load("ctx") == (starts[2], 2)
-
-
 async def test_an_update_that_never_gets_through_fails_its_task(backends: Backends) -> None:
     """Behind the last start the task fails: an update that is lost is never lost silently."""
-    starts = MOST_INTERRUPTIONS + 3
+    starts, contract = MOST_INTERRUPTIONS + 3, Storage(backends.storage)
 
     async def handle(ctx: TaskContext) -> None:
         count = await ctx.load_context() or 0
-        await Storage(backends.storage).update_context(
-            "ctx", count + 1
-        )  # somebody is always faster
+        await contract.update_context("ctx", count + 1)  # somebody is always faster
         await ctx.update_context("mine")
         await ctx.respond()
 
@@ -479,7 +418,7 @@ async def test_an_update_that_never_gets_through_fails_its_task(backends: Backen
     done = [await bench.work() for _ in range(starts)]
     assert done == [False] * (starts - 1) + [True]
     assert (await bench.task(head)).status.state == S.TASK_STATE_FAILED
-    assert await Storage(backends.storage).load_context("ctx") == starts
+    assert await contract.load_context("ctx") == starts
 
 
 async def test_a_cancel(backends: Backends) -> None:

@@ -71,8 +71,8 @@ def ends(lines: list[Line]) -> list[Line]:
     return [line for line in lines if line.get("action") == "turn_ended"]
 
 
-def only(lines: list[Line]) -> Line:
-    (line,) = ends(lines)
+def only(lines: list[Line], action: str = "turn_ended") -> Line:
+    (line,) = [line for line in lines if line.get("action") == action]
     return line
 
 
@@ -96,31 +96,18 @@ async def test_a_turn_that_ends_at_once(
         pass_over(stand, 3)
         await stand.bench.work()
     line = only(lines)
-    known = {
-        "task_id": stand.task.task_id,
-        "context_id": "ctx",
-        "turn": 1,
-        "state": "completed",
-        "attempts": 1,
-        "waits": {},
-        "commits": 1,
-        "code_version": "7",
-        "queued_ms": 3000,
-        "running_ms": 0,
-        "waiting_ms": 0,
-        "attempt_ms": 0,
-        "total_ms": 3000,
-        "caller": caller_number("ann"),
-    }
+    known = {"task_id": stand.task.task_id, "context_id": "ctx", "turn": 1, "state": "completed"}
+    known |= {"attempts": 1, "waits": {}, "commits": 1, "code_version": "7", "queued_ms": 3000}
+    known |= {"running_ms": 0, "waiting_ms": 0, "attempt_ms": 0, "total_ms": 3000}
+    known |= {"caller": caller_number("ann")}
     assert {name: line.get(name) for name in known} == known
     assert {"reason", "tokens", "cost"} & line.keys() == set()
     is_dynamodb = backend.partition_units is not None
     assert ("read_units" in line, "write_units" in line) == (is_dynamodb, is_dynamodb)
     assert ("storing_ms" in line) == (is_dynamodb or isinstance(backend, SqliteTable))
     assert metrics.values("TimeRunning") == [0]
-    attempt = next(each for each in lines if each.get("action") == "attempt")
     assert re.fullmatch("[0-9a-f]{16}", line["correlation_id"])
-    assert attempt["correlation_id"] == line["correlation_id"]
+    assert only(lines, "attempt")["correlation_id"] == line["correlation_id"]
 
 
 async def test_an_attempt_that_failed_counts_with_the_next(stands: Stands) -> None:
@@ -147,8 +134,7 @@ async def test_an_attempt_that_failed_counts_with_the_next(stands: Stands) -> No
     assert (line["tokens"], line["commits"]) == (20, 5)
     ids = {each["correlation_id"] for each in lines if each.get("action") == "attempt"}
     assert len(ids) == 2
-    retry = next(each for each in lines if each.get("action") == "retry")
-    assert retry["correlation_id"] in ids - {line["correlation_id"]}
+    assert only(lines, "retry")["correlation_id"] in ids - {line["correlation_id"]}
 
 
 async def test_what_a_lost_attempt_has_taken_is_not_guessed(stands: Stands) -> None:
@@ -246,8 +232,11 @@ async def test_why_a_task_has_failed(stands: Stands) -> None:
     assert metrics.total("TasksFailed", reason="agent") == 1
 
 
-async def test_a_cancel_without_a_worker(stands: Stands) -> None:
-    """The sweeper ends it at the deadline, and the line has what HEAD knows."""
+async def test_what_the_sweeper_ends(stands: Stands) -> None:
+    """A cancel at its deadline, and a turn that no worker could start: with what HEAD knows.
+
+    Each sweep of a task has an id of its own.
+    """
     stand = stands(echo)
     with logged() as lines:
         head = await stand.send()
@@ -256,13 +245,7 @@ async def test_a_cancel_without_a_worker(stands: Stands) -> None:
     line = only(lines)
     assert (line["state"], line["attempts"], line["total_ms"]) == ("canceled", 0, 20_000)
     assert {"queued_ms", "running_ms", "caller", "reason"} & line.keys() == set()
-    swept = next(each for each in lines if each.get("action") == "cancel_at_deadline")
-    assert swept["correlation_id"] == line["correlation_id"]
-
-
-async def test_a_turn_that_no_worker_could_start(stands: Stands) -> None:
-    """The sweeper fails it; each sweep of a task has an id of its own."""
-    stand = stands(echo)
+    assert only(lines, "cancel_at_deadline")["correlation_id"] == line["correlation_id"]
     with logged() as lines:
         await stand.send()
         await stand.pass_time(600)

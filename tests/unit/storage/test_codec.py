@@ -106,8 +106,10 @@ FAILURE = Failure(reason="ValueError#1", correlation_id="0123")
     + [replace(FULL, state=state, failure=FAILURE) for state in sorted(FAILED)],
 )
 def test_head_comes_back_as_it_was(head: Head) -> None:
-    """A HEAD read from its item is the HEAD that was written."""
-    assert head_of(head_item(head)) == head
+    """A HEAD read from its item is the HEAD that was written; without a due time it is not due."""
+    item = head_item(head)
+    assert head_of(item) == head
+    assert ("due_key" in item) == ("due_at" in item) == (head.due_at is not None)
 
 
 def fixed(*values: Any) -> set[str]:
@@ -137,12 +139,6 @@ def test_no_field_of_head_is_forgotten() -> None:
     }
 
 
-def test_a_task_without_due_time_is_not_in_the_due_index() -> None:
-    """The due index is sparse: both keys are there, or none."""
-    assert {"due_key", "due_at"} <= head_item(FULL).keys()
-    assert not {"due_key", "due_at"} & head_item(SMALL).keys()
-
-
 def test_shards_are_used_evenly() -> None:
     """Task ids spread evenly over all shards, always the same way."""
     shards = [layout.shard_of(f"task-{number}") for number in range(4000)]
@@ -151,18 +147,14 @@ def test_shards_are_used_evenly() -> None:
     assert layout.shard_of("task-1") == layout.shard_of("task-1")
 
 
-def test_an_owner_is_read_from_the_key() -> None:
-    """Scope and task id stand in the partition key, whatever the id holds."""
-    assert layout.owner_of(layout.task_partition("scope", "a:b.c_-")) == ("scope", "a:b.c_-")
-
-
 def test_parts_sort_by_version_and_part() -> None:
-    """The order of keys is the order of commits."""
+    """The order of keys is the order of commits; scope and task id stand in the partition key."""
     keys = [layout.event_sort("i", v, p) for v, p in itertools.product((1, 9, 10, 100), (0, 1, 12))]
     assert keys == sorted(keys)
     assert layout.event_sort("i", 10) < layout.event_sort("i", 10, 0)
     assert layout.event_sort("i", 10) > layout.event_sort("i", 9, 999)
     assert max(keys) < layout.HEAD < layout.PUSH
+    assert layout.owner_of(layout.task_partition("scope", "a:b.c_-")) == ("scope", "a:b.c_-")
 
 
 def written(version: int, size: int = 1) -> list[Item]:
@@ -197,25 +189,27 @@ def versions(*pages: list[Item], after: int = 0) -> list[int]:
 
 
 def test_commits_are_complete_and_in_order() -> None:
-    """Half a commit and what follows a gap are left out; what comes later completes them."""
+    """Half a commit and what follows a gap are left out; what comes later completes them.
+
+    So are the events of an earlier task with the same id.
+    """
     one, two, three = written(1), written(2, 700_000), written(3)
-    assert versions(one + two + three) == [1, 2, 3]
-    assert versions(one + two[:2] + three) == [1]
-    assert versions(one + two[1:] + three) == [1]
-    assert versions(one + three) == [1]
-    assert versions(two + three) == []
-    assert versions(two + three, after=1) == [2, 3]
-    assert versions(one + two[:1] + three, two + three) == [1, 2, 3]
-    assert versions(one + two[:1], two[1:] + three) == [1, 2, 3]
-    assert versions(one + two + three, one + two + three) == [1, 2, 3]
-
-
-def test_another_incarnations_events_are_ignored() -> None:
-    """Events of an earlier task with the same id are not of this one."""
     head = replace(SMALL, incarnation="incarnation0")
     other: Any = event_items(Step(head=head, entries=(), token=None, commit_id="c", at=0), b"")
-    assert versions(other + written(1)) == [1]
-    assert versions(other) == []
+    for pages, expected in (
+        ([one + two + three], [1, 2, 3]),
+        ([one + two[:2] + three], [1]),
+        ([one + two[1:] + three], [1]),
+        ([one + three], [1]),
+        ([two + three], []),
+        ([one + two[:1] + three, two + three], [1, 2, 3]),
+        ([one + two[:1], two[1:] + three], [1, 2, 3]),
+        ([one + two + three, one + two + three], [1, 2, 3]),
+        ([other + one], [1]),
+        ([other], []),
+    ):
+        assert versions(*pages) == expected
+    assert versions(two + three, after=1) == [2, 3]
 
 
 def test_a_record_has_what_was_written() -> None:
@@ -234,11 +228,6 @@ def test_a_record_has_what_was_written() -> None:
 ODD: _Typed = {"f": {"N": "1.5"}, "t": {"BOOL": True}, "m": {"M": {}}, "l": {"SS": ["1"]}}
 
 
-def test_seconds_round_up() -> None:
-    """An item expires with the second in which its time ends."""
-    assert [seconds(ms) for ms in (0, 1, 999, 1000, 1001)] == [0, 1, 1, 1, 2]
-
-
 def test_what_no_release_stores_is_of_another_form() -> None:
     """A value that no release stores is read as neither int, text nor bytes."""
     known = plain({"s": {"S": "1"}, "n": {"N": "1"}, "b": {"B": b"1"}, "e": {"N": "1E+2"}})
@@ -247,23 +236,25 @@ def test_what_no_release_stores_is_of_another_form() -> None:
 
 
 def test_what_was_read_is_written_as_it_was() -> None:
-    """Every value that was read can stand in a condition or an item, a damaged one too."""
+    """Every value that was read can stand in a condition or an item, a damaged one too.
+
+    An item expires with the second in which its time ends.
+    """
     item = {"s": {"S": ""}, "n": {"N": "-7"}, "b": {"B": b"1"}, "none": {"NULL": True}, **ODD}
     assert typed(plain(item)) == item
     with pytest.raises(TypeError, match="no value of type object"):
         typed({"x": object()})
+    assert [seconds(ms) for ms in (0, 1, 999, 1000, 1001)] == [0, 1, 1, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("due_at", "shown"), [({"N": "7"}, 7), ({"N": "7.9"}, 7)], ids=["whole", "not whole"]
-)
-async def test_an_item_of_the_due_index_has_a_time(due_at: Any, shown: int) -> None:
+async def test_an_item_of_the_due_index_has_a_time() -> None:
     """An item is due at its millisecond, without a fraction."""
     database = Dictionaries(ManualClock())
     storage = database.storage()
     head = (await storage.open_task("c", request())).head
-    set_attributes(database, head_key(head), {"due_at": due_at})
-    assert [due.due_at for due in await due_tasks(storage, 10)] == [shown]
+    for due_at in ("7", "7.9"):
+        set_attributes(database, head_key(head), {"due_at": {"N": due_at}})
+        assert [due.due_at for due in await due_tasks(storage, 10)] == [7]
 
 
 def test_a_write_replaces_the_head_that_was_read() -> None:
@@ -286,16 +277,6 @@ def test_a_newer_releases_fields_stay() -> None:
     assert head_item(head) == item
 
 
-@pytest.mark.parametrize("lacks", ["mark", "turn"])
-def test_an_earlier_releases_head_says_how_to_go_on(lacks: str) -> None:
-    """It had no mark, or its turn was a number."""
-    item = head_item(FULL) | {"turn": 1}
-    if lacks == "mark":
-        del item["mark"]
-    with pytest.raises(UnreadableTaskError, match="export the tasks with that release"):
-        head_of(item)
-
-
 @pytest.mark.parametrize(
     ("turn", "why"),
     [
@@ -303,12 +284,17 @@ def test_an_earlier_releases_head_says_how_to_go_on(lacks: str) -> None:
         ('{"number":"1","base":1}', "turn: number is of type str"),
         ('{"number":1}', "turn: .*missing 1 required keyword-only argument: 'base'"),
         ('{"number":1,"base":1,"released":{"token":7}}', "turn: released: token is of type int"),
+        (1, "export the tasks with that release"),
     ],
 )
-def test_a_damaged_turn_names_its_field(turn: str, why: str) -> None:
-    """It is damage of HEAD."""
+def test_a_damaged_turn_names_its_field(turn: object, why: str) -> None:
+    """It is damage of HEAD; that of an earlier release, a number or no mark, says what to do."""
     with pytest.raises(UnreadableTaskError, match=why):
         head_of(head_item(FULL) | {"turn": turn})
+    item = head_item(FULL)
+    del item["mark"]
+    with pytest.raises(UnreadableTaskError, match="form of an earlier release: export the tasks"):
+        head_of(item)
 
 
 def test_values_in_text_keep_what_they_know() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from a2a_serverless.errors import ConfigurationError
-from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Delete, Key, Range, RefusedError
+from a2a_serverless.storage.tail import Tail
+from a2a_serverless.tasks.entries import ArtifactWritten
+from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.operate.finding import created_in, find_tasks
 from tests.support.clocks import ManualClock
 from tests.support.databases import dynamo_storage, dynamo_table, key, moto_database
+from tests.support.messages import artifact, request
 
 FOUND = Key("p", "found")._asdict()
 
@@ -51,6 +55,27 @@ async def test_a_query_without_a_limit_gets_none() -> None:
     assert client.limits == [None] * 3
 
 
+async def test_a_poll_of_a_tail_is_one_request_whatever_it_finds() -> None:
+    """HEAD and the new events come with one consistent Query; nothing else is asked."""
+    with moto_database() as moto:
+        storage, asked = moto.storage(clock=ManualClock()), list[tuple[str, bool]]()
+        head = (await storage.open_task("context", request())).head
+        tail = await Tail.open(storage, head.task_id)
+
+        def note(model: Any, params: dict[str, Any], **_: Any) -> None:
+            asked.append((model.name, json.loads(params["body"])["ConsistentRead"]))
+
+        for found in ("", "x", "x" * 400_000):
+            if found:
+                entry = ArtifactWritten(artifact("a", found))
+                head = await storage.commit(head, Commit(entries=(entry,)))
+            moto.client.meta.events.register("before-call.dynamodb.*", note)
+            await tail.poll()
+            moto.client.meta.events.unregister("before-call.dynamodb.*", note)
+            assert tail.head == head
+        assert asked == [("Query", True)] * 3
+
+
 class Refusing:
     """A client that refuses every Query with one ValidationException."""
 
@@ -63,39 +88,36 @@ class Refusing:
         )
 
 
-def storage(message: str) -> DurableStorage:
-    return dynamo_storage("tasks", client=Refusing(message), clock=ManualClock())
+async def test_a_search_without_the_index_says_what_to_deploy() -> None:
+    """The table has no index by id, or it is not filled yet: one sentence with the way out.
 
-
-@pytest.mark.parametrize(
-    "message",
-    [
+    Another refusal is quoted.
+    """
+    for message in (
         "The table does not have the specified index: by-id",
         "Cannot read from backfilling global secondary index: by-id",
         "Invalid index: by-id for table: tasks. Available indexes are: by-due",
-    ],
-)
-async def test_a_search_without_the_index_says_what_to_deploy(message: str) -> None:
-    """The table has no index by id, or it is not filled yet: one sentence with the way out."""
-    for search in (find_tasks(storage(message), "task"), created_in(storage(message), 0)):
-        with pytest.raises(
-            ConfigurationError, match=r"^The table has no index by-id yet: [^.]*\.$"
-        ):
-            await search
-
-
-async def test_a_search_that_is_refused_for_another_reason_says_that_reason() -> None:
-    """If DynamoDB refuses a search for another reason, the error quotes it."""
+    ):
+        storage = dynamo_storage("tasks", client=Refusing(message), clock=ManualClock())
+        for search in (find_tasks(storage, "task"), created_in(storage, 0)):
+            with pytest.raises(
+                ConfigurationError, match=r"^The table has no index by-id yet: [^.]*\.$"
+            ):
+                await search
     message = "Query condition missed key schema element: id_key"
+    storage = dynamo_storage("tasks", client=Refusing(message), clock=ManualClock())
     with pytest.raises(RefusedError, match=message):
-        await find_tasks(storage(message), "task")
+        await find_tasks(storage, "task")
 
 
 async def test_no_error_of_boto3_leaves_the_table() -> None:
-    """A table that is missing is ConfigurationError for each request: one sentence names it."""
+    """A table that is missing is ConfigurationError for each request: one sentence names it.
+
+    What boto3 itself does not take is its caller's fault, as what DynamoDB does not take.
+    """
+    place = Key("p", "s")
     with moto_database() as database:
         table = DynamoTable("missing", INDEXES, client=database.client)
-        place = Key("p", "s")
         for request in (
             table.load([place]),
             table.load([place, Key("p", "t")]),
@@ -110,11 +132,5 @@ async def test_no_error_of_boto3_leaves_the_table() -> None:
                 match=r"^The table missing cannot be used: .*ResourceNotFoundException.*; check",
             ):
                 await request
-
-
-async def test_a_request_that_boto3_does_not_send_is_refused() -> None:
-    """What boto3 itself does not take is its caller's fault, as what DynamoDB does not take."""
-    with moto_database() as database:
-        table = DynamoTable("", INDEXES, client=database.client)
         with pytest.raises(RefusedError, match="TableName"):
-            await table.load([Key("p", "s")])
+            await DynamoTable("", INDEXES, client=database.client).load([place])

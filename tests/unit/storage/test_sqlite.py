@@ -40,29 +40,15 @@ def table(path: Path) -> Iterator[SqliteTable]:
 
 
 async def test_a_file_keeps_its_items(path: Path) -> None:
-    """What was written is there when the file is opened again, to the byte."""
-    with closing(SqliteTable(path, INDEXES)) as table:
-        await table.write(Put(item=ITEM))
-    with closing(SqliteTable(path, INDEXES)) as table:
-        assert await table.get(PLACE) == ITEM
+    """What was written is there when the file is opened again, to the byte.
 
-
-def test_only_its_owner_reads_a_file(table: SqliteTable, path: Path) -> None:
-    """Tasks hold messages, and secrets of webhooks."""
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
-async def test_a_commit_of_another_process_ends_a_wait(table: SqliteTable, path: Path) -> None:
-    """A commit that this process was not told of is noticed by a look at the file."""
-    with table.watch("P") as watch:
-        waiting = asyncio.create_task(watch.wait(60))
-        await asyncio.sleep(0.05)
-        assert not waiting.done()
-        with closing(sqlite3.connect(path)) as other, other:
-            other.execute("INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
-        async with asyncio.timeout(30):
-            await waiting
-    assert await table.get(Key("P", "B")) == {"PK": "P", "SK": "B"}
+    An option lets each commit wait for the disk; without it only checkpoints do.
+    """
+    for survives, level in ((False, 1), (True, 2)):
+        with closing(SqliteTable(path, INDEXES, survives_power_cuts=survives)) as table:
+            assert table._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+            assert await table.get(PLACE) == (ITEM if survives else None)
+            await table.write(Put(item=ITEM))
 
 
 async def test_one_thread_looks_for_all_waits_and_ends_behind_the_last(
@@ -70,20 +56,19 @@ async def test_one_thread_looks_for_all_waits_and_ends_behind_the_last(
 ) -> None:
     """A commit of another process ends those of its partition alone, however many there are."""
     monkeypatch.setattr(sqlite, "_LINGERS_S", 0.01)
-
     with ExitStack() as watches:
         waits = {
             asyncio.create_task(watches.enter_context(table.watch(name)).wait(60)): name
             for name in "PQ" * 20
         }
         (looker,) = (t for t in threading.enumerate() if str(path) in t.name)
-        with closing(sqlite3.connect(path)) as other, other:
-            other.execute("INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
+        by_another(path, "INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
         async with asyncio.timeout(30):
             await asyncio.wait([wait for wait, name in waits.items() if name == "P"])
         assert {name for wait, name in waits.items() if not wait.done()} == {"Q"}
         for wait in waits:
             wait.cancel()
+    assert await table.get(Key("P", "B")) == {"PK": "P", "SK": "B"}
     await asyncio.to_thread(looker.join, 30)
     assert not looker.is_alive()
 
@@ -99,8 +84,7 @@ async def test_a_commit_while_a_wait_begins_ends_it(
         if threading.current_thread() is threading.main_thread():
             while (seen := waits._version) is None:
                 time.sleep(0.001)
-            with closing(sqlite3.connect(path)) as other, other:
-                other.execute("INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
+            by_another(path, "INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
             while waits._version == seen:
                 time.sleep(0.001)
         return found
@@ -159,7 +143,10 @@ async def test_a_batch_is_one_read_by_its_keys(table: SqliteTable) -> None:
 
 
 async def test_a_list_is_counted_without_its_items(table: SqliteTable, path: Path) -> None:
-    """Of an entry whose attributes have columns nothing else is read; of another one, they are."""
+    """Of an entry whose attributes have columns nothing else is read; of another one, they are.
+
+    A damaged row is an item without attributes, as any item that was stored in part.
+    """
     entry = {"id_key": "i", "created_key": "c"}
     await table.write(Put(item=ITEM | entry | {"expires_at": NOW_S}))
     wanted = Range(partition="i", index=BY_ID, only=["PK", "created_key"])
@@ -167,18 +154,12 @@ async def test_a_list_is_counted_without_its_items(table: SqliteTable, path: Pat
     assert await table.all(whole) == [
         {"created_key": "c", "v": 1, "body": b"\x00\xff", "none": None}
     ]
-    with closing(sqlite3.connect(path)) as other, other:
-        other.execute("UPDATE items SET item = 'damaged'")
-    assert await table.all(wanted) == [{"PK": "P", "created_key": "c"}]
-
-
-async def test_a_damaged_row_is_an_item_without_attributes(table: SqliteTable, path: Path) -> None:
-    """A reader sees the damage, as of any item that was stored in part."""
-    await table.write(Put(item=ITEM))
-    for damage in ("{", "[]", '{"v": [1]}', '{"v": {}, "w": [1, 2, 3]}'):
-        with closing(sqlite3.connect(path)) as other, other:
-            other.execute("UPDATE items SET item = ?", (damage,))
-        assert await table.get(PLACE) == PLACE._asdict()
+    for damage in ("damaged", "{", "[]", '{"v": [1]}', '{"v": {}, "w": [1, 2, 3]}'):
+        by_another(path, "UPDATE items SET item = ?", damage)
+        assert await table.all(wanted) == [{"PK": "P", "created_key": "c"}]
+        found = await table.get(PLACE)
+        assert found is not None
+        assert not ITEM.keys() - {"PK", "SK"} & found.keys()
 
 
 async def test_a_file_that_stays_locked_is_unavailable(
@@ -234,19 +215,10 @@ def test_a_thread_waits_for_another_one_of_its_process(
     assert asyncio.run(table.get(Key("P", "first"))) is not None
 
 
-async def test_a_full_disk_loses_nothing(table: SqliteTable, path: Path) -> None:
-    """Writes without room are refused with a sentence: none is stored, what was stored stays."""
-    await table.write(Put(item=ITEM))
-    (pages,) = table._connection.execute("PRAGMA page_count").fetchone()
-    table._connection.execute(f"PRAGMA max_page_count = {pages}")
-    small, large = (
-        Put(item={"PK": "P", "SK": "small"}),
-        Put(item={"PK": "P", "SK": "large", "v": "x" * 300_000}),
-    )
-    with pytest.raises(UnavailableError, match=r"has no room: the disk is full; .* stays\.$"):
-        await table.write(small, large)
-    found = await table.load([small.key, large.key, PLACE])
-    assert found == {small.key: None, large.key: None, PLACE: ITEM}
+def by_another(path: Path, statement: str, *values: object) -> None:
+    """Let another process change the file."""
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute(statement, values)
 
 
 def refused(path: Path) -> str:
@@ -256,46 +228,52 @@ def refused(path: Path) -> str:
     return str(caught.value).replace(str(path), "FILE")
 
 
-def test_what_cannot_be_a_table_is_named(path: Path) -> None:
-    """One sentence names the file, the cause and the way out."""
+def test_what_cannot_be_a_table_is_named(path: Path, tmp_path: Path) -> None:
+    """One sentence names the file, the cause and the way out; nothing of it is changed.
+
+    A file that is made is read by its owner alone.
+    """
     assert refused(path / "x" / "y").endswith("make its folder, and make both writable.")
+    assert refused(tmp_path).startswith("The file FILE cannot be opened (Is a directory): ")
     path.write_text("no database, but a text that is as long as a header: " * 9)
     assert refused(path) == "The file FILE is no SQLite file: name another one."
     assert path.read_text().startswith("no database")
-
-
-def test_a_file_of_a_newer_release_is_left_alone(path: Path) -> None:
-    """Nothing of it is read or changed."""
-    with closing(sqlite3.connect(path)) as other:
-        other.execute(f"PRAGMA user_version = {FORMAT + 1}")
-    before = path.read_bytes()
-    assert refused(path).startswith("The file FILE was written by a newer release: use that")
-    assert path.read_bytes() == before
-
-
-def test_a_file_without_an_index_is_named(path: Path) -> None:
-    """A file that lacks an index of this release is not used without it."""
+    for number, (statement, why) in enumerate(
+        (
+            (f"PRAGMA user_version = {FORMAT + 1}", "was written by a newer release: use that"),
+            ("CREATE TABLE people (name TEXT)", "is a database of another program"),
+        )
+    ):
+        file = tmp_path / f"{number}"
+        by_another(file, statement)
+        before = file.read_bytes()
+        assert refused(file).startswith(f"The file FILE {why}")
+        assert file.read_bytes() == before
+    path.unlink()
     SqliteTable(path, {name: i for name, i in INDEXES.items() if name != BY_ID}).close()
+    assert path.stat().st_mode & 0o777 == 0o600
     assert refused(path).startswith("The file FILE has no index by-id: ")
 
 
-async def test_a_file_that_may_not_be_written_is_named(table: SqliteTable, path: Path) -> None:
-    """A write to a file that can only be read is refused with a sentence; reads go on."""
+async def test_a_full_disk_loses_nothing(table: SqliteTable) -> None:
+    """Writes without room are refused with a sentence: none is stored, what was stored stays.
+
+    So are those to a file that can only be read; reads go on.
+    """
     await table.write(Put(item=ITEM))
+    (pages,) = table._connection.execute("PRAGMA page_count").fetchone()
+    table._connection.execute(f"PRAGMA max_page_count = {pages}")
+    small, large = (
+        Put(item={"PK": "P", "SK": sort, "v": "x" * size})
+        for sort, size in (("small", 1), ("large", 300_000))
+    )
+    with pytest.raises(UnavailableError, match=r"has no room: the disk is full; .* stays\.$"):
+        await table.write(small, large)
     table._connection.execute("PRAGMA query_only = 1")
     with pytest.raises(UnavailableError, match="cannot be written: make it and its folder wri"):
         await table.write(Delete(key=PLACE))
-    assert await table.get(PLACE) == ITEM
-
-
-def test_a_database_of_another_program_is_left_alone(path: Path) -> None:
-    """Neither a table nor a journal of ours is made in it."""
-    with closing(sqlite3.connect(path)) as other, other:
-        other.execute("CREATE TABLE people (name TEXT)")
-    before = path.read_bytes()
-    with pytest.raises(ConfigurationError, match="is a database of another program"):
-        SqliteTable(path, INDEXES)
-    assert path.read_bytes() == before
+    found = await table.load([small.key, large.key, PLACE])
+    assert found == {small.key: None, large.key: None, PLACE: ITEM}
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
@@ -312,11 +290,6 @@ def test_a_file_that_is_removed_takes_no_more(
     with ThreadPoolExecutor(1) as other, pytest.raises(UnavailableError, match=refused):
         other.submit(lambda: asyncio.run(table.get(PLACE))).result()
     assert path.exists() is is_replaced
-
-
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    """A path that cannot be opened is named with the system's reason."""
-    assert refused(tmp_path).startswith("The file FILE cannot be opened (Is a directory): ")
 
 
 WRITER = """
@@ -381,20 +354,12 @@ def test_the_room_of_what_is_forgotten_is_given_back(table: SqliteTable, path: P
     for number in range(40):
         large = {"PK": "P", "SK": f"{number}", "expires_at": NOW_S, "v": "x" * 100_000}
         asyncio.run(table.write(Put(item=large)))
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    before = path.stat().st_size
-    asyncio.run(table.forget(before_s=NOW_S + 1, limit=100))
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    assert path.stat().st_size < before / 10
-
-
-def test_a_file_may_survive_power_cuts(path: Path) -> None:
-    """The option lets each commit wait for the disk; without it only checkpoints do."""
-    for survives, level in ((False, 1), (True, 2)):
-        with closing(SqliteTable(path, INDEXES, survives_power_cuts=survives)) as table:
-            assert table._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+    sizes = []
+    for _ in range(2):
+        by_another(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+        sizes.append(path.stat().st_size)
+        asyncio.run(table.forget(before_s=NOW_S + 1, limit=100))
+    assert sizes[1] < sizes[0] / 10
 
 
 @pytest.mark.long

@@ -33,9 +33,9 @@ from tests.support.memory import PolledTable, memory_storage
 from tests.support.workers import idle
 
 
-def request(text: str = "hi") -> SendMessageRequest:
+def request() -> SendMessageRequest:
     return SendMessageRequest(
-        message=Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=text)])
+        message=Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="hi")])
     )
 
 
@@ -67,6 +67,16 @@ def ended(head: Head) -> bool:
     return head.is_terminal
 
 
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def storage(clock: ManualClock) -> DurableStorage:
+    return memory_storage(clock=clock)
+
+
 async def running(storage: DurableStorage) -> Head:
     """A task whose agent works: submitted; working, 1, 2; 3."""
     head = (await storage.open_task("c", request())).head
@@ -88,27 +98,14 @@ async def follow(tail: Tail) -> list[TailEvent]:
     return [delivery async for delivery in tail.events(until=ended, deadline=deadline)]
 
 
-async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task() -> None:
-    """A tail that was opened first sees each event once, also while it waits for the next."""
-    storage = memory_storage()
-    head = (await storage.open_task("c", request())).head
-    tail = await Tail.open(storage, head.task_id)
-    following = asyncio.create_task(follow(tail))
-    head = await storage.commit(head, Commit(entries=(WORKING, chunk("1")), token="A", claims=True))
-    await asyncio.sleep(0)
-    head = await storage.commit(head, Commit(entries=(chunk("2"),), token="A"))
-    await storage.commit(head, Commit(entries=(COMPLETED,), token="A"))
-    assert [shown(d) for d in await following] == ["working", "1", "2", "completed"]
-    assert tail.fold.task() == await storage.load_task(head.task_id)
+async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task(
+    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tail that was opened first sees each event once, also while it waits for the next.
 
-
-async def test_in_memory_nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A waiting tail reads nothing until a commit wakes it, once for each."""
-    storage = memory_storage()
-    head = (await storage.open_task("c", request())).head
-    tail = await Tail.open(storage, head.task_id)
-    reads: list[str] = []
-    read_plain = storage.read
+    In memory nobody polls: it reads nothing until a commit wakes it, once for each.
+    """
+    reads, read_plain, changed_plain = list[str](), storage.read, storage.changed
 
     async def read(task_id: str, **options: Any) -> Log | None:
         reads.append(task_id)
@@ -118,24 +115,33 @@ async def test_in_memory_nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
         assert timeout_s > 29
         await changed_plain(task_id, version, timeout_s)
 
-    changed_plain = storage.changed
+    head = (await storage.open_task("c", request())).head
+    tail = await Tail.open(storage, head.task_id)
     monkeypatch.setattr(storage, "read", read)
     monkeypatch.setattr(storage, "changed", changed)
     following = asyncio.create_task(follow(tail))
-    for commit in (Commit(entries=(WORKING,)), Commit(entries=(COMPLETED,))):
+    for commit in (
+        Commit(entries=(WORKING, chunk("1")), token="A", claims=True),
+        Commit(entries=(chunk("2"),), token="A"),
+        Commit(entries=(COMPLETED,), token="A"),
+    ):
         await idle()
         head = await storage.commit(head, commit)
         await idle()
-    assert [shown(d) for d in await following] == ["working", "completed"]
-    assert reads == [head.task_id] * 2
+    assert [shown(d) for d in await following] == ["working", "1", "2", "completed"]
+    assert reads == [head.task_id] * 3
+    assert tail.fold.task() == await storage.load_task(head.task_id)
 
 
-async def test_resuming_at_any_cursor_gives_the_rest_without_gap_or_repetition() -> None:
-    """The Task as of the cursor plus what follows is the whole, wherever the line was cut."""
-    storage = memory_storage()
+async def test_resuming_at_any_cursor_gives_the_rest_without_gap_or_repetition(
+    storage: DurableStorage,
+) -> None:
+    """The Task as of the cursor plus what follows is the whole, wherever the line was cut.
+
+    A cursor of another incarnation, or beyond the log, gets the task as it is now.
+    """
     head = await written(storage)
-    whole, _ = await Tail.resume(storage, head.task_id, Cursor(1, 0, "strange"))
-    tail, first = await Tail.resume(storage, head.task_id, _cursor(whole, 1, 0))
+    tail, first = await Tail.resume(storage, head.task_id, await start_of(storage, head))
     everything = await follow(tail)
     assert shown(first) == "task:"
     assert [shown(d) for d in everything] == ["working", "1", "2", "3", "completed"]
@@ -144,17 +150,7 @@ async def test_resuming_at_any_cursor_gives_the_rest_without_gap_or_repetition()
         assert snapshot.cursor == delivery.cursor
         assert shown(snapshot) == "task:" + "123"[: min(cut, 3)]
         assert [d.cursor for d in await follow(tail)] == [d.cursor for d in everything[cut + 1 :]]
-
-
-def _cursor(tail: Tail, version: int, index: int) -> Cursor:
-    return Cursor(version, index, tail.snapshot().cursor.tag)
-
-
-async def test_a_foreign_cursor_gets_todays_task() -> None:
-    """A cursor of another incarnation, or beyond the log, gets the task as it is now."""
-    storage = memory_storage()
-    head = await written(storage)
-    tag = (await Tail.open(storage, head.task_id)).snapshot().cursor.tag
+    tag = first.cursor.tag
     for cursor in (Cursor(2, 0, "aaaaaa"), Cursor(99, 0, tag), Cursor(0, 0, tag)):
         tail, snapshot = await Tail.resume(storage, head.task_id, cursor)
         assert shown(snapshot) == "task:123"
@@ -162,21 +158,20 @@ async def test_a_foreign_cursor_gets_todays_task() -> None:
 
 
 @pytest.mark.parametrize("end", [COMPLETED, state(TaskState.TASK_STATE_INPUT_REQUIRED)])
-async def test_a_snapshot_continues_without_repeating_itself(end: StatusChanged) -> None:
+async def test_a_snapshot_continues_without_repeating_itself(
+    storage: DurableStorage, end: StatusChanged
+) -> None:
     """A tail that resumes at a snapshot's cursor repeats no event, and sees what ended with it."""
-    storage = memory_storage()
     head = await written(storage, end)
     snapshot = (await Tail.open(storage, head.task_id)).snapshot()
     tail, again = await Tail.resume(storage, head.task_id, snapshot.cursor)
     assert again == snapshot
-    assert isinstance(again.event, Task)
-    assert [part.text for part in again.event.artifacts[0].parts] == ["123"]
+    assert shown(again) == "task:123"
     assert not tail.has_more
 
 
-async def test_unknown_and_deleted_tasks_end_the_tail() -> None:
+async def test_unknown_and_deleted_tasks_end_the_tail(storage: DurableStorage) -> None:
     """A tail of an unknown or deleted task raises TaskNotFoundError."""
-    storage = memory_storage()
     with pytest.raises(TaskNotFoundError):
         await Tail.open(storage, "nobody")
     head = (await storage.open_task("c", request())).head
@@ -188,48 +183,29 @@ async def test_unknown_and_deleted_tasks_end_the_tail() -> None:
         await following
 
 
-async def test_following_ends_at_its_deadline() -> None:
-    """A slow task is shown as it is, not as an error."""
-    storage = memory_storage()
-    head = (await storage.open_task("c", request())).head
-    tail = await Tail.open(storage, head.task_id)
-    deadline = asyncio.get_running_loop().time()
-    assert [one async for one in tail.events(until=ended, deadline=deadline)] == []
-    assert not ended(tail.head)
+async def test_a_reader_who_is_too_slow_is_ended_at_the_deadline(
+    storage: DurableStorage, clock: ManualClock
+) -> None:
+    """While the task goes on; the next reader goes on behind the last event that was taken.
 
-
-async def test_a_reader_who_is_too_slow_is_ended_at_the_deadline() -> None:
-    """While the task goes on; the next reader goes on behind the last event that was taken."""
-    clock = ManualClock()
-    storage = memory_storage(clock=clock)
+    What a finished task owes is not cut, but where the process is about to be stopped.
+    """
     head = await running(storage)
-    tail, _ = await Tail.resume(storage, head.task_id, await start_of(storage, head))
+    start = await start_of(storage, head)
+    tail, _ = await Tail.resume(storage, head.task_id, start)
     taken = await take_slowly(tail, clock, deadline=2.0)
     assert [shown(d) for d in taken] == ["working", "1"]
+    assert not ended(tail.head)
     await storage.commit(head, Commit(entries=(COMPLETED,), token="A"))
-    tail, _ = await Tail.resume(storage, head.task_id, taken[-1].cursor)
-    assert [shown(d) for d in await follow(tail)] == ["2", "3", "completed"]
-
-
-async def test_what_a_finished_task_owes_is_not_cut_at_the_deadline() -> None:
-    """A read that took longer than the whole limit, and a slow reader, get all that is left."""
-    clock = ManualClock()
-    storage = memory_storage(clock=clock)
-    head = await written(storage)
-    tail, _ = await Tail.resume(storage, head.task_id, await start_of(storage, head))
-    clock.advance(1.0)
-    taken = await take_slowly(tail, clock, deadline=0.2)
-    assert [shown(d) for d in taken] == ["working", "1", "2", "3", "completed"]
-
-
-async def test_nothing_is_delivered_after_the_stop() -> None:
-    """A process that is about to be stopped ends a slow reader, of a finished task too."""
-    clock = ManualClock()
-    storage = memory_storage(clock=clock)
-    head = await written(storage)
-    tail, _ = await Tail.resume(storage, head.task_id, await start_of(storage, head))
-    taken = await take_slowly(tail, clock, deadline=1.0, stop=3.0)
-    assert [shown(d) for d in taken] == ["working", "1", "2"]
+    whole = ["working", "1", "2", "3", "completed"]
+    for cursor, options, expected in (
+        (taken[-1].cursor, {"deadline": 1.0}, whole[2:]),
+        (start, {"deadline": -0.8}, whole),  # a read that took longer than the whole limit
+        (start, {"deadline": 1.0, "stop": 3.0}, whole[:3]),
+    ):
+        tail, _ = await Tail.resume(storage, head.task_id, cursor)
+        limits = {name: clock.monotonic() + after for name, after in options.items()}
+        assert [shown(d) for d in await take_slowly(tail, clock, **limits)] == expected
 
 
 async def take_slowly(
@@ -244,7 +220,7 @@ async def take_slowly(
 
 
 async def start_of(storage: DurableStorage, head: Head) -> Cursor:
-    return _cursor(await Tail.open(storage, head.task_id), 1, 0)
+    return Cursor(1, 0, (await Tail.open(storage, head.task_id)).snapshot().cursor.tag)
 
 
 class Polled(DurableStorage):
@@ -306,16 +282,26 @@ async def test_a_stream_reads_little_while_no_chunk_can_come(
     assert storage.reads <= most_reads < other.reads
 
 
-async def test_what_is_no_chunk_is_followed_as_quickly_as_before() -> None:
-    """A status, or an artifact of a long time ago, says nothing about when the next event comes."""
-    assert _poll_interval(0.1, 0) == 0.025
-    assert _poll_interval(2, 0.475) == 0.2
-    assert _poll_interval(0, 5) == 0.025
-    assert _poll_interval(0.025, 5) == 1.0
+async def test_a_quiet_task_is_read_once_a_second_at_most() -> None:
+    """Polls wait a tenth of the silence so far, between 25 ms and 1 s.
 
+    A status, or an artifact of a long time ago, says nothing about when the next event comes.
+    """
+    silences = [(0, 0.025), (5, 0.5), (600, 1.0)]
+    assert [_poll_interval(silent_s) for silent_s, _ in silences] == [s for _, s in silences]
+    waits = [(0.1, 0, 0.025), (2, 0.475, 0.2), (0, 5, 0.025), (0.025, 5, 1.0)]
+    assert [_poll_interval(*args) for *args, _ in waits] == [seconds for *_, seconds in waits]
+    clock = Timetable()
+    storage = Polled(clock)
+    tail = await Tail.open(storage, (await storage.open_task("c", request())).head.task_id)
+    reads: list[int] = []
 
-def test_a_quiet_task_is_read_once_a_second_at_most() -> None:
-    """Polls wait a tenth of the silence so far, between 25 ms and 1 s."""
-    assert _poll_interval(0) == 0.025
-    assert _poll_interval(5) == 0.5
-    assert _poll_interval(600) == 1.0
+    async def note() -> None:
+        reads.append(storage.reads)
+
+    for seconds in (0, 10, 30):
+        clock.at(seconds, note)
+    assert [one async for one in tail.events(until=ended, deadline=30)] == []
+    first, quick, slow = reads
+    assert abs(quick - first - 48) <= 1
+    assert abs(slow - quick - 20) <= 1

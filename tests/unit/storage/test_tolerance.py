@@ -13,8 +13,6 @@ from typing import Any, Final
 import httpx
 import pytest
 from a2a.types import (
-    AgentCapabilities,
-    AgentCard,
     Artifact,
     Part,
     Task,
@@ -64,7 +62,7 @@ from tests.support.asgi_streams import live
 from tests.support.clocks import ManualClock
 from tests.support.databases import LONG, Dictionaries, Stored, moto_database
 from tests.support.memory import memory_keys
-from tests.support.messages import artifact, request
+from tests.support.messages import artifact, request, storyteller
 from tests.support.present import present
 from tests.support.queues import MemoryQueue, left, take
 from tests.support.workers import Agent as Executor
@@ -81,28 +79,15 @@ FEW = settings(
     suppress_health_check=list(HealthCheck),
 )
 
-CARD: Final = AgentCard(
-    name="Reader",
-    description="Reads.",
-    version="1.0.0",
-    capabilities=AgentCapabilities(streaming=True),
-    default_input_modes=["text/plain"],
-    default_output_modes=["text/plain"],
-)
-
 
 class Receiver:
-    """A push client whose receivers take everything; the bodies that they got."""
-
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
+    """A push client whose receivers take everything."""
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Receiver]:
         yield self
 
-    async def post(self, url: str, fields: Any, body: bytes, *, timeout_s: float) -> Outcome:
-        self.bodies.append(body)
+    async def post(self, *_: object, timeout_s: float) -> Outcome:
         return Outcome(meaning="delivered", reason="", status=200)
 
 
@@ -140,10 +125,6 @@ class World:
 
     async def newest(self, place: str) -> Head:
         return present(await self.storage.head(place))
-
-    def stored(self, place: str) -> _Typed:
-        """The item of a task's HEAD."""
-        return newer.stored(self.database, newer.head_key(self.heads[place]))
 
     def set_head(self, head: Head | str, values: _Typed) -> None:
         """Change attributes of a task's HEAD."""
@@ -191,10 +172,8 @@ class World:
         looks = await self.storage.look(keys)
         assert all(looks[task] is not None for task in keys)
         later = self.clock.now_ms() + 10**9
-        assert {due.task_id for due in await due_tasks(self.storage, later)} == {
-            "waiting",
-            "claimed",
-        }
+        due = {one.task_id for one in await due_tasks(self.storage, later)}
+        assert due == {"waiting", "claimed"}
         assert len((await created_in(self.storage, self.clock.now_ms())).found) == len(PLACES)
 
     async def _read(self, head: Head) -> None:
@@ -230,11 +209,17 @@ class World:
             log = present(await self.storage.read(handle.message.task_id))
             assert await deliverer.deliver(handle, Budget(5)) is not log.needs_newer
 
+    async def answers(self) -> None:
+        """Read, show and push all."""
+        await self.read_all()
+        await self.show_all()
+        await self.push_all()
+
     # -- over HTTP ---------------------------------------------------------------------------
 
     @asynccontextmanager
     async def http(self, binding: str) -> AsyncIterator[Agent]:
-        app = create_app(self.settings, self.backends, CARD, entrypoint="stream")
+        app = create_app(self.settings, self.backends, storyteller(), entrypoint="stream")
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             yield Agent(client, binding)
@@ -255,7 +240,7 @@ class World:
 
     async def subscribe(self, place: str) -> list[Any]:
         """The events of a stream that opens before the task's second event."""
-        app = create_app(self.settings, self.backends, CARD, entrypoint="stream")
+        app = create_app(self.settings, self.backends, storyteller(), entrypoint="stream")
         last = str(Cursor(1, 0, incarnation_tag(self.heads[place].incarnation)))
         headers = {"A2A-Version": "1.0", "Last-Event-ID": last}
         async with live(app, "POST", f"/tasks/{place}:subscribe", headers=headers) as response:
@@ -316,18 +301,21 @@ def is_answer(answer: Answer) -> bool:
 # -- attributes ------------------------------------------------------------------------------
 
 
+NEWER_HEADS = st.one_of(
+    newer.STATES.map(lambda state: {"state": {"S": state}}),
+    newer.NEEDS.map(lambda needs: {"needs": {"N": str(needs)}}),
+)
+
+
 @pytest.mark.long
 @in_worlds(on_moto=True, attributes=newer.ATTRIBUTES)
 async def test_unknown_attributes_change_nothing(world: World, attributes: _Typed) -> None:
     """Unknown attributes, of any type and on any item, change nothing, and they stay."""
     marked = await world.storage.request_cancel("claimed")
     for item in world.database.items():
-        newer.set_attributes(
-            world.database, {name: item[name] for name in ("PK", "SK")}, attributes
-        )
-    await world.read_all()
-    await world.show_all()
-    await world.push_all()
+        key = {name: item[name] for name in ("PK", "SK")}
+        newer.set_attributes(world.database, key, attributes)
+    await world.answers()
     assert await world.storage.contexts.load("c") == ({"k": 1}, 1)
     assert await world.newest("claimed") == marked
     claim = Commit(token="n", claims=True)
@@ -336,21 +324,23 @@ async def test_unknown_attributes_change_nothing(world: World, attributes: _Type
     assert plain(attributes) == {name: plain(kept)[name] for name in attributes}
 
 
-# -- entries ---------------------------------------------------------------------------------
-
-
-@in_worlds(place=st.sampled_from(PLACES), more=newer.BODIES, is_newest=st.booleans())
-async def test_unknown_entries_hide_no_task(
-    world: World, place: str, more: bytes, *, is_newest: bool
+@in_worlds(
+    place=st.sampled_from(PLACES), more=newer.BODIES, is_newest=st.booleans(), values=NEWER_HEADS
+)
+async def test_what_a_newer_release_wrote_hides_no_task(
+    world: World, place: str, more: bytes, values: _Typed, *, is_newest: bool
 ) -> None:
-    """Wherever they stand: every reader answers for every task, streams and webhooks go on."""
+    """Unknown entries wherever they stand; then a HEAD in an unknown state, or of a newer format.
+
+    Every reader answers for every task, and streams and webhooks go on.
+    """
     head = world.heads[place]
     version = head.version if is_newest else 1
     newer.append_to_body(world.database, newer.event_key(head, version), more)
-    await world.read_all()
-    await world.show_all()
-    await world.push_all()
+    await world.answers()
     assert await world.subscribe(place)
+    world.set_head(place, values)
+    await world.answers()
 
 
 @in_worlds(place=st.sampled_from(PLACES), body=st.binary(max_size=40))
@@ -358,9 +348,10 @@ async def test_a_damaged_commit_hides_no_task(world: World, place: str, body: by
     """All readers answer with any damage to a commit, even if the opening message is lost."""
     key = newer.event_key(world.heads[place])
     newer.set_attributes(world.database, key, {"body": {"B": body}})
-    await world.read_all()
-    await world.show_all()
-    await world.push_all()
+    await world.answers()
+
+
+# -- entries ---------------------------------------------------------------------------------
 
 
 @in_worlds(entry=newer.UNKNOWN)
@@ -387,20 +378,6 @@ async def test_a_worker_skips_what_may_be_skipped_and_gives_the_rest_back(
 
 
 # -- HEAD: states, formats -------------------------------------------------------------------
-
-NEWER_HEADS = st.one_of(
-    newer.STATES.map(lambda state: {"state": {"S": state}}),
-    newer.NEEDS.map(lambda needs: {"needs": {"N": str(needs)}}),
-)
-
-
-@in_worlds(place=st.sampled_from(PLACES), values=NEWER_HEADS)
-async def test_a_newer_tasks_readers_answer(world: World, place: str, values: _Typed) -> None:
-    """A task in an unknown state, or of a newer format, is shown, and so are the others."""
-    world.set_head(place, values)
-    await world.read_all()
-    await world.show_all()
-    await world.push_all()
 
 
 @in_worlds(place=st.sampled_from(["waiting", "claimed", "paused"]), values=NEWER_HEADS)
@@ -429,7 +406,10 @@ async def test_a_newer_task_is_not_written(world: World, place: str, values: _Ty
 async def test_a_newer_turn_is_given_back(
     world: World, place: str, values: _Typed, receives: int
 ) -> None:
-    """A newer turn is given back each time, without attempt or commit."""
+    """A newer turn is given back each time, without attempt or commit, and given up by no sweep.
+
+    Nor does a sweep carry out its cancel, even after `A2A_GIVE_UP_HOURS`.
+    """
     head = world.heads[place]
     world.set_head(head, values)
     await world.refuses_to_run(head, receives=receives)
@@ -444,16 +424,24 @@ async def test_a_newer_turn_is_given_back(
     assert (await world.newest(place)).turn.sends == 1
 
 
-async def test_a_newer_task_is_given_up_by_no_sweep(world: World) -> None:
-    """No sweep gives up a newer task, even after `A2A_GIVE_UP_HOURS`, or carries out its cancel."""
-    await world.storage.request_cancel("claimed")
-    for place in ("waiting", "claimed"):
-        key = newer.head_key(world.heads[place])
-        newer.set_attributes(world.database, key, {"needs": {"N": str(FORMAT + 1)}})
-    sweeper = Sweeper(world.storage, world.queue, clock=world.clock)
+async def test_a_newer_cancel_is_left_to_a_newer_sweeper(world: World) -> None:
+    """No sweep gives its task up, ends it or fails it; it reaches a cancel behind many of them."""
+    ids = [f"new-{number}" for number in range(3)]
+    opened = [await world.storage.open_task("c", request(), task_id=task_id) for task_id in ids]
+    heads = [world.heads["waiting"], world.heads["claimed"], *(one.head for one in opened)]
+    for head in heads[1:]:
+        await world.storage.request_cancel(head.task_id)
+    for head in heads:
+        world.set_head(head, {"needs": {"N": str(FORMAT + 1)}})
+    world.clock.advance(1)
+    await world.storage.request_cancel("paused")
+    world.clock.advance(30)
+    report = await world.sweep(limit=1)
+    assert (report.canceled, report.skipped) == (1, 4)
+    assert (await world.newest("paused")).state == S.TASK_STATE_CANCELED
     for _ in range(5):
         world.clock.advance(24 * 3600)
-        report = await sweeper.sweep()
+        report = await world.sweep()
         assert (report.failed, report.given_up, report.canceled) == (0, 0, 0)
     assert (await world.newest("claimed")).is_being_canceled
     assert (await world.newest("claimed")).version == world.heads["claimed"].version
@@ -642,13 +630,6 @@ async def test_a_damaged_head_hides_no_other_task(
     assert newer.stored(world.database, key) == before
 
 
-async def test_a_table_of_an_earlier_format_says_so(world: World) -> None:
-    """One sentence says how to go on with the tasks of an earlier release."""
-    newer.remove_attributes(world.database, newer.head_key(world.heads["claimed"]), "mark")
-    with pytest.raises(UnreadableTaskError, match="form of an earlier release: export the tasks"):
-        await world.storage.head("claimed")
-
-
 LATE: Final = TaskStatus(state=S.TASK_STATE_WORKING, timestamp=Timestamp(seconds=2**60))
 
 
@@ -669,26 +650,16 @@ UNSHOWABLE: Final[Mapping[str, Entry]] = {
 
 @pytest.mark.parametrize("entry", UNSHOWABLE.values(), ids=UNSHOWABLE)
 async def test_what_no_json_can_show_is_left_out_of_its_task(world: World, entry: Entry) -> None:
-    """A number or a time that JSON does not have is an entry that cannot be read."""
+    """A number or a time that JSON does not have is an entry that cannot be read.
+
+    A copy of it in HEAD, of which alone a list may need to read, is shown from the log.
+    """
     key = newer.event_key(world.heads["ended"], 2)
     newer.append_to_body(world.database, key, encode_entries([entry]))
     await world.show_all()
-    log = present(await world.storage.read("ended"))
-    assert log.needs_newer
-
-
-@pytest.mark.parametrize(
-    ("name", "copy"),
-    [
-        ("status", LATE.SerializeToString()),
-        ("metadata", numbers(a=math.inf).SerializeToString()),
-    ],
-)
-async def test_a_copy_that_no_json_can_show_is_shown_from_the_log(
-    world: World, name: str, copy: bytes
-) -> None:
-    """A list that needs HEAD alone answers in both bindings."""
-    world.set_head("ended", {name: {"B": copy}})
+    assert present(await world.storage.read("ended")).needs_newer
+    status, metadata = LATE.SerializeToString(), numbers(a=math.inf).SerializeToString()
+    world.set_head("ended", {"status": {"B": status}, "metadata": {"B": metadata}})
     for binding in (JSONRPC, REST):
         async with world.http(binding) as agent:
             listed = await agent.call("ListTasks", {"historyLength": 0})
@@ -723,21 +694,6 @@ async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
         assert "version" in line
 
 
-async def test_a_sweep_goes_past_cancels_that_a_newer_release_has_to_end(world: World) -> None:
-    """A sweep reaches a cancel behind more newer cancels than a run may end."""
-    for number in range(3):
-        head = (await world.storage.open_task("c", request(), task_id=f"new-{number}")).head
-        await world.storage.request_cancel(head.task_id)
-        needs = {"needs": {"N": str(FORMAT + 1)}}
-        world.set_head(head, needs)
-    world.clock.advance(1)
-    await world.storage.request_cancel("claimed")
-    world.clock.advance(30)
-    report = await world.sweep(limit=1)
-    assert (report.canceled, report.skipped) == (1, 3)
-    assert (await world.newest("claimed")).state == S.TASK_STATE_CANCELED
-
-
 def unreadable(caplog: pytest.LogCaptureFixture) -> list[str]:
     """The lines about tasks that cannot be read."""
     lines = [r for r in caplog.records if getattr(r, "action", "") == "unreadable_task"]
@@ -746,22 +702,16 @@ def unreadable(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in lines]
 
 
-def lose_event(world: World, head: Head) -> None:
-    """Take the first commit away."""
-    world.database.delete(newer.event_key(head))
-
-
-def widen_event(world: World, head: Head) -> None:
-    """Say that the first commit has more parts than are stored."""
-    newer.set_attributes(world.database, newer.event_key(head), {"parts": {"N": "2"}})
-
-
-@pytest.mark.parametrize("damage", [lose_event, widen_event])
+@pytest.mark.parametrize("is_lost", [False, True], ids=["in parts", "lost"])
 async def test_a_commit_that_is_not_there_hides_no_other_task(
-    world: World, damage: Callable[[World, Head], None], caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture, *, is_lost: bool
 ) -> None:
     """Lists leave its task out with one line; who asks for it is not told to try again."""
-    damage(world, world.heads["waiting"])
+    key = newer.event_key(world.heads["waiting"])
+    if is_lost:
+        world.database.delete(key)
+    else:
+        newer.set_attributes(world.database, key, {"parts": {"N": "2"}})
     sentence = "Version 1 of task waiting is not there, or was stored in part."
     found = await list_tasks(world.storage, ListTasksQuery())
     assert {task.id for task in found.tasks} == set(PLACES) - {"waiting"}
@@ -783,8 +733,7 @@ async def test_a_commit_that_comes_in_late_is_no_damage(world: World) -> None:
     head = world.heads["claimed"]
     late = [newer.stored(world.database, newer.event_key(head, n)) for n in (1, 2)]
     for item in late:
-        item_key = {name: item[name] for name in ("PK", "SK")}
-        world.database.delete(item_key)
+        world.database.delete({name: item[name] for name in ("PK", "SK")})
     sleep = world.clock.sleep
 
     async def put_and_sleep(seconds: float) -> None:
@@ -793,27 +742,25 @@ async def test_a_commit_that_comes_in_late_is_no_damage(world: World) -> None:
         await sleep(seconds)
 
     world.clock.sleep = put_and_sleep  # type: ignore[method-assign]
-    log = present(await world.storage.read("claimed"))
-    assert len(log.records) == 2
+    assert len(present(await world.storage.read("claimed")).records) == 2
 
 
-CONTEXTS: Final[Mapping[str, _Typed]] = {
-    "no value": {},
-    "no JSON": {"value": {"S": "{"}, "version": {"N": "1"}},
-    "no version": {"value": {"S": "{}"}},
-    "another form": {"value": {"S": "{}"}, "version": {"S": "1"}},
-}
+CONTEXTS: Final[tuple[_Typed, ...]] = (
+    {},
+    {"value": {"S": "{"}, "version": {"N": "1"}},
+    {"value": {"S": "{}"}},
+    {"value": {"S": "{}"}, "version": {"S": "1"}},
+)
 
 
-@pytest.mark.parametrize("values", CONTEXTS.values(), ids=CONTEXTS)
-async def test_a_damaged_context_is_named_and_deleted(world: World, values: _Typed) -> None:
+async def test_a_damaged_context_is_named_and_deleted(world: World) -> None:
     """A damaged context is refused with one sentence, and can be deleted."""
     (item,) = [i for i in world.database.items() if i["SK"]["S"] == "CONTEXT"]
-    damaged = {name: item[name] for name in ("PK", "SK")} | values
-    world.database.put(damaged)
-    with pytest.raises(UnreadableTaskError, match="The state of context c is damaged: restore"):
-        await world.storage.contexts.load("c")
-    with pytest.raises(ConcurrencyError):
-        await world.storage.contexts.put("c", context_write({}, expected_version=9))
-    await delete_context(world.storage, "c")
-    assert await world.storage.contexts.load("c") == (None, 0)
+    for values in CONTEXTS:
+        world.database.put({name: item[name] for name in ("PK", "SK")} | values)
+        with pytest.raises(UnreadableTaskError, match="The state of context c is damaged: restore"):
+            await world.storage.contexts.load("c")
+        with pytest.raises(ConcurrencyError):
+            await world.storage.contexts.put("c", context_write({}, expected_version=9))
+        await delete_context(world.storage, "c")
+        assert await world.storage.contexts.load("c") == (None, 0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from itertools import count, cycle
+from itertools import count
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from a2a.server.cluster import ConcurrentTaskModificationError, TaskVersion
@@ -20,6 +21,8 @@ from a2a.types import (
     TaskStatus,
 )
 from a2a.utils.errors import InternalError, InvalidParamsError
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.storage.dictionaries import MemoryTable
@@ -32,6 +35,7 @@ from a2a_serverless.stores import (
     create_table,
     memory_table,
 )
+from a2a_serverless.stores.content import apply, change_of, contents_of, size_of, task_of
 from a2a_serverless.stores.layout import OWN_INDEXES, head_key
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database
@@ -64,6 +68,29 @@ def stored_in(table: MemoryTable) -> int:
     return sum(map(_size_of, table._items.values()))
 
 
+async def saved(table: MemoryTable, text: str = "x", **options: Any) -> tuple[Stores, Task, Any]:
+    """The stores, the task that they have saved, and its version."""
+    stores, task = on_table(table, **options), new_task(text)
+    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    return stores, task, version
+
+
+async def whole(table: MemoryTable, **options: Any) -> Task:
+    """The task as a process reads it that has not saved it."""
+    stored = await on_table(table, **options).tasks.get("task", ME)
+    found: Task = stored.task
+    return found
+
+
+def expire(table: MemoryTable, clock: ManualClock) -> int:
+    """Delete what has expired, as DynamoDB does; how many items."""
+    now_s = clock.now_ms() // 1000
+    expired = [key for key, it in table._items.items() if it.get("expires_at", 10**12) <= now_s]
+    for key in expired:
+        table._store(key, table._items[key], None)
+    return len(expired)
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
@@ -80,32 +107,29 @@ def table() -> MemoryTable:
 
 
 async def test_what_is_stored_grows_as_what_is_saved(table: MemoryTable) -> None:
-    """400 chunks store twice as much as 200: no save stores the task again."""
-    stores, task = on_table(table), new_task()
-    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    """200 chunks store twice as much as 100: no save stores the task again."""
+    stores, task, version = await saved(table)
     sizes = []
-    for number in range(400):
+    for number in range(200):
         event = chunk_of(task, f"{number:04d}" * 50)
         version = await stores.tasks.save(task, event=event, prev_version=version, context=ME)
-        if number in (199, 399):
+        if number in (99, 199):
             sizes.append(stored_in(table))
     assert sizes[1] / sizes[0] < 2.05
     assert sizes[1] < 2.5 * task.ByteSize()
-    assert (await on_table(table).tasks.get("task", ME)).task == task
+    assert await whole(table) == task
 
 
 async def test_a_log_begins_anew(table: MemoryTable) -> None:
     """Of an artifact that is replaced again and again a read needs the last versions alone."""
-    stores, task = on_table(table), new_task()
-    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    stores, task, version = await saved(table)
     events = [Task.FromString(task.SerializeToString())]
     for number in range(40):
         task.artifacts[0].parts[0].text = f"{number:04d}" * 2500
         version = await stores.tasks.save(task, event=task, prev_version=version, context=ME)
         events.append(Task.FromString(task.SerializeToString()))
-    head = table._items[head_key("task")]
-    assert head["base"] > 20
-    assert (await on_table(table).tasks.get("task", ME)).task == task
+    assert table._items[head_key("task")]["base"] > 20
+    assert await whole(table) == task
     found = await followed(stores.stream, "task", len(events))
     assert [one.event for one in found] == events
 
@@ -131,47 +155,43 @@ async def test_what_is_remembered_is_bounded(
 @pytest.mark.parametrize("size", [345_000, 6_000_000])
 async def test_a_large_change_is_in_several_items(table: MemoryTable, size: int) -> None:
     """Above an item's limit, and above a transaction's, a task is stored and read as it is."""
-    stores, task = on_table(table), new_task("x" * size)
-    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    stores, task, version = await saved(table, "x" * size)
     event = chunk_of(task, "y" * size)
     await stores.tasks.save(task, event=event, prev_version=version, context=ME)
-    assert (await on_table(table).tasks.get("task", ME)).task == task
+    assert await whole(table) == task
     assert [one.event for one in await followed(stores.stream, "task", 2)][1] == event
     await stores.tasks.delete("task", ME)
     assert not table._items
 
 
-async def test_parts_of_a_save_that_was_cut_off_change_nothing(table: MemoryTable) -> None:
-    """A process that dies before its commit leaves parts, which no reader takes for its own."""
-    stores, task = on_table(table), new_task()
-    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
-    large, write = on_table(table), table.write
+async def test_parts_of_a_save_that_was_cut_off_change_nothing(
+    table: MemoryTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies before its commit leaves parts, which no reader takes for its own.
+
+    A save that is refused deletes its parts again.
+    """
+    stores, task, version = await saved(table)
+    before, large, write = dict(table._items), on_table(table), table.write
+    with pytest.raises(ConcurrentTaskModificationError):
+        await stores.tasks.save(new_task("x" * 800_000), prev_version=NEW, context=ME)
+    assert table._items == before
 
     async def dies(*writes: Any, **options: Any) -> None:
         if len(writes) > 1:
             raise UnavailableError("cut off")
         await write(*writes, **options)
 
-    table.write = dies  # type: ignore[method-assign]
     event = chunk_of(task, "y" * 800_000)
-    with pytest.raises(InternalError, match="busy"):
-        await large.tasks.save(task, event=event, prev_version=version, context=ME)
-    table.write = write  # type: ignore[method-assign]
+    with monkeypatch.context() as patched:
+        patched.setattr(table, "write", dies)
+        with pytest.raises(InternalError, match="busy"):
+            await large.tasks.save(task, event=event, prev_version=version, context=ME)
     task = new_task()
     event = chunk_of(task, "z" * 800_000)
     await stores.tasks.save(task, event=event, prev_version=version, context=ME)
-    assert (await on_table(table).tasks.get("task", ME)).task == task
+    assert await whole(table) == task
     assert [one.event for one in await followed(stores.stream, "task", 2)][1] == event
-
-
-async def test_a_refused_save_leaves_no_parts(table: MemoryTable) -> None:
-    """What was stored for it before is deleted again."""
-    stores, task = on_table(table), new_task()
-    await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
-    before = dict(table._items)
-    with pytest.raises(ConcurrentTaskModificationError):
-        await stores.tasks.save(new_task("x" * 800_000), prev_version=NEW, context=ME)
-    assert table._items == before
 
 
 async def test_a_large_change_is_in_a_bucket(
@@ -181,14 +201,13 @@ async def test_a_large_change_is_in_a_bucket(
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with moto_bucket("large") as s3:
         monkeypatch.setattr("a2a_serverless.storage.s3.client", lambda _: s3)
-        stores, task = on_table(table, bucket="large"), new_task("x" * 500_000)
-        await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+        _, task, _ = await saved(table, "x" * 500_000, bucket="large")
         assert stored_in(table) < 2000
         other = on_table(table, bucket="large")
         assert (await other.tasks.get("task", ME)).task == task
         assert [one.event for one in await followed(other.stream, "task", 1)] == [task]
         with pytest.raises(InternalError, match="cannot read"):
-            await on_table(table).tasks.get("task", ME)
+            await whole(table)
         await other.tasks.delete("task", ME)
         assert "Contents" not in s3.list_objects_v2(Bucket="large")
 
@@ -197,23 +216,27 @@ async def test_a_large_change_is_in_a_bucket(
 
 
 async def test_a_task_expires_after_its_last_save(table: MemoryTable, clock: ManualClock) -> None:
-    """Until then it is whole, however old its parts are; then it is gone, and its id is free."""
-    stores, task = on_table(table, clock=clock, ttl_s=DAY), new_task()
-    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    """Until then it is whole, however old its parts are; then it is gone, and its id is free.
+
+    A time to live that nothing lives for is refused where the store is made.
+    """
+    stores, task, version = await saved(table, clock=clock, ttl_s=DAY)
     for number in range(5):
         clock.advance(DAY - 1)
         event = chunk_of(task, str(number))
         version = await stores.tasks.save(task, event=event, prev_version=version, context=ME)
-        alive = {key for key, item in table._items.items() if _expires_at(item) > _now_s(clock)}
-        for key in table._items.keys() - alive:  # as DynamoDB deletes them
-            table._store(key, table._items[key], None)
-        assert (await on_table(table, clock=clock).tasks.get("task", ME)).task == task
+        expire(table, clock)
+        assert await whole(table, clock=clock) == task
     clock.advance(DAY)
     assert await stores.tasks.get("task", ME) is None
     assert (await stores.tasks.list(ListTasksRequest(), ME)).total_size == 0
     with pytest.raises(ConcurrentTaskModificationError):
         await stores.tasks.save(task, prev_version=version, context=ME)
     assert await stores.tasks.save(task, prev_version=NEW, context=ME) == TaskVersion(1)
+    for store in (DynamoDBTaskStore, DynamoDBPushNotificationConfigStore):
+        for ttl_s in (0, -1):
+            with pytest.raises(ValueError, match="above 0"):
+                store(table, ttl_s=ttl_s)
 
 
 @pytest.mark.parametrize("later", [None, 100 * DAY])
@@ -221,27 +244,14 @@ async def test_a_longer_time_to_live_holds_for_older_tasks(
     table: MemoryTable, clock: ManualClock, later: int | None
 ) -> None:
     """A task that is saved with it is kept as a whole, whichever replica has saved it before."""
-    short, long = (on_table(table, clock=clock, ttl_s=ttl_s) for ttl_s in (DAY, later))
-    task = new_task()
-    version = await short.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    short, task, version = await saved(table, clock=clock, ttl_s=DAY)
+    long = on_table(table, clock=clock, ttl_s=later)
     for number, stores in enumerate([long, short, long]):
         event = chunk_of(task, str(number))
         version = await stores.tasks.save(task, event=event, prev_version=version, context=ME)
     clock.advance(50 * DAY)
-    expired = [key for key, item in table._items.items() if _expires_at(item) <= _now_s(clock)]
-    assert expired
-    for key in expired:  # as DynamoDB deletes them
-        table._store(key, table._items[key], None)
-    assert (await on_table(table, clock=clock).tasks.get("task", ME)).task == task
-
-
-def _expires_at(item: dict[str, Any]) -> int:
-    expires_at: int = item.get("expires_at", 10**12)
-    return expires_at
-
-
-def _now_s(clock: ManualClock) -> int:
-    return clock.now_ms() // 1000
+    assert expire(table, clock)
+    assert await whole(table, clock=clock) == task
 
 
 # -- races -----------------------------------------------------------------------------------------
@@ -276,8 +286,7 @@ async def test_no_saver_is_lost(table: MemoryTable) -> None:
 
 async def test_a_task_is_deleted_and_created_while_it_is_read(table: MemoryTable) -> None:
     """Who has read the old HEAD gets the new task; no log is read for another one."""
-    stores, task = on_table(table), new_task()
-    await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
+    stores, _, _ = await saved(table)
     reader = on_table(table).tasks
     contents = reader._log.contents
 
@@ -295,14 +304,9 @@ async def test_a_deletion_that_was_cut_off_is_finished_by_the_next_one(
     table: MemoryTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task is gone with the first one, and its content with the one that is not cut off."""
-    stores, task = on_table(table), new_task()
-    version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
-
-    async def busy(*_: Any) -> None:
-        raise UnavailableError("throttled")
-
+    stores, task, version = await saved(table)
     with monkeypatch.context() as patched:
-        patched.setattr(table, "delete", busy)
+        patched.setattr(table, "delete", AsyncMock(side_effect=UnavailableError("throttled")))
         with pytest.raises(InternalError, match="busy"):
             await stores.tasks.delete("task", ME)
     assert await on_table(table).tasks.get("task", ME) is None
@@ -326,19 +330,17 @@ def client() -> Iterator[Any]:
 
 
 async def test_a_table_is_created_once(client: Any) -> None:
-    """It has its indexes and its expiry; what is there is left as it is."""
+    """It has its indexes and its expiry; what is there is left as it is. The runtime's serves too.
+
+    On that the stores are beside the runtime's own items.
+    """
     for _ in range(2):
         await create_table(TABLE, client=client)
-    stores = on_table(DynamoTable(TABLE, OWN_INDEXES, client=client))
-    await stores.tasks.initialize()
+    for name in (TABLE, "tasks"):
+        stores = on_table(DynamoTable(name, OWN_INDEXES, client=client))
+        await stores.tasks.initialize()
     expiry = client.describe_time_to_live(TableName=TABLE)["TimeToLiveDescription"]
     assert expiry["AttributeName"] == "expires_at"
-
-
-async def test_the_runtimes_table_serves(client: Any) -> None:
-    """The stores can be on it, beside the runtime's own items."""
-    stores = on_table(DynamoTable("tasks", OWN_INDEXES, client=client))
-    await stores.tasks.initialize()
     await stores.tasks.save(new_task(), prev_version=NEW, context=ME)
     assert (await stores.tasks.list(ListTasksRequest(), ME)).total_size == 1
     assert OWN_INDEXES.items() <= INDEXES.items()
@@ -376,15 +378,29 @@ async def test_a_table_that_is_no_store(
     assert logged in caplog.text
 
 
-async def test_an_item_of_another_release(
-    table: MemoryTable, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is neither read nor replaced; the log says what to do."""
-    stores = on_table(table)
-    await stores.tasks.save(new_task(), prev_version=NEW, context=ME)
+async def test_a_damaged_task(table: MemoryTable, caplog: pytest.LogCaptureFixture) -> None:
+    """One whose log has gaps, or is none, is told as damaged, and so is a webhook.
+
+    One of another release is neither read nor replaced; the log says what to do.
+    """
+    await saved(table)
+    (entry,) = [item for key, item in table._items.items() if key.SK.startswith("LOG#")]
+    body = entry["body"]
+    entry["body"] = b"\xff" * entry["cuts"] + body[entry["cuts"] :]
+    with pytest.raises(InternalError, match="damaged"):
+        await whole(table)
+    configs = on_table(table).configs
+    await configs.set_info("task", TaskPushNotificationConfig(id="1"), ME)
+    (damaged,) = [item for key, item in table._items.items() if key.SK.startswith("CONFIG#")]
+    damaged["config"] = b"\xff"
+    with pytest.raises(InternalError, match="damaged"):
+        await configs.get_info("task", ME)
+    table._store(Key(entry["PK"], entry["SK"]), entry, None)
+    with pytest.raises(InternalError, match="this release cannot read"):
+        await whole(table)
     await table.write(Put(item={**table._items[head_key("task")], "format": 2}))
     for wrong in (
-        stores.tasks.get("task", ME),
+        whole(table),
         on_table(table).tasks.save(new_task(), prev_version=TaskVersion(1), context=ME),
     ):
         with pytest.raises(InternalError, match="this release cannot read"):
@@ -392,47 +408,28 @@ async def test_an_item_of_another_release(
     assert "use the release that wrote it, or another table" in caplog.text
 
 
-async def test_a_damaged_task(table: MemoryTable) -> None:
-    """One whose log has gaps, or is none, is told as damaged, and so is a webhook."""
-    await on_table(table).tasks.save(new_task(), prev_version=NEW, context=ME)
-    (entry,) = [item for key, item in table._items.items() if key.SK.startswith("LOG#")]
-    entry["body"] = b"\xff" * entry["cuts"] + entry["body"][entry["cuts"] :]
-    with pytest.raises(InternalError, match="damaged"):
-        await on_table(table).tasks.get("task", ME)
-    configs = on_table(table).configs
-    await configs.set_info("task", TaskPushNotificationConfig(id="1"), ME)
-    (damaged,) = [item for key, item in table._items.items() if key.SK.startswith("CONFIG#")]
-    damaged["config"] = b"\xff"
-    with pytest.raises(InternalError, match="damaged"):
-        await configs.get_info("task", ME)
-    key = Key(entry["PK"], entry["SK"])
-    table._store(key, entry, None)
-    with pytest.raises(InternalError, match="this release cannot read"):
-        await on_table(table).tasks.get("task", ME)
-
-
-HEAD = ["incarnation", "version", "owner", "state", "base", "logged", "status_key"]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [*zip([*HEAD, "count", "cuts", "body"], cycle([None, ("SS", ["x"])]), strict=False)],
-)
-async def test_a_damaged_attribute(table: MemoryTable, name: str, value: object) -> None:
+@pytest.mark.parametrize("value", [None, ("SS", ["x"])], ids=["missing", "odd"])
+async def test_a_damaged_attribute(table: MemoryTable, value: object) -> None:
     """One that is missing, or none, is told by a sentence, too."""
-    await on_table(table).tasks.save(new_task(), prev_version=NEW, context=ME)
-    (item,) = [item for item in table._items.values() if (item["SK"] == "HEAD") is (name in HEAD)]
-    del item[name]
-    if value:
-        item[name] = value
-    with pytest.raises(InternalError, match="this release cannot read"):
-        await on_table(table).tasks.get("task", ME)
+    await saved(table)
+    for key, names in (
+        ("HEAD", ("incarnation", "version", "owner", "state", "base", "logged", "status_key")),
+        ("LOG#", ("count", "cuts", "body")),
+    ):
+        (item,) = [item for item in table._items.values() if item["SK"].startswith(key)]
+        for name in names:
+            kept = item.pop(name)
+            if value:
+                item[name] = value
+            with pytest.raises(InternalError, match="this release cannot read"):
+                await whole(table)
+            item[name] = kept
+        assert (await whole(table)).id == "task"
 
 
 async def test_a_busy_table(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request fails by an error of the SDK's that says to try again; a subscriber waits."""
-    stores = on_table(table)
-    await stores.tasks.save(new_task(), event=new_task(), prev_version=NEW, context=ME)
+    stores, *_ = await saved(table)
     load, failures = table.load, [True]
 
     async def busy(*args: Any, **options: Any) -> Any:
@@ -463,9 +460,48 @@ async def test_an_id_that_does_not_fit(table: MemoryTable, wrong: str) -> None:
             await call
 
 
-@pytest.mark.parametrize("ttl_s", [0, -1])
-def test_a_time_to_live_that_nothing_lives_for(table: MemoryTable, ttl_s: int) -> None:
-    """It is refused where the store is made, before anything is lost by it."""
-    for store in (DynamoDBTaskStore, DynamoDBPushNotificationConfigStore):
-        with pytest.raises(ValueError, match="above 0"):
-            store(table, ttl_s=ttl_s)
+# -- what a save changes ----------------------------------------------------------------------
+
+
+contents = st.lists(st.text("ab", max_size=12).map(str.encode), max_size=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(contents, min_size=1, max_size=6), st.binary(max_size=8))
+def test_changes_lead_to_what_was_saved(versions: list[list[bytes]], event: bytes) -> None:
+    """Whatever the contents were before, the change makes them those that are saved."""
+    stored: list[bytearray] = []
+    before: list[bytes] = []
+    for after in versions:
+        change = change_of(before, after, event)
+        assert change.body.startswith(event)
+        apply(stored, change)
+        assert [bytes(one) for one in stored] == after
+        before = after
+
+
+def test_what_an_event_brings_is_stored_once() -> None:
+    """A chunk is in its event alone: the change has no bytes of its own."""
+    task = Task(id="t", artifacts=[Artifact(artifact_id="a", parts=[Part(text="x" * 500)])])
+    task.artifacts[0].metadata["k"] = "v"
+    before = contents_of(task)
+    part = Part(text="y" * 500)
+    task.artifacts[0].parts.append(part)
+    event = TaskArtifactUpdateEvent(artifact=Artifact(artifact_id="a", parts=[part]))
+    sent = event.SerializeToString()
+    change = change_of(before, contents_of(task), sent)
+    assert change.body == sent
+    assert len(change.cuts) == 1
+
+
+@pytest.mark.parametrize("parts", [0, 1, 30])
+def test_contents_are_the_task(parts: int) -> None:
+    """A task is made of its contents, which are as long as the task."""
+    task = Task(id="t", context_id="c")
+    for name in "ab":
+        task.artifacts.add(artifact_id=name, parts=[Part(text=str(n)) for n in range(parts)])
+        task.history.add(message_id=name)
+    made = contents_of(task)
+    assert task_of(made) == task
+    assert len(made) == 4
+    assert size_of(made) <= task.ByteSize()
