@@ -146,9 +146,18 @@ attack: $(VENV)/.stamp emulators ## one caller attacks each account for ten minu
 mutants: $(VENV)/.stamp ## damages one guarantee after the other: tests have to notice each (WORDS="tasks worker/lease.py")
 	$(BIN)/python -m tests.mutants $(WORDS)
 
+# The newest packages that all requirements together allow. What would change in each lock, `make lock
+# UPGRADE=--upgrade` shows.
+NEWEST := build/newest/bin/python
+NEWEST_TESTS ?= tests/unit tests/contract tests/functions tests/conformance
 .PHONY: newest
-newest: $(VENV)/.stamp ## what breaks on today's newest packages: prints it, and never fails
-	-$(BIN)/python -m tests.newest
+newest: $(VENV)/.stamp ## what is newer than the locks, what is held back, and what breaks with it; never fails
+	-$(UV) venv --quiet --clear --python $(BIN)/python build/newest
+	-$(UV) pip install --quiet --python $(NEWEST) --group dev \
+		--editable '.[local,otel,testing,worker,langgraph,pydantic-ai]'
+	-comm -13 <(grep -oE '^[a-z0-9._-]+==[^ ;]+' requirements/dev.txt | sort) <($(UV) pip freeze --python $(NEWEST) | sort)
+	-$(UV) pip list --outdated --python $(NEWEST)
+	-$(NEWEST) -m pytest -q $(NEWEST_TESTS)
 
 .PHONY: emulators-table
 emulators-table: $(VENV)/.stamp emulators build/cloud/venv/requirements.txt ## docs/maintain/emulators.md: what each emulator does, and AWS (Python 3.13)

@@ -1,8 +1,8 @@
 """`python -m tests.emulators.table`: what each emulator does, beside what AWS documents.
 
-Runs each row on moto, DynamoDB Local, MiniStack and fauxqs, and prints the tables of
-docs/maintain/emulators.md. An emulator that is not installed has cells without an answer. Exit
-code 0, whatever the emulators do.
+Runs each row of docs/maintain/emulators.md on moto, DynamoDB Local, MiniStack and fauxqs, and
+prints its tables anew. An emulator that is not installed has cells without an answer. Exit code 0,
+whatever the emulators do.
 """
 
 from __future__ import annotations
@@ -35,26 +35,13 @@ from a2a_serverless_tools.cloud import emulator as ministack
 from tests.cloud.deployment import PYTHON
 from tests.support import emulators
 
-GUIDE: Final = "https://docs.aws.amazon.com/amazondynamodb/latest/developerguide"
-API: Final = "https://docs.aws.amazon.com/amazondynamodb/latest/APIReference"
-SQS: Final = "https://docs.aws.amazon.com/AWSSimpleQueueService/latest"
+PAGE: Final = Path(__file__).parents[2] / "docs/maintain/emulators.md"
 EXPIRY_WAIT_S: Final = 90
 LONGEST_ITEM: Final = 400 * 1024
 
 Client = Callable[[str], Any]
 """Returns a boto3 client of a service."""
 Check = Callable[[Client], str]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A case, how AWS documents it and where, and what of the proof rests on it."""
-
-    case: str
-    check: Check
-    documented: str
-    page: str
-    proof: str
 
 
 def refused(call: Callable[..., Any], **request: Any) -> str:
@@ -296,7 +283,7 @@ def same_attempt(client: Client) -> str:
     return f"again: {bodies(again)}{told}"
 
 
-def order_after_return(client: Client) -> str:
+def returned_order(client: Client) -> str:
     own = queue(client)
     for body in ("a1", "a2"):
         own.send(body, "a")
@@ -317,7 +304,6 @@ def long_visibility(client: Client) -> str:
     return refused(own.sqs.change_message_visibility, **request, VisibilityTimeout=43_201)
 
 
-LIMITS: Final = f"{GUIDE}/Constraints.html"
 TEMPLATE: Final = """
 Resources:
   Tasks:
@@ -352,131 +338,32 @@ def physical(stacks: Any, stack: Mapping[str, str]) -> str:
     return str(resource["PhysicalResourceId"])
 
 
-DYNAMODB_ROWS: Final = (
-    Row(
-        "A stack's update replaces a table without a name, which is to be retained",
-        retained,
-        "The old table is kept beside the new one",
-        "https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/aws-attribute-updatereplacepolicy.html",
-        "`make cloud` cannot show that a replaced table is kept. `preflight` names what would be"
-        " replaced before an update, and a test reads both policies in the template",
-    ),
-    Row(
-        "A transaction is sent again with its token; another one has the same token",
-        same_token,
-        "The first is applied once; the other: IdempotentParameterMismatchException",
-        f"{API}/API_TransactWriteItems.html",
-        "That botocore's own repetition is harmless is shown on DynamoDB Local. On moto the"
-        " repetition is refused, and `DurableStorage._settle` finds the commit in the log",
-    ),
-    Row(
-        "A transaction of more than 4 MB",
-        large_transaction,
-        "ValidationException",
-        LIMITS,
-        "`MAX_COMMIT_BYTES` is tested without a table; on moto nothing else would refuse more",
-    ),
-    Row(
-        "An item of 400 KB",
-        large_item,
-        "400 KB at most, names included",
-        LIMITS,
-        "Content above 32 KB is stored apart, so items are small",
-    ),
-    Row(
-        "A page of large items",
-        page_size,
-        "1 MB, then LastEvaluatedKey",
-        f"{GUIDE}/Query.Pagination.html",
-        "Reads in pages are shown where the cell says more",
-    ),
-    Row(
-        "A batch of 44 reads with 17 MB",
-        batch_size,
-        "16 MB, the rest in UnprocessedKeys",
-        f"{API}/API_BatchGetItem.html",
-        "What is left is read again: tests say so with answers of their own",
-    ),
-    Row(
-        "An item is written a second time, unchanged",
-        same_value,
-        "INSERT alone: a write that changes nothing has no record",
-        f"{GUIDE}/Streams.html",
-        "A record only says that there is something to read: one more does no harm",
-    ),
-    Row(
-        "An item has expired a minute, and six years, ago",
-        expired_item,
-        "Gone within days, with a record by dynamodb.amazonaws.com; older than five years: kept",
-        f"{GUIDE}/ttl-expired-items.html",
-        "No event source takes a REMOVE record, so no promise needs one",
-    ),
-)
-SQS_ROWS: Final = (
-    Row(
-        "One receive, of a1 a2 a3 of a group and b1; then another",
-        groups,
-        "As many of a group as possible, then others; none of a group with a message in flight",
-        f"{SQS}/SQSDeveloperGuide/FIFO-queues-understanding-logic.html",
-        "Only moto and MiniStack show several turns of a group in one receive",
-    ),
-    Row(
-        "A message is deleted by the receipt of an earlier receive",
-        old_receipt,
-        "The request succeeds, and the message is kept",
-        f"{SQS}/APIReference/API_DeleteMessage.html",
-        "The fence in HEAD decides who may write, not a receipt",
-    ),
-    Row(
-        "A deleted message's receipt is used again",
-        deleted_receipt,
-        "A delete succeeds; the visibility of a deleted message cannot be changed",
-        f"{SQS}/APIReference/API_ChangeMessageVisibility.html",
-        "Both answers mean that the delivery has ended",
-    ),
-    Row(
-        "A message is received and shown again, at most 2 receives",
-        dead_letter,
-        "The third receive moves it. Group kept; count and number are not documented",
-        f"{SQS}/SQSDeveloperGuide/sqs-dead-letter-queues.html",
-        "The handler of dead letters reads only ids",
-    ),
-    Row(
-        "A message is sent again with its deduplication id, after it was deleted",
-        sent_twice,
-        "Dropped for five minutes, with the first one's id",
-        f"{SQS}/SQSDeveloperGuide/FIFO-queues-exactly-once-processing.html",
-        "A repeated send is harmless twice: the second delivery finds a finished turn",
-    ),
-    Row(
-        "A receive is repeated with its attempt id",
-        same_attempt,
-        "The same messages under the same receipts",
-        f"{SQS}/APIReference/API_ReceiveMessage.html",
-        "Tests show that the id is sent; only AWS can show that SQS heeds it",
-    ),
-    Row(
-        "Of two received messages of a group the second is shown, and then the first",
-        order_after_return,
-        "No message overtakes one of its group that is in flight",
-        f"{SQS}/SQSDeveloperGuide/FIFO-queues-understanding-logic.html",
-        "Turns of a task run in order by HEAD, whatever the queue does",
-    ),
-    Row(
-        "A visibility of more than 12 hours",
-        long_visibility,
-        "InvalidParameterValue",
-        f"{SQS}/APIReference/API_ChangeMessageVisibility.html",
-        "The bound is ours (`_LONGEST_LEASE_S`), tested by the request",
-    ),
-)
+DYNAMODB: Final[dict[str, Check]] = {
+    "A stack's update replaces a table without a name, which is to be retained": retained,
+    "A transaction is sent again with its token; another one has the same token": same_token,
+    "A transaction of more than 4 MB": large_transaction,
+    "An item of 400 KB": large_item,
+    "A page of large items": page_size,
+    "A batch of 44 reads with 17 MB": batch_size,
+    "An item is written a second time, unchanged": same_value,
+    "An item has expired a minute, and six years, ago": expired_item,
+}
+SQS: Final[dict[str, Check]] = {
+    "One receive, of a1 a2 a3 of a group and b1; then another": groups,
+    "A message is deleted by the receipt of an earlier receive": old_receipt,
+    "A deleted message's receipt is used again": deleted_receipt,
+    "A message is received and shown again, at most 2 receives": dead_letter,
+    "A message is sent again with its deduplication id, after it was deleted": sent_twice,
+    "A receive is repeated with its attempt id": same_attempt,
+    "Of two received messages of a group the second is shown, and then the first": returned_order,
+    "A visibility of more than 12 hours": long_visibility,
+}
 
 
 # -- S3 --------------------------------------------------------------------------------------
 
 CONTENT: Final = b"content"
 SAVED: Final = 'attachment; filename="a.txt"'
-LINKED: Final = "https://docs.aws.amazon.com/AmazonS3/latest"
 
 
 @dataclass(frozen=True)
@@ -555,52 +442,14 @@ def shown_headers(client: Client) -> str:
     return f"{'both' if shows else 'neither'}; {answered(url.replace('text%2Fx-a', 'text%2Fhtml'))}"
 
 
-WRONG: Final = "SignatureDoesNotMatch"
-DOOR: Final = "The door; `make live`"
-S3_ROWS: Final = (
-    Row(
-        "A link is used after its end",
-        expired_links,
-        "AccessDenied",
-        f"{LINKED}/userguide/using-presigned-url.html",
-        "Tests put a door before moto that computes signatures (`signed_links.py`)",
-    ),
-    Row(
-        "A PUT link, with another Content-Type",
-        lambda client: used(client, Content_Type="text/html"),
-        WRONG,
-        f"{LINKED}/API/sigv4-query-string-auth.html",
-        DOOR,
-    ),
-    Row(
-        "With a longer body",
-        lambda client: used(client, CONTENT * 2),
-        WRONG,
-        f"{LINKED}/API/sigv4-query-string-auth.html",
-        DOOR,
-    ),
-    Row(
-        "With other content",
-        lambda client: used(client, CONTENT.upper()),
-        "BadDigest",
-        f"{LINKED}/userguide/checking-object-integrity.html",
-        DOOR,
-    ),
-    Row(
-        "Twice, with If-None-Match",
-        put_twice,
-        "PreconditionFailed",
-        f"{LINKED}/userguide/conditional-writes.html",
-        DOOR,
-    ),
-    Row(
-        "A GET link has type and name; another type",
-        shown_headers,
-        f"Both; {WRONG}",
-        f"{LINKED}/API/API_GetObject.html",
-        "The door",
-    ),
-)
+S3: Final[dict[str, Check]] = {
+    "A link is used after its end": expired_links,
+    "A PUT link, with another Content-Type": lambda client: used(client, Content_Type="text/html"),
+    "With a longer body": lambda client: used(client, CONTENT * 2),
+    "With other content": lambda client: used(client, CONTENT.upper()),
+    "Twice, with If-None-Match": put_twice,
+    "A GET link has type and name; another type": shown_headers,
+}
 
 
 # -- emulators -------------------------------------------------------------------------------
@@ -691,48 +540,44 @@ def cell(check: Check, client: Client) -> str:
         return f"fails: {type(error).__name__}"
 
 
-def columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Return the cells of each emulator; of one that is not installed dashes."""
-    found = {}
-    for name in names:
-        with ExitStack() as running:
-            try:
-                client = running.enter_context(STARTS[name]())
-            except MISSING as why:
-                sys.stderr.write(f"{name}: {why}\n")
-                found[name] = ["-"] * len(rows)
-            else:
-                found[name] = [cell(row.check, client) for row in rows]
-    return found
-
-
-def lines(names: Sequence[str], rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the lines of a table in Markdown."""
-    found = columns(names, rows)
-    heads = ["case", "AWS documents", *names, "the proof"]
-    yield f"| {' | '.join(heads)} |"
-    yield "|---" * len(heads) + "|"
-    for number, row in enumerate(rows):
-        documented = f"[{row.documented}]({row.page})"
-        cells = [row.case, documented, *(found[name][number] for name in names), row.proof]
-        yield f"| {' | '.join(cells)} |"
+def column(name: str, checks: Mapping[str, Check]) -> dict[str, str]:
+    """Return the cells of an emulator by their cases; of one that is not installed dashes."""
+    with ExitStack() as running:
+        try:
+            client = running.enter_context(STARTS[name]())
+        except MISSING as why:
+            sys.stderr.write(f"{name}: {why}\n")
+            return dict.fromkeys(checks, "-")
+        return {case: cell(check, client) for case, check in checks.items()}
 
 
 TABLES: Final = {
-    "DynamoDB": (("moto", "DynamoDB Local", "MiniStack"), DYNAMODB_ROWS),
-    "SQS": (("moto", "MiniStack", "fauxqs"), SQS_ROWS),
-    "S3, by signed links": (("moto", "MiniStack", "fauxqs"), S3_ROWS),
+    "DynamoDB": (("moto", "DynamoDB Local", "MiniStack"), DYNAMODB),
+    "SQS": (("moto", "MiniStack", "fauxqs"), SQS),
+    "S3, by signed links": (("moto", "MiniStack", "fauxqs"), S3),
 }
 
 
+def rows() -> dict[str, list[str]]:
+    """Return the cells of the page's rows by their cases."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    cells = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    return {case: row for case, *row in cells if case != "case"}
+
+
 def main() -> int:
-    """Print the tables."""
-    for service, (names, rows) in TABLES.items():
-        sys.stdout.write(f"## {service}\n\n")
-        for line in lines(names, rows):
-            sys.stdout.write(f"{line}\n")
-            sys.stdout.flush()
+    """Print the tables: the words of the page, and what each emulator does today."""
+    told = rows()
+    for service, (names, checks) in TABLES.items():
+        heads = ["case", "AWS documents", *names, "the proof"]
+        sys.stdout.write(f"## {service}\n\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|\n")
+        found = [column(name, checks) for name in names]
+        for case in checks:
+            documented, *_, proof = told[case]
+            cells = [case, documented, *(one[case] for one in found), proof]
+            sys.stdout.write(f"| {' | '.join(cells)} |\n")
         sys.stdout.write("\n")
+        sys.stdout.flush()
     return 0
 
 

@@ -10,11 +10,10 @@ tasks, items and blobs have `LIFE` of them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, BinaryIO, ClassVar, NamedTuple
-from unittest import mock
 
 from a2a.types import Artifact, Message, Part, SendMessageRequest
 
@@ -46,10 +45,11 @@ from tests.model.programs import (
     Stage,
     Stored,
     Timed,
+    explored,
     in_order,
     marked,
 )
-from tests.model.search import Game, Report, Step
+from tests.model.search import Report, Step
 
 TASK, SCOPE = "a0", Scope.of("", "a")
 PARTITION = layout.task_partition(SCOPE.digest, TASK)
@@ -63,7 +63,7 @@ DAY_MS = 86_400_000
 LIFE = 2
 DANGLES, TORN = "a reference of a live task names nothing", "a live task has lost some of its log"
 LOST, UPLOAD = "a deletion leaves what it cannot find any more", "an upload is left"
-LEFT, BEHIND = "a blob is left for ever", "a blob of a deleted task is left by one that lives"
+BEHIND = "a blob of a deleted task is left by one that lives"
 
 
 # -- programs --------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class Files:
     def world(self) -> World:
         return World(self)
 
-    def explore(self, *, most: int = 10**9) -> Report:
+    def explore(self) -> Report:
         """Visit every state; see `Game.explore`.
 
         Each reference in the log of a live task is stored, and its log is whole. What was stored
@@ -261,20 +261,7 @@ class Files:
         A purge that is done has left no upload. From every state all
         ends: deletions that have died are repeated, and at last no blob is there.
         """
-        with ExitStack() as patches:
-            for name, value in (*self.same, *self.off):
-                patches.enter_context(mock.patch(name, value))
-            world = self.world()
-            patches.callback(world.programs.close)
-            game = Game(
-                first=world.first(),
-                steps=world.steps,
-                wrong=world.broken,
-                rests=lambda state: not (state.processes or state.items or state.blobs),
-                stuck=LEFT,
-                shown=_summary,
-            )
-            return game.explore(most=most)
+        return explored(self.world, (*self.same, *self.off))
 
 
 class World(Stage[State]):
@@ -285,6 +272,7 @@ class World(Stage[State]):
     """What comes at any time."""
     timed: ClassVar[tuple[str, ...]] = ("attempt",)
     """The programs that go by the time of each answer."""
+    stuck = "a blob is left for ever"
 
     def __init__(self, files: Files) -> None:
         super().__init__(self.programs_of)
@@ -332,6 +320,16 @@ class World(Stage[State]):
             keys = frozenset(blob.key for blob in found if blob is not None)
             self._named[key] = keys if commits.version >= version else None
         return self._named[key]
+
+    def rests(self, state: State) -> bool:
+        return not (state.processes or state.items or state.blobs)
+
+    def shown(self, state: State) -> str:
+        head = state.head
+        name = "none" if head is None else str(head.item["incarnation"]).rstrip("-")
+        is_gone = head is not None and head.item["expires_at"] * 1000 <= state.now_ms
+        blobs = ", ".join(f"{_short(one.key)}{'*' * one.is_owed}" for one in state.blobs)
+        return f"day {state.day}, HEAD {name}{' (gone)' * is_gone}; {blobs}"
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -500,11 +498,3 @@ def _short(key: str) -> str:
     """The incarnation of a blob, and the version of a snapshot, or the first digits of a digest."""
     _, incarnation, name, *_ = key.split("/")
     return f"{incarnation.rstrip('-')}/{name[:3]}"
-
-
-def _summary(state: State) -> str:
-    head = state.head
-    name = "none" if head is None else str(head.item["incarnation"]).rstrip("-")
-    is_gone = head is not None and head.item["expires_at"] * 1000 <= state.now_ms
-    blobs = ", ".join(f"{_short(one.key)}{'*' * one.is_owed}" for one in state.blobs)
-    return f"day {state.day}, HEAD {name}{' (gone)' * is_gone}; {blobs}"

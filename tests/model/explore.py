@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 
 from tests.model.readers import Readers
 from tests.model.rules import Rules
 from tests.model.scenarios import Scenario
-from tests.model.search import Game, Report
+from tests.model.search import Game, Report, Small
 from tests.model.services import Services
 from tests.model.state import IDLE, Move, Reader, State
 from tests.model.workers import Attempts
 from tests.model.world import World, inc_of, summary
 
 
-def explore(scenario: Scenario, rules: Rules | None = None, *, most: int = 10**9) -> Report:
+def explore(scenario: Scenario, rules: Rules | None = None) -> Report:
     """Visit every state of a scenario that can be reached; see `Game.explore`."""
-    world = World(rules or Rules(), scenario.turns, scenario.most_attempts)
+    world = World(rules or Rules(), scenario.turns, scenario.attempts)
     attempts, services = Attempts(world, scenario), Services(world, scenario)
     readers = Readers(world)
 
@@ -30,7 +31,7 @@ def explore(scenario: Scenario, rules: Rules | None = None, *, most: int = 10**9
     first = State(
         workers=(IDLE,) * scenario.workers,
         budget=scenario.budget,
-        reader=Reader() if scenario.has_reader else None,
+        reader=Reader() if scenario.budget.torn else None,
     )
     game = Game(
         first=first,
@@ -40,7 +41,12 @@ def explore(scenario: Scenario, rules: Rules | None = None, *, most: int = 10**9
         stuck="the task never comes to rest",
         shown=lambda state: summary(state.head),
     )
-    return game.explore(most=most)
+    return game.explore()
+
+
+def explored(scenarios: Iterable[Scenario]) -> tuple[Small, ...]:
+    """Scenarios as worlds to explore."""
+    return tuple(Small(one.name, one.least, partial(explore, one)) for one in scenarios)
 
 
 def is_at_rest(state: State) -> bool:

@@ -2,569 +2,202 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from functools import partial
 
-from tests.model import unguarded
 from tests.model.explore import explore
 from tests.model.rules import Rules
 from tests.model.scenarios import named_scenario
-from tests.model.search import SPINS, Decision, Report
+from tests.model.search import Guard, table
+from tests.model.unguarded import WITHOUT
 
+_ROWS = """
+fence | the rules refuse an attempt that does not own the turn, and it stops: `fence-worker` |
+    workers that die | an attempt writes while a later one runs its agent
+fence-worker | an attempt that finds another one in HEAD stops, and does not claim again |
+    workers that die | an attempt writes while a later one runs its agent
+over-worker | an attempt that finds its turn over stops, and does not claim the next one |
+    a task that pauses | a chunk is missing
+ack-last | a delivery is acknowledged after its last commit, and holds its group until then |
+    workers that die | the task never comes to rest
+moved-on | and only if the current turn has ended: else it would look again and again |
+    a message to a turn that sleeps or is left | a process goes round, and nothing has changed |
+    asks for credentials > falls asleep > decides to drop > goes on
+next-copy | a turn that was behind another begins with a copy of a number of its own |
+    a message to a turn that sleeps or is left | the task never comes to rest |
+    falls asleep > commits the follow-up > decides to drop > commits input
+turn-finished | a delivery of a finished turn, or of a task that has ended, is dropped |
+    workers that die | an agent starts on a turn that is finished
+restart-discards | a claim of a claimed turn takes back what the earlier attempts wrote |
+    a task that pauses | a chunk is doubled, or out of order
+restart-base | a restart goes back to the turn's beginning, not to the task's | a task that pauses |
+    a chunk is missing
+restart-keeps | a restart keeps what earlier turns have left, also where they were started over |
+    turns that are started over | a message is missing from the history, or is there twice
+restart-artifacts | so it does with their artifacts | turns that are started over |
+    a chunk is missing
+owner-claim | a claim by the attempt that owns the turn already takes nothing back |
+    an agent that blocks its loop | a chunk is missing |
+    BLOCKS its loop > 's heartbeat: claims the turn
+lease-owner | the lease of a turn is renewed only while the attempt owns it |
+    an agent that blocks its loop | a finished turn stays in the due index |
+    its lease gets short > commits completed > 's heartbeat: renews the lease
+checkpoint | a record is kept: it moves the version to which a claim goes back | turns with steps |
+    a record, or what was said before it, is taken back | records step 1 > claims the turn
+claim-on-read | a claim that meets other records than its attempt has read is not made |
+    turns with steps | a recorded step has run again |
+    VISIBILITY RUNS OUT > decides to claim > records step 1 > claims the turn
+quiet-claim | a claim at a record writes nothing: subscribers see nothing of it | turns with steps |
+    subscribers are shown a claim that takes nothing back | records step 1 > claims the turn
+taken-back | a claim that has taken all back behind a record moves the checkpoint |
+    turns with steps | subscribers are shown a claim that takes nothing back |
+    records step 1 > commits chunk > claims the turn > claims the turn
+sends-reset | copies that were sent before a record do not count as sent in vain |
+    steps whose messages are sent again | a turn that goes on counts as one whose message was lost |
+    postpones the turn > records step 1
+question-goes-on |
+    HEAD keeps with which turn the code began that asks: its records count until it ends |
+    a question in the middle of a turn | a chunk is missing | records step 1 > asks question 1
+question-ends | and not longer: the message behind that is a turn of its own |
+    a message behind code that has asked | a chunk is missing | asks question 1 > commits input
+question-records | the code that goes on has the records from before its question |
+    a question in the middle of a turn | a recorded step has run again |
+    records step 1 > asks question 1 > commits the follow-up
+question-restart | no restart goes back behind an answered question |
+    a question in the middle of a turn | a record, or what was said before it, is taken back |
+    asks question 1 > commits the follow-up > claims the turn
+question-due | a question with a time-out is in the due index | a question whose time ends |
+    a question is due at another time than its end | asks question 1
+question-late | the end of a question's time is kept with the records of its code |
+    a question whose time ends | a recorded step has run again | ends the wait for an answer
+signal-wakes | a signal wakes the turn that sleeps | a wait for a signal |
+    a turn sleeps behind the signal that has ended its wait |
+    waits for a signal > takes the signal
+signal-seen | a turn does not fall asleep behind a signal that its attempt does not know |
+    a wait for a signal | a turn sleeps behind the signal that has ended its wait |
+    takes the signal > waits for a signal
+signal-kept | a wait does not take the place of a signal that its writer did not know |
+    a wait for a signal | a signal that was taken is lost | takes the signal > waits for a signal
+signal-first | behind a signal the end of a wait's time does not count | a wait for a signal |
+    a signal that was taken is lost | takes the signal > finds that its time is over
+signal-look | the attempt that has stored that end looks whether a signal was first |
+    a wait for a signal | a signal that was taken is lost |
+    takes the signal > finds that its time is over
+signal-late | no signal is taken for a wait that is over | a wait for a signal |
+    a signal is taken of which the code was told that none came |
+    finds that its time is over > takes the signal
+renewed | no lease is renewed of a turn that its attempt has left |
+    turns that sleep beside a renewal | a sleeping turn is due at another time than it wakes |
+    its lease gets short > falls asleep > renews the lease
+runs-alone | a turn whose worker has died with it runs without neighbours |
+    neighbours that end a worker | a turn loses a second worker to its neighbours |
+    DIES of a neighbour > claims the turn > DIES of a neighbour
+claims-alone | so it does where that worker has claimed it after its delivery was looked at |
+    neighbours that end a worker | a turn loses a second worker to its neighbours |
+    VISIBILITY RUNS OUT > REFUSED: lost the race > DIES of a neighbour
+quarantines | a turn that has to run alone goes to the quarantine queue, and not back to its own |
+    neighbours that end a worker | a turn that has to run alone is received, and does not start |
+    DIES of a neighbour > decides to give back > time 3 > decides to give back
+released-shares | a turn that was given back has neighbours again |
+    a turn that is given back among neighbours | a turn that was given back runs alone |
+    its agent RAISES > gives the turn back
+claim-before-start | a redelivered turn is claimed before its agent starts | workers that die |
+    an attempt writes while a later one runs its agent
+copy-claims | a turn that was sent again is claimed before its agent starts |
+    a copy of a turn whose message was received too often |
+    an attempt writes while a later one runs its agent | becomes a dead letter > copy 1), time 1
+keeps-delivery | no agent starts on a delivery that has run out | commits without an answer |
+    an attempt writes while a later one runs its agent
+replaces | a write replaces the HEAD that its writer has read, or none | workers that die |
+    the versions of the log have a gap
+terminal | no transition leaves a terminal state | somebody else writes to the task |
+    a terminal state is left
+busy | a task takes a message only while it waits for one | two follow-ups | a chunk is missing
+due-open | a new task's turn is in the due index | workers that die |
+    an unfinished turn has no watcher
+due-follow-up | a follow-up's turn is in the due index | a task that pauses |
+    an unfinished turn has no watcher
+due-claim | a claimed turn stays in the due index | workers that die |
+    an unfinished turn has no watcher
+copy-number | the sweeper's copy has a deduplication id of its own | messages that get lost |
+    the task never comes to rest
+commit-id | a commit without an answer is found in the log by its id | commits without an answer |
+    a chunk is doubled, or out of order
+unanswered | a commit without an answer counts as made only if the log has it |
+    commits without an answer | an attempt writes while a later one runs its agent
+max-attempts | a turn's attempts are counted in HEAD and bounded | an agent that raises |
+    an agent is started more often than it may be
+claim-bound | a claim that has lost a race does not take a turn whose attempts are used up |
+    an agent that raises | an agent is started more often than it may be
+gives-up-what-stands |
+    a turn whose last attempt has recorded a step since is not failed for its attempts |
+    steps of a turn's last attempt | a task fails that has attempts left |
+    gives up > records step 1 > fails the task
+auth-turn-end | an agent that returns in auth-required ends its turn |
+    a turn behind one that waits for credentials | an agent starts on a turn that is finished
+cancel-before-start | no agent starts on a task whose HEAD says that a cancel was requested |
+    a cancel of a waiting or running task | an agent is started although the cancel was seen
+tells-agent | an agent that has worked on a task is told of its cancel, whichever message comes |
+    a cancel of a paused task | an agent is not told that its task is canceled
+overdue-cancel | the sweeper ends a cancel whose deadline has passed | a cancel of a paused task |
+    the task never comes to rest
+mark-makes-due | a request to cancel puts its task into the due index, at the deadline |
+    a cancel of a paused task | the deadline of a cancel has moved
+mark-open-task | a cancel is requested only of a task that has not ended meanwhile |
+    a cancel of a waiting or running task | a finished turn stays in the due index |
+    gets a cancel, reads HEAD > commits the rest > requests the cancel
+mark-incarnation | a request to cancel is one of the task that was read, not of a later one |
+    a task expired and created again | a task is canceled that nobody asked to cancel |
+    gets a cancel, reads HEAD > creates the task > requests the cancel
+watched | no commit but the end moves the deadline of a cancel | a cancel of a task that pauses |
+    the deadline of a cancel has moved | requests the cancel > commits
+watched-end | a task that has ended leaves the due index, also one whose turn was over |
+    a cancel of a paused task | a finished turn stays in the due index
+renew-waits | no renewal of a lease moves the deadline of a cancel | a cancel beside a renewal |
+    the deadline of a cancel has moved | requests the cancel > renews the lease
+release-waits | nor does an attempt that gives its turn back |
+    a cancel of a turn that is given back | the deadline of a cancel has moved |
+    requests the cancel > gives the turn back
+dead-letter | a dead letter of a finished turn, or of another task, ends nothing | dead letters |
+    a dead letter ends a turn that is not its own
+dead-letter-resend |
+    a dead letter whose turn has attempts left fails nothing, and makes the turn due |
+    an outage of the table | a task fails that has attempts left |
+    table: STOPS ANSWERING > becomes a dead letter > dead letters: commits failed
+give-up | a turn that no attempt has claimed within its hours fails |
+    an agent that can never start | the task never comes to rest
+give-up-hours |
+    a turn that waits for its first attempt is not given up before its hours have passed |
+    a turn whose hours pass | a turn is given up before its hours have passed
+give-up-unclaimed | a turn that was claimed is not given up, however long it takes |
+    a turn whose hours pass | a task fails that has attempts left
+complete-parts | a reader takes only commits of which it has all parts |
+    readers beside transactions | a reader sees half a commit |
+    visible item by item > part 0 of version > the reader reads events
+unbroken-order | a reader takes only commits that follow on the one before |
+    readers beside transactions | a reader sees half a commit, or one out of order |
+    visible item by item > the reader reads events
+reads-on | a read goes on until its commits reach HEAD's version | readers beside transactions |
+    a reader's commits and HEAD do not belong together |
+    the reader reads events > reader: reads HEAD
+cut-at-head | a read leaves out commits beyond the HEAD it has seen | readers beside transactions |
+    a reader's commits and HEAD do not belong together |
+    visible item by item > the reader reads events > reader: reads HEAD
+first-chunk | the first chunk of an artifact goes out as a replacement | workers that die |
+    a subscriber has put together another artifact than the task has
+restart-shown | subscribers are shown the artifacts that a restart has restored |
+    a task that pauses | a subscriber has put together another artifact than the task has
+"""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard(Decision):
-    """A guard of one task: the rules without it, and the scenario that misses it first."""
+"""Name, what the guard does, scenario that misses it first, promise, steps of the way there."""
 
-    without: Rules
-    scenario: str
-
-    def explore(self) -> Report:
-        return explore(named_scenario(self.scenario), self.without)
-
-
-ON = Rules()
-
-GUARDS: tuple[Guard, ...] = (
-    Guard(
-        name="fence",
-        does="the rules refuse an attempt that does not own the turn, and it stops: `fence-worker`",
-        without=replace(ON, advance=unguarded.unfenced, on_refusal=unguarded.goes_on_when_fenced),
-        scenario="workers that die",
-        breaks="an attempt writes while a later one runs its agent",
-    ),
-    Guard(
-        name="fence-worker",
-        does="an attempt that finds another one in HEAD stops, and does not claim again",
-        without=replace(ON, on_refusal=unguarded.goes_on_when_fenced),
-        scenario="workers that die",
-        breaks="an attempt writes while a later one runs its agent",
-    ),
-    Guard(
-        name="over-worker",
-        does="an attempt that finds its turn over stops, and does not claim the next one",
-        without=replace(ON, on_refusal=unguarded.goes_on_when_over),
-        scenario="a task that pauses",
-        breaks="a chunk is missing",
-    ),
-    Guard(
-        name="ack-last",
-        does="a delivery is acknowledged after its last commit, and holds its group until then",
-        without=replace(ON, acknowledges_last=False),
-        scenario="workers that die",
-        breaks="the task never comes to rest",
-    ),
-    Guard(
-        name="moved-on",
-        does="and only if the current turn has ended: else it would look again and again",
-        without=replace(ON, goes_on=unguarded.always_goes_on),
-        scenario="a message to a turn that sleeps, or stands in line",
-        breaks=SPINS,
-        shows=("asks for credentials", "falls asleep", "decides to drop", "goes on"),
-    ),
-    Guard(
-        name="next-copy",
-        does="a turn that was behind another begins with a copy of a number of its own",
-        without=replace(ON, advance=unguarded.begins_with_the_same_copy),
-        scenario="a message to a turn that sleeps, or stands in line",
-        breaks="the task never comes to rest",
-        shows=("falls asleep", "commits the follow-up", "decides to drop", "commits input"),
-    ),
-    Guard(
-        name="turn-finished",
-        does="a delivery of a finished turn, or of a task that has ended, is dropped",
-        without=replace(ON, on_delivery=unguarded.runs_finished_turns),
-        scenario="workers that die",
-        breaks="an agent starts on a turn that is finished",
-    ),
-    Guard(
-        name="restart-discards",
-        does="a claim of a claimed turn takes back what the earlier attempts wrote",
-        without=replace(ON, advance=unguarded.keeps_what_dead_attempts_wrote),
-        scenario="a task that pauses",
-        breaks="a chunk is doubled, or out of order",
-    ),
-    Guard(
-        name="restart-base",
-        does="a restart goes back to the turn's beginning, not to the task's",
-        without=replace(ON, advance=unguarded.restarts_at_the_beginning),
-        scenario="a task that pauses",
-        breaks="a chunk is missing",
-    ),
-    Guard(
-        name="restart-keeps",
-        does="a restart keeps what earlier turns have left, also where they were started over",
-        without=replace(ON, fold=unguarded.ForgetsEarlierTurns),
-        scenario="turns that are started over",
-        breaks="a message is missing from the history, or is there twice",
-    ),
-    Guard(
-        name="restart-artifacts",
-        does="so it does with their artifacts",
-        without=replace(ON, fold=unguarded.ForgetsEarlierArtifacts),
-        scenario="turns that are started over",
-        breaks="a chunk is missing",
-    ),
-    Guard(
-        name="owner-claim",
-        does="a claim by the attempt that owns the turn already takes nothing back",
-        without=replace(ON, advance=unguarded.claims_its_own_turn_again),
-        scenario="an agent that blocks its loop",
-        breaks="a chunk is missing",
-        shows=("BLOCKS its loop", "'s heartbeat: claims the turn"),
-    ),
-    Guard(
-        name="lease-owner",
-        does="the lease of a turn is renewed only while the attempt owns it",
-        without=replace(ON, renewing=unguarded.renews_whatever_it_finds),
-        scenario="an agent that blocks its loop",
-        breaks="a finished turn stays in the due index",
-        shows=("its lease gets short", "commits completed", "'s heartbeat: renews the lease"),
-    ),
-    Guard(
-        name="checkpoint",
-        does="a record is kept: it moves the version to which a claim goes back",
-        without=replace(ON, advance=unguarded.keeps_the_checkpoint),
-        scenario="turns with steps",
-        breaks="a record, or what was said before it, is taken back",
-        shows=("records step 1", "claims the turn"),
-    ),
-    Guard(
-        name="claim-on-read",
-        does="a claim that meets other records than its attempt has read is not made",
-        without=replace(ON, is_stale=unguarded.claims_on_any_records),
-        scenario="turns with steps",
-        breaks="a recorded step has run again",
-        shows=("VISIBILITY RUNS OUT", "decides to claim", "records step 1", "claims the turn"),
-    ),
-    Guard(
-        name="quiet-claim",
-        does="a claim at a record writes nothing: subscribers see nothing of it",
-        without=replace(ON, advance=unguarded.shows_every_claim),
-        scenario="turns with steps",
-        breaks="subscribers are shown a claim that takes nothing back",
-        shows=("records step 1", "claims the turn"),
-    ),
-    Guard(
-        name="taken-back",
-        does="a claim that has taken all back behind a record moves the checkpoint",
-        without=replace(ON, advance=unguarded.takes_back_again),
-        scenario="turns with steps",
-        breaks="subscribers are shown a claim that takes nothing back",
-        shows=("records step 1", "commits chunk", "claims the turn", "claims the turn"),
-    ),
-    Guard(
-        name="sends-reset",
-        does="copies that were sent before a record do not count as sent in vain",
-        without=replace(ON, advance=unguarded.counts_copies_on),
-        scenario="steps whose messages are sent again",
-        breaks="a turn that goes on counts as one whose message was lost",
-        shows=("postpones the turn", "records step 1"),
-    ),
-    Guard(
-        name="question-goes-on",
-        does="HEAD keeps with which turn the code began that asks: its records count until it ends",
-        without=replace(ON, advance=unguarded.forgets_the_code),
-        scenario="a question in the middle of a turn",
-        breaks="a chunk is missing",
-        shows=("records step 1", "asks question 1"),
-    ),
-    Guard(
-        name="question-ends",
-        does="and not longer: the message behind that is a turn of its own",
-        without=replace(ON, advance=unguarded.goes_on_with_ended_code),
-        scenario="a message behind code that has asked",
-        breaks="a chunk is missing",
-        shows=("asks question 1", "commits input"),
-    ),
-    Guard(
-        name="question-records",
-        does="the code that goes on has the records from before its question",
-        without=replace(ON, replayed=unguarded.keeps_records_of_its_turn),
-        scenario="a question in the middle of a turn",
-        breaks="a recorded step has run again",
-        shows=("records step 1", "asks question 1", "commits the follow-up"),
-    ),
-    Guard(
-        name="question-restart",
-        does="no restart goes back behind an answered question",
-        without=replace(ON, advance=unguarded.restarts_before_the_question),
-        scenario="a question in the middle of a turn",
-        breaks="a record, or what was said before it, is taken back",
-        shows=("asks question 1", "commits the follow-up", "claims the turn"),
-    ),
-    Guard(
-        name="question-due",
-        does="a question with a time-out is in the due index",
-        without=replace(ON, advance=unguarded.waits_for_ever),
-        scenario="a question whose time ends",
-        breaks="a question is due at another time than its end",
-        shows=("asks question 1",),
-    ),
-    Guard(
-        name="question-late",
-        does="the end of a question's time is kept with the records of its code",
-        without=replace(ON, replayed=unguarded.keeps_what_attempts_wrote),
-        scenario="a question whose time ends",
-        breaks="a recorded step has run again",
-        shows=("ends the wait for an answer",),
-    ),
-    Guard(
-        name="signal-wakes",
-        does="a signal wakes the turn that sleeps",
-        without=replace(ON, advance=unguarded.sleeps_on),
-        scenario="a wait for a signal",
-        breaks="a turn sleeps behind the signal that has ended its wait",
-        shows=("waits for a signal", "takes the signal"),
-    ),
-    Guard(
-        name="signal-seen",
-        does="a turn does not fall asleep behind a signal that its attempt does not know",
-        without=replace(ON, advance=unguarded.sleeps_behind_signals),
-        scenario="a wait for a signal",
-        breaks="a turn sleeps behind the signal that has ended its wait",
-        shows=("takes the signal", "waits for a signal"),
-    ),
-    Guard(
-        name="signal-kept",
-        does="a wait does not take the place of a signal that its writer did not know",
-        without=replace(ON, kept=unguarded.LatestKept),
-        scenario="a wait for a signal",
-        breaks="a signal that was taken is lost",
-        shows=("takes the signal", "waits for a signal"),
-    ),
-    Guard(
-        name="signal-first",
-        does="behind a signal the end of a wait's time does not count",
-        without=replace(ON, kept=unguarded.LateKept),
-        scenario="a wait for a signal",
-        breaks="a signal that was taken is lost",
-        shows=("takes the signal", "finds that its time is over"),
-    ),
-    Guard(
-        name="signal-look",
-        does="the attempt that has stored that end looks whether a signal was first",
-        without=replace(ON, looks_behind_timeout=False),
-        scenario="a wait for a signal",
-        breaks="a signal that was taken is lost",
-        shows=("takes the signal", "finds that its time is over"),
-    ),
-    Guard(
-        name="signal-late",
-        does="no signal is taken for a wait that is over",
-        without=replace(ON, on_signal=unguarded.takes_every_signal),
-        scenario="a wait for a signal",
-        breaks="a signal is taken of which the code was told that none came",
-        shows=("finds that its time is over", "takes the signal"),
-    ),
-    Guard(
-        name="renewed",
-        does="no lease is renewed of a turn that its attempt has left",
-        without=replace(ON, renewing=unguarded.renews_what_was_left),
-        scenario="turns that sleep beside a renewal",
-        breaks="a sleeping turn is due at another time than it wakes",
-        shows=("its lease gets short", "falls asleep", "renews the lease"),
-    ),
-    Guard(
-        name="runs-alone",
-        does="a turn whose worker has died with it runs without neighbours",
-        without=replace(ON, on_delivery=unguarded.has_neighbours_at_any_time),
-        scenario="neighbours that end a worker",
-        breaks="a turn loses a second worker to its neighbours",
-        shows=("DIES of a neighbour", "claims the turn", "DIES of a neighbour"),
-    ),
-    Guard(
-        name="claims-alone",
-        does="so it does where that worker has claimed it after its delivery was looked at",
-        without=replace(ON, on_lost_claim=unguarded.claims_beside_neighbours),
-        scenario="neighbours that end a worker",
-        breaks="a turn loses a second worker to its neighbours",
-        shows=("VISIBILITY RUNS OUT", "REFUSED: lost the race", "DIES of a neighbour"),
-    ),
-    Guard(
-        name="quarantines",
-        does="a turn that has to run alone goes to the quarantine queue, and not back to its own",
-        without=replace(ON, on_delivery=unguarded.gives_back_what_runs_alone),
-        scenario="neighbours that end a worker",
-        breaks="a turn that has to run alone is received, and does not start",
-        shows=("DIES of a neighbour", "decides to give back", "time 3", "decides to give back"),
-    ),
-    Guard(
-        name="released-shares",
-        does="a turn that was given back has neighbours again",
-        without=replace(ON, on_delivery=unguarded.takes_no_release),
-        scenario="a turn that is given back among neighbours",
-        breaks="a turn that was given back runs alone",
-        shows=("its agent RAISES", "gives the turn back"),
-    ),
-    Guard(
-        name="claim-before-start",
-        does="a redelivered turn is claimed before its agent starts",
-        without=replace(ON, on_delivery=unguarded.starts_without_a_claim),
-        scenario="workers that die",
-        breaks="an attempt writes while a later one runs its agent",
-    ),
-    Guard(
-        name="copy-claims",
-        does="a turn that was sent again is claimed before its agent starts",
-        without=replace(ON, on_delivery=unguarded.starts_copies_without_a_claim),
-        scenario="a copy of a turn whose message was received too often",
-        breaks="an attempt writes while a later one runs its agent",
-        shows=("becomes a dead letter", "copy 1), time 1"),
-    ),
-    Guard(
-        name="keeps-delivery",
-        does="no agent starts on a delivery that has run out",
-        without=replace(ON, keeps_delivery=False),
-        scenario="commits without an answer",
-        breaks="an attempt writes while a later one runs its agent",
-    ),
-    Guard(
-        name="replaces",
-        does="a write replaces the HEAD that its writer has read, or none",
-        without=replace(ON, replaces=unguarded.replaces_whatever_is_there),
-        scenario="workers that die",
-        breaks="the versions of the log have a gap",
-    ),
-    Guard(
-        name="terminal",
-        does="no transition leaves a terminal state",
-        without=replace(ON, advance=unguarded.leaves_terminal_states),
-        scenario="somebody else writes to the task",
-        breaks="a terminal state is left",
-    ),
-    Guard(
-        name="busy",
-        does="a task takes a message only while it waits for one",
-        without=replace(ON, advance=unguarded.takes_messages_at_any_time),
-        scenario="two follow-ups",
-        breaks="a chunk is missing",
-    ),
-    Guard(
-        name="due-open",
-        does="a new task's turn is in the due index",
-        without=replace(ON, open_task=unguarded.opens_without_due),
-        scenario="workers that die",
-        breaks="an unfinished turn has no watcher",
-    ),
-    Guard(
-        name="due-follow-up",
-        does="a follow-up's turn is in the due index",
-        without=replace(ON, advance=unguarded.follow_ups_are_not_due),
-        scenario="a task that pauses",
-        breaks="an unfinished turn has no watcher",
-    ),
-    Guard(
-        name="due-claim",
-        does="a claimed turn stays in the due index",
-        without=replace(ON, advance=unguarded.claims_are_not_due),
-        scenario="workers that die",
-        breaks="an unfinished turn has no watcher",
-    ),
-    Guard(
-        name="copy-number",
-        does="the sweeper's copy has a deduplication id of its own",
-        without=replace(ON, overdue_turn=unguarded.sends_the_same_copy),
-        scenario="messages that get lost",
-        breaks="the task never comes to rest",
-    ),
-    Guard(
-        name="commit-id",
-        does="a commit without an answer is found in the log by its id",
-        without=replace(ON, is_applied=unguarded.is_never_applied),
-        scenario="commits without an answer",
-        breaks="a chunk is doubled, or out of order",
-    ),
-    Guard(
-        name="unanswered",
-        does="a commit without an answer counts as made only if the log has it",
-        without=replace(ON, is_applied=unguarded.is_always_applied),
-        scenario="commits without an answer",
-        breaks="an attempt writes while a later one runs its agent",
-    ),
-    Guard(
-        name="max-attempts",
-        does="a turn's attempts are counted in HEAD and bounded",
-        without=replace(ON, retry_policy=unguarded.RetriesForEver),
-        scenario="an agent that raises",
-        breaks="an agent is started more often than it may be",
-    ),
-    Guard(
-        name="claim-bound",
-        does="a claim that has lost a race does not take a turn whose attempts are used up",
-        without=replace(ON, on_lost_claim=unguarded.claims_whatever_it_meets),
-        scenario="an agent that raises",
-        breaks="an agent is started more often than it may be",
-    ),
-    Guard(
-        name="gives-up-what-stands",
-        does="a turn whose last attempt has recorded a step since is not failed for its attempts",
-        without=replace(ON, may_give_up=unguarded.gives_up_what_goes_on),
-        scenario="steps of a turn's last attempt",
-        breaks="a task fails that has attempts left",
-        shows=("gives up", "records step 1", "fails the task"),
-    ),
-    Guard(
-        name="auth-turn-end",
-        does="an agent that returns in auth-required ends its turn",
-        without=replace(ON, on_return=unguarded.leaves_auth_turns_open),
-        scenario="a turn behind one that waits for credentials",
-        breaks="an agent starts on a turn that is finished",
-    ),
-    Guard(
-        name="cancel-before-start",
-        does="no agent starts on a task whose HEAD says that a cancel was requested",
-        without=replace(ON, on_delivery=unguarded.does_not_see_the_request),
-        scenario="a cancel of a waiting or running task",
-        breaks="an agent is started although the cancel was seen",
-    ),
-    Guard(
-        name="tells-agent",
-        does="an agent that has worked on a task is told of its cancel, whichever message comes",
-        without=replace(ON, on_cancel=unguarded.tells_the_running_agent_alone),
-        scenario="a cancel of a paused task",
-        breaks="an agent is not told that its task is canceled",
-    ),
-    Guard(
-        name="overdue-cancel",
-        does="the sweeper ends a cancel whose deadline has passed",
-        without=replace(ON, overdue_cancel=unguarded.is_never_overdue),
-        scenario="a cancel of a paused task",
-        breaks="the task never comes to rest",
-    ),
-    Guard(
-        name="mark-makes-due",
-        does="a request to cancel puts its task into the due index, at the deadline",
-        without=replace(ON, canceling=unguarded.cancels_without_a_deadline),
-        scenario="a cancel of a paused task",
-        breaks="the deadline of a cancel has moved",
-    ),
-    Guard(
-        name="mark-open-task",
-        does="a cancel is requested only of a task that has not ended meanwhile",
-        without=replace(ON, canceling=unguarded.cancels_ended_tasks),
-        scenario="a cancel of a waiting or running task",
-        breaks="a finished turn stays in the due index",
-        shows=("gets a cancel, reads HEAD", "commits the rest", "requests the cancel"),
-    ),
-    Guard(
-        name="mark-incarnation",
-        does="a request to cancel is one of the task that was read, not of a later one",
-        without=replace(ON, is_same_task=unguarded.is_any_task),
-        scenario="a task expired and created again",
-        breaks="a task is canceled that nobody asked to cancel",
-        shows=("gets a cancel, reads HEAD", "creates the task", "requests the cancel"),
-    ),
-    Guard(
-        name="watched",
-        does="no commit but the end moves the deadline of a cancel",
-        without=replace(ON, advance=unguarded.moves_the_deadline),
-        scenario="a cancel of a task that pauses",
-        breaks="the deadline of a cancel has moved",
-        shows=("requests the cancel", "commits"),
-    ),
-    Guard(
-        name="watched-end",
-        does="a task that has ended leaves the due index, also one whose turn was over",
-        without=replace(ON, advance=unguarded.watches_ended_tasks),
-        scenario="a cancel of a paused task",
-        breaks="a finished turn stays in the due index",
-    ),
-    Guard(
-        name="renew-waits",
-        does="no renewal of a lease moves the deadline of a cancel",
-        without=replace(ON, renewing=unguarded.renews_canceled_turns),
-        scenario="a cancel beside a renewal",
-        breaks="the deadline of a cancel has moved",
-        shows=("requests the cancel", "renews the lease"),
-    ),
-    Guard(
-        name="release-waits",
-        does="nor does an attempt that gives its turn back",
-        without=replace(ON, releasing=unguarded.releases_canceled_turns),
-        scenario="a cancel of a turn that is given back",
-        breaks="the deadline of a cancel has moved",
-        shows=("requests the cancel", "gives the turn back"),
-    ),
-    Guard(
-        name="dead-letter",
-        does="a dead letter of a finished turn, or of another task, ends nothing",
-        without=replace(ON, on_dead_letter=unguarded.buries_whatever_it_finds),
-        scenario="dead letters",
-        breaks="a dead letter ends a turn that is not its own",
-    ),
-    Guard(
-        name="dead-letter-resend",
-        does="a dead letter whose turn has attempts left fails nothing, and makes the turn due",
-        without=replace(ON, on_dead_letter=unguarded.buries_what_has_attempts_left),
-        scenario="an outage of the table",
-        breaks="a task fails that has attempts left",
-        shows=("table: STOPS ANSWERING", "becomes a dead letter", "dead letters: commits failed"),
-    ),
-    Guard(
-        name="give-up",
-        does="a turn that no attempt has claimed within its hours fails",
-        without=replace(ON, is_given_up=unguarded.never_gives_up),
-        scenario="an agent that can never start",
-        breaks="the task never comes to rest",
-    ),
-    Guard(
-        name="give-up-hours",
-        does="a turn that waits for its first attempt is not given up before its hours have passed",
-        without=replace(ON, is_given_up=unguarded.gives_up_at_once),
-        scenario="a turn whose hours pass",
-        breaks="a turn is given up before its hours have passed",
-    ),
-    Guard(
-        name="give-up-unclaimed",
-        does="a turn that was claimed is not given up, however long it takes",
-        without=replace(ON, is_given_up=unguarded.gives_up_claimed_turns),
-        scenario="a turn whose hours pass",
-        breaks="a task fails that has attempts left",
-    ),
-    Guard(
-        name="complete-parts",
-        does="a reader takes only commits of which it has all parts",
-        without=replace(ON, commits=unguarded.TakesHalfCommits),
-        scenario="readers beside transactions",
-        breaks="a reader sees half a commit",
-        shows=("visible item by item", "part 0 of version", "the reader reads events"),
-    ),
-    Guard(
-        name="unbroken-order",
-        does="a reader takes only commits that follow on the one before",
-        without=replace(ON, commits=unguarded.LeavesGaps),
-        scenario="readers beside transactions",
-        breaks="a reader sees half a commit, or one out of order",
-        shows=("visible item by item", "the reader reads events"),
-    ),
-    Guard(
-        name="reads-on",
-        does="a read goes on until its commits reach HEAD's version",
-        without=replace(ON, belonging_to=unguarded.stops_short),
-        scenario="readers beside transactions",
-        breaks="a reader's commits and HEAD do not belong together",
-        shows=("the reader reads events", "reader: reads HEAD"),
-    ),
-    Guard(
-        name="cut-at-head",
-        does="a read leaves out commits beyond the HEAD it has seen",
-        without=replace(ON, belonging_to=unguarded.takes_what_is_beyond_head),
-        scenario="readers beside transactions",
-        breaks="a reader's commits and HEAD do not belong together",
-        shows=("visible item by item", "the reader reads events", "reader: reads HEAD"),
-    ),
-    Guard(
-        name="first-chunk",
-        does="the first chunk of an artifact goes out as a replacement",
-        without=replace(ON, view=unguarded.AppendsFirstChunks),
-        scenario="workers that die",
-        breaks="a subscriber has put together another artifact than the task has",
-    ),
-    Guard(
-        name="restart-shown",
-        does="subscribers are shown the artifacts that a restart has restored",
-        without=replace(ON, events_of=unguarded.does_not_show_restarts),
-        scenario="a task that pauses",
-        breaks="a subscriber has put together another artifact than the task has",
-    ),
+GUARDS = tuple(
+    Guard(
+        name=name,
+        does=does,
+        breaks=breaks,
+        shows=[step for steps in shows for step in steps.split(" > ")],
+        scenario=scenario,
+        explore=partial(explore, named_scenario(scenario), Rules(**WITHOUT[name])),
+    )
+    for name, does, scenario, breaks, *shows in table(_ROWS)
 )

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple, cast
-from unittest import mock
 
 from a2a.types import Message, Part, SendMessageRequest, TaskState, TaskStatus
 
@@ -51,10 +50,11 @@ from tests.model.programs import (
     Request,
     Stage,
     Stored,
+    explored,
     in_order,
     marked,
 )
-from tests.model.search import Game, Report, Step
+from tests.model.search import Report, Step
 
 DUE_MS = NOW_MS + 1_000
 """When all turns are due: workers come before, sweeps after."""
@@ -298,27 +298,14 @@ class Lines:
     off: tuple[tuple[str, Any], ...] = ()
     """What replaces functions of the project: guards that are off."""
 
-    def explore(self, *, most: int = 10**9) -> Report:
+    def explore(self) -> Report:
         """Visit every state; see `Game.explore`.
 
         No turn runs twice, unless a process has died; in a conversation one turn runs at a time,
         and they are answered in order; what has ended has no share; from every state all turns can
         end without a further death.
         """
-        with ExitStack() as patches:
-            for name, value in (*_SAME, *self.off):
-                patches.enter_context(mock.patch(name, value))
-            world = _World(self)
-            patches.callback(world.programs.close)
-            game = Game(
-                first=world.first(),
-                steps=world.steps,
-                wrong=world.broken,
-                rests=lambda state: not (state.processes or state.queue or state.open),
-                stuck="a turn waits for ever",
-                shown=_summary,
-            )
-            return game.explore(most=most)
+        return explored(lambda: _World(self), (*_SAME, *self.off))
 
 
 _SAME = (
@@ -338,6 +325,7 @@ _SHOWN = ("PK", "SK", "line_key", "line_at", "due_key", "due_at", "expires_at")
 
 class _World(Stage[State]):
     keeps_log = False
+    stuck = "a turn waits for ever"
 
     def __init__(self, lines: Lines) -> None:
         super().__init__((intake, worker, share, agent, close, sweeper, cancel, force, deletion))
@@ -370,6 +358,24 @@ class _World(Stage[State]):
             if one.head is not None and one.head.turn.requeued > 1 + died + is_serial:
                 return "a turn stands in line again and again"
         return ""
+
+    def rests(self, state: State) -> bool:
+        return not (state.processes or state.queue or state.open)
+
+    def shown(self, state: State) -> str:
+        heads = [one.head for one in state.items if one.head is not None]
+        told = [
+            (
+                h.task_id,
+                h.turn.parked or "woken" * h.turn.has_share,
+                "" if h.turn.is_open else "over",
+            )
+            for h in heads
+        ]
+        queue = [f"{m.task}.{m.copy}{'*' * bool(m.holder)}" for m in state.queue]
+        return (
+            f"{', '.join(' '.join(filter(None, each)) for each in told)}; queue: {' '.join(queue)}"
+        )
 
     # -- steps ---------------------------------------------------------------------------------
 
@@ -519,13 +525,3 @@ def _told(request: Request | Next | None) -> str:
             params = request.about.params
             return f"{request.kind}s {params.task_id}.{params.copy_number}"
     return request.kind
-
-
-def _summary(state: State) -> str:
-    heads = [one.head for one in state.items if one.head is not None]
-    told = [
-        (h.task_id, h.turn.parked or "woken" * h.turn.has_share, "" if h.turn.is_open else "over")
-        for h in heads
-    ]
-    queue = [f"{m.task}.{m.copy}{'*' * bool(m.holder)}" for m in state.queue]
-    return f"{', '.join(' '.join(filter(None, each)) for each in told)}; queue: {' '.join(queue)}"

@@ -354,25 +354,18 @@ class Tally:
     """What a number of random logs were made of."""
 
     logs: int = 0
-    records: int = 0
-    restarts: int = 0
     to_records: int = 0
     """Restarts that went back to a record of their turn."""
     snapshots: int = 0
     """Logs that went on behind a snapshot."""
-    asking: int = 0
-    """Turns that went on with code which had asked before."""
     in_several_turns: int = 0
     """Logs in which attempts were restarted in more than one turn."""
 
     def count(self, history: History) -> None:
         """Add a log."""
         bases = [e.base for r in history.records for e in r.entries if isinstance(e, Restarted)]
-        self.logs += 1
-        self.records += len(history.records)
-        self.restarts += len(bases)
         turns = {head.turn.base for head in history.heads}
-        self.asking += len({head.turn.base for head in history.heads if head.turn.begun})
+        self.logs += 1
         self.to_records += sum(base not in turns for base in bases)
         self.in_several_turns += len(set(bases)) > 1
 

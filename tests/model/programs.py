@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from unittest import mock
 
 from a2a_serverless.errors import ConditionFailedError
 from a2a_serverless.queues.fifo import Handle
@@ -31,7 +32,7 @@ from a2a_serverless.storage.table import (
     outcome,
 )
 from a2a_serverless.tasks.head import Head, Operation
-from tests.model.search import SPINS
+from tests.model.search import SPINS, Game, Report, Step
 
 NOW_MS = 1_800_000_000_000
 SENT_MS = NOW_MS - 5_000
@@ -276,6 +277,8 @@ class Programs:
 class Scene(Protocol):
     """What a state has, whatever else it has: what is stored, and who is at work."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def items(self) -> tuple[Stored, ...]: ...
 
@@ -295,6 +298,8 @@ class Stage(Generic[S]):
     """Processes at one table: a request is answered in one step, and then its process goes on."""
 
     keeps_log: ClassVar[bool] = True
+    stuck: ClassVar[str]
+    """What `Game` says if nothing leads to rest, and so with the methods."""
 
     def __init__(self, programs: Iterable[Program]) -> None:
         self.programs = Programs(programs)
@@ -308,7 +313,19 @@ class Stage(Generic[S]):
                 return SPINS
         return self.wrong(state)
 
+    def first(self) -> S:
+        raise NotImplementedError
+
+    def steps(self, state: S) -> Iterable[Step[S]]:
+        raise NotImplementedError
+
     def wrong(self, state: S) -> str:
+        raise NotImplementedError
+
+    def rests(self, state: S) -> bool:
+        raise NotImplementedError
+
+    def shown(self, state: S) -> str:
         raise NotImplementedError
 
     def begun(self, state: S, process: Process) -> S:
@@ -391,6 +408,23 @@ class Stage(Generic[S]):
         if items not in self._tables:
             self._tables[items] = table_of(one.item for one in items)
         return self._tables[items]
+
+
+def explored(stage: Callable[[], Stage[S]], replaced: Iterable[tuple[str, Any]]) -> Report:
+    """Visit every state of a stage while functions of the project are replaced."""
+    with ExitStack() as patches:
+        for name, value in replaced:
+            patches.enter_context(mock.patch(name, value))
+        world = stage()
+        patches.callback(world.programs.close)
+        return Game(
+            first=world.first(),
+            steps=world.steps,
+            wrong=world.broken,
+            rests=world.rests,
+            stuck=world.stuck,
+            shown=world.shown,
+        ).explore()
 
 
 @cache

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from tests.model.search import table
 from tests.model.state import Budget
 from tests.model.world import Turn
 
@@ -15,549 +17,142 @@ class Scenario:
     name: str
     least: int
     """States that it reaches at the least: far fewer, and an actor has stopped acting."""
+    turns: tuple[Turn, ...]
     budget: Budget
-    turns: tuple[Turn, ...] = (Turn(),)
     workers: int = 2
-    most_attempts: int = 3
-    most_receives: int = 99
+    attempts: int = 3
+    """The most of a turn."""
+    receives: int = 99
+    """The most of a message: the next one makes it a dead letter."""
     batches: bool = False
     """A fast agent's chunks and end may share a commit."""
     claims_early: bool = False
     """An attempt may commit a bare working status before its first chunk."""
     auth_goes_on: bool = False
     """An agent that asked for credentials may complete the task without returning before."""
-    raises_up_to: int = 99
-    """The agent raises only before this many chunks are committed."""
-    has_reader: bool = False
     shares: bool = False
     """The workers' processes run other turns beside this task's, some of which end them."""
-    is_swept: bool = True
-    """False: no sweep sends a turn again. None is needed while nothing dies."""
+    unswept: bool = False
+    """No sweep sends a turn again. None is needed while nothing dies."""
     never_starts: bool = False
     """No worker gets as far as to read the task: an import error, a permission that is missing."""
 
+    @classmethod
+    def of(cls, name: str, least: str, turns: str, words: str) -> Scenario:
+        """Read the cells of a row.
 
-COMPLETES = (Turn(chunks=2),)
-PAUSES = (Turn(chunks=1, end="input"), Turn(chunks=1))
-PAUSES_TWICE = (Turn(chunks=1, end="input"), *PAUSES)
-ASKS_FOR_CREDENTIALS = (Turn(chunks=1, end="auth"), Turn(chunks=1))
-ASKS_TWICE = (Turn(chunks=1, end="auth"), Turn(chunks=1, end="input"), Turn(chunks=1))
-ASKS_AND_SLEEPS = (Turn(plan="az", end="input"), Turn(chunks=1))
-STEPS = (Turn(plan="c[cc][c]"),)
-SLEEPS = (Turn(plan="[c]cz[c]"),)
-ASKS = (Turn(plan="[c]q[c]"),)
-ASKS_IN_TIME = (Turn(plan="[c]t[c]"),)
-ASKS_LAST = (Turn(plan="[c]t"),)
-ASKS_AND_PAUSES = (Turn(plan="[c]q[c]", end="input"), Turn(), Turn(plan="[c]"))
-WAITS = (Turn(plan="w[c]"),)
-STEPS_TWICE = (Turn(plan="[c]c", end="input"), Turn(plan="c[c]"))
+        A turn is its plan and, behind a colon, its end. A word is a field, with its number or 1, of
+        the budget or of the scenario; `alone` stands for one worker.
+        """
+        given: dict[str, Any] = {}
+        for word in words.replace("alone", "workers").split():
+            field, _, number = word.partition("=")
+            given[field] = int(number or 1)
+        budget = {field: given.pop(field) for field in Budget._fields if field in given}
+        read = tuple(Turn(*turn.split(":")) for turn in turns.split())
+        return cls(name, int(least), read, Budget(**budget), **given)
 
-SHORT: tuple[Scenario, ...] = (
-    Scenario("workers that die", 28_400, Budget(crash=1, twice=1, hasty=1), turns=COMPLETES),
-    Scenario("turns that stand in line", 5_000, Budget(twice=1, leaves=1, crash=1)),
-    Scenario(
-        "a cancel of a turn that stands in line", 20_000, Budget(leaves=1, cancels=1, crash=1)
-    ),
-    Scenario(
-        "messages that get lost",
-        7_500,
-        Budget(crash=1, lose=1, hasty=1, retries=1),
-        turns=COMPLETES,
-        batches=True,
-    ),
-    Scenario(
-        "commits without an answer", 9_200, Budget(crash=1, twice=1, unanswered=2), turns=COMPLETES
-    ),
-    Scenario("a task that pauses", 4_300, Budget(crash=1, twice=1, follows=1), turns=PAUSES),
-    Scenario(
-        "a turn behind one that waits for credentials",
-        1_100,
-        Budget(twice=1, follows=1),
-        turns=ASKS_FOR_CREDENTIALS,
-    ),
-    Scenario(
-        "a turn behind one that may complete the task",
-        1_500,
-        Budget(crash=1, lose=1, follows=1),
-        turns=ASKS_FOR_CREDENTIALS,
-        auth_goes_on=True,
-    ),
-    Scenario(
-        "a turn behind one whose message is lost",
-        3_600,
-        Budget(twice=1, lose=1, follows=1),
-        turns=ASKS_FOR_CREDENTIALS,
-    ),
-    Scenario("two follow-ups", 2_400, Budget(crash=1, follows=2), turns=ASKS_TWICE, workers=1),
-    Scenario("somebody else writes to the task", 380, Budget(crash=1, writes=2), batches=True),
-    Scenario(
-        "a cancel of a waiting or running task", 4_700, Budget(crash=1, cancels=1), batches=True
-    ),
-    Scenario(
-        "a cancel of a paused task",
-        3_000,
-        Budget(crash=1, cancels=1),
-        turns=(Turn(chunks=0, end="input"),),
-    ),
-    Scenario(
-        "a cancel of a task that pauses",
-        3_800,
-        Budget(cancels=1, follows=1),
-        turns=PAUSES,
-        workers=1,
-    ),
-    Scenario(
-        "a cancel beside a renewal", 1_000, Budget(cancels=1, renewals=1), workers=1, batches=True
-    ),
-    Scenario(
-        "a cancel of a turn that is given back",
-        3_100,
-        Budget(cancels=1, raises=1),
-        workers=1,
-        batches=True,
-    ),
-    Scenario(
-        "a task deleted and created again", 18_200, Budget(creates=2, deletes=1, twice=1, hasty=1)
-    ),
-    Scenario(
-        "a task expired and created again",
-        4_100,
-        Budget(creates=2, expires=1, cancels=1),
-        turns=(Turn(chunks=0),),
-        workers=1,
-    ),
-    Scenario(
-        "dead letters",
-        3_300,
-        Budget(crash=1, hasty=1, follows=1),
-        turns=PAUSES,
-        workers=1,
-        most_receives=1,
-    ),
-    Scenario(
-        "dead letters of a task that is canceled",
-        4_100,
-        Budget(crash=1, cancels=1),
-        turns=(Turn(chunks=0),),
-        workers=1,
-        most_receives=1,
-    ),
-    Scenario(
-        "turns that are started over",
-        3_100,
-        Budget(crash=2, follows=2),
-        turns=PAUSES_TWICE,
-        workers=1,
-    ),
-    Scenario(
-        "a copy of a turn whose message was received too often",
-        14_000,
-        Budget(twice=1, hasty=1, crash=1),
-        most_receives=1,
-    ),
-    Scenario(
-        "an outage of the table",
-        1_700,
-        Budget(crash=1, table=1, follows=1),
-        turns=PAUSES,
-        workers=1,
-        most_receives=2,
-    ),
-    Scenario(
-        "an outage of the queue",
-        1_000,
-        Budget(crash=1, queue=1, follows=1),
-        turns=PAUSES,
-        workers=1,
-        most_receives=2,
-    ),
-    Scenario(
-        "an agent that can never start",
-        100,
-        Budget(hours=1),
-        workers=1,
-        most_receives=1,
-        never_starts=True,
-        batches=True,
-    ),
-    Scenario("a turn whose hours pass", 800, Budget(crash=1, hours=1, hasty=1), workers=1),
-    Scenario(
-        "an agent that blocks its loop", 8_000, Budget(crash=1, twice=1, blocks=1, renewals=1)
-    ),
-    Scenario(
-        "neighbours that end a worker",
-        11_200,
-        Budget(neighbours=2, twice=1),
-        turns=COMPLETES,
-        shares=True,
-    ),
-    Scenario(
-        "a turn that is given back among neighbours",
-        820,
-        Budget(neighbours=1, raises=2),
-        shares=True,
-    ),
-    Scenario(
-        "a turn behind one in quarantine",
-        860,
-        Budget(neighbours=1, follows=1),
-        turns=ASKS_FOR_CREDENTIALS,
-        shares=True,
-    ),
-    Scenario("an agent that raises", 22_900, Budget(raises=3, twice=1, hasty=1), most_attempts=2),
-    Scenario("an artifact from outside beside a restart", 140, Budget(crash=1, notes=1), workers=1),
-    Scenario("turns with steps", 4_800, Budget(crash=1, twice=1), turns=STEPS),
-    Scenario("steps of two turns", 1_200, Budget(crash=2, follows=1), turns=STEPS_TWICE, workers=1),
-    Scenario(
-        "steps whose messages are sent again",
-        1_600,
-        Budget(crash=1, hasty=1),
-        turns=(Turn(plan="c[c]"),),
-        batches=True,
-    ),
-    Scenario(
-        "steps of a turn's last attempt",
-        1_200,
-        Budget(crash=1, twice=1),
-        turns=(Turn(plan="[c]"),),
-        most_attempts=2,
-    ),
-    Scenario("turns that sleep", 16_000, Budget(crash=1, twice=1), turns=SLEEPS),
-    Scenario(
-        "a message to a turn that sleeps, or stands in line",
-        4_700,
-        Budget(follows=1, leaves=1),
-        turns=ASKS_AND_SLEEPS,
-        workers=1,
-        is_swept=False,
-    ),
-    Scenario(
-        "a message to a turn that sleeps, and a death",
-        58_000,
-        Budget(follows=1, leaves=1, crash=1),
-        turns=ASKS_AND_SLEEPS,
-        workers=1,
-    ),
-    Scenario("turns that sleep beside a renewal", 4_500, Budget(twice=1, renewals=1), turns=SLEEPS),
-    Scenario(
-        "turns that are handed over",
-        19_000,
-        Budget(twice=1, handovers=1, hasty=1),
-        turns=(Turn(plan="[c][c]"),),
-    ),
-    Scenario(
-        "a cancel of a turn that sleeps",
-        35_000,
-        Budget(crash=1, cancels=1),
-        turns=(Turn(plan="cz"),),
-        workers=1,
-    ),
-    Scenario(
-        "a question in the middle of a turn", 7_000, Budget(crash=1, twice=1, follows=1), turns=ASKS
-    ),
-    Scenario("a wait for a signal", 2_800, Budget(crash=1, signals=1), turns=WAITS, workers=1),
-    Scenario(
-        "a signal beside a question",
-        4_300,
-        Budget(crash=1, follows=1, signals=1),
-        turns=(Turn(plan="cqw"),),
-        workers=1,
-    ),
-    Scenario(
-        "a question whose time ends",
-        4_800,
-        Budget(crash=1, twice=1, follows=1),
-        turns=ASKS_IN_TIME,
-        workers=1,
-    ),
-    Scenario(
-        "a cancel of a task that has asked",
-        10_800,
-        Budget(cancels=1, follows=1),
-        turns=ASKS_LAST,
-        workers=1,
-    ),
-    Scenario(
-        "a message behind code that has asked",
-        790,
-        Budget(crash=1, follows=2),
-        turns=ASKS_AND_PAUSES,
-        workers=1,
-    ),
-    Scenario(
-        "a question of a task that is deleted and created again",
-        12_700,
-        Budget(creates=2, deletes=1, follows=1, crash=1),
-        turns=ASKS_LAST,
-        workers=1,
-    ),
-    Scenario(
-        "two questions in an outage of the table",
-        27_000,
-        Budget(table=1, follows=2, crash=1),
-        turns=(Turn(plan="q[c]t"),),
-        workers=1,
-        most_receives=2,
-    ),
-    Scenario(
-        "steps in an outage of the table",
-        60_000,
-        Budget(crash=1, table=1),
-        turns=STEPS,
-        workers=1,
-    ),
-    Scenario(
-        "sleep and hand-over in an outage of the table",
-        17_000,
-        Budget(crash=1, table=1, handovers=1),
-        turns=(Turn(plan="[c]z[c]"),),
-        workers=1,
-        most_receives=2,
-    ),
-    Scenario(
-        "readers beside transactions",
-        6_700,
-        Budget(torn=2, creates=2, deletes=1),
-        workers=1,
-        has_reader=True,
-    ),
+
+SHORT = tuple(
+    Scenario.of(*cells)
+    for cells in table("""
+workers that die | 28_400 | cc | crash twice hasty
+turns that stand in line | 5_000 | c | twice leaves crash
+a cancel of a turn that stands in line | 20_000 | c | leaves cancels crash
+messages that get lost | 7_500 | cc | crash lose hasty retries batches
+commits without an answer | 9_200 | cc | crash twice unanswered=2
+a task that pauses | 4_300 | c:input c | crash twice follows
+a turn behind one that waits for credentials | 1_100 | c:auth c | twice follows
+a turn behind one that may complete the task | 1_500 | c:auth c | crash lose follows auth_goes_on
+a turn behind one whose message is lost | 3_600 | c:auth c | twice lose follows
+two follow-ups | 2_400 | c:auth c:input c | crash follows=2 alone
+somebody else writes to the task | 380 | c | crash writes=2 batches
+a cancel of a waiting or running task | 4_700 | c | crash cancels batches
+a cancel of a paused task | 3_000 | :input | crash cancels
+a cancel of a task that pauses | 3_800 | c:input c | cancels follows alone
+a cancel beside a renewal | 1_000 | c | cancels renewals alone batches
+a cancel of a turn that is given back | 3_100 | c | cancels raises alone batches
+a task deleted and created again | 18_200 | c | creates=2 deletes twice hasty
+a task expired and created again | 4_100 | :completed | creates=2 expires cancels alone
+dead letters | 3_300 | c:input c | crash hasty follows alone receives=1
+dead letters of a task that is canceled | 4_100 | :completed | crash cancels alone receives=1
+turns that are started over | 3_100 | c:input c:input c | crash=2 follows=2 alone
+a copy of a turn whose message was received too often | 14_000 | c | twice hasty crash receives=1
+an outage of the table | 1_700 | c:input c | crash table follows alone receives=2
+an outage of the queue | 1_000 | c:input c | crash queue follows alone receives=2
+an agent that can never start | 100 | c | hours alone receives=1 never_starts batches
+a turn whose hours pass | 800 | c | crash hours hasty alone
+an agent that blocks its loop | 8_000 | c | crash twice blocks renewals
+neighbours that end a worker | 11_200 | cc | neighbours=2 twice shares
+a turn that is given back among neighbours | 820 | c | neighbours raises=2 shares
+a turn behind one in quarantine | 860 | c:auth c | neighbours follows shares
+an agent that raises | 22_900 | c | raises=3 twice hasty attempts=2
+an artifact from outside beside a restart | 140 | c | crash notes alone
+turns with steps | 4_800 | c[cc][c] | crash twice
+steps of two turns | 1_200 | [c]c:input c[c] | crash=2 follows alone
+steps whose messages are sent again | 1_600 | c[c] | crash hasty batches
+steps of a turn's last attempt | 1_200 | [c] | crash twice attempts=2
+turns that sleep | 16_000 | [c]cz[c] | crash twice
+a message to a turn that sleeps or is left | 4_700 | az:input c | follows leaves alone unswept
+a message to a turn that sleeps, and a death | 58_000 | az:input c | follows leaves crash alone
+turns that sleep beside a renewal | 4_500 | [c]cz[c] | twice renewals
+turns that are handed over | 19_000 | [c][c] | twice handovers hasty
+a cancel of a turn that sleeps | 35_000 | cz | crash cancels alone
+a question in the middle of a turn | 7_000 | [c]q[c] | crash twice follows
+a wait for a signal | 2_800 | w[c] | crash signals alone
+a signal beside a question | 4_300 | cqw | crash follows signals alone
+a question whose time ends | 4_800 | [c]t[c] | crash twice follows alone
+a cancel of a task that has asked | 10_800 | [c]t | cancels follows alone
+a message behind code that has asked | 790 | [c]q[c]:input c [c] | crash follows=2 alone
+a question of a task that is created again | 12_700 | [c]t | creates=2 deletes follows crash alone
+two questions in an outage of the table | 27_000 | q[c]t | table follows=2 crash alone receives=2
+steps in an outage of the table | 60_000 | c[cc][c] | crash table alone
+sleep and hand-over in an outage | 17_000 | [c]z[c] | crash table handovers alone receives=2
+readers beside transactions | 6_700 | c | torn=2 creates=2 deletes alone
+""")
 )
 
-LONG: tuple[Scenario, ...] = (
-    Scenario(
-        "a cancel of a task that has asked, at length",
-        100_000,
-        Budget(crash=1, cancels=1, follows=1),
-        turns=ASKS_LAST,
-        workers=1,
-    ),
-    Scenario(
-        "questions of two workers",
-        320_000,
-        Budget(crash=1, twice=1, follows=2),
-        turns=(Turn(plan="[c]t[c]q[c]"),),
-    ),
-    Scenario(
-        "a cancel of a turn that waits for a signal",
-        45_000,
-        Budget(cancels=1, signals=1),
-        turns=(Turn(plan="w"),),
-        workers=1,
-    ),
-    Scenario(
-        "a wait for a signal of two workers",
-        50_000,
-        Budget(twice=1, signals=2),
-        turns=WAITS,
-    ),
-    Scenario(
-        "turns that stand in line while the sweeper is hasty",
-        197_000,
-        Budget(crash=1, twice=1, leaves=1, hasty=1),
-        turns=COMPLETES,
-    ),
-    Scenario(
-        "a cancel among neighbours that end a worker",
-        30_000,
-        Budget(neighbours=1, cancels=1),
-        turns=COMPLETES,
-        shares=True,
-    ),
-    Scenario(
-        "a task that pauses among neighbours that end a worker",
-        104_000,
-        Budget(neighbours=1, crash=1, twice=1, follows=1),
-        turns=PAUSES,
-        shares=True,
-    ),
-    Scenario(
-        "workers that die, at length",
-        715_000,
-        Budget(crash=2, twice=1, lose=1, hasty=1),
-        turns=COMPLETES,
-        claims_early=True,
-        batches=True,
-    ),
-    Scenario(
-        "three workers at once",
-        715_000,
-        Budget(crash=1, twice=2, hasty=1),
-        turns=COMPLETES,
-        workers=3,
-    ),
-    Scenario(
-        "three chunks",
-        305_000,
-        Budget(crash=2, twice=1, hasty=1),
-        turns=(Turn(chunks=3),),
-        batches=True,
-    ),
-    Scenario(
-        "commits without an answer, at length",
-        44_000,
-        Budget(crash=1, twice=1, unanswered=2, follows=1),
-        turns=PAUSES,
-        batches=True,
-    ),
-    Scenario(
-        "a task that pauses, at length",
-        520_000,
-        Budget(crash=1, twice=1, hasty=1, follows=1, retries=1),
-        turns=PAUSES,
-        batches=True,
-    ),
-    Scenario(
-        "a turn behind another, at length",
-        182_000,
-        Budget(crash=1, twice=1, lose=1, follows=1),
-        turns=ASKS_FOR_CREDENTIALS,
-        auth_goes_on=True,
-        batches=True,
-    ),
-    Scenario("a cancel, at length", 229_000, Budget(crash=1, twice=1, cancels=1)),
-    Scenario("two cancels", 87_000, Budget(crash=1, cancels=2), batches=True),
-    Scenario(
-        "a cancel of a paused task, at length",
-        418_000,
-        Budget(crash=1, cancels=1, follows=1, hasty=1),
-        turns=PAUSES,
-    ),
-    Scenario(
-        "a canceled task deleted and created again",
-        342_000,
-        Budget(creates=2, deletes=1, cancels=1, hasty=1, twice=1),
-        workers=1,
-    ),
-    Scenario(
-        "both incarnations are canceled",
-        232_000,
-        Budget(creates=2, expires=1, cancels=2),
-        workers=1,
-    ),
-    Scenario(
-        "dead letters, at length",
-        60_000,
-        Budget(crash=1, follows=1, cancels=1),
-        turns=PAUSES,
-        workers=1,
-        most_receives=1,
-    ),
-    Scenario(
-        "turns that are started over, at length",
-        73_000,
-        Budget(crash=2, twice=1, follows=2),
-        turns=ASKS_TWICE,
-        workers=1,
-    ),
-    Scenario(
-        "a cancel beside outages",
-        44_000,
-        Budget(table=1, queue=1, cancels=1),
-        turns=(Turn(chunks=0),),
-        workers=1,
-        most_receives=2,
-    ),
-    Scenario(
-        "outages while two workers run",
-        208_000,
-        Budget(crash=1, twice=1, table=1, hasty=1),
-        most_receives=2,
-    ),
-    Scenario(
-        "an agent that blocks its loop, at length",
-        52_000,
-        Budget(crash=1, twice=1, blocks=1, renewals=1, follows=1),
-        turns=PAUSES,
-    ),
-    Scenario(
-        "an agent that raises, at length",
-        201_000,
-        Budget(raises=3, crash=1, twice=1, hasty=1),
-        turns=COMPLETES,
-        most_attempts=2,
-        batches=True,
-    ),
-    Scenario(
-        "a turn behind one that waits for credentials, at length",
-        24_000,
-        Budget(twice=1, hasty=1, follows=1),
-        turns=ASKS_FOR_CREDENTIALS,
-    ),
-    Scenario(
-        "artifacts from outside beside restarts, at length",
-        11_600,
-        Budget(twice=1, notes=2, follows=1),
-        turns=PAUSES,
-    ),
-    Scenario(
-        "turns with steps, at length", 132_000, Budget(crash=1, twice=1, hasty=1), turns=STEPS
-    ),
-    Scenario(
-        "turns with steps whose workers die",
-        199_000,
-        Budget(crash=2, twice=1),
-        turns=STEPS,
-        batches=True,
-    ),
-    Scenario(
-        "steps of three workers",
-        92_000,
-        Budget(crash=1, twice=2),
-        turns=(Turn(plan="[c][c]"),),
-        workers=3,
-    ),
-    Scenario(
-        "steps whose commits have no answer",
-        15_000,
-        Budget(crash=1, twice=1, unanswered=2),
-        turns=(Turn(plan="[c][c]"),),
-    ),
-    Scenario(
-        "turns that sleep, at length", 64_000, Budget(crash=1, twice=1, renewals=1), turns=SLEEPS
-    ),
-    Scenario(
-        "turns that are handed over, at length",
-        101_000,
-        Budget(crash=1, twice=1, handovers=2),
-        turns=(Turn(plan="c[c]z[c]"),),
-    ),
-    Scenario(
-        "a cancel of a turn that sleeps, at length",
-        76_000,
-        Budget(crash=1, cancels=1),
-        turns=SLEEPS,
-    ),
-    Scenario(
-        "steps of two workers in an outage of the table",
-        50_000,
-        Budget(crash=1, table=1, twice=1),
-        turns=STEPS,
-        most_receives=2,
-    ),
-    Scenario(
-        "sleep and hand-over in outages",
-        180_000,
-        Budget(crash=1, table=1, queue=1, handovers=1),
-        turns=(Turn(plan="[c]z[c]"),),
-        workers=1,
-        most_receives=2,
-    ),
-    Scenario(
-        "a cancel of a turn that sleeps, in an outage of the table",
-        70_000,
-        Budget(table=1, cancels=1),
-        turns=(Turn(plan="cz"),),
-        workers=1,
-        most_receives=2,
-    ),
-    Scenario(
-        "readers beside transactions, at length",
-        65_000,
-        Budget(torn=2, crash=1, creates=2, deletes=1),
-        workers=1,
-        has_reader=True,
-        batches=True,
-    ),
+LONG = tuple(
+    Scenario.of(*cells)
+    for cells in table("""
+a cancel of a task that has asked, at length | 100_000 | [c]t | crash cancels follows alone
+questions of two workers | 320_000 | [c]t[c]q[c] | crash twice follows=2
+a cancel of a turn that waits for a signal | 45_000 | w | cancels signals alone
+a wait for a signal of two workers | 50_000 | w[c] | twice signals=2
+turns that stand in line while the sweeper is hasty | 197_000 | cc | crash twice leaves hasty
+a cancel among neighbours that end a worker | 30_000 | cc | neighbours cancels shares
+a task that pauses among neighbours | 104_000 | c:input c | neighbours crash twice follows shares
+workers that die, at length | 715_000 | cc | crash=2 twice lose hasty claims_early batches
+three workers at once | 715_000 | cc | crash twice=2 hasty workers=3
+three chunks | 305_000 | ccc | crash=2 twice hasty batches
+commits without an answer, at length | 44_000 | c:input c | crash twice unanswered=2 follows batches
+a task that pauses, at length | 520_000 | c:input c | crash twice hasty follows retries batches
+a turn behind one, at length | 182_000 | c:auth c | crash twice lose follows auth_goes_on batches
+a cancel, at length | 229_000 | c | crash twice cancels
+two cancels | 87_000 | c | crash cancels=2 batches
+a cancel of a paused task, at length | 418_000 | c:input c | crash cancels follows hasty
+a canceled task created again | 342_000 | c | creates=2 deletes cancels hasty twice alone
+both incarnations are canceled | 232_000 | c | creates=2 expires cancels=2 alone
+dead letters, at length | 60_000 | c:input c | crash follows cancels alone receives=1
+turns that are started over, at length | 73_000 | c:auth c:input c | crash=2 twice follows=2 alone
+a cancel beside outages | 44_000 | :completed | table queue cancels alone receives=2
+outages while two workers run | 208_000 | c | crash twice table hasty receives=2
+an agent that blocks its loop, at length | 52_000 | c:input c | crash twice blocks renewals follows
+an agent that raises, at length | 201_000 | cc | raises=3 crash twice hasty attempts=2 batches
+a turn behind one that waits for credentials, at length | 24_000 | c:auth c | twice hasty follows
+artifacts from outside beside restarts, at length | 11_600 | c:input c | twice notes=2 follows
+turns with steps, at length | 132_000 | c[cc][c] | crash twice hasty
+turns with steps whose workers die | 199_000 | c[cc][c] | crash=2 twice batches
+steps of three workers | 92_000 | [c][c] | crash twice=2 workers=3
+steps whose commits have no answer | 15_000 | [c][c] | crash twice unanswered=2
+turns that sleep, at length | 64_000 | [c]cz[c] | crash twice renewals
+turns that are handed over, at length | 101_000 | c[c]z[c] | crash twice handovers=2
+a cancel of a turn that sleeps, at length | 76_000 | [c]cz[c] | crash cancels
+steps of two workers in an outage of the table | 50_000 | c[cc][c] | crash table twice receives=2
+sleep and hand-over in outages | 180_000 | [c]z[c] | crash table queue handovers alone receives=2
+a cancel of a sleeping turn in an outage | 70_000 | cz | table cancels alone receives=2
+readers beside transactions, at length | 65_000 | c | torn=2 crash creates=2 deletes alone batches
+""")
 )
 
 

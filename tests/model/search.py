@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import re
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Generic, TypeAlias, TypeVar
@@ -46,16 +47,28 @@ class Report:
     finding: Finding | None
 
 
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A world, and the states that it has at the least: with far fewer something does not act."""
+
+    name: str
+    least: int
+    explore: Callable[[], Report]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """A guard that is off: what it does, and what the explorer has to find without it."""
+class Guard:
+    """A guard, and what the explorer has to find without it."""
 
     name: str
     does: str
     breaks: str
     """The promise that is broken without it, in the words of the check that finds it."""
-    shows: tuple[str, ...] = ()
+    shows: Sequence[str] = ()
     """What its counterexample cannot do without: texts that its steps have in this order."""
+    scenario: str
+    explore: Callable[[], Report]
+    """Visits the states of the scenario without the guard."""
 
     def is_found_by(self, finding: Finding | None) -> bool:
         """Whether what the explorer has found without the guard is what it had to find."""
@@ -64,6 +77,12 @@ class Decision:
         steps = iter(finding.trace)
         is_shown = all(any(text in step for step in steps) for text in self.shows)
         return is_shown and finding.promise == self.breaks
+
+
+def table(rows: str) -> Iterator[list[str]]:
+    """Yield the cells of each row of a text; a row goes on in lines that are indented."""
+    for row in re.sub(r"\n +", " ", rows).strip().splitlines():
+        yield [cell.strip() for cell in row.split("|")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +100,14 @@ class Game(Generic[S]):
     shown: Callable[[S], str] = lambda _: ""
     """A state in half a line."""
 
-    def explore(self, *, most: int = 10**9) -> Report:
+    def explore(self) -> Report:
         """Visit every state that can be reached; stop at the first broken promise.
 
         Then look for states from which the world never comes to rest: from every one of them there
         has to be a way of fair steps. As the steps that are left are finite in number, a system in
         which each of them happens in the end comes to rest from everywhere.
         """
-        return _Exploration(self, most).run()
+        return _Exploration(self).run()
 
 
 def actor_of(label: str) -> str:
@@ -102,9 +121,8 @@ def actor_of(label: str) -> str:
 
 
 class _Exploration(Generic[S]):
-    def __init__(self, game: Game[S], most: int) -> None:
+    def __init__(self, game: Game[S]) -> None:
         self._game = game
-        self._most = most
         self._numbers: dict[S, int] = {}
         self._parents = array("q")
         self._sources, self._targets = array("l"), array("l")
@@ -140,8 +158,6 @@ class _Exploration(Generic[S]):
                     known = self._add(after, number)
                     if promise := wrong(after):
                         return self._finding(known, promise)
-                    if len(self._numbers) > self._most:
-                        raise RuntimeError(f"more than {self._most} states")
                     waiting.append((after, known))
                 if is_fair:
                     self._sources.append(number)

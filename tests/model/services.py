@@ -9,8 +9,9 @@ from a2a_serverless.tasks.attempts import DeadLetterDecision
 from a2a_serverless.tasks.head import ASLEEP, INTERRUPTED, Head
 from a2a_serverless.tasks.waits import SignalDecision
 from tests.model.scenarios import Scenario
-from tests.model.state import Budget, Move, Op, Process, Seen, Service, State, Write
+from tests.model.state import Move, Op, Process, Seen, Service, State, Write
 from tests.model.store import (
+    Written,
     checked,
     commit,
     delivered,
@@ -26,6 +27,7 @@ from tests.model.world import (
     NOW_MS,
     POSTPONED_MS,
     SENDS,
+    TIMING,
     Refusal,
     World,
     inc_of,
@@ -46,7 +48,7 @@ class Services:
         self._world = world
         self._rules = world.rules
         self._scenario = scenario
-        self._policy = world.rules.retry_policy(max_attempts=scenario.most_attempts)
+        self._policy = world.rules.retry_policy(max_attempts=scenario.attempts)
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield what the services can do next, and what can happen to them."""
@@ -74,7 +76,7 @@ class Services:
         services: tuple[Service, ...] = ("table", "queue")
         for service in services:
             if getattr(state.budget, service):
-                after = _spent(state, service)._replace(outage=service)
+                after = state.spent(service)._replace(outage=service)
                 yield Move(f"{service}: STOPS ANSWERING", after, is_fair=False)
 
     def _without_the_table(self, state: State) -> Iterator[Move]:
@@ -100,7 +102,7 @@ class Services:
         """The hours pass within which an attempt has to claim the current turn."""
         if state.budget.hours and state.head is not None and state.head.head.turn.is_open:
             head = state.head.head
-            after = _spent(state, "hours")._replace(late=(inc_of(head), head.turn.number))
+            after = state.spent("hours")._replace(late=(inc_of(head), head.turn.number))
             is_all_there_is = self._scenario.never_starts
             yield Move(
                 f"time: the hours of turn {head.turn.number} pass", after, is_fair=is_all_there_is
@@ -112,32 +114,32 @@ class Services:
         budget, head = state.budget, state.head
         if head is None:
             if budget.creates:
-                after = present(insert(self._world, _spent(state, "creates")))
+                after = present(insert(self._world, state.spent("creates")))
                 process = Process("send", after.incs, Op("run", after.incs, 1))
                 yield Move("API: creates the task", _begun(after, process), is_fair=False)
             return
         inc = inc_of(head.head)
         if budget.follows and head.head.state in INTERRUPTED:
-            after = _begun(_spent(state, "follows"), Process("follow", inc, seen=head))
+            after = _begun(state.spent("follows"), Process("follow", inc, seen=head))
             yield Move("API: gets a follow-up, reads HEAD", after, is_fair=False)
         if budget.signals:
-            after = _begun(_spent(state, "signals"), Process("signal", inc, seen=head))
+            after = _begun(state.spent("signals"), Process("signal", inc, seen=head))
             yield Move("API: gets a signal, reads HEAD and log", after, is_fair=False)
         if budget.writes:
-            yield from self._somebody(_spent(state, "writes"), head, "working")
+            yield from self._somebody(state.spent("writes"), head, "working")
         if budget.notes:
-            yield from self._somebody(_spent(state, "notes"), head, f"*{budget.notes}")
+            yield from self._somebody(state.spent("notes"), head, f"*{budget.notes}")
         if budget.retries:
             yield from self._retry(state)
         if budget.cancels and self._accepts_cancel(head):
             op = Op("cancel", inc, head.head.turn.number, budget.cancels)
-            after = _begun(_spent(state, "cancels"), Process("request", inc, op, head))
+            after = _begun(state.spent("cancels"), Process("request", inc, op, head))
             yield Move("API: gets a cancel, reads HEAD", after, is_fair=False)
         gone = state._replace(head=None, log=(), hidden=frozenset(), shown=None)
         if budget.deletes:
-            yield Move("API: deletes the task", _spent(gone, "deletes"), is_fair=False)
+            yield Move("API: deletes the task", gone.spent("deletes"), is_fair=False)
         if budget.expires:
-            yield Move("time: the task expires", _spent(gone, "expires"), is_fair=False)
+            yield Move("time: the task expires", gone.spent("expires"), is_fair=False)
 
     def _somebody(self, state: State, head: Seen, entry: str) -> Iterator[Move]:
         made = commit(self._world, state, head, Write((entry,)), "other")
@@ -151,6 +153,9 @@ class Services:
             return False
         return True
 
+    def _commit(self, state: State, process: Process, entry: str, writer: str) -> Written | Refusal:
+        return commit(self._world, state, present(process.seen), Write((entry,)), writer)
+
     def _retry(self, state: State) -> Iterator[Move]:
         """The client repeats its latest message: its turn, if it waits, is sent once more."""
         assert state.head is not None
@@ -158,7 +163,7 @@ class Services:
         params = self._rules.repeated_turn(head, head.next_turn or head.turn.number)
         if params is not None:
             op = op_of("run", params)
-            after = send(_spent(state, "retries"), op)
+            after = send(state.spent("retries"), op)
             yield Move(f"API: gets a repeated message, sends {named(op)}", after, is_fair=False)
 
     # -- the API -------------------------------------------------------------------------------
@@ -167,7 +172,7 @@ class Services:
         rest = (*state.apis[:index], *state.apis[index + 1 :])
         ended = state._replace(apis=rest)
         if state.budget.crash:
-            yield Move("API: DIES", _spent(ended, "crash"), is_fair=False)
+            yield Move("API: DIES", ended.spent("crash"), is_fair=False)
         inc, op = process.inc, process.op
         match process.phase:
             case "request":
@@ -211,8 +216,8 @@ class Services:
 
     def _wake(self, state: State, process: Process) -> Move:
         """One conditional write; the copy is sent in the next step."""
-        assert process.seen is not None
-        after = self._world.woken(state.head, process.seen)
+        waking, times = self._rules.requeueing, {"now_ms": NOW_MS, "timing": TIMING}
+        after = self._world.once(state.head, present(process.seen), waking, **times)
         if after is None:
             return Move("line: was refused, leaves the turn alone", state)
         op = Op("run", process.inc, after.head.turn.number, after.head.turn.sends)
@@ -223,28 +228,27 @@ class Services:
 
     def _request(self, state: State, process: Process) -> Move:
         """One conditional write; where it is refused, what it has met says why."""
-        assert process.seen is not None
-        assert process.op is not None
-        marked = self._world.canceled(state.head, process.seen)
+        about = {"by": "", "now_ms": NOW_MS, "timing": TIMING}
+        seen, canceling = present(process.seen), self._rules.canceling
+        marked = self._world.changed(state.head, seen, canceling, **about)
         if marked is not None:
             asks = process._replace(phase="ask", seen=None)
             after = _begun(state._replace(head=marked, asked=process.inc), asks)
             return Move("API: requests the cancel", checked(self._world, after))
         if not self._accepts_cancel(state.head):
             return Move("API: refuses the cancel", state)
-        assert state.head is not None
-        inc = inc_of(state.head.head)
-        if state.head.head.cancel is None:
-            again = process._replace(seen=state.head, inc=inc, op=process.op._replace(inc=inc))
-            return Move("API: was refused, has met another task", _begun(state, again))
-        asks = process._replace(phase="ask", seen=None, inc=inc, op=process.op._replace(inc=inc))
-        return Move("API: joins the cancel that was requested", _begun(state, asks))
+        met = present(state.head)
+        inc = inc_of(met.head)
+        again = process._replace(inc=inc, op=present(process.op)._replace(inc=inc))
+        if met.head.cancel is None:
+            after = _begun(state, again._replace(seen=met))
+            return Move("API: was refused, has met another task", after)
+        after = _begun(state, again._replace(phase="ask", seen=None))
+        return Move("API: joins the cancel that was requested", after)
 
     def _follow(self, state: State, process: Process) -> Iterator[Move]:
-        assert process.seen is not None
         ordinal = len(self._world.looks(state.log).turns) + 1
-        write = Write((f"?{process.inc}.{ordinal}",))
-        made = commit(self._world, state, process.seen, write, "api")
+        made = self._commit(state, process, f"?{process.inc}.{ordinal}", "api")
         if not isinstance(made, Refusal):
             op = Op("run", process.inc, made.head.head.version)
             after = _begun(made.state, Process("send", process.inc, op))
@@ -252,7 +256,7 @@ class Services:
             if state.budget.torn and state.head is not None:
                 after = torn(after, state.head)
                 yield Move("API: commits the follow-up, item by item", after, is_fair=False)
-        elif state.head is process.seen or state.head is None:
+        elif state.head is present(process.seen) or state.head is None:
             yield Move("API: refuses the follow-up", state)
         else:
             again = process._replace(seen=state.head, inc=inc_of(state.head.head))
@@ -285,9 +289,7 @@ class Services:
 
     def _force(self, state: State, process: Process) -> Iterator[Move]:
         """The deadline of a cancel has passed: the task is canceled without its agent."""
-        assert process.seen is not None
-        write = Write(("canceled",))
-        made = commit(self._world, state, process.seen, write, "api")
+        made = self._commit(state, process, "canceled", "api")
         if not isinstance(made, Refusal):
             yield Move("API: cancels the task without its agent", made.state)
         else:
@@ -296,7 +298,7 @@ class Services:
     # -- the queue -----------------------------------------------------------------------------
 
     def _queue(self, state: State) -> Iterator[Move]:
-        for label, after in delivered(self._world, state, self._scenario.most_receives):
+        for label, after in delivered(self._world, state, self._scenario.receives):
             yield Move(label, after)
         yield from self._queue_faults(state)
 
@@ -308,7 +310,7 @@ class Services:
             for index, message in enumerate(state.queue):
                 if not message.held and message.op not in unclaimed:
                     rest = (*state.queue[:index], *state.queue[index + 1 :])
-                    after = _spent(state, "lose")._replace(queue=rest)
+                    after = state.spent("lose")._replace(queue=rest)
                     yield Move(f"queue: LOSES {named(message.op)}", after, is_fair=False)
 
     # -- the sweeper ---------------------------------------------------------------------------
@@ -317,12 +319,11 @@ class Services:
         process = state.sweeper
         if process is None:
             yield from self._sweep_turn(state)
-            yield from self._sweep_cancel(state)
-            yield from self._sweep_question(state)
+            yield from self._sweep_head(state)
             return
         idle = state._replace(sweeper=None)
         if state.budget.crash:
-            yield Move("sweeper: DIES", _spent(idle, "crash"), is_fair=False)
+            yield Move("sweeper: DIES", idle.spent("crash"), is_fair=False)
         match process.phase:
             case "postpone":
                 yield self._postpone(idle, process)
@@ -335,24 +336,22 @@ class Services:
             case _:
                 yield self._end_overdue(idle, process)
 
-    def _sweep_cancel(self, state: State) -> Iterator[Move]:
-        seen = state.head
-        if seen is not None and self._rules.overdue_cancel(seen.head, now_ms=LATE_MS):
-            after = state._replace(sweeper=Process("end", inc_of(seen.head), seen=seen))
-            yield Move("a sweep: an overdue cancel is read", after)
-
-    def _sweep_question(self, state: State) -> Iterator[Move]:
-        seen = state.head
-        if seen is not None and self._rules.overdue_question(seen.head, now_ms=LATE_MS):
-            after = state._replace(sweeper=Process("late", inc_of(seen.head), seen=seen))
-            yield Move("a sweep: an overdue question is read", after)
+    def _sweep_head(self, state: State) -> Iterator[Move]:
+        """What is read of a task that is overdue for another reason than its open turn."""
+        if (seen := state.head) is None:
+            return
+        for is_overdue, phase, what in (
+            (self._rules.overdue_cancel, "end", "cancel"),
+            (self._rules.overdue_question, "late", "question"),
+        ):
+            if is_overdue(seen.head, now_ms=LATE_MS):
+                after = state._replace(sweeper=Process(phase, inc_of(seen.head), seen=seen))
+                yield Move(f"a sweep: an overdue {what} is read", after)
 
     def _end_question(self, state: State, process: Process) -> Move:
         """One commit on HEAD as it was read; the copy is sent in the next step."""
-        assert process.seen is not None
         number = sum(step[1][0] in "QT" for step in self._world.looks(state.log).recorded)
-        write = Write((f"L{number}",))
-        made = commit(self._world, state, process.seen, write, "sweeper")
+        made = self._commit(state, process, f"L{number}", "sweeper")
         if isinstance(made, Refusal):
             return Move("sweeper: was refused, the question has an answer", state)
         op = Op("run", process.inc, made.head.head.turn.number)
@@ -362,7 +361,7 @@ class Services:
     def _sweep_turn(self, state: State) -> Iterator[Move]:
         head = state.head.head if state.head else None
         params = self._rules.overdue_turn(head, now_ms=LATE_MS)
-        if params is None or head is None or head.turn.parked or not self._scenario.is_swept:
+        if params is None or head is None or head.turn.parked or self._scenario.unswept:
             return  # what is left is the line's
         is_given_up = self._is_given_up(state, head)
         if head.turn.resends >= SENDS and not is_given_up:
@@ -376,7 +375,7 @@ class Services:
         )
         if not is_needed and not state.budget.hasty:
             return
-        seen, state = state.head, state if is_needed else _spent(state, "hasty")
+        seen, state = state.head, state if is_needed else state.spent("hasty")
         op = op_of("run", params)
         if is_given_up:
             after = state._replace(sweeper=Process("give up", op.inc, seen=seen))
@@ -392,9 +391,7 @@ class Services:
         return self._rules.is_given_up(head, opened_at=NOW_MS, now_ms=now_ms, give_up_s=GIVE_UP_S)
 
     def _postpone(self, state: State, process: Process) -> Move:
-        op, seen = process.op, process.seen
-        assert op is not None
-        assert seen is not None
+        op, seen = present(process.op), present(process.seen)
         after = self._world.postponed(state.head, seen, due_at=POSTPONED_MS, sends=op.copy)
         if after is None:
             return Move("sweeper: was refused, leaves the turn alone", state)
@@ -405,12 +402,9 @@ class Services:
 
     def _send_copy(self, state: State, process: Process) -> Move:
         """The copy; where it cannot be sent, HEAD as it was, so that no longer wait is left."""
-        op = process.op
-        assert op is not None
-        assert process.seen is not None
+        op, seen = present(process.op), present(process.seen)
         if state.outage != "queue":
             return Move(f"sweeper: sends {named(op)}", send(state, op))
-        seen = process.seen
         sent = self._world.with_values(seen, due_at=POSTPONED_MS, sends=op.copy)
         due_at, sends = seen.head.due_at, seen.head.turn.sends
         back = self._world.postponed(state.head, sent, due_at=due_at, sends=sends)
@@ -418,19 +412,15 @@ class Services:
         return Move("sweeper: gets no answer of the queue, takes the delay back", after)
 
     def _give_up(self, state: State, process: Process) -> Move:
-        assert process.seen is not None
-        if state.late != (process.inc, process.seen.head.turn.number):
+        if state.late != (process.inc, present(process.seen).head.turn.number):
             state = wrong(state, "a turn is given up before its hours have passed")
-        write = Write(("failed",))
-        made = commit(self._world, state, process.seen, write, "sweeper")
+        made = self._commit(state, process, "failed", "sweeper")
         if isinstance(made, Refusal):
             return Move("sweeper: was refused, leaves the turn alone", state)
         return Move("sweeper: gives the turn up, commits failed", made.state)
 
     def _end_overdue(self, state: State, process: Process) -> Move:
-        assert process.seen is not None
-        write = Write(("canceled",))
-        made = commit(self._world, state, process.seen, write, "sweeper")
+        made = self._commit(state, process, "canceled", "sweeper")
         if isinstance(made, Refusal):
             return Move("sweeper: was refused", state)
         return Move("sweeper: cancels the task at the deadline", made.state)
@@ -447,7 +437,7 @@ class Services:
                 yield Move(label, state._replace(undertaker=taken))
             return
         if state.budget.crash:
-            idle = _spent(state._replace(undertaker=None), "crash")
+            idle = state._replace(undertaker=None).spent("crash")
             yield Move("dead letters: DIES", idle, is_fair=False)
         match process.phase:
             case "decide":
@@ -461,13 +451,9 @@ class Services:
                 yield Move("dead letters: deletes the message", after)
 
     def _decide(self, state: State, process: Process) -> Move:
-        assert process.op is not None
         seen = state.head
-        wanted = self._rules.on_dead_letter(
-            seen and seen.head,
-            operation_of(process.op),
-            retry=self._policy,
-        )
+        operation = operation_of(present(process.op))
+        wanted = self._rules.on_dead_letter(seen and seen.head, operation, retry=self._policy)
         after = process._replace(
             phase=_AFTER[wanted],
             seen=None if wanted is DeadLetterDecision.DROP else seen,
@@ -488,17 +474,14 @@ class Services:
         return Move("dead letters: makes the turn due", state._replace(undertaker=done))
 
     def _end(self, state: State, process: Process) -> Move:
-        assert process.seen is not None
-        assert process.op is not None
         ending = "canceled" if process.cancels else "failed"
-        seen = process.seen.head
-        is_its_turn = process.cancels or not seen.is_over(process.op.turn)
-        if inc_of(seen) != process.op.inc or not is_its_turn:
-            before = wrong(state, "a dead letter ends a turn that is not its own")
-        else:
-            before = state
-        write = Write((ending,))
-        made = commit(self._world, before, process.seen, write, "undertaker")
+        seen, op = present(process.seen).head, present(process.op)
+        is_its_turn = process.cancels or not seen.is_over(op.turn)
+        is_its_own = inc_of(seen) == op.inc and is_its_turn
+        before = (
+            state if is_its_own else wrong(state, "a dead letter ends a turn that is not its own")
+        )
+        made = self._commit(before, process, ending, "undertaker")
         if isinstance(made, Refusal):
             again = process._replace(phase="decide", seen=None)
             return Move("dead letters: was refused", state._replace(undertaker=again))
@@ -527,11 +510,6 @@ def _has_ended(state: State, inc: int) -> bool:
 def _sent(state: State, op: Op) -> State:
     """After a send that is not repeated if the queue does not answer: the due index has it."""
     return state if state.outage == "queue" else send(state, op)
-
-
-def _spent(state: State, kind: str) -> State:
-    budget: Budget = state.budget
-    return state._replace(budget=budget._replace(**{kind: getattr(budget, kind) - 1}))
 
 
 def _begun(state: State, process: Process) -> State:

@@ -166,8 +166,6 @@ class Budget(NamedTuple):
     """Sweeps that send a turn again although somebody is at it."""
     torn: int = 0
     """Commits whose items become visible to queries one by one."""
-    words: int = 0
-    """Messages of agents that are told of a cancel."""
     writes: int = 0
     """Calls of `update_task` from outside of any attempt."""
     notes: int = 0
@@ -218,6 +216,11 @@ class State(NamedTuple):
     """How often a turn that has to run alone was given back because of neighbours."""
     wrong: str = ""
     """The promise that the last step has broken."""
+
+    def spent(self, kind: str) -> State:
+        """The state when one less of a kind may still happen."""
+        left = getattr(self.budget, kind) - 1
+        return self._replace(budget=self.budget._replace(**{kind: left}))
 
 
 class Move(NamedTuple):

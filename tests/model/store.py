@@ -227,7 +227,7 @@ def _fails_early(world: World, head: Head, log: tuple[Stored, ...]) -> bool:
 
     The sweeper fails a turn that no attempt has ever claimed.
     """
-    if head.state != TaskState.TASK_STATE_FAILED or head.turn.attempts >= world.most_attempts:
+    if head.state != TaskState.TASK_STATE_FAILED or head.turn.attempts >= world.attempts:
         return False
     was_claimed = any(stored.record.token for stored in log[head.turn.base :])
     return was_claimed or log[-1].record.commit_id != "sweeper"
@@ -304,7 +304,7 @@ def _delivered(
     if free is None:
         return
     held = Message(first.op, first.receives + 1, held=True)
-    token = f"{'ABC'[free]}{_tokens(state, 'ABC'[free]) + 1}"
+    token = next_token(state, "ABC"[free])
     worker = IDLE._replace(phase="load", op=first.op, receives=held.receives, token=token)
     after = with_worker(state._replace(queue=(*before, held, *behind)), free, worker)
     if not world.rules.acknowledges_last:
@@ -320,10 +320,10 @@ def named(op: Op) -> str:
     return f"{op.kind}(i{op.inc}, turn {op.turn}{copy}{where})"
 
 
-def _tokens(state: State, slot: str) -> int:
-    """How many attempts of a worker the log knows."""
+def next_token(state: State, slot: str) -> str:
+    """The token of a worker's next attempt, by those that the log knows."""
     tokens = {stored.record.token for stored in state.log if stored.record.token}
-    return sum(token[0] == slot for token in tokens)
+    return f"{slot}{sum(token[0] == slot for token in tokens) + 1}"
 
 
 def _is_held(message: Message, worker: Worker) -> bool:

@@ -5,9 +5,9 @@ They call the original and undo a single thing, so that everything else is the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from a2a.types import TaskArtifactUpdateEvent, TaskState, TaskStatus
 
@@ -44,126 +44,307 @@ from a2a_serverless.tasks.waits import Kept, SignalDecision, Until, on_signal
 from a2a_serverless.worker.projection import Projection
 from tests.support.heads import with_fields
 
+T = TypeVar("T")
+
+
+def _yes(*_: object, **__: object) -> bool:
+    return True
+
+
+def _no(*_: object, **__: object) -> bool:
+    return False
+
+
+def _instead(rule: Callable[..., Any], decision: object, other: object) -> Callable[..., Any]:
+    """A rule that never comes to one decision."""
+
+    def decided(*args: Any, **named: Any) -> Any:
+        return other if (made := rule(*args, **named)) is decision else made
+
+    return decided
+
+
+def _given(rule: Callable[..., Any], **fixed: object) -> Callable[..., Any]:
+    """A rule that is told the same at any time."""
+    return lambda *args, **named: rule(*args, **{**named, **fixed})
+
+
+def _sees(rule: Callable[..., Any], **fields: object) -> Callable[..., Any]:
+    """A rule that sees HEAD with other values."""
+    return lambda head, *args, **named: rule(head and with_fields(head, **fields), *args, **named)
+
+
+def _uncanceled(rule: Callable[..., Head | None]) -> Callable[..., Head | None]:
+    """A change of HEAD that knows no cancel."""
+
+    def changed(head: Head, **named: Any) -> Head | None:
+        after = rule(replace(head, cancel=None), **named)
+        return after and replace(after, cancel=head.cancel)
+
+    return changed
+
+
+_REBASE = RefusalDecision.REBASE
+_GOES_ON = _instead(attempts.on_refusal, RefusalDecision.FENCED, _REBASE)
+_START = DeliveryDecision.START
+
+WITHOUT: dict[str, dict[str, Any]] = {
+    "ack-last": {"acknowledges_last": False},
+    "auth-turn-end": {
+        "on_return": _instead(attempts.on_return, ReturnDecision.ENDS_TURN, ReturnDecision.ENDED)
+    },
+    "cancel-before-start": {"on_delivery": _sees(attempts.on_delivery, cancel=None)},
+    "claim-before-start": {
+        "on_delivery": _instead(attempts.on_delivery, DeliveryDecision.CLAIM, _START)
+    },
+    "claim-bound": {
+        "on_lost_claim": _instead(attempts.on_lost_claim, RefusalDecision.FENCED, _REBASE)
+    },
+    "claim-on-read": {"is_stale": _no},
+    "claims-alone": {"on_lost_claim": _given(attempts.on_lost_claim, is_alone=True)},
+    "commit-id": {"is_applied": _no},
+    "dead-letter-resend": {
+        "on_dead_letter": _instead(
+            attempts.on_dead_letter, DeadLetterDecision.RESEND, DeadLetterDecision.FAIL
+        )
+    },
+    "fence": {"on_refusal": _GOES_ON},
+    "fence-worker": {"on_refusal": _GOES_ON},
+    "give-up": {"is_given_up": _no},
+    "give-up-hours": {"is_given_up": _given(attempts.is_given_up, now_ms=10**15)},
+    "give-up-unclaimed": {"is_given_up": _sees(attempts.is_given_up, token=None, attempts=0)},
+    "keeps-delivery": {"keeps_delivery": False},
+    "mark-incarnation": {"is_same_task": _yes},
+    "moved-on": {"goes_on": lambda head, **_: head is not None},
+    "over-worker": {"on_refusal": _instead(attempts.on_refusal, RefusalDecision.OVER, _REBASE)},
+    "overdue-cancel": {"overdue_cancel": _no},
+    "quarantines": {
+        "on_delivery": _instead(
+            attempts.on_delivery, DeliveryDecision.QUARANTINE, DeliveryDecision.GIVE_BACK
+        )
+    },
+    "release-waits": {"releasing": _uncanceled(rules.releasing)},
+    "renew-waits": {"renewing": _uncanceled(rules.renewing)},
+    "replaces": {"replaces": _yes},
+    "runs-alone": {"on_delivery": _given(attempts.on_delivery, has_neighbours=False)},
+    "signal-look": {"looks_behind_timeout": False},
+    "unanswered": {"is_applied": _yes},
+}
+"""What replaces which rules while a guard is off."""
+
+
+def _off(guard: str, rule: str) -> Callable[[T], T]:
+    """Let a function or a class stand for a rule while the guard is off."""
+
+    def added(without: T) -> T:
+        WITHOUT.setdefault(guard, {})[rule] = without
+        return without
+
+    return added
+
+
+class _Made(NamedTuple):
+    """What `rules.advance` has made of a commit."""
+
+    before: Head
+    commit: Commit
+    step: Step
+
+    def has(self, kind: type[Entry]) -> bool:
+        return any(isinstance(entry, kind) for entry in self.step.entries)
+
+    def with_head(self, **fields: Any) -> Step:
+        return replace(self.step, head=with_fields(self.step.head, **fields))
+
+    def restarts_at(self, base: int) -> Step:
+        entries = (Restarted(base) if isinstance(e, Restarted) else e for e in self.step.entries)
+        return replace(self.step, entries=tuple(entries))
+
+
+def _after(guard: str) -> Callable[[Callable[[_Made], Step]], Callable[[_Made], Step]]:
+    """Let a function change what `rules.advance` makes, while the guard is off."""
+
+    def added(changed: Callable[[_Made], Step]) -> Callable[[_Made], Step]:
+        def advance(head: Head, commit: Commit, **named: Any) -> Step:
+            return changed(_Made(head, commit, rules.advance(head, commit, **named)))
+
+        _off(guard, "advance")(advance)
+        return changed
+
+    return added
+
+
 # -- rules.advance ---------------------------------------------------------------------------
 
 
-def unfenced(head: Head, commit: Commit, **kwargs: Any) -> Step:
+@_off("fence", "advance")
+def unfenced(head: Head, commit: Commit, **named: Any) -> Step:
     try:
-        return rules.advance(head, commit, **kwargs)
+        return rules.advance(head, commit, **named)
     except FencedError:
-        step = rules.advance(with_fields(head, token=commit.token), commit, **kwargs)
+        step = rules.advance(with_fields(head, token=commit.token), commit, **named)
         token = head.turn.token if step.head.turn.token is not None else None
         return replace(step, head=with_fields(step.head, token=token))
 
 
-def claims_its_own_turn_again(head: Head, commit: Commit, **kwargs: Any) -> Step:
+@_off("owner-claim", "advance")
+def claims_its_own_turn_again(head: Head, commit: Commit, **named: Any) -> Step:
     is_its_own = commit.claims and commit.token == head.turn.token
     owner = "another" if is_its_own else head.turn.token
-    step = rules.advance(with_fields(head, token=owner), commit, **kwargs)
+    step = rules.advance(with_fields(head, token=owner), commit, **named)
     return replace(step, ended=None) if is_its_own else step
 
 
-def leaves_terminal_states(head: Head, commit: Commit, **kwargs: Any) -> Step:
+@_off("terminal", "advance")
+def leaves_terminal_states(head: Head, commit: Commit, **named: Any) -> Step:
     try:
-        return rules.advance(head, commit, **kwargs)
+        return rules.advance(head, commit, **named)
     except TaskTerminalStateError:
         working = replace(head, state=TaskState.TASK_STATE_WORKING)
-        return rules.advance(working, commit, **kwargs)
+        return rules.advance(working, commit, **named)
 
 
-def takes_messages_at_any_time(head: Head, commit: Commit, **kwargs: Any) -> Step:
+@_off("busy", "advance")
+def takes_messages_at_any_time(head: Head, commit: Commit, **named: Any) -> Step:
     try:
-        return rules.advance(head, commit, **kwargs)
+        return rules.advance(head, commit, **named)
     except TaskNotAcceptingMessagesError:
         waiting = replace(head, state=TaskState.TASK_STATE_AUTH_REQUIRED, next_turn=0)
-        step = rules.advance(waiting, commit, **kwargs)
+        step = rules.advance(waiting, commit, **named)
         return replace(step, head=replace(step.head, state=head.state))
 
 
-def keeps_what_dead_attempts_wrote(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    kept = tuple(entry for entry in step.entries if not isinstance(entry, Restarted))
-    return replace(step, entries=kept)
+@_off("signal-seen", "advance")
+def sleeps_behind_signals(head: Head, commit: Commit, **named: Any) -> Step:
+    return rules.advance(head, replace(commit, seen=head.version), **named)
 
 
-def claims_are_not_due(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    return replace(step, head=replace(step.head, due_at=None)) if commit.claims else step
+@_off("quiet-claim", "advance")
+def shows_every_claim(head: Head, commit: Commit, **named: Any) -> Step:
+    if not (commit.claims and head.is_at_record):
+        return rules.advance(head, commit, **named)
+    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING), archive=True)
+    entries = (Restarted(head.turn.restart_base), working, *commit.entries)
+    return rules.advance(head, replace(commit, entries=entries), **named)
 
 
-def follow_ups_are_not_due(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    is_new = step.head.turn.number != head.turn.number
-    return replace(step, head=replace(step.head, due_at=None)) if is_new else step
+@_off("watched", "advance")
+def moves_the_deadline(head: Head, commit: Commit, **named: Any) -> Step:
+    step = rules.advance(replace(head, cancel=None), commit, **named)
+    return replace(step, head=replace(step.head, cancel=head.cancel))
 
 
-def restarts_at_the_beginning(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    first = tuple(Restarted(1) if isinstance(e, Restarted) else e for e in step.entries)
-    return replace(step, entries=first)
+@_after("restart-discards")
+def keeps_what_dead_attempts_wrote(made: _Made) -> Step:
+    kept = tuple(entry for entry in made.step.entries if not isinstance(entry, Restarted))
+    return replace(made.step, entries=kept)
 
 
-def keeps_the_checkpoint(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    is_record = any(isinstance(entry, Recorded) for entry in commit.entries)
-    kept = with_fields(step.head, checkpoint=head.turn.checkpoint)
-    return replace(step, head=kept) if is_record else step
+@_after("due-claim")
+def claims_are_not_due(made: _Made) -> Step:
+    return made.with_head(due_at=None) if made.commit.claims else made.step
 
 
-def forgets_the_code(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    return replace(step, head=with_fields(step.head, begun=0, begun_base=0))
+@_after("due-follow-up")
+def follow_ups_are_not_due(made: _Made) -> Step:
+    is_new = made.step.head.turn.number != made.before.turn.number
+    return made.with_head(due_at=None) if is_new else made.step
 
 
-def goes_on_with_ended_code(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    begun, base = head.turn.begun, head.turn.begun_base
-    is_over = begun and not (step.head.turn.begun or step.head.is_terminal)
-    return (
-        replace(step, head=with_fields(step.head, begun=begun, begun_base=base))
-        if is_over
-        else step
-    )
+@_after("restart-base")
+def restarts_at_the_beginning(made: _Made) -> Step:
+    return made.restarts_at(1)
 
 
-def waits_for_ever(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    return replace(step, head=replace(step.head, due_at=None)) if commit.asks else step
+@_after("question-restart")
+def restarts_before_the_question(made: _Made) -> Step:
+    base = made.before.turn.begun_base
+    return made.restarts_at(base) if base else made.step
 
 
-def restarts_before_the_question(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step, base = rules.advance(head, commit, **kwargs), head.turn.begun_base
-    first = tuple(Restarted(base) if isinstance(e, Restarted) else e for e in step.entries)
-    return replace(step, entries=first) if base else step
+@_after("checkpoint")
+def keeps_the_checkpoint(made: _Made) -> Step:
+    kept = made.with_head(checkpoint=made.before.turn.checkpoint)
+    return kept if made.has(Recorded) else made.step
 
 
+@_after("taken-back")
+def takes_back_again(made: _Made) -> Step:
+    kept = made.with_head(checkpoint=made.before.turn.checkpoint)
+    return kept if made.has(Restarted) else made.step
+
+
+@_after("sends-reset")
+def counts_copies_on(made: _Made) -> Step:
+    kept = made.with_head(requeued=made.before.turn.requeued)
+    return kept if made.has(Recorded) else made.step
+
+
+@_after("question-goes-on")
+def forgets_the_code(made: _Made) -> Step:
+    return made.with_head(begun=0, begun_base=0)
+
+
+@_after("question-ends")
+def goes_on_with_ended_code(made: _Made) -> Step:
+    begun, base = made.before.turn.begun, made.before.turn.begun_base
+    is_over = begun and not (made.step.head.turn.begun or made.step.head.is_terminal)
+    return made.with_head(begun=begun, begun_base=base) if is_over else made.step
+
+
+@_after("question-due")
+def waits_for_ever(made: _Made) -> Step:
+    return made.with_head(due_at=None) if made.commit.asks else made.step
+
+
+@_after("signal-wakes")
+def sleeps_on(made: _Made) -> Step:
+    before, head = made.before, made.step.head
+    is_woken = made.commit.token is None and before.turn.parked == ASLEEP and head.turn.is_open
+    if not is_woken or head.turn.parked:
+        return made.step
+    turn = replace(before.turn, signaled=head.turn.signaled)
+    return replace(made.step, head=replace(head, turn=turn, due_at=before.due_at))
+
+
+@_after("next-copy")
+def begins_with_the_same_copy(made: _Made) -> Step:
+    begins = made.before.next_turn and made.step.head.turn.number == made.before.next_turn
+    return made.with_head(sends=0, requeued=0) if begins else made.step
+
+
+@_after("watched-end")
+def watches_ended_tasks(made: _Made) -> Step:
+    stays = made.step.head.is_terminal and not made.before.turn.is_open
+    return made.with_head(due_at=made.before.due_at) if stays else made.step
+
+
+@_off("due-open", "open_task")
+def opens_without_due(*args: Any, **named: Any) -> Step:
+    step = rules.open_task(*args, **named)
+    return replace(step, head=replace(step.head, due_at=None))
+
+
+# -- records and signals ---------------------------------------------------------------------
+
+
+@_off("question-records", "replayed")
 def keeps_records_of_its_turn(log: Log) -> list[Record]:
     return [record for record in log.replayed() if record.version > log.head.turn.base]
 
 
+@_off("question-late", "replayed")
 def keeps_what_attempts_wrote(log: Log) -> list[Record]:
     return [record for record in log.replayed() if record.token is not None]
 
 
-def sleeps_on(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step, sleeping = rules.advance(head, commit, **kwargs), head.turn
-    is_woken = commit.token is None and sleeping.parked == ASLEEP and step.head.turn.is_open
-    if not is_woken or step.head.turn.parked:
-        return step
-    turn = replace(sleeping, signaled=step.head.turn.signaled)
-    return replace(step, head=replace(step.head, turn=turn, due_at=head.due_at))
-
-
-def sleeps_behind_signals(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    return rules.advance(head, replace(commit, seen=head.version), **kwargs)
-
-
+@_off("signal-late", "on_signal")
 def takes_every_signal(log: Log | None, turn: int, step_id: StepId) -> SignalDecision:
-    decided = on_signal(log, turn, step_id)
     is_open = log is not None and log.head.turn.is_open
-    return SignalDecision.TAKE if is_open and decided is not SignalDecision.TAKE else decided
+    return SignalDecision.TAKE if is_open else on_signal(log, turn, step_id)
 
 
+@_off("signal-kept", "kept")
 class LatestKept(Kept):
     """A wait takes the place of a signal that its writer did not know."""
 
@@ -172,6 +353,7 @@ class LatestKept(Kept):
         super().add(known if entry.form == UNTIL else entry, version)
 
 
+@_off("signal-first", "kept")
 class LateKept(Kept):
     """The end of a wait's time takes the place of a signal that came before it."""
 
@@ -181,73 +363,20 @@ class LateKept(Kept):
             self.records[entry.id] = entry
 
 
-def shows_every_claim(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    if not (commit.claims and head.is_at_record):
-        return rules.advance(head, commit, **kwargs)
-    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING), archive=True)
-    entries = (Restarted(head.turn.restart_base), working, *commit.entries)
-    return rules.advance(head, replace(commit, entries=entries), **kwargs)
-
-
-def takes_back_again(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    takes_back = any(isinstance(entry, Restarted) for entry in step.entries)
-    kept = with_fields(step.head, checkpoint=head.turn.checkpoint)
-    return replace(step, head=kept) if takes_back else step
-
-
-def counts_copies_on(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    is_record = any(isinstance(entry, Recorded) for entry in commit.entries)
-    kept = with_fields(step.head, requeued=head.turn.requeued)
-    return replace(step, head=kept) if is_record else step
-
-
-def opens_without_due(*args: Any, **kwargs: Any) -> Step:
-    step = rules.open_task(*args, **kwargs)
-    return replace(step, head=replace(step.head, due_at=None))
-
-
-# -- conflicts -------------------------------------------------------------------------------
-
-
-def replaces_whatever_is_there(current: Head, seen: Head) -> bool:
-    del current, seen
-    return True
-
-
-def is_any_task(current: Head, seen: Head) -> bool:
-    del current, seen
-    return True
-
-
-def is_never_applied(stored_id: str | None, commit_id: str) -> bool:
-    del stored_id, commit_id
-    return False
-
-
-def is_always_applied(stored_id: str | None, commit_id: str) -> bool:
-    del stored_id, commit_id
-    return True
-
-
 # -- deliveries ------------------------------------------------------------------------------
 
 
+@_off("turn-finished", "on_delivery")
 def runs_finished_turns(
     head: Head | None, operation: Operation, *, receives: int, **delivery: bool
 ) -> DeliveryDecision:
     wanted = attempts.on_delivery(head, operation, receives=receives, **delivery)
     if wanted is DeliveryDecision.DROP and head is not None:
-        return DeliveryDecision.CLAIM if receives > 1 else DeliveryDecision.START
+        return DeliveryDecision.CLAIM if receives > 1 else _START
     return wanted
 
 
-def starts_without_a_claim(*args: Any, **kwargs: Any) -> DeliveryDecision:
-    wanted = attempts.on_delivery(*args, **kwargs)
-    return DeliveryDecision.START if wanted is DeliveryDecision.CLAIM else wanted
-
-
+@_off("copy-claims", "on_delivery")
 def starts_copies_without_a_claim(
     head: Head | None, operation: Operation, *, receives: int, **delivery: bool
 ) -> DeliveryDecision:
@@ -256,171 +385,67 @@ def starts_copies_without_a_claim(
     return attempts.on_delivery(head, first, receives=receives, **delivery)
 
 
-def does_not_see_the_request(head: Head | None, *args: Any, **kwargs: Any) -> DeliveryDecision:
-    return attempts.on_delivery(head and replace(head, cancel=None), *args, **kwargs)
-
-
-def always_goes_on(head: Head | None, *, worked_on: Head) -> bool:
-    del worked_on
-    return head is not None
-
-
-def begins_with_the_same_copy(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    begins = head.next_turn and step.head.turn.number == head.next_turn
-    again = with_fields(step.head, sends=0, requeued=0)
-    return replace(step, head=again) if begins else step
-
-
-def claims_whatever_it_meets(
-    head: Head | None, params: OperationParams, retry: RetryPolicy, **kwargs: Any
-) -> RefusalDecision:
-    met = attempts.on_lost_claim(head, params, retry, **kwargs)
-    return RefusalDecision.REBASE if met is RefusalDecision.FENCED else met
-
-
-def claims_on_any_records(read: Head, newer: Head) -> bool:
-    del read, newer
-    return False
-
-
-def claims_beside_neighbours(*args: Any, **kwargs: Any) -> RefusalDecision:
-    return attempts.on_lost_claim(*args, **{**kwargs, "is_alone": True})
-
-
-def has_neighbours_at_any_time(*args: Any, **kwargs: Any) -> DeliveryDecision:
-    return attempts.on_delivery(*args, **{**kwargs, "has_neighbours": False})
-
-
-def takes_no_release(head: Head, *args: Any, **kwargs: Any) -> DeliveryDecision:
-    claimed = with_fields(head, released=None)
-    wanted = attempts.on_delivery(claimed, *args, **kwargs)
+@_off("released-shares", "on_delivery")
+def takes_no_release(head: Head, *args: Any, **named: Any) -> DeliveryDecision:
+    wanted = attempts.on_delivery(with_fields(head, released=None), *args, **named)
     is_alone = wanted is DeliveryDecision.QUARANTINE
-    return wanted if is_alone else attempts.on_delivery(head, *args, **kwargs)
+    return wanted if is_alone else attempts.on_delivery(head, *args, **named)
 
 
-def gives_back_what_runs_alone(*args: Any, **kwargs: Any) -> DeliveryDecision:
-    wanted = attempts.on_delivery(*args, **kwargs)
-    return DeliveryDecision.GIVE_BACK if wanted is DeliveryDecision.QUARANTINE else wanted
-
-
+@_off("gives-up-what-stands", "may_give_up")
 def gives_up_what_goes_on(head: Head, params: OperationParams, *, seen: Head) -> bool:
     return attempts.may_give_up(head, params, seen=with_fields(head, token=seen.turn.token))
 
 
-def leaves_auth_turns_open(state: TaskState | None) -> ReturnDecision:
-    left = attempts.on_return(state)
-    return ReturnDecision.ENDED if left is ReturnDecision.ENDS_TURN else left
-
-
+@_off("max-attempts", "retry_policy")
 class RetriesForEver(RetryPolicy):
     """No number of attempts is enough."""
 
-    def is_exhausted(self, attempts: int) -> bool:
-        del attempts
-        return False
+    is_exhausted = _no
 
 
-def goes_on_when_fenced(*args: Any, **kwargs: Any) -> RefusalDecision:
-    refused = attempts.on_refusal(*args, **kwargs)
-    return RefusalDecision.REBASE if refused is RefusalDecision.FENCED else refused
+# -- cancels and repairs ---------------------------------------------------------------------
 
 
-def goes_on_when_over(*args: Any, **kwargs: Any) -> RefusalDecision:
-    refused = attempts.on_refusal(*args, **kwargs)
-    return RefusalDecision.REBASE if refused is RefusalDecision.OVER else refused
-
-
-# -- cancels ---------------------------------------------------------------------------------
-
-
+@_off("tells-agent", "on_cancel")
 def tells_the_running_agent_alone(head: Head, operation: Operation) -> CancelDecision:
     way = attempts.on_cancel(head, operation)
-    return (
-        CancelDecision.ALONE
-        if way is CancelDecision.PAUSED and operation.operation == "run"
-        else way
-    )
+    is_told = way is CancelDecision.PAUSED and operation.operation == "run"
+    return CancelDecision.ALONE if is_told else way
 
 
-def cancels_without_a_deadline(head: Head, **kwargs: Any) -> Head:
-    return replace(rules.canceling(head, **kwargs), due_at=head.due_at)
+@_off("mark-makes-due", "canceling")
+def cancels_without_a_deadline(head: Head, **named: Any) -> Head:
+    return replace(rules.canceling(head, **named), due_at=head.due_at)
 
 
-def cancels_ended_tasks(head: Head, **kwargs: Any) -> Head:
+@_off("mark-open-task", "canceling")
+def cancels_ended_tasks(head: Head, **named: Any) -> Head:
     working = replace(head, state=TaskState.TASK_STATE_WORKING)
-    return replace(rules.canceling(working, **kwargs), state=head.state)
+    return replace(rules.canceling(working, **named), state=head.state)
 
 
-def renews_canceled_turns(head: Head, **kwargs: Any) -> Head | None:
-    after = rules.renewing(replace(head, cancel=None), **kwargs)
-    return after and replace(after, cancel=head.cancel)
-
-
-def releases_canceled_turns(head: Head, **kwargs: Any) -> Head | None:
-    after = rules.releasing(replace(head, cancel=None), **kwargs)
-    return after and replace(after, cancel=head.cancel)
-
-
-def moves_the_deadline(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(replace(head, cancel=None), commit, **kwargs)
-    return replace(step, head=replace(step.head, cancel=head.cancel))
-
-
-def watches_ended_tasks(head: Head, commit: Commit, **kwargs: Any) -> Step:
-    step = rules.advance(head, commit, **kwargs)
-    stays = step.head.is_terminal and not head.turn.is_open
-    return replace(step, head=replace(step.head, due_at=head.due_at)) if stays else step
-
-
-def is_never_overdue(head: Head | None, *, now_ms: int) -> bool:
-    del head, now_ms
-    return False
-
-
-# -- repairs ---------------------------------------------------------------------------------
-
-
-def sends_the_same_copy(*args: Any, **kwargs: Any) -> OperationParams | None:
-    params = attempts.overdue_turn(*args, **kwargs)
+@_off("copy-number", "overdue_turn")
+def sends_the_same_copy(*args: Any, **named: Any) -> OperationParams | None:
+    params = attempts.overdue_turn(*args, **named)
     return params and params.model_copy(update={"copy_number": 0})
 
 
-def buries_whatever_it_finds(head: Head | None, *args: Any, **kwargs: Any) -> DeadLetterDecision:
-    wanted = attempts.on_dead_letter(head, *args, **kwargs)
+@_off("dead-letter", "on_dead_letter")
+def buries_whatever_it_finds(head: Head | None, *args: Any, **named: Any) -> DeadLetterDecision:
+    wanted = attempts.on_dead_letter(head, *args, **named)
     if wanted is DeadLetterDecision.DROP and head is not None and not head.is_terminal:
         return DeadLetterDecision.FAIL
     return wanted
 
 
-def buries_what_has_attempts_left(*args: Any, **kwargs: Any) -> DeadLetterDecision:
-    wanted = attempts.on_dead_letter(*args, **kwargs)
-    return DeadLetterDecision.FAIL if wanted is DeadLetterDecision.RESEND else wanted
-
-
-def never_gives_up(*args: Any, **kwargs: Any) -> bool:
-    del args, kwargs
-    return False
-
-
-def gives_up_claimed_turns(head: Head, **kwargs: Any) -> bool:
-    return attempts.is_given_up(with_fields(head, token=None, attempts=0), **kwargs)
-
-
-def gives_up_at_once(head: Head, *, now_ms: int, **kwargs: Any) -> bool:
-    del now_ms
-    return attempts.is_given_up(head, now_ms=10**15, **kwargs)
-
-
-# -- the thread beside the agent's loop ------------------------------------------------------
-
-
+@_off("lease-owner", "renewing")
 def renews_whatever_it_finds(head: Head, *, token: str, due_at: int) -> Head | None:
-    return rules.renewing(with_fields(head, token=token), token=token, due_at=due_at) and replace(
-        head, due_at=due_at
-    )
+    after = rules.renewing(with_fields(head, token=token), token=token, due_at=due_at)
+    return after and replace(head, due_at=due_at)
 
 
+@_off("renewed", "renewing")
 def renews_what_was_left(head: Head, *, token: str, due_at: int) -> Head | None:
     after = rules.renewing(with_fields(head, released=None), token=token, due_at=due_at)
     return after and with_fields(after, released=head.turn.released)
@@ -429,6 +454,7 @@ def renews_what_was_left(head: Head, *, token: str, due_at: int) -> Head | None:
 # -- what readers and subscribers see --------------------------------------------------------
 
 
+@_off("restart-keeps", "fold")
 class ForgetsEarlierTurns(Fold):
     """A restart replays the log, and the earlier restarts in it take back all that was before."""
 
@@ -459,6 +485,7 @@ class ForgetsEarlierTurns(Fold):
         self._restored = [(copied(artifact), seams) for artifact, seams in self._artifacts()]
 
 
+@_off("restart-artifacts", "fold")
 class ForgetsEarlierArtifacts(ForgetsEarlierTurns):
     """A fold that forgets as `ForgetsEarlierTurns` does, but with the right history."""
 
@@ -467,6 +494,7 @@ class ForgetsEarlierArtifacts(ForgetsEarlierTurns):
         self._show(self._again(base))
 
 
+@_off("complete-parts", "commits")
 class TakesHalfCommits(Commits):
     """A commit counts as complete with the parts that were there when the page ended."""
 
@@ -476,6 +504,7 @@ class TakesHalfCommits(Commits):
             self._complete()
 
 
+@_off("unbroken-order", "commits")
 class LeavesGaps(Commits):
     """A commit counts although the one before it was not there."""
 
@@ -485,11 +514,13 @@ class LeavesGaps(Commits):
             super().add([item])
 
 
+@_off("reads-on", "belonging_to")
 def stops_short(head: Head, records: Sequence[Record], reached: int) -> tuple[Record, ...] | None:
     del reached
     return belonging_to(head, records, head.version)
 
 
+@_off("cut-at-head", "belonging_to")
 def takes_what_is_beyond_head(
     head: Head, records: Sequence[Record], reached: int
 ) -> tuple[Record, ...] | None:
@@ -497,6 +528,7 @@ def takes_what_is_beyond_head(
     return tuple(records) if is_whole else None
 
 
+@_off("first-chunk", "view")
 class AppendsFirstChunks(Projection):
     """The first chunk of an artifact is appended if the agent says so."""
 
@@ -510,6 +542,7 @@ class AppendsFirstChunks(Projection):
         return entries
 
 
+@_off("restart-shown", "events_of")
 def does_not_show_restarts(record: Record, after: Fold) -> Iterator[Event]:
     kept = tuple(entry for entry in record.entries if not isinstance(entry, Restarted))
     return events_of(replace(record, entries=kept), after)

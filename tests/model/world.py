@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple, cast
@@ -37,7 +37,6 @@ from a2a_serverless.tasks.entries import (
     UNTIL,
     ArtifactWritten,
     Entry,
-    MessageAppended,
     Recorded,
     Restarted,
     StatusChanged,
@@ -107,7 +106,6 @@ class Looks(NamedTuple):
     """Those of messages that answer a question in the middle of the agent's code."""
     endings: int
     """How many commits moved the task to a terminal state."""
-    """How many events the log has."""
     recorded: tuple[tuple[int, str, tuple[str, ...]], ...]
     """The records that count, in order: the turns that have ended before, the step, and the parts
     of the artifact at the record."""
@@ -128,35 +126,28 @@ class Refusal(Enum):
     BUSY = "the task is busy"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Turn(NamedTuple):
     """The agent's script for one turn: chunks of one artifact, maybe in steps, then an end."""
 
-    chunks: int = 1
-    end: str = "completed"
-    plan: str = ""
+    plan: str = "c"
     """`c` is a chunk, `[` and `]` are a step's beginning and end, `z` is a sleep, `w` a wait for a
     signal, `q` a question in the middle of the code, `t` one with a time-out, and with `a` the
-    agent asks for credentials and goes on; empty: chunks alone."""
-
-    @property
-    def acts(self) -> str:
-        """What the agent does before its end."""
-        return self.plan or "c" * self.chunks
+    agent asks for credentials and goes on."""
+    end: str = "completed"
 
     @property
     def size(self) -> int:
         """How many chunks the artifact has from this turn."""
-        return self.acts.count("c")
+        return self.plan.count("c")
 
 
 class World:
     """The rules, and all HEADs, commits and logs met so far."""
 
-    def __init__(self, rules: Rules, turns: tuple[Turn, ...], most_attempts: int) -> None:
+    def __init__(self, rules: Rules, turns: tuple[Turn, ...], attempts: int) -> None:
         self.rules = rules
         self.turns = turns
-        self.most_attempts = most_attempts
+        self.attempts = attempts
         self._seen: dict[Head, Seen] = {}
         self._stored: dict[tuple[object, ...], Stored] = {}
         self._steps: dict[tuple[Seen, Write, str], tuple[Seen, Stored] | Refusal] = {}
@@ -253,47 +244,20 @@ class World:
             return None
         return self.changed(seen, seen, decide, **about)
 
-    def canceled(self, current: Seen | None, seen: Seen) -> Seen | None:
-        """HEAD after a request to cancel by a process that has read `seen`; None: refused."""
-        return self.changed(
-            current, seen, self.rules.canceling, by="", now_ms=NOW_MS, timing=TIMING
-        )
-
     def postponed(
         self, current: Seen | None, seen: Seen, *, due_at: int | None, sends: int
     ) -> Seen | None:
         """HEAD after a process outside of any attempt has moved the due time; None: refused."""
         return self.once(current, seen, self.rules.postponing, due_at=due_at, sends=sends)
 
-    def released(
-        self, current: Seen | None, seen: Seen, end: AttemptEnd, *, due_at: int
-    ) -> Seen | None:
-        """HEAD after its attempt has given the turn back; None: it has it not any more."""
-        return self.changed(current, seen, self.rules.releasing, end=end, due_at=due_at)
-
-    def renewed(self, current: Seen | None, seen: Seen, token: str, *, due_at: int) -> Seen | None:
-        """HEAD after its attempt has renewed its lease; None: refused."""
-        return self.changed(current, seen, self.rules.renewing, token=token, due_at=due_at)
-
-    def left(self, current: Seen | None, seen: Seen) -> Seen | None:
-        """HEAD after its turn was left by a process that has read `seen`; None: refused."""
-        return self.once(
-            current, seen, self.rules.parking, reason="share", at=NOW_MS, now_ms=NOW_MS
-        )
-
-    def woken(self, current: Seen | None, seen: Seen) -> Seen | None:
-        """HEAD after its left turn was woken by a process that has read `seen`; None: refused."""
-        return self.once(current, seen, self.rules.requeueing, now_ms=NOW_MS, timing=TIMING)
-
     def entry(self, name: str) -> Entry:
         """`+1.2.3` and `=1.2.3` are chunks, `?1.2` is a message, all others are states.
 
-        `input:1.2` is a state with a question, `*1` an artifact from outside of any attempt, and
-        `!1` what an agent says that is told of a cancel. `J1` is a step's record, `Z1` that of a
-        sleep, `Q1` that of a question, `T1` of one with a time-out, and `L1` the end of that.
-        `W1@3` is the record of a wait by an attempt that knows the log up to version 3, `X1` that
-        its time is over, and `E1` the signal that ends it. A chunk or state with `~` is said
-        outside of steps.
+        `input:1.2` is a state with a question, `*1` an artifact from outside of any attempt. `J1`
+        is a step's record, `Z1` that of a sleep, `Q1` that of a question, `T1` of one with a
+        time-out, and `L1` the end of that. `W1@3` is the record of a wait by an attempt that knows
+        the log up to version 3, `X1` that its time is over, and `E1` the signal that ends it. A
+        chunk or state with `~` is said outside of steps.
         """
         if name[0] in _OF_WAITS:
             return _of_wait(name)
@@ -307,8 +271,6 @@ class World:
             return Until(WAKE_MS).record(step_id_of(name))
         if name[0] == "?":
             return TurnOpened(SendMessageRequest(message=_message(name[1:])))
-        if name[0] == "!":
-            return MessageAppended(_message(name, Role.ROLE_AGENT))
         if name[0] in "+=*":
             artifact_id = f"note{name}" if name[0] == "*" else "answer"
             text, is_told = name[1:].removesuffix(TOLD), name.endswith(TOLD)
@@ -395,7 +357,7 @@ class World:
         view = self.rules.view(fold, None)
         number, counts = 0, Counter[str]()
         is_found, is_in_step = False, False
-        for step in act.acts:
+        for step in act.plan:
             if step == "[":
                 counts["J"] += 1
                 is_in_step = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from a2a_serverless.storage import codec, conversation, snapshots
@@ -17,178 +17,117 @@ from a2a_serverless.tasks.conversation import FirstDecision, StartDecision, on_f
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import Head, OperationParams, SnapshotName
 from a2a_serverless.tasks.rules import Step
-from tests.model.blobs import BEHIND, DANGLES, FIRST, HEAD, UPLOADED, Files, ModelBlobs
-from tests.model.blobs import LEFT as BLOB_LEFT
-from tests.model.blobs import LOST as BLOB_LOST
-from tests.model.blobs import UPLOAD as UPLOAD_LEFT
-from tests.model.deletion import DeletionJob, Guards
+from tests.model.blobs import FIRST, HEAD, UPLOADED, Files, ModelBlobs
+from tests.model.deletion import DeletionJob
 from tests.model.lines import Lines
 from tests.model.programs import ModelTable
-from tests.model.search import Decision, Report
-from tests.model.snapshots import BEYOND, GONE, LITTER, MISREAD, Turns
+from tests.model.search import Guard, Small, table
+from tests.model.snapshots import Turns
 from tests.support.heads import with_fields
 
 TALK = Lines(is_late=False, is_serial=True)
 """A conversation, whose turns wait for no share."""
 PROMPT = replace(TALK, sweeps=False)
 """Nothing dies: no sweep is needed."""
-LEFT, WAITS = "a task is left", "a turn waits for ever"
 
 W = TypeVar("W", Lines, Files)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Small:
-    """A world, and the states that it has at the least: with far fewer something does not act."""
-
-    name: str
-    least: int
-    world: Lines | DeletionJob | Files
-
-    def explore(self) -> Report:
-        return self.world.explore()
-
-
 SHORT = (
-    Small(name="two messages of a conversation", least=300, world=PROMPT),
-    Small(name="a death beside a conversation", least=2_500, world=replace(TALK, deaths=1)),
+    Small("two messages of a conversation", 300, PROMPT.explore),
+    Small("a death beside a conversation", 2_500, replace(TALK, deaths=1).explore),
     Small(
-        name="a cancel in a conversation",
-        least=1_000,
-        world=replace(TALK, accepted=2, places=1, cancels=1),
+        "a cancel in a conversation", 1_000, replace(TALK, accepted=2, places=1, cancels=1).explore
     ),
-    Small(name="turns that wait for a share", least=1_000, world=Lines(lags=True)),
+    Small("turns that wait for a share", 1_000, Lines(lags=True).explore),
+    Small("shares without a sweep", 1_000, Lines(lags=True, sweeps=False).explore),
+    Small("a death among turns that wait for a share", 2_000, Lines(accepted=2, deaths=1).explore),
+    Small("a cancel of a turn that waits for a share", 4_000, Lines(accepted=2, cancels=1).explore),
     Small(
-        name="shares without a sweep",
-        least=1_000,
-        world=Lines(lags=True, sweeps=False),
-    ),
-    Small(
-        name="a death among turns that wait for a share",
-        least=2_000,
-        world=Lines(accepted=2, deaths=1),
+        "a deletion of a turn that waits for a share", 5_000, Lines(accepted=2, deletions=1).explore
     ),
     Small(
-        name="a cancel of a turn that waits for a share",
-        least=4_000,
-        world=Lines(accepted=2, cancels=1),
+        "shares of three turns, of two callers",
+        100,
+        Lines(callers="aab", accepted=3, places=1).explore,
+    ),
+    Small("a deletion beside messages", 1_000, DeletionJob().explore),
+    Small("deaths beside a deletion", 1_000, DeletionJob(deaths=2).explore),
+    Small("a barrier that lapses", 1_000, DeletionJob(lapses=1).explore),
+    Small("a barrier that lapses, and a death", 1_000, DeletionJob(deaths=1, lapses=1).explore),
+    Small("blobs of attempts that die", 3_000, Files(attempts=2, deletions=1, deaths=1).explore),
+    Small(
+        "blobs of attempts at a task that is deleted", 3_000, Files(attempts=2, deletions=1).explore
     ),
     Small(
-        name="a deletion of a turn that waits for a share",
-        least=5_000,
-        world=Lines(accepted=2, deletions=1),
+        "blobs of two tasks of one id", 2_000, Files(creations=2, attempts=1, deletions=1).explore
     ),
     Small(
-        name="shares of three turns, of two callers",
-        least=100,
-        world=Lines(callers="aab", accepted=3, places=1),
-    ),
-    Small(name="a deletion beside messages", least=1_000, world=DeletionJob()),
-    Small(name="deaths beside a deletion", least=1_000, world=DeletionJob(deaths=2)),
-    Small(name="a barrier that lapses", least=1_000, world=DeletionJob(lapses=1)),
-    Small(
-        name="a barrier that lapses, and a death",
-        least=1_000,
-        world=DeletionJob(deaths=1, lapses=1),
+        "blobs beside a transaction that is seen in part",
+        5_000,
+        Files(creations=2, attempts=1, deletions=1, halves=1).explore,
     ),
     Small(
-        name="blobs of attempts that die",
-        least=3_000,
-        world=Files(attempts=2, deletions=1, deaths=1),
+        "blobs of a caller that is deleted",
+        400,
+        Files(creations=2, purges=1, deaths=1, limit=1, link=UPLOADED).explore,
     ),
     Small(
-        name="blobs of attempts at a task that is deleted",
-        least=3_000,
-        world=Files(attempts=2, deletions=1),
+        "a link to a blob of a task that is deleted",
+        200,
+        Files(creations=2, deletions=1, link=FIRST).explore,
     ),
+    Small("blobs that expire", 1_000, Files(creations=2, attempts=1, days=2).explore),
+    Small("snapshots of two turns at once", 300, Turns(deaths=1).explore),
+    Small("snapshots beside a reader", 2_500, Turns(readings=1).explore),
+    Small("snapshots and a transaction seen in part", 500, Turns(halves=1).explore),
     Small(
-        name="blobs of two tasks of one id",
-        least=2_000,
-        world=Files(creations=2, attempts=1, deletions=1),
+        "snapshots of two tasks of one id",
+        4_000,
+        Turns(creations=2, turns=1, deletions=1, deaths=1).explore,
     ),
-    Small(
-        name="blobs beside a transaction that is seen in part",
-        least=5_000,
-        world=Files(creations=2, attempts=1, deletions=1, halves=1),
-    ),
-    Small(
-        name="blobs of a caller that is deleted",
-        least=400,
-        world=Files(creations=2, purges=1, deaths=1, limit=1, link=UPLOADED),
-    ),
-    Small(
-        name="a link to a blob of a task that is deleted",
-        least=200,
-        world=Files(creations=2, deletions=1, link=FIRST),
-    ),
-    Small(name="blobs that expire", least=1_000, world=Files(creations=2, attempts=1, days=2)),
-    Small(name="snapshots of two turns at once", least=300, world=Turns(deaths=1)),
-    Small(name="snapshots beside a reader", least=2_500, world=Turns(readings=1)),
-    Small(name="snapshots and a transaction seen in part", least=500, world=Turns(halves=1)),
-    Small(
-        name="snapshots of two tasks of one id",
-        least=4_000,
-        world=Turns(creations=2, turns=1, deletions=1, deaths=1),
-    ),
-    Small(name="snapshots that expire", least=300, world=Turns(turns=1, days=2)),
+    Small("snapshots that expire", 300, Turns(turns=1, days=2).explore),
 )
 
 LONG = (
+    Small("three messages of a conversation", 10_000, replace(PROMPT, callers="aaa").explore),
+    Small("a cancel beside a conversation", 50_000, replace(TALK, cancels=1).explore),
+    Small("two deaths beside a conversation", 10_000, replace(TALK, deaths=2).explore),
+    Small("a deletion in a conversation", 1_000, replace(TALK, accepted=2, deletions=1).explore),
     Small(
-        name="three messages of a conversation",
-        least=10_000,
-        world=replace(PROMPT, callers="aaa"),
+        "a conversation whose turns wait for a share",
+        200,
+        Lines(is_serial=True, accepted=2, deaths=1, places=1).explore,
     ),
-    Small(name="a cancel beside a conversation", least=50_000, world=replace(TALK, cancels=1)),
-    Small(name="two deaths beside a conversation", least=10_000, world=replace(TALK, deaths=2)),
+    Small("three turns that wait for a share", 10_000, Lines(callers="aaa", accepted=3).explore),
     Small(
-        name="a deletion in a conversation",
-        least=1_000,
-        world=replace(TALK, accepted=2, deletions=1),
+        "a death, and indexes that lag",
+        10_000,
+        Lines(accepted=2, places=1, deaths=1, lags=True).explore,
     ),
+    Small("a hasty sweep", 10_000, Lines(accepted=2, hasty=1).explore),
+    Small("two deaths", 3_000, Lines(accepted=2, places=1, deaths=2).explore),
     Small(
-        name="a conversation whose turns wait for a share",
-        least=200,
-        world=Lines(is_serial=True, accepted=2, deaths=1, places=1),
+        "blobs of two tasks and two attempts",
+        40_000,
+        Files(creations=2, attempts=2, deletions=1).explore,
     ),
+    Small("blobs of three tasks of one id", 100_000, Files(creations=3, deletions=2).explore),
     Small(
-        name="three turns that wait for a share",
-        least=10_000,
-        world=Lines(callers="aaa", accepted=3),
-    ),
-    Small(
-        name="a death, and indexes that lag",
-        least=10_000,
-        world=Lines(accepted=2, places=1, deaths=1, lags=True),
-    ),
-    Small(name="a hasty sweep", least=10_000, world=Lines(accepted=2, hasty=1)),
-    Small(name="two deaths", least=3_000, world=Lines(accepted=2, places=1, deaths=2)),
-    Small(
-        name="blobs of two tasks and two attempts",
-        least=40_000,
-        world=Files(creations=2, attempts=2, deletions=1),
+        "blobs of a caller that is deleted twice at once",
+        40_000,
+        Files(creations=2, purges=2, limit=2, link=UPLOADED).explore,
     ),
     Small(
-        name="blobs of three tasks of one id",
-        least=100_000,
-        world=Files(creations=3, deletions=2),
+        "blobs that expire beside a deletion",
+        200_000,
+        Files(creations=2, attempts=1, deletions=1, days=2).explore,
     ),
+    Small("snapshots of three turns at once", 100_000, Turns(turns=3).explore),
+    Small("snapshots beside a deletion", 100_000, Turns(deletions=1).explore),
     Small(
-        name="blobs of a caller that is deleted twice at once",
-        least=40_000,
-        world=Files(creations=2, purges=2, limit=2, link=UPLOADED),
-    ),
-    Small(
-        name="blobs that expire beside a deletion",
-        least=200_000,
-        world=Files(creations=2, attempts=1, deletions=1, days=2),
-    ),
-    Small(name="snapshots of three turns at once", least=100_000, world=Turns(turns=3)),
-    Small(name="snapshots beside a deletion", least=100_000, world=Turns(deletions=1)),
-    Small(
-        name="a reader of two tasks of one id that have snapshots",
-        least=20_000,
-        world=Turns(creations=2, turns=1, deletions=1, readings=1),
+        "a reader of two tasks of one id that have snapshots",
+        20_000,
+        Turns(creations=2, turns=1, deletions=1, readings=1).explore,
     ),
 )
 
@@ -330,27 +269,9 @@ async def _has_snapshot(storage: DurableStorage, log: Log, named: Head | None) -
     return log.behind(since) if since else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard(Decision):
-    """A guard of one of these worlds, which is `without` it."""
-
-    without: Lines | DeletionJob | Files
-
-    @property
-    def scenario(self) -> str:
-        return "" if isinstance(self.without, DeletionJob) else str(replace(self.without, off=()))
-
-    def explore(self) -> Report:
-        return self.without.explore()
-
-
 def _off(world: W, *functions: tuple[str, Any]) -> W:
     """The world with functions of the project replaced."""
     return replace(world, off=functions)
-
-
-def _deleting(guard: str, **world: int) -> DeletionJob:
-    return DeletionJob(guards=replace(Guards(), **{guard: False}), **world)
 
 
 _LINES, _SHARES = "a2a_serverless.storage.conversation", "a2a_serverless.worker.shares"
@@ -360,273 +281,175 @@ _DELETION, _OWNER = "a2a_serverless.storage.deletion", "a2a_serverless.tasks.blo
 _TWO = Files(creations=2, deletions=1)
 _SNAPSHOTS = "a2a_serverless.storage.snapshots"
 
-GUARDS = (
-    Guard(
-        name="line-first",
-        does="a turn runs only if its place is the first of its conversation",
-        without=_off(PROMPT, (f"{_WORKER}.on_start", _runs)),
-        breaks="two turns run at once",
+_WITHOUT: dict[str, Lines | DeletionJob | Files] = {
+    "line-first": _off(PROMPT, (f"{_WORKER}.on_start", _runs)),
+    "line-looks-again": _off(PROMPT, (f"{_WORKER}.looks_again", _nothing)),
+    "line-passes-on": _off(PROMPT, (f"{_LINES}.start_next_turn", _nothing)),
+    "line-own-place": _off(PROMPT, (f"{_LINES}.replaced", _replaces_any_line)),
+    "line-drops": _off(
+        replace(PROMPT, accepted=2, places=1, deletions=1),
+        (f"{_LINES}.on_first", _stays),
     ),
-    Guard(
-        name="line-looks-again",
-        does="who leaves a turn looks at the line afterwards",
-        without=_off(PROMPT, (f"{_WORKER}.looks_again", _nothing)),
-        breaks=WAITS,
+    "line-sweeps": replace(PROMPT, deaths=1),
+    "share-left": _off(Lines(accepted=2, lags=True), (f"{_SHARES}.readable_head", _takes_for_left)),
+    "share-once": _off(
+        Lines(accepted=2, lags=True),
+        (f"{_SHARES}.may_park", _leaves_woken),
+        (f"{_WORKER}.may_park", _leaves_woken),
     ),
-    Guard(
-        name="line-passes-on",
-        does="who ends a turn wakes the next one of its conversation",
-        without=_off(PROMPT, (f"{_LINES}.start_next_turn", _nothing)),
-        breaks=WAITS,
+    "share-copy": _off(
+        Lines(accepted=2, sweeps=False),
+        (f"{_DURABLE}.requeueing", _same_copy),
     ),
-    Guard(
-        name="line-own-place",
-        does="a place is given up only if it is still the first",
-        without=_off(PROMPT, (f"{_LINES}.replaced", _replaces_any_line)),
-        breaks="two turns run at once",
+    "share-resend": _off(Lines(accepted=2, deaths=1), (f"{_SWEEPER}.overdue_turn", _never_due)),
+    "share-sweeps": _off(Lines(accepted=2, lags=True), (f"{_SWEEPER}.MOST_REQUEUED", 0)),
+    "share-ends": _off(Lines(accepted=2), ("a2a_serverless.tasks.rules._ended", _keeps_share)),
+    "share-refills": _off(Lines(accepted=2, lags=True), (f"{_SHARES}.Shares.refill", _nothing)),
+    "second-look": DeletionJob(off="second-look"),
+    "barrier-kept": DeletionJob(off="barrier-kept"),
+    "barrier-lag": DeletionJob(off="barrier-lag"),
+    "barrier-birth": DeletionJob(off="barrier-birth"),
+    "barrier-lapse": DeletionJob(off="barrier-lapse", lapses=1),
+    "barrier-sweeps": DeletionJob(off="barrier-sweeps", deaths=1),
+    "blob-before-commit": _off(
+        Files(),
+        (f"{_DURABLE}.store", _waits),
+        (f"{_DURABLE}.DurableStorage._create", _inserts_first),
     ),
-    Guard(
-        name="line-drops",
-        does="places of turns that have ended are dropped when they are the first",
-        without=_off(
-            replace(PROMPT, accepted=2, places=1, deletions=1),
-            (f"{_LINES}.on_first", _stays),
-        ),
-        breaks=WAITS,
+    "blob-incarnation": _off(
+        _TWO, (f"{_OWNER}.prefix", property(lambda _: FIRST.rpartition("/")[0] + "/"))
     ),
-    Guard(
-        name="line-sweeps",
-        does="the sweeper passes on for each turn that is left, and sends what is owed",
-        without=replace(PROMPT, deaths=1),
-        breaks=WAITS,
+    "blob-fence": _off(
+        Files(deletions=1),
+        (f"{_DELETION}._fenced", _unfenced),
+        (f"{_DELETION}._settled", _knows_head),
     ),
-    Guard(
-        name="share-left",
-        does="what an index that lags shows is woken only if HEAD says that it waits for a share",
-        without=_off(Lines(accepted=2, lags=True), (f"{_SHARES}.readable_head", _takes_for_left)),
-        breaks="a turn stands in line again and again",
+    "blob-looks-again": _off(_TWO, (f"{_DELETION}._settled", _knows_head)),
+    "blob-look-waits": _off(replace(_TWO, halves=1), (f"{_DELETION}._settled", _reads_head)),
+    "blob-before-items": _off(
+        Files(deletions=1),
+        ("tests.model.blobs.ModelBlobs.delete", _notes_owner),
+        ("tests.model.programs.ModelTable.delete", _items_first),
     ),
-    Guard(
-        name="share-once",
-        does="a turn that was woken is left no more: it has had its wait",
-        without=_off(
-            Lines(accepted=2, lags=True),
-            (f"{_SHARES}.may_park", _leaves_woken),
-            (f"{_WORKER}.may_park", _leaves_woken),
-        ),
-        breaks="a turn stands in line again and again",
+    "blob-before-head": _off(
+        Files(deletions=1), ("tests.model.blobs.ModelBlobs.delete", _head_first)
     ),
-    Guard(
-        name="share-copy",
-        does="a woken turn's message has a number of its own, which the queue has not seen",
-        without=_off(
-            Lines(accepted=2, sweeps=False),
-            (f"{_DURABLE}.requeueing", _same_copy),
-        ),
-        breaks=WAITS,
+    "blob-own-fence": _off(
+        replace(_TWO, deletions=2), (f"{_DELETION}.new_incarnation", lambda: "one")
     ),
-    Guard(
-        name="share-resend",
-        does="the sweeper sends the copy of a turn whose waker, or worker, has died",
-        without=_off(Lines(accepted=2, deaths=1), (f"{_SWEEPER}.overdue_turn", _never_due)),
-        breaks=WAITS,
+    "blob-uploads": _off(
+        Files(purges=1, link=UPLOADED),
+        (f"{_OWNER}.uploads", lambda scope: BlobOwner(scope, "none", "")),
     ),
-    Guard(
-        name="share-sweeps",
-        does="the sweeper wakes turns that no worker has seen in line",
-        without=_off(Lines(accepted=2, lags=True), (f"{_SWEEPER}.MOST_REQUEUED", 0)),
-        breaks=WAITS,
+    "blob-rule": Files(attempts=1, deletions=1, deaths=1, keeps=0),
+    "blob-gone": _off(
+        Files(attempts=1, deletions=1),
+        (f"{_DURABLE}.DurableStorage.forget_gone", _nothing),
     ),
-    Guard(
-        name="share-ends",
-        does="the end of a turn gives up its share",
-        without=_off(Lines(accepted=2), ("a2a_serverless.tasks.rules._ended", _keeps_share)),
-        breaks="what has ended keeps its share",
+    "blob-life": Files(days=1, keeps=1),
+    "blob-forget": _off(_TWO, (f"{_DURABLE}.DurableStorage._forget_blobs", _nothing)),
+    "snapshot-replaced": _off(Turns(), (f"{_DURABLE}.replaced", _replaces_any)),
+    "snapshot-own": _off(Turns(), (f"{_SNAPSHOTS}._name", _keeps_own)),
+    "snapshot-before-name": _off(
+        Turns(turns=1),
+        ("tests.model.blobs.ModelBlobs.put", _puts_later),
+        (f"{_SNAPSHOTS}._name", _names_first),
     ),
-    Guard(
-        name="share-refills",
-        does="workers and the sweeper wake a turn where the chain of wakes was cut",
-        without=_off(Lines(accepted=2, lags=True), (f"{_SHARES}.Shares.refill", _nothing)),
-        breaks=WAITS,
+    "snapshot-after-name": _off(Turns(), (f"{_SNAPSHOTS}._name", _deletes_first)),
+    "snapshot-turn": _off(Turns(), (f"{_SNAPSHOTS}.wants_snapshot", _wants_always)),
+    "snapshot-fallback": _off(
+        Turns(readings=1), (f"{_DURABLE}.DurableStorage._since_snapshot", _has_snapshot)
     ),
+}
+
+_ROWS = """
+line-first | a turn runs only if its place is the first of its conversation |
+    two turns run at once
+line-looks-again | who leaves a turn looks at the line afterwards | a turn waits for ever
+line-passes-on | who ends a turn wakes the next one of its conversation | a turn waits for ever
+line-own-place | a place is given up only if it is still the first | two turns run at once
+line-drops | places of turns that have ended are dropped when they are the first |
+    a turn waits for ever
+line-sweeps | the sweeper passes on for each turn that is left, and sends what is owed |
+    a turn waits for ever
+share-left | what an index that lags shows is woken only if HEAD says that it waits for a share |
+    a turn stands in line again and again
+share-once | a turn that was woken is left no more: it has had its wait |
+    a turn stands in line again and again
+share-copy | a woken turn's message has a number of its own, which the queue has not seen |
+    a turn waits for ever
+share-resend | the sweeper sends the copy of a turn whose waker, or worker, has died |
+    a turn waits for ever
+share-sweeps | the sweeper wakes turns that no worker has seen in line | a turn waits for ever
+share-ends | the end of a turn gives up its share | what has ended keeps its share
+share-refills | workers and the sweeper wake a turn where the chain of wakes was cut |
+    a turn waits for ever
+second-look | a creation looks at the barrier after its write, too | a task is left
+barrier-kept | a deletion waits until no process goes by what it had read before | a task is left
+barrier-lag | and until the index shows what was written by then | a task is left
+barrier-birth | a barrier counts for what began before its end, also after its end |
+    a task is left
+barrier-lapse | a deletion whose barrier has lapsed begins its wait anew | a task is left
+barrier-sweeps | a sweep takes back what a dead creator has stored behind a barrier |
+    a task is left for ever
+blob-before-commit | what a commit names is stored before it |
+    a reference of a live task names nothing
+blob-incarnation | the key of a blob has the incarnation of its task |
+    a reference of a live task names nothing
+blob-fence | a deletion fences HEAD before it deletes a blob |
+    a reference of a live task names nothing
+blob-looks-again |
+    a deletion looks at HEAD after it has listed the items, and leaves that incarnation |
+    a reference of a live task names nothing |
+    creation1: writes > deletion1: queries > deletion1: removes creation1
+blob-look-waits | and this look waits for a transaction of which the list may have seen a part |
+    a reference of a live task names nothing |
+    but HEAD > deletion1: queries > deletion1: loads HEAD > removes creation1
+blob-before-items | a deletion deletes blobs before the items by which it finds them |
+    a deletion leaves what it cannot find any more
+blob-before-head | and lets go of HEAD, by which it is found itself, last |
+    a deletion leaves what it cannot find any more
+blob-own-fence | and only if HEAD is still the one that it has fenced |
+    a deletion leaves what it cannot find any more |
+    deletion1: writes HEAD > deletion2: writes HEAD > deletion1: writes HEAD
+blob-uploads | a deletion of all that a caller has includes what it has uploaded |
+    an upload is left
+blob-rule | the store's rule removes what no task names, or has named | a blob is left for ever
+blob-gone | a writer that finds its task deleted deletes what it has stored |
+    a blob of a deleted task is left by one that lives | deletion1: removes > attempt1: puts
+blob-life | and keeps each blob for as long as a task lives |
+    a reference of a live task names nothing
+blob-forget | a creation that meets an earlier one takes back what it has stored |
+    a blob of a deleted task is left by one that lives
+snapshot-replaced | and only in the HEAD that was read: what that one names is deleted then |
+    a snapshot makes a task another one
+snapshot-own | who cannot name its snapshot deletes it |
+    a snapshot that no task needs is left, and nothing has died
+snapshot-before-name | a snapshot is stored before HEAD names it |
+    HEAD of a live task names a snapshot that is not stored
+snapshot-after-name | and the one before is deleted after that |
+    HEAD of a live task names a snapshot that is not stored
+snapshot-turn | a snapshot is taken only while no turn is open |
+    HEAD names a snapshot of what an open turn may take back
+snapshot-fallback | a reader that does not find the snapshot that it knows reads the whole log |
+    a snapshot makes a task another one
+"""
+"""Name, what the guard does, promise, steps of the way there."""
+
+
+def _whole(world: Lines | DeletionJob | Files) -> str:
+    """The world with all guards, in words."""
+    return str(replace(world, off="") if isinstance(world, DeletionJob) else replace(world, off=()))
+
+
+GUARDS = tuple(
     Guard(
-        name="second-look",
-        does="a creation looks at the barrier after its write, too",
-        without=_deleting("second_look"),
-        breaks=LEFT,
-    ),
-    Guard(
-        name="barrier-kept",
-        does="a deletion waits until no process goes by what it had read before",
-        without=_deleting("kept"),
-        breaks=LEFT,
-    ),
-    Guard(
-        name="barrier-lag",
-        does="and until the index shows what was written by then",
-        without=_deleting("lag"),
-        breaks=LEFT,
-    ),
-    Guard(
-        name="barrier-birth",
-        does="a barrier counts for what began before its end, also after its end",
-        without=_deleting("by_birth"),
-        breaks=LEFT,
-    ),
-    Guard(
-        name="barrier-lapse",
-        does="a deletion whose barrier has lapsed begins its wait anew",
-        without=_deleting("lapse", lapses=1),
-        breaks=LEFT,
-    ),
-    Guard(
-        name="barrier-sweeps",
-        does="a sweep takes back what a dead creator has stored behind a barrier",
-        without=_deleting("sweeps", deaths=1),
-        breaks="a task is left for ever",
-    ),
-    Guard(
-        name="blob-before-commit",
-        does="what a commit names is stored before it",
-        without=_off(
-            Files(),
-            (f"{_DURABLE}.store", _waits),
-            (f"{_DURABLE}.DurableStorage._create", _inserts_first),
-        ),
-        breaks=DANGLES,
-    ),
-    Guard(
-        name="blob-incarnation",
-        does="the key of a blob has the incarnation of its task",
-        without=_off(
-            _TWO, (f"{_OWNER}.prefix", property(lambda _: FIRST.rpartition("/")[0] + "/"))
-        ),
-        breaks=DANGLES,
-    ),
-    Guard(
-        name="blob-fence",
-        does="a deletion fences HEAD before it deletes a blob",
-        without=_off(
-            Files(deletions=1),
-            (f"{_DELETION}._fenced", _unfenced),
-            (f"{_DELETION}._settled", _knows_head),
-        ),
-        breaks=DANGLES,
-    ),
-    Guard(
-        name="blob-looks-again",
-        does="a deletion looks at HEAD after it has listed the items, and leaves that incarnation",
-        without=_off(_TWO, (f"{_DELETION}._settled", _knows_head)),
-        breaks=DANGLES,
-        shows=("creation1: writes", "deletion1: queries", "deletion1: removes creation1"),
-    ),
-    Guard(
-        name="blob-look-waits",
-        does="and this look waits for a transaction of which the list may have seen a part",
-        without=_off(replace(_TWO, halves=1), (f"{_DELETION}._settled", _reads_head)),
-        breaks=DANGLES,
-        shows=("but HEAD", "deletion1: queries", "deletion1: loads HEAD", "removes creation1"),
-    ),
-    Guard(
-        name="blob-before-items",
-        does="a deletion deletes blobs before the items by which it finds them",
-        without=_off(
-            Files(deletions=1),
-            ("tests.model.blobs.ModelBlobs.delete", _notes_owner),
-            ("tests.model.programs.ModelTable.delete", _items_first),
-        ),
-        breaks=BLOB_LOST,
-    ),
-    Guard(
-        name="blob-before-head",
-        does="and lets go of HEAD, by which it is found itself, last",
-        without=_off(Files(deletions=1), ("tests.model.blobs.ModelBlobs.delete", _head_first)),
-        breaks=BLOB_LOST,
-    ),
-    Guard(
-        name="blob-own-fence",
-        does="and only if HEAD is still the one that it has fenced",
-        without=_off(replace(_TWO, deletions=2), (f"{_DELETION}.new_incarnation", lambda: "one")),
-        breaks=BLOB_LOST,
-        shows=("deletion1: writes HEAD", "deletion2: writes HEAD", "deletion1: writes HEAD"),
-    ),
-    Guard(
-        name="blob-uploads",
-        does="a deletion of all that a caller has includes what it has uploaded",
-        without=_off(
-            Files(purges=1, link=UPLOADED),
-            (f"{_OWNER}.uploads", lambda scope: BlobOwner(scope, "none", "")),
-        ),
-        breaks=UPLOAD_LEFT,
-    ),
-    Guard(
-        name="blob-rule",
-        does="the store's rule removes what no task names, or has named",
-        without=Files(attempts=1, deletions=1, deaths=1, keeps=0),
-        breaks=BLOB_LEFT,
-    ),
-    Guard(
-        name="blob-gone",
-        does="a writer that finds its task deleted deletes what it has stored",
-        without=_off(
-            Files(attempts=1, deletions=1),
-            (f"{_DURABLE}.DurableStorage.forget_gone", _nothing),
-        ),
-        breaks=BEHIND,
-        shows=("deletion1: removes", "attempt1: puts"),
-    ),
-    Guard(
-        name="blob-life",
-        does="and keeps each blob for as long as a task lives",
-        without=Files(days=1, keeps=1),
-        breaks=DANGLES,
-    ),
-    Guard(
-        name="blob-forget",
-        does="a creation that meets an earlier one takes back what it has stored",
-        without=_off(_TWO, (f"{_DURABLE}.DurableStorage._forget_blobs", _nothing)),
-        breaks=BEHIND,
-    ),
-    Guard(
-        name="snapshot-replaced",
-        does="and only in the HEAD that was read: what that one names is deleted then",
-        without=_off(Turns(), (f"{_DURABLE}.replaced", _replaces_any)),
-        breaks=MISREAD,
-    ),
-    Guard(
-        name="snapshot-own",
-        does="who cannot name its snapshot deletes it",
-        without=_off(Turns(), (f"{_SNAPSHOTS}._name", _keeps_own)),
-        breaks=LITTER,
-    ),
-    Guard(
-        name="snapshot-before-name",
-        does="a snapshot is stored before HEAD names it",
-        without=_off(
-            Turns(turns=1),
-            ("tests.model.blobs.ModelBlobs.put", _puts_later),
-            (f"{_SNAPSHOTS}._name", _names_first),
-        ),
-        breaks=GONE,
-    ),
-    Guard(
-        name="snapshot-after-name",
-        does="and the one before is deleted after that",
-        without=_off(Turns(), (f"{_SNAPSHOTS}._name", _deletes_first)),
-        breaks=GONE,
-    ),
-    Guard(
-        name="snapshot-turn",
-        does="a snapshot is taken only while no turn is open",
-        without=_off(Turns(), (f"{_SNAPSHOTS}.wants_snapshot", _wants_always)),
-        breaks=BEYOND,
-    ),
-    Guard(
-        name="snapshot-fallback",
-        does="a reader that does not find the snapshot that it knows reads the whole log",
-        without=_off(
-            Turns(readings=1), (f"{_DURABLE}.DurableStorage._since_snapshot", _has_snapshot)
-        ),
-        breaks=MISREAD,
-    ),
+        name=name,
+        does=does,
+        breaks=breaks,
+        shows=[step for steps in shows for step in steps.split(" > ")],
+        scenario=_whole(_WITHOUT[name]),
+        explore=_WITHOUT[name].explore,
+    )
+    for name, does, breaks, *shows in table(_ROWS)
 )

@@ -27,15 +27,3 @@ def test_what_is_run_has_values() -> None:
     assert len(run) > 30
     placeholder = re.compile(r"…|[ =](?!ID\b|AWSPREVIOUS)[A-Z]{3,}(?![\w=])(?!.*#)")
     assert [it for it in run if placeholder.search(it.partition("  #")[0])] == []
-
-
-def test_a_command_may_go_on() -> None:
-    """Behind a backslash, in quotes, and in a function; prose and output are none."""
-    text = (
-        "    aws x \\\n        --y '{\n          1}'   # why\n    sam z\n\n"
-        "    f() { aws a \\\n        b; }\n\n    The prose.\n\n    $ aws shown\n"
-    )
-    assert list(commands.blocks(text)) == [
-        ["aws x \\\n    --y '{\n      1}'   # why", "sam z"],
-        ["f() { aws a \\\n    b; }"],
-    ]

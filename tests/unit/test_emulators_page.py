@@ -6,28 +6,27 @@ import pytest
 
 from tests.emulators.table import (
     TABLES,
-    Row,
     batch_size,
     cell,
     expired_item,
     expired_links,
     of_moto,
     retained,
+    rows,
 )
-from tests.support.pages import DOCS
 
-LINES = (DOCS / "maintain" / "emulators.md").read_text(encoding="utf-8").splitlines()
-CELLS = {line.split(" | ")[0].removeprefix("| "): line.strip("| ").split(" | ") for line in LINES}
-ROWS = [row for _, rows in TABLES.values() for row in rows]
+CHECKS = {case: check for _, checks in TABLES.values() for case, check in checks.items()}
 SLOW = (expired_item, expired_links, batch_size, retained)
 """They wait for an expiry, write 17 MB, or import all of moto's services."""
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.check.__name__)
-def test_the_page_has_each_row(row: Row) -> None:
-    """With what AWS documents and what rests on it as the script says; moto does what it says."""
-    _, documented, moto, *_, proof = CELLS[row.case]
-    assert (documented, proof) == (f"[{row.documented}]({row.page})", row.proof)
-    if row.check not in SLOW:
-        with of_moto() as client:
-            assert cell(row.check, client) == moto
+def test_each_row_of_the_page_is_run() -> None:
+    """A row without a check would be printed as it was, whatever the emulators do."""
+    assert rows().keys() == CHECKS.keys()
+
+
+@pytest.mark.parametrize("case", [case for case, check in CHECKS.items() if check not in SLOW])
+def test_moto_does_what_the_page_says(case: str) -> None:
+    """Each cell of moto is what the check finds there."""
+    with of_moto() as client:
+        assert cell(CHECKS[case], client) == rows()[case][1]

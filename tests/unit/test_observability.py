@@ -65,42 +65,30 @@ async def test_tasks_and_threads_inherit_the_context() -> None:
     ]
 
 
-def fail(text: str) -> None:
-    """Raise as an agent does, with the data that it could not handle in its words."""
-    try:
-        int(text)
-    except ValueError as error:
-        error.add_note(f"note: {text}")
-        other = KeyError(text)
-        raise ExceptionGroup(text, [other]) from error
-
-
 def test_other_peoples_exceptions_are_shown_without_their_texts() -> None:
     """Types and frames of a whole chain are there, groups and notes included; no text is."""
+
+    def fail(text: str) -> None:
+        try:
+            int(text)
+        except ValueError as error:
+            error.add_note(f"note: {text}")
+            raise ExceptionGroup(text, [KeyError(text)]) from error
+
     secret = "my secret"  # a frame shows the code, and nothing of its values
     with logged() as lines:
         try:
             fail(secret)
         except ExceptionGroup:
             logger.exception("it failed")
-    (line,) = lines
-    assert "my secret" not in json.dumps(line)
-    shown = line["exception"]
-    assert [
-        part for part in ("ValueError", "KeyError", "ExceptionGroup") if part not in shown
-    ] == []
-    assert "in fail" in shown
-    assert f"ValueError: {_WITHHELD}" in shown
-    assert "direct cause" in shown
-    assert line["exception_name"] == "ExceptionGroup"
-
-
-def test_texts_of_ours_are_shown_and_all_of_them_on_demand() -> None:
-    """The runtime's own error texts are logged; others need A2A_LOG_ERROR_TEXTS."""
-    with logged() as lines:
         logger.error("ours", exc_info=UnavailableError("No answer from AWS after 12 attempts"))
-    assert lines[0]["exception"].endswith("No answer from AWS after 12 attempts")
-    with logged(shows_texts=True) as lines:
+    line, ours = lines
+    assert "my secret" not in json.dumps(line)
+    for part in ("KeyError", "in fail", f"ValueError: {_WITHHELD}", "direct cause"):
+        assert part in line["exception"]
+    assert line["exception_name"] == "ExceptionGroup"
+    assert ours["exception"].endswith("No answer from AWS after 12 attempts")
+    with logged(shows_texts=True) as lines:  # A2A_LOG_ERROR_TEXTS
         logger.error("theirs", exc_info=ValueError("my secret"))
     assert "my secret" in lines[0]["exception"]
 
@@ -205,25 +193,29 @@ def test_counts_that_cannot_be_written_end_nothing(caplog: pytest.LogCaptureFixt
 
 
 def test_counts_are_summed_and_times_are_kept() -> None:
-    """Counts are added up and times are kept one by one; a set of dimensions is one line."""
+    """Counts are added up; times and numbers are kept one by one; a set of dimensions is a line."""
     with counted() as seen:
         metrics.count("Attempts")
         metrics.count("Attempts", 2)
         metrics.count("TasksEnded", state="failed")
         metrics.time("TimeToEnd", 12.5)
         metrics.time("TimeToEnd", -3)
+        metrics.caller(17, whose="failed")
+        metrics.caller(4, whose="failed")
         metrics.flush()
         assert seen.values("Attempts") == [3.0]
         assert seen.values("TasksEnded", state="failed") == [1.0]
         assert seen.values("TimeToEnd") == [12.5, 0.0]
+        assert seen.values("Callers", whose="failed") == [17, 4]
         metrics.flush()
-    assert len(seen.lines) == 2
+    assert len(seen.lines) == 3
     units = {
         metric["Name"]: metric["Unit"]
         for line in seen.lines
         for metric in line["_aws"]["CloudWatchMetrics"][0]["Metrics"]
     }
-    assert units == {"Attempts": "Count", "TasksEnded": "Count", "TimeToEnd": "Milliseconds"}
+    counts = {"Attempts": "Count", "TasksEnded": "Count"}
+    assert units == {**counts, "TimeToEnd": "Milliseconds", "Callers": "None"}
 
 
 def test_nothing_is_lost_between_threads() -> None:
@@ -242,20 +234,6 @@ def test_nothing_is_lost_between_threads() -> None:
         for thread in threads:
             thread.join()
     assert seen.total("Attempts") == 800
-
-
-# -- traces --------------------------------------------------------------------------------------
-
-
-def test_a_number_is_a_value_without_a_unit() -> None:
-    """Each value of a number is kept, without a sum, in a metric without a unit."""
-    with counted() as seen:
-        metrics.caller(17, whose="failed")
-        metrics.caller(4, whose="failed")
-    (line,) = seen.lines
-    (directive,) = line["_aws"]["CloudWatchMetrics"]
-    assert seen.values("Callers", whose="failed") == [17, 4]
-    assert directive["Metrics"] == [{"Name": "Callers", "Unit": "None"}]
 
 
 @pytest.mark.parametrize(

@@ -108,23 +108,6 @@ def test_each_row_on_a_peer_has_source_and_date() -> None:
     assert numbers <= set(re.findall(r"^(\d)\. \[[^\]]+\]\(https://", page, re.MULTILINE))
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("## One\na2akit is slow (2026-11-23)\n", ["One"]),
-        ("## One\n[a2akit](https://a2akit.example) is slow\n", ["One"]),
-        ("## One\n[a2akit](https://a2akit.example) is slow, in November 2026\n", []),
-        ("## One\nTemporal replays [1]\n## Sources\n1. [Docs](https://t.io), 2026-11-01\n", []),
-    ],
-)
-def test_a_sentence_without_its_source_is_found(
-    tmp_path: Path, text: str, named: list[str]
-) -> None:
-    """A chapter that lacks the link or the date is named."""
-    (page := tmp_path / "page.md").write_text(text)
-    assert unsourced(page) == named
-
-
 def test_each_gap_of_conformance_has_its_section_and_its_test() -> None:
     """What is not met says where that is asked for, and which test shows what is done instead."""
     rows = re.findall(

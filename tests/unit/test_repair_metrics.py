@@ -39,7 +39,8 @@ from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
 from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
-from tests.support.observed import counted, logged
+from tests.support.observed import Metrics, counted, logged
+from tests.support.present import present
 from tests.support.workers import Agent, Bench, PacedClock, chunk, complete, params_of, status
 
 
@@ -53,16 +54,10 @@ def backends(clock: ManualClock) -> Backends:
     return memory_backends(Settings(), clock)
 
 
-async def sweep(backends: Backends, clock: ManualClock, *, after_s: float) -> None:
-    clock.advance(after_s)
-    sweeper = Sweeper(backends.storage, backends.operations, clock=clock)
-    await sweeper.sweep()
-
-
-async def current(backends: Backends, head: Head) -> Head:
-    now = await backends.storage.head(head.task_id)
-    assert now is not None
-    return now
+def dead_letters_of(backends: Backends) -> DeadLetters:
+    """A consumer for which one attempt is all that a turn gets."""
+    retry = RetryPolicy(max_attempts=1)
+    return DeadLetters(backends.storage, backends.operations, retry=retry)
 
 
 async def test_a_fenced_attempt_is_counted() -> None:
@@ -82,23 +77,30 @@ async def test_a_fenced_attempt_is_counted() -> None:
     assert seen.values("TimeToEnd") == []
 
 
+async def canceled(backends: Backends | None = None) -> tuple[TaskState, Metrics]:
+    """Cancel a new task, whose agent does nothing; its state, and what was counted."""
+    backends = backends or memory_backends(Settings())
+    head = (await backends.storage.open_task("ctx", request())).head
+    with counted() as seen:
+        tail = await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
+    return tail.head.state, seen
+
+
 async def test_a_task_that_ends_by_itself_is_no_forced_cancel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The agent was faster than the API's own end of the task, which was refused."""
-    backends = memory_backends(Settings())
-    head = (await backends.storage.open_task("ctx", request())).head
-    commit = type(backends.storage).commit
+    commit = DurableStorage.commit
 
     async def completed_first(self: DurableStorage, head: Head, wanted: Commit) -> Head:
-        monkeypatch.setattr(type(backends.storage), "commit", commit)
+        monkeypatch.setattr(DurableStorage, "commit", commit)
         await Storage(self).update_task(head.task_id, TaskState.TASK_STATE_COMPLETED)
         return await commit(self, head, wanted)
 
-    monkeypatch.setattr(type(backends.storage), "commit", completed_first)
-    with counted() as seen, logged() as lines:
-        tail = await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
-    assert tail.head.state == TaskState.TASK_STATE_COMPLETED
+    monkeypatch.setattr(DurableStorage, "commit", completed_first)
+    with logged() as lines:
+        state, seen = await canceled()
+    assert state == TaskState.TASK_STATE_COMPLETED
     assert seen.values("ForcedCancels") == []
     assert seen.values("TasksEnded", state="completed") == [1.0]
     assert "cancel_forced" not in {line.get("action") for line in lines}
@@ -108,35 +110,31 @@ async def test_a_cancel_that_is_forced_late_is_counted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The agent writes on while the API wants to end its task: the lost races are no cancels."""
-    backends = memory_backends(Settings())
-    head = (await backends.storage.open_task("ctx", request())).head
-    commit, races = type(backends.storage).commit, [3]
+    commit, races = DurableStorage.commit, iter(range(3))
 
     async def slower(self: DurableStorage, head: Head, wanted: Commit) -> Head:
-        if races[0] > 0:
-            races[0] -= 1
+        for _ in races:
             raise ConcurrencyError
         return await commit(self, head, wanted)
 
-    monkeypatch.setattr(type(backends.storage), "commit", slower)
-    with counted() as seen:
-        tail = await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
-    assert tail.head.state == TaskState.TASK_STATE_CANCELED
+    monkeypatch.setattr(DurableStorage, "commit", slower)
+    state, seen = await canceled()
+    assert state == TaskState.TASK_STATE_CANCELED
     assert seen.values("ForcedCancels") == [1.0]
 
 
-async def test_a_cancel_that_cannot_be_sent_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancel_that_cannot_be_sent_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The client's cancel comes true without the queue; that it is down has to be seen."""
     backends = memory_backends(Settings())
-    head = (await backends.storage.open_task("ctx", request())).head
 
     async def broken(*_: object, **__: object) -> None:
         raise OSError
 
     monkeypatch.setattr(backends.operations, "send", broken)
-    with counted() as seen:
-        tail = await cancel(backends, ANONYMOUS, head.task_id, wait=Wait(None, ""), timeout_s=0.01)
-    assert tail.head.state == TaskState.TASK_STATE_CANCELED
+    state, seen = await canceled(backends)
+    assert state == TaskState.TASK_STATE_CANCELED
     assert seen.values("SendFailures") == [1.0]
 
 
@@ -144,11 +142,11 @@ async def test_dead_letters_are_counted_by_their_outcome(backends: Backends) -> 
     """A turn sent again, a failed task, a dropped operation, a message that is no operation."""
     head = (await backends.storage.open_task("ctx", request())).head
     body = Operation.to_run(params_of(head)).model_dump_json()
-    retry = RetryPolicy(max_attempts=1)
-    dead_letters = DeadLetters(backends.storage, backends.operations, retry=retry)
+    dead_letters = dead_letters_of(backends)
     with counted() as seen:
         await dead_letters.handle(body)
-        await backends.storage.commit(await current(backends, head), Commit(token="t", claims=True))
+        now = present(await backends.storage.head(head.task_id))
+        await backends.storage.commit(now, Commit(token="t", claims=True))
         for letter in (body, body, "no operation"):
             await dead_letters.handle(letter)
     for outcome in ("resent", "failed", "dropped", "undecodable"):
@@ -189,12 +187,9 @@ async def test_stream_function_writes_its_metrics_with_each_answer() -> None:
     assert [line.get("request_id") for line in lines] == ["0a-1b", None, None, None]
 
 
-REFUSED = httpx.HTTPStatusError(
-    "no", request=httpx.Request("GET", "https://model"), response=httpx.Response(401)
-)
-AWAY = httpx.HTTPStatusError(
-    "busy", request=httpx.Request("GET", "https://model"), response=httpx.Response(503)
-)
+def answered(status_code: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("GET", "https://model")
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status_code))
 
 
 @pytest.mark.parametrize(
@@ -203,8 +198,8 @@ AWAY = httpx.HTTPStatusError(
         (ValueError(), "raised"),
         (ExceptionGroup("all", [FinalError()]), "raised"),
         (ExceptionGroup("all", [BudgetError()]), "budget"),
-        (REFUSED, "refused"),
-        (AWAY, "unavailable"),
+        (answered(401), "refused"),
+        (answered(503), "unavailable"),
         (RetryLater(1), "unavailable"),
         (WrongCallError(), "raised"),
     ],
@@ -263,13 +258,12 @@ async def test_failures_outside_of_an_attempt_have_reasons(
     """A dead letter of a turn whose attempts are used up, and a turn that no worker has started."""
     dead = (await backends.storage.open_task("ctx", request())).head
     await backends.storage.commit(dead, Commit(token="t", claims=True))
-    dead_letters = DeadLetters(
-        backends.storage, backends.operations, retry=RetryPolicy(max_attempts=1)
-    )
+    body = Operation.to_run(params_of(dead)).model_dump_json()
     with counted() as seen:
-        await dead_letters.handle(Operation.to_run(params_of(dead)).model_dump_json())
+        await dead_letters_of(backends).handle(body)
         await backends.storage.open_task("ctx", request())
-        await sweep(backends, clock, after_s=25 * 3600)
+        clock.advance(25 * 3600)
+        await Sweeper(backends.storage, backends.operations, clock=clock).sweep()
     assert seen.total("TasksFailed", reason="used_up") == 1
     assert seen.total("TasksFailed", reason="never_started") == seen.total("TurnsGivenUp") == 1
     assert seen.total("TasksEnded", state="failed") == 2

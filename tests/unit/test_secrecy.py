@@ -66,15 +66,15 @@ def test_content_is_found(content: StatusChanged, line: object) -> None:
     assert leaks(content, line) == 1
 
 
-# Powertools keeps its own lines to itself, here and in a deployment.
-@pytest.mark.parametrize("library", sorted(_LIBRARIES.keys() - {"aws_lambda_powertools"}))
-def test_the_watch_hears_what_a_deployment_writes_down(library: str) -> None:
+def test_the_watch_hears_what_a_deployment_writes_down() -> None:
     """A library says as much in the suite as in a function whose POWERTOOLS_LOG_LEVEL is DEBUG."""
-    logging.getLogger(library).log(_LIBRARIES[library], "accepted: %s", SENTENCE)
+    own = {"aws_lambda_powertools"}  # keeps its lines to itself, here and in a deployment
     WATCH.saw([committed()])
+    for library in _LIBRARIES.keys() - own:
+        logging.getLogger(library).log(_LIBRARIES[library], "accepted: %s", SENTENCE)
     found = WATCH.leaks()
     WATCH.begin()
-    assert len(found) == 1
+    assert len(found) == len(_LIBRARIES.keys() - own)
 
 
 async def test_the_watch_is_on() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
 from a2a_serverless.errors import ConfigurationError, UnavailableError
@@ -10,7 +12,6 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.wiring import (
     INDEXES_OF_WORKER,
-    Backends,
     check_backends,
     memory_backends,
     table_backends,
@@ -68,21 +69,26 @@ def test_shared_turns_need_a_worker_that_outlasts_them() -> None:
         settings.check_sharing()
 
 
-@pytest.fixture
-def backends() -> Backends:
-    return memory_backends(Settings())
-
-
-async def test_a_missing_table_is_named(
-    backends: Backends, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("part", "raised", "told"),
+    [
+        (
+            "storage.head",
+            LookupError("no such resource"),
+            "The table my-table cannot be used: no such",
+        ),
+        ("storage.head", UnavailableError(), None),
+        ("operations.check", ConfigurationError("The queue my-queue does not exist."), "my-queue"),
+    ],
+)
+async def test_a_missing_backend_is_named(
+    part: str, raised: Exception, told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the table cannot be used, one sentence names it, whatever the library raised."""
-
-    async def refuse(*_: object) -> None:
-        raise LookupError("no such resource")
-
-    monkeypatch.setattr(backends.storage, "head", refuse)
-    with pytest.raises(ConfigurationError, match="The table my-table cannot be used: no such"):
+    """One sentence names what cannot be used; an outage keeps its own error."""
+    backends = memory_backends(Settings())
+    owner, name = part.split(".")
+    monkeypatch.setattr(getattr(backends, owner), name, mock.AsyncMock(side_effect=raised))
+    with pytest.raises(ConfigurationError if told else type(raised), match=told):
         await check_backends(backends, Settings(table="my-table"))
 
 
@@ -98,32 +104,6 @@ async def test_a_worker_asks_for_its_own_indexes_alone() -> None:
     """A worker starts where it may read no index but its own, as with the role of fargate.yaml."""
     table = MemoryTable({name: INDEXES[name] for name in INDEXES_OF_WORKER})
     await check_backends(table_backends(Settings(), table), Settings(), INDEXES_OF_WORKER)
-
-
-async def test_a_missing_queue_is_named(
-    backends: Backends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the queue cannot be used, the queue's own sentence is raised."""
-
-    async def refuse() -> None:
-        raise ConfigurationError("The queue my-queue does not exist.")
-
-    monkeypatch.setattr(backends.operations, "check", refuse)
-    with pytest.raises(ConfigurationError, match="my-queue"):
-        await check_backends(backends, Settings())
-
-
-async def test_an_outage_is_no_misconfiguration(
-    backends: Backends, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A backend that does not answer now keeps its own error."""
-
-    async def refuse(*_: object) -> None:
-        raise UnavailableError
-
-    monkeypatch.setattr(backends.storage, "head", refuse)
-    with pytest.raises(UnavailableError):
-        await check_backends(backends, Settings())
 
 
 # -- settings in one variable ----------------------------------------------------------------------
