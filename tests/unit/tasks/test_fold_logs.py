@@ -50,7 +50,7 @@ def applied_for(history: History, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("turns", [4, 16])
+@pytest.mark.parametrize("turns", [4, 8])
 def test_twice_as_many_restarted_turns_are_twice_the_work(
     turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

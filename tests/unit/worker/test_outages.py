@@ -35,7 +35,7 @@ SWEEP_EVERY_S = 60
 RECOVERY_S = 300
 """How soon after an outage everything has run."""
 STEP_S = 20
-TURNS = 40
+TURNS = 20
 
 COMPLETED = TaskState.TASK_STATE_COMPLETED
 SUBMITTED = TaskState.TASK_STATE_SUBMITTED

@@ -40,7 +40,7 @@ def test_random_kills_repeat_no_step_and_no_question(kind: str, seeds: int, tmp_
     ("script", "least", "step"),
     [
         (question_kills.SHORT, 40, 1 if LONG else 5),
-        pytest.param(question_kills.EVERYTHING, 400, 1 if LONG else 131, marks=pytest.mark.long),
+        pytest.param(question_kills.EVERYTHING, 400, 1 if LONG else 211, marks=pytest.mark.long),
     ],
     ids=["short", "everything"],
 )

@@ -21,7 +21,7 @@ from tests.unit.worker.stand import Stand
 
 MINUTE, WORKER_S = 60, 900
 DAY_S = 12 * 3600
-POLLS = [(30, 3600, 0, DAY_S), (59, 1200, 5, WORKER_S), (120, 3600, 5, WORKER_S)]
+POLLS = [(30, 1200, 0, DAY_S), (59, 1200, 5, WORKER_S), (120, 3600, 5, WORKER_S)]
 if LONG:
     EVERY_S = (1, 5, 15, 30, 45, 59, 60, 61, 90, 120)
     POLLS += product(EVERY_S, (1200, 3600, 10_800), (0, 5), [WORKER_S])
