@@ -129,9 +129,7 @@ class CloudWatch:
 
     def statistic(self, metric: Json, name: str, begin_ms: int, end_ms: int) -> Value:
         """The statistic of a metric over the values with a time in `begin_ms < t <= end_ms`."""
-        given = metric.get("Dimensions", [])
-        dimensions = frozenset((each["Name"], each["Value"]) for each in given)
-        key = (metric["Namespace"], metric["MetricName"], dimensions)
+        key = key_of(metric)
         asked = (key, name, begin_ms, end_ms)
         if key not in self.points:
             return None
@@ -139,6 +137,13 @@ class CloudWatch:
             values = [value for at, value in self.points[key] if begin_ms < at <= end_ms]
             self._known[asked] = _STATISTICS[name](values) if values else None
         return self._known[asked]
+
+
+def key_of(metric: Json) -> Key:
+    """A metric of an alarm among those of CloudWatch."""
+    given = metric.get("Dimensions", [])
+    dimensions = frozenset((each["Name"], each["Value"]) for each in given)
+    return metric["Namespace"], metric["MetricName"], dimensions
 
 
 class Alarm:
@@ -149,6 +154,14 @@ class Alarm:
         self.properties = properties
         assert properties["ComparisonOperator"] == "GreaterThanOrEqualToThreshold"
         assert properties["TreatMissingData"] == "notBreaching"
+
+    def has_data(self, seen: CloudWatch) -> bool:
+        """Whether there is a value of one of its metrics: if not, it is the same at all times."""
+        queries = [
+            it["MetricStat"] for it in self.properties.get("Metrics", ()) if "MetricStat" in it
+        ]
+        metrics = [it["Metric"] for it in queries] or [self.properties]
+        return any(key_of(metric) in seen.points for metric in metrics)
 
     def rings(self, seen: CloudWatch, now_ms: int, missing: Value = None) -> bool:
         """Whether the alarm is in the state ALARM when it is evaluated at `now_ms`.
@@ -249,7 +262,8 @@ def rung(
     minutes = range(since_ms, last_ms + 2 * MINUTE_MS, MINUTE_MS)
     found = set()
     for alarm in alarms:
-        readings = [[alarm.rings(seen, at, missing) for at in minutes] for missing in READINGS]
+        times = minutes if alarm.has_data(seen) else minutes[:1]
+        readings = [[alarm.rings(seen, at, missing) for at in times] for missing in READINGS]
         told = [
             sum(now and not before for before, now in pairwise([False, *it])) for it in readings
         ]
