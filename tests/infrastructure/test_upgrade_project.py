@@ -199,11 +199,9 @@ def test_a_plan_changes_nothing(folder: Path, versions: dict[str, Path]) -> None
 def test_without_git_the_way_out_is_named(
     folder: Path, versions: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The merge is git's: a machine without it is told so, and nothing is changed."""
-    with (folder / "template.yaml").open("a") as file:
-        file.write("# mine\n")
+    """The merge is git's: a machine without it is told so."""
+    edited(folder / "template.yaml", "Resources:\n", "# mine\nResources:\n")
     monkeypatch.setattr(shutil, "which", lambda _: None)
-
     with pytest.raises(ConfigurationError, match="git is missing"):
         planned(folder, versions, "0.3.0")
 
@@ -302,21 +300,24 @@ def outside(path: Path, elsewhere: Path) -> None:
     path.symlink_to(elsewhere, target_is_directory=elsewhere.is_dir())
 
 
-@pytest.mark.parametrize(
-    "name", ["template.yaml", "functions/push", BASE, "requirements", DEVELOPMENT_LOCK, AGENT_LOCK]
-)
+LINKS = ("template.yaml", "functions/push", BASE, "requirements", DEVELOPMENT_LOCK, AGENT_LOCK)
+
+
 def test_nothing_is_written_through_a_link_out_of_the_project(
-    tmp_path: Path, folder: Path, versions: dict[str, Path], name: str
+    tmp_path: Path, folder: Path, versions: dict[str, Path]
 ) -> None:
     """The sentence names the link, and neither the project nor what it leads to has changed."""
     for lock in (DEVELOPMENT_LOCK, LAYER_LOCK, AGENT_LOCK):
         (folder / lock).write_text("")
-    outside(folder / name, tmp_path / "elsewhere")
-    before = contents(tmp_path)
-    with pytest.raises(ConfigurationError) as refused:
-        upgraded(folder, versions, "0.4.0")
-    assert f"{folder / name} leads out of the project" in str(refused.value)
-    assert contents(tmp_path) == before
+    for name in LINKS:
+        outside(folder / name, tmp_path / "elsewhere")
+        before = contents(tmp_path)
+        with pytest.raises(ConfigurationError) as refused:
+            upgraded(folder, versions, "0.4.0")
+        assert f"{folder / name} leads out of the project" in str(refused.value)
+        assert contents(tmp_path) == before
+        (folder / name).unlink()
+        shutil.move(tmp_path / "elsewhere", folder / name)
 
 
 def test_a_lock_is_not_written_through_a_link_out_of_the_project(tmp_path: Path) -> None:

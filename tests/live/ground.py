@@ -66,7 +66,7 @@ class Ground:
     account: Account
     stack: Stack
     changes: bool = False
-    """Whether the stack may be changed, and changed back, and hundreds of requests sent at once."""
+    """Whether the stack may be changed, and changed back."""
     slack: float = 1
     tokens: Issuer | None = None
     """An issuer of tokens that is there already."""
