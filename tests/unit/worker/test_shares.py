@@ -42,7 +42,7 @@ BEHIND_S = 4.0
 
 def test_a_caller_does_not_wait_for_all_turns_of_another() -> None:
     """With 4 places, turns of 2 s and 60 messages of A, that of B starts within 4 s (p95)."""
-    waits = [behind(4, 60, 2.0, seed=seed) for seed in range(20 if LONG else 3)]
+    waits = [behind(4, 60, 2.0, seed=seed) for seed in range(20 if LONG else 2)]
     assert p95(waits) <= BEHIND_S
 
 
@@ -62,17 +62,17 @@ def test_a_steady_flood_holds_up_no_other_caller(rate: float, places: int) -> No
 
 
 def test_turns_that_wake_together_hold_up_no_other_caller() -> None:
-    """150 turns of A wake right before one of B: that starts within 5 s of A's first one."""
-    waits, of_b = woken(0, 150, places=4, turn_s=1.0, seed=0)
+    """60 turns of A wake right before one of B: that starts within 5 s of A's first one."""
+    waits, of_b = woken(0, 60, places=4, turn_s=1.0, seed=0)
     assert of_b <= min(waits) + 5
-    assert max(waits) >= min(waits) + 30
+    assert max(waits) >= min(waits) + 12
 
 
 def test_a_sweep_costs_what_it_wakes() -> None:
     """However many turns sleep on, one sweep sends all whose time is over."""
-    (_, idle, _), (_, requests, sent) = wakes(100, 50)
-    assert (sent, idle <= 14, requests <= idle + 1.3 * sent) == (51, True, True)
-    assert wakes(0, 50)[1][1:] == (requests, sent)
+    (_, idle, _), (_, requests, sent) = wakes(60, 30)
+    assert (sent, idle <= 14, requests <= idle + 1.3 * sent) == (31, True, True)
+    assert wakes(0, 30)[1][1:] == (requests, sent)
 
 
 @pytest.mark.long
