@@ -8,7 +8,11 @@ import pytest
 from a2a.types import Message, Part, Role, SendMessageRequest, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.errors import TaskNotAcceptingMessagesError
+from a2a_serverless.errors import (
+    TaskNotAcceptingMessagesError,
+    TaskTerminalStateError,
+    TurnFinishedError,
+)
 from a2a_serverless.tasks.entries import (
     Entry,
     MetadataMerged,
@@ -163,6 +167,16 @@ def test_a_task_that_ends_drops_the_turn_that_waited() -> None:
     head = step(waiting_for_credentials(), follow_up())
     ended = step(head, status(TaskState.TASK_STATE_CANCELED))
     assert (ended.turn.is_open, ended.next_turn, ended.due_at) == (False, 0, None)
+
+
+def test_what_is_over_stays_as_it_is() -> None:
+    """An ended task takes no status, and a turn that is over is not claimed."""
+    ended = step(claimed(), status(TaskState.TASK_STATE_COMPLETED), token="A")
+    with pytest.raises(TaskTerminalStateError):
+        step(ended, status(TaskState.TASK_STATE_WORKING))
+    for head in (ended, paused()):
+        with pytest.raises(TurnFinishedError):
+            step(head, token="B", claims=True)
 
 
 def test_the_agents_own_timestamp_is_replaced() -> None:
