@@ -676,8 +676,11 @@ async def test_the_owner_is_answered(function: Function) -> None:
 
 
 @pytest.mark.long(but=1)
-async def test_the_owner_is_given_its_file(function: Function) -> None:
-    """What strangers send as a URL of their own is the file when its owner sends it."""
+async def test_a_file_is_its_owners_until_it_is_deleted(function: Function) -> None:
+    """What strangers send as a URL of their own is the file when its owner sends it.
+
+    Its link is refused when its task is deleted, also when there is one of the same id again.
+    """
     owned = await make_owned(function.stack, TENANT)
     for operation in ("send a link", "send an upload", "stream an upload"):
         there = await function.ask(owned.owner, ELSEWHERE[operation], owned.ids)
@@ -685,12 +688,6 @@ async def test_the_owner_is_given_its_file(function: Function) -> None:
         assert "<link>" not in there.body
         assert "<upload>" not in there.body
         assert any('"CopyObject"' in call for call in there.calls)
-
-
-@pytest.mark.long(but=1)
-async def test_a_file_ends_with_its_incarnation(function: Function) -> None:
-    """Its link is refused when its task is deleted, also when there is one of the same id again."""
-    owned = await make_owned(function.stack, TENANT)
     blob = present(linked_blob(owned.ids.link))
     storage = function.stack.backends.storage
     assert await delete_task(storage.for_scope(Scope.of(TENANT, owned.owner.name)), owned.ids.task)

@@ -153,11 +153,11 @@ def test_a_message_that_is_no_job_is_kept(function: ModuleType, provisioned: Nam
     assert messages(provisioned.push_dead_letter_queue) == [undecodable["Records"][0]["body"]]
 
 
-@pytest.mark.parametrize("name", ["A2A_PUSH_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"])
-def test_a_missing_queue_is_named(
-    provisioned: Names, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_missing_queue_is_named(provisioned: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its queues the function does not start, and says which variable is missing."""
-    monkeypatch.delenv(name)
-    with pytest.raises(ConfigurationError, match=rf"^{name} is not set: it names [^.]+\.$"):
-        cold_start("push")
+    for name in ("A2A_PUSH_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"):
+        said = rf"^{name} is not set: it names [^.]+\.$"
+        with monkeypatch.context() as patched:
+            patched.delenv(name)
+            with pytest.raises(ConfigurationError, match=said):
+                cold_start("push")

@@ -123,11 +123,11 @@ def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:
         function.handler({"source": "aws.s3"}, None)
 
 
-@pytest.mark.parametrize("name", ["A2A_TABLE", "A2A_QUEUE", "A2A_UNDECODABLE_QUEUE"])
-def test_a_missing_setting_is_named(
-    provisioned: Names, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_missing_setting_is_named(provisioned: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a variable is missing, the function does not start, and the error names it."""
-    monkeypatch.delenv(name)
-    with pytest.raises(ConfigurationError, match=rf"^{name} is not set: it names [^.]+\.$"):
-        cold_start("sweeper")
+    for name in ("A2A_TABLE", "A2A_QUEUE", "A2A_UNDECODABLE_QUEUE"):
+        said = rf"^{name} is not set: it names [^.]+\.$"
+        with monkeypatch.context() as patched:
+            patched.delenv(name)
+            with pytest.raises(ConfigurationError, match=said):
+                cold_start("sweeper")

@@ -42,7 +42,7 @@ class TestCuts:
         """A stream may be cut at any byte, as an error or as an end: each event comes once."""
         body = world.server.body(world.binding)
         first = body.index(b"\r\n\r\n", body.index(b"data: ")) + 4
-        for cut in range(0, len(body), 37):
+        for cut in range(0, len(body), 61):
             world.server = ScriptedServer()
             world.server.faults.append(Fault(cut=cut, error=error))
             expected = LOG if cut >= first else [world.server.as_of(len(LOG))]
