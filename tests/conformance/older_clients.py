@@ -193,16 +193,6 @@ class SimpleA2A:
     async def resubscribe(self, task_id: str) -> list[dict[str, Any]]:
         return await self._streamed("tasks/resubscribe", {"id": task_id})
 
-    async def begin(self, text: str) -> str:
-        """Start a task and leave its stream after the first event: the task's id."""
-        params = self._params(text)
-        body = {"jsonrpc": "2.0", "id": "uuid", "method": "tasks/sendSubscribe", "params": params}
-        async with self._http.stream("POST", "/", json=body) as response:
-            async for line in response.aiter_lines():
-                if line.startswith("data: "):
-                    return str(json.loads(line[6:])["result"]["id"])
-        return ""
-
     @staticmethod
     def _params(text: str, *, task_id: str = "", context_id: str = "") -> dict[str, Any]:
         part = {"text": text, "mediaType": "text/plain"}

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.e2e.commands import environment, running_with
 from tests.foreign.answering import FORMS, TEXT
@@ -93,14 +93,11 @@ def command(client: str) -> list[str | Path]:
     return [python, "-m", "tests.foreign.reading"] if python.exists() else []
 
 
-def read(client: str, url: str, forms: Iterable[str] = FORMS) -> Told:
-    """Return what a client has read, by way of calling and form; empty: it is not installed."""
-    reader = command(client)
-    if not reader:
-        return {}
+def ran(command: Sequence[str | Path], *, cwd: Path = ROOT) -> tuple[dict[str, Any], str]:
+    """Run a client; return what it tells of its operations, and, if it has failed, of its end."""
     done = subprocess.run(
-        [*reader, client, url, *forms],
-        cwd=ROOT,
+        command,
+        cwd=cwd,
         env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'layers/runtime'}:{ROOT / 'src'}"),
         capture_output=True,
         text=True,
@@ -108,10 +105,20 @@ def read(client: str, url: str, forms: Iterable[str] = FORMS) -> Told:
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"operation"')]
-    if done.returncode:
-        sys.exit(f"{client} has ended with {done.returncode}: {done.stderr[-1500:]}")
     told = [json.loads(line) for line in lines]
-    return {one.pop("operation"): one for one in told}
+    failed = f"ended with {done.returncode}: {done.stderr[-1500:]}" if done.returncode else ""
+    return {one.pop("operation"): one for one in told}, failed
+
+
+def read(client: str, url: str, forms: Iterable[str] = FORMS) -> Told:
+    """Return what a client has read, by way of calling and form; empty: it is not installed."""
+    reader = command(client)
+    if not reader:
+        return {}
+    told, failed = ran([*reader, client, url, *forms])
+    if failed:
+        sys.exit(f"{client} has {failed}")
+    return told
 
 
 def cell(told: Mapping[str, str], form: str) -> str:

@@ -7,10 +7,8 @@ Exit codes: 0 all is as `FAULTS` says, 1 something is not, 2 a client is not ins
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +20,7 @@ from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.sockets import bind
 from tests.conformance.key_proxy import key_proxy
 from tests.e2e.commands import environment, running_with
+from tests.foreign.answers import ran
 from tests.support.foreign_clients import install_javascript
 from tests.support.recorded_clients import Recorder, Request, keep
 
@@ -29,7 +28,6 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 RECEIVER = "http://127.0.0.1:9/hook"
 """A webhook that is registered and never told: what would be told is none of the operations."""
-CLIENT_S = 180
 JSONRPC, REST = BOTH = ("JSONRPC", "HTTP+JSON")
 
 SAYS: Mapping[str, str] = {
@@ -107,13 +105,6 @@ CLIENTS = (
     ),
     Client("CrewAI", python("crewai"), ("delegate", "poll", "question", "answer")),
     Client("Strands", python("strands_client"), ("delegate", "stream", "question"), (JSONRPC,)),
-    Client(
-        "simple_a2a",
-        python("simple_a2a", own=False),
-        WHOLE,
-        (JSONRPC,),
-        older="0.1",
-    ),
 )
 
 GEM = ROOT / "build" / "simple_a2a" / "lib"
@@ -205,22 +196,11 @@ def _is_there(client: Client, needed: Path) -> bool:
 def _run(client: Client, binding: str, scripts: Path) -> tuple[Told, list[Request]]:
     """What a client tells of its operations, and what it has sent."""
     with _agent(client.older) as (url, recorder):
-        is_node = client.python == "node"
         command = [*client.command, url, binding, RECEIVER, *client.more]
-        done = subprocess.run(
-            command,
-            cwd=scripts if is_node else ROOT,
-            env=environment(PYTHONPATH=f"{ROOT}:{ROOT / 'layers/runtime'}:{ROOT / 'src'}"),
-            capture_output=True,
-            text=True,
-            timeout=CLIENT_S,
-            check=False,
-        )
-        lines = [line for line in done.stdout.splitlines() if line.startswith('{"operation"')]
-        if done.returncode or not lines:
-            _say(f"{client.name}: ended with {done.returncode}: {done.stderr[-1500:]}")
-        told = [json.loads(line) for line in lines]
-        return {one.pop("operation"): one for one in told}, list(recorder.seen)
+        told, failed = ran(command, cwd=scripts if client.python == "node" else ROOT)
+        if failed or not told:
+            _say(f"{client.name}: {failed or 'tells nothing'}")
+        return told, list(recorder.seen)
 
 
 @contextmanager

@@ -44,7 +44,16 @@ async def printed(command: str, *arguments: str) -> str:
 
 
 class Talk:
-    """Does what a client can do: those of these operations for which it has a method."""
+    """Does what a client can do: those of these operations for which it has a method.
+
+    `sent` sends a text for a task, or for a new one, and `told` has a task in words.
+    """
+
+    task: Any = None
+    asked: Any = None
+    running: Any = None
+    sent: Callable[..., Awaitable[Any]]
+    told: Callable[[Any], str]
 
     OPERATIONS = (
         *("card", "send", "stream", "get", "list", "question", "answer", "start"),
@@ -55,3 +64,14 @@ class Talk:
         for operation in self.OPERATIONS:
             if (call := getattr(self, operation.replace(" ", "_"), None)) is not None:
                 await tried(operation, call)
+
+    async def send(self) -> str:
+        self.task = await self.sent("go")
+        return self.told(self.task)
+
+    async def question(self) -> str:
+        self.asked = await self.sent("ask")
+        return self.told(self.asked)
+
+    async def answer(self) -> str:
+        return self.told(await self.sent("go", self.asked))

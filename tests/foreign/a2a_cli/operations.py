@@ -20,7 +20,32 @@ class FailedError(Exception):
     """What the command line said when it failed."""
 
 
+def documents(text: str) -> list[Json]:
+    """The JSON documents of a text, which are only separated by white space."""
+    found, decoder = [], json.JSONDecoder()
+    while text := text.lstrip():
+        document, end = decoder.raw_decode(text)
+        found.append(document)
+        text = text[end:]
+    return found
+
+
+def name(status: Json) -> str:
+    return str(status["state"]).removeprefix("TASK_STATE_").lower().replace("_", "-")
+
+
+def words(parts: list[Json]) -> str:
+    return "".join(part.get("text", "") for part in parts)
+
+
+def told(task: Json) -> str:
+    texts = [words(artifact["parts"]) for artifact in task.get("artifacts", [])]
+    return outcome(name(task["status"]), *texts or [words(task["status"]["message"]["parts"])])
+
+
 class Client(Talk):
+    told = staticmethod(told)
+
     def __init__(self, program: str, url: str, binding: str) -> None:
         self.program, self.url = program, url
         # JSON-RPC is what it takes by itself, from the card.
@@ -43,17 +68,14 @@ class Client(Talk):
             raise FailedError(complaints.decode())
         return documents(said.decode())
 
-    async def sent(self, text: str, *options: str) -> Json:
-        [task] = await self.a2a("send", self.url, text, *options)
-        return task
+    async def sent(self, text: str, task: Json | None = None, *options: str) -> Json:
+        answers = ("--task", task["id"]) if task else ()
+        [sent] = await self.a2a("send", self.url, text, *answers, *options)
+        return sent
 
     async def card(self) -> str:
         [card] = await self.a2a("discover", self.url)
         return str(card["name"])
-
-    async def send(self) -> str:
-        self.task = await self.sent("go")
-        return told(self.task)
 
     async def stream(self) -> str:
         events = await self.a2a("send", self.url, "go", "--stream")
@@ -71,15 +93,8 @@ class Client(Talk):
         [page] = await self.a2a("list", "tasks", self.url, *filters, "--with-artifacts")
         return ",".join(str(task["id"] == self.task["id"]).lower() for task in page["tasks"])
 
-    async def question(self) -> str:
-        self.asked = await self.sent("ask")
-        return told(self.asked)
-
-    async def answer(self) -> str:
-        return told(await self.sent("go", "--task", self.asked["id"]))
-
     async def start(self) -> str:
-        self.running = await self.sent("obey", "--immediate")
+        self.running = await self.sent("obey", None, "--immediate")
         return str(name(self.running["status"]) in ("submitted", "working")).lower()
 
     async def subscribe(self) -> str:
@@ -100,29 +115,6 @@ class Client(Talk):
 
     async def unknown_task(self) -> None:
         await self.a2a("get", "task", self.url, "unknown")
-
-
-def documents(text: str) -> list[Json]:
-    """The JSON documents of a text, which are only separated by white space."""
-    found, decoder = [], json.JSONDecoder()
-    while text := text.lstrip():
-        document, end = decoder.raw_decode(text)
-        found.append(document)
-        text = text[end:]
-    return found
-
-
-def name(status: Json) -> str:
-    return str(status["state"]).removeprefix("TASK_STATE_").lower().replace("_", "-")
-
-
-def words(parts: list[Json]) -> str:
-    return "".join(part.get("text", "") for part in parts)
-
-
-def told(task: Json) -> str:
-    texts = [words(artifact["parts"]) for artifact in task.get("artifacts", [])]
-    return outcome(name(task["status"]), *texts or [words(task["status"]["message"]["parts"])])
 
 
 async def main(url: str, binding: str, _receiver: str, program: str) -> None:

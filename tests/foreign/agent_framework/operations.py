@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import warnings
+from typing import Any
 
 import httpx
 from a2a.client import A2ACardResolver
@@ -21,28 +22,19 @@ async def main(url: str, binding: str) -> None:
         card = await A2ACardResolver(http, url).get_agent_card()
         agent = A2AAgent(agent_card=card, supported_protocol_bindings=[binding])
 
-        async def delegate() -> str:
-            return str((await agent.run("go")).text)
-
-        async def tell() -> str:
-            return str((await agent.run("tell")).text)
+        async def said(text: str, **more: Any) -> str:
+            return str((await agent.run(text, **more)).text)
 
         async def stream() -> str:
             return "".join([update.text async for update in agent.run("go", stream=True)])
 
-        async def ask() -> str:
-            return str((await agent.run("ask", session=session)).text)
-
-        async def answer() -> str:
-            return str((await agent.run("go", session=session)).text)
-
         session = agent.create_session()
         async with agent:
-            await tried("delegate", delegate)
-            await tried("last message", tell)
+            await tried("delegate", lambda: said("go"))
+            await tried("last message", lambda: said("tell"))
             await tried("stream", stream)
-            await tried("question", ask)
-            await tried("answer", answer)
+            await tried("question", lambda: said("ask", session=session))
+            await tried("answer", lambda: said("go", session=session))
 
 
 if __name__ == "__main__":

@@ -24,33 +24,20 @@ async def main(url: str, binding: str) -> None:
     transport = ClientTransportConfig(preferred=binding, supported=[binding])
     asked: dict[str, Any] = {}
 
-    async def delegated(text: str, **more: Any) -> Any:
-        return await aexecute_a2a_delegation(
-            f"{url}.well-known/agent-card.json", None, 60, text, transport=transport, **more
-        )
+    async def said(text: str, **more: Any) -> str:
+        card = f"{url}.well-known/agent-card.json"
+        result = await aexecute_a2a_delegation(card, None, 60, text, transport=transport, **more)
+        asked.update(result)
+        return outcome(str(getattr(result["status"], "value", result["status"])), text_of(result))
 
-    async def delegate() -> str:
-        return told(await delegated("go"))
-
-    async def poll() -> str:
-        return told(await delegated("go", updates=PollingConfig(interval=0.2)))
-
-    async def ask() -> str:
-        asked.update(await delegated("ask"))
-        return told(asked)
-
-    async def answer() -> str:
-        return told(await delegated("go", conversation_history=asked["history"]))
-
-    await tried("delegate", delegate)
-    await tried("poll", poll)
-    await tried("question", ask)
-    await tried("answer", answer)
+    await tried("delegate", lambda: said("go"))
+    await tried("poll", lambda: said("go", updates=PollingConfig(interval=0.2)))
+    await tried("question", lambda: said("ask"))
+    await tried("answer", lambda: said("go", conversation_history=asked["history"]))
 
 
-def told(result: Any) -> str:
-    state = getattr(result["status"], "value", result["status"])
-    return outcome(str(state), str(result.get("result") or result.get("error") or ""))
+def text_of(result: Any) -> str:
+    return str(result.get("result") or result.get("error") or "")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from itertools import product
 from typing import Any
 from unittest import TestCase
@@ -36,7 +36,6 @@ from google.genai import types
 from a2a_serverless.frameworks.adapter import TOO_MANY_STEPS
 from a2a_serverless.frameworks.adk import AdkExecutor
 from a2a_serverless.frameworks.conversation import Conversation
-from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.worker import TaskContext
 from a2a_serverless.worker.agents import executor_of
 from a2a_serverless_tools.contract import Storage
@@ -46,11 +45,9 @@ from tests.unit.frameworks import contract, files
 from tests.unit.frameworks.talks import (
     Talk,
     answered,
-    ends_at,
     fails,
-    idle,
     killed_everywhere,
-    starts,
+    started_over,
     waits,
 )
 
@@ -71,8 +68,6 @@ class Fake(BaseLlm):  # type: ignore[misc] # its environment has the types, ours
             part = types.Part(function_call=types.FunctionCall(name=parts[-1].text, args={}))
         if parts[-1].text == "fail":
             raise ValueError("no model")
-        if parts[-1].text == "away":
-            raise ConnectionError("refused")
         if parts[-1].text == "limit":
             raise LlmCallsLimitExceededError("500 calls")
         yield LlmResponse(content=types.Content(role="model", parts=[part]))
@@ -99,6 +94,10 @@ def talk(*, max_attempts: int = 1, **options: Any) -> Talk:
     agent = LlmAgent(name="helper", model=Fake(model="fake"), tools=tools)
     executor = AdkExecutor(agent, "adapted", executor_options=options)
     return Talk(executor, max_attempts=max_attempts)
+
+
+def texts_of(task: Task) -> list[str]:
+    return [part.text for each in task.artifacts for part in each.parts if part.text]
 
 
 def asks_now(task: Task) -> bool:
@@ -148,9 +147,8 @@ async def test_a_workflow_is_an_agent() -> None:
 
 
 async def test_what_a_run_raises_is_the_runtimes_to_judge() -> None:
-    """A fault that passes is waited for, and a limit fails the task, with both converters."""
-    for options in ({}, {"force_new_version": True}):
-        waits(await talk(max_attempts=3, **options).told("away"), "no connection")
+    """A limit fails the task, with both converters; so does an error, whose text is not told."""
+    for options in BOTH:
         fails(await talk(max_attempts=3, **options).told("limit"), TOO_MANY_STEPS)
         _, failed = await talk(**options).say("fail")
         assert "no model" not in str(failed), failed
@@ -230,16 +228,29 @@ async def session(speaking: Talk) -> list[Any]:
 BOTH: Any = ({}, {"force_new_version": True})
 
 
-async def test_no_request_and_no_tool_call_is_made_twice() -> None:
-    """Whichever record an attempt dies at, artifacts and session are as without the death."""
-    for options in BOTH:
+def streamed(context: Any, converter: Any) -> Any:
+    asked = convert_a2a_request_to_agent_run_request(context, converter)
+    asked.run_config.streaming_mode = StreamingMode.SSE
+    return asked
 
-        async def play(calls: list[str], options: dict[str, Any] = options) -> list[Any]:
+
+SSE: Any = A2aAgentExecutorConfig(request_converter=streamed)
+
+
+async def test_no_request_and_no_tool_call_is_made_twice() -> None:
+    """Whichever record an attempt dies at, artifacts and session are as without the death.
+
+    Chunks of an answer that is not recorded are taken back.
+    """
+    for own, streams in product(BOTH, ({}, {"config": SSE})):
+
+        async def play(calls: list[str], options: dict[str, Any] = own | streams) -> list[Any]:
             return await played(paid(calls, **options), "go", "again")
 
         recorded = await killed_everywhere(play, in_flight=2)
         assert recorded.count("model") == 4, recorded
-        assert recorded.count("adds") == 4, recorded
+        if not streams:
+            assert recorded.count("adds") == 4, recorded
 
 
 class Outer(BaseAgent):  # type: ignore[misc] # as above
@@ -289,12 +300,7 @@ async def test_a_record_answers_no_other_request() -> None:
             tools=[Adding(calls).adds],
         )
         speaking = Talk(AdkExecutor(agent, "adapted", executor_options=options), max_attempts=3)
-        with ends_at(record, "after"):
-            head = await speaking.bench.send("go")
-            started = await starts(speaking)
-        assert started == 3, started
-        task = await speaking.bench.task(head)
-        said = [part.text for each in task.artifacts for part in each.parts if part.text]
+        said = texts_of(await started_over(speaking, record))
         assert said == ["3 and 31"], (record, said)
         assert calls[-1] == "3", calls
         assert (await session(speaking))[1] == {"3": 1}
@@ -326,10 +332,7 @@ async def test_a_record_is_of_no_other_arguments() -> None:
         before_tool_callback=change,
     )
     speaking = Talk(AdkExecutor(agent, "adapted"), max_attempts=3)
-    with ends_at(2, "after"):
-        await speaking.bench.send("go")
-        started = await starts(speaking)
-    assert started == 3, started
+    await started_over(speaking, 2)
     assert (await session(speaking))[1] == {"3": 1}
     assert calls == ["1", "3"], calls
 
@@ -340,13 +343,9 @@ async def test_what_is_said_outside_of_steps_is_not_mixed() -> None:
     helper = LlmAgent(name="helper", model=Counted(model="fake", calls=calls, asks=[]))
     saying = Saying(name="saying", attempts=iter("12345"))
     team = SequentialAgent(name="team", sub_agents=[saying, helper])
-    speaking = Talk(AdkExecutor(team, "adapted", executor_options=BOTH[1]), max_attempts=3)
-    with ends_at(1, "after"):
-        head = await speaking.bench.send("go")
-        started = await starts(speaking)
-    assert started == 3, started
-    task = await speaking.bench.task(head)
-    said = [part.text for each in task.artifacts for part in each.parts if part.text]
+    executor = AdkExecutor(team, "adapted", executor_options=BOTH[1])
+    task = await started_over(executor, 1)
+    said = texts_of(task)
     assert len(said) == 2, said
     assert all("attempt 3" in text for text in said), said
     assert "attempt 1" not in str(task), task
@@ -384,43 +383,6 @@ async def test_an_agent_after_those_side_by_side_makes_no_call_twice() -> None:
         assert recorded == ["model"] * 3, recorded
 
 
-async def test_a_confirmed_tool_is_called_once() -> None:
-    """The question, a person's consent, and the call after it, whichever record is the last."""
-
-    async def play(calls: list[str]) -> list[Any]:
-        asks = [calling("adds", what="a"), calling("sure")]
-
-        def sure(tool_context: ToolContext) -> dict[str, str]:
-            assert str(tool_context.tool_confirmation.payload) == "{'seats': 2}"
-            calls.append("sure")
-            return {"result": "done"}
-
-        tools = [Adding(calls).adds, FunctionTool(sure, require_confirmation=True)]
-        model = Counted(model="fake", calls=calls, asks=asks)
-        agent = LlmAgent(name="helper", model=model, tools=tools)
-        speaking = Talk(AdkExecutor(agent, "adapted"), max_attempts=3)
-        head, task = await speaking.say("go")
-        assert asks_now(task), task
-        asked = next(
-            data
-            for data in get_data_parts(task.status.message.parts)
-            if data.get("name") == "adk_request_confirmation"
-        )
-        response = {"confirmed": True, "payload": {"seats": 2}}
-        answer = {"id": asked["id"], "name": asked["name"], "response": response}
-        sent = SendMessageRequest(message=Message(message_id="a", role=Role.ROLE_USER))
-        part = new_data_part(answer)
-        part.metadata["adk_type"] = "function_response"
-        sent.message.parts.append(part)
-        done = await speaking.answer(head, sent)
-        assert "sure" in calls, done
-        said = (await session(speaking))[0]
-        return [done.status.state, [re.sub(r"adk-[\w-]+", "an id", text) for text in said]]
-
-    recorded = await killed_everywhere(play, in_flight=2)
-    assert recorded == ["model", "adds", "sure", "model"], recorded
-
-
 def asking(paid: list[str], release: int, *names: str) -> AdkExecutor:
     """An agent of `asking.Make`."""
     look = "look" if release == 1 else "look_up"
@@ -446,8 +408,9 @@ def asking(paid: list[str], release: int, *names: str) -> AdkExecutor:
         paid.append("look")
         return {"result": "seen"}
 
-    def delete(what: str) -> dict[str, str]:
+    def delete(what: str, tool_context: ToolContext) -> dict[str, str]:
         """Delete it."""
+        assert str(tool_context.tool_confirmation.payload) == "{'seats': 2}"
         paid.append(f"delete {what}")
         return {"result": f"deleted {what}"}
 
@@ -467,7 +430,8 @@ def confirmed(task: Task, *consents: bool) -> SendMessageRequest:
         if data.get("name") == "adk_request_confirmation"
     ]
     for one, consent in zip(asked, consents, strict=False):
-        answer = {"id": one["id"], "name": one["name"], "response": {"confirmed": consent}}
+        response = {"confirmed": consent, "payload": {"seats": 2}}
+        answer = {"id": one["id"], "name": one["name"], "response": response}
         part = new_data_part(answer)
         part.metadata["adk_type"] = "function_response"
         sent.message.parts.append(part)
@@ -534,54 +498,6 @@ def shown_of(event: dict[str, Any]) -> list[Any]:
     ]
 
 
-def streamed(context: Any, converter: Any) -> Any:
-    asked = convert_a2a_request_to_agent_run_request(context, converter)
-    asked.run_config.streaming_mode = StreamingMode.SSE
-    return asked
-
-
-SSE: Any = A2aAgentExecutorConfig(request_converter=streamed)
-
-
-async def test_chunks_are_kept_with_their_answer() -> None:
-    """Those of an answer that is not recorded are taken back, and no request is made twice."""
-    for options in BOTH:
-
-        async def play(calls: list[str], options: dict[str, Any] = options) -> list[Any]:
-            return await played(paid(calls, config=SSE, **options), "go", "again")
-
-        recorded = await killed_everywhere(play, in_flight=2)
-        assert recorded.count("model") == 4, recorded
-
-
-class Halves(BaseLlm):  # type: ignore[misc] # as above
-    """Streams the halves of a character in two chunks."""
-
-    async def generate_content_async(
-        self,
-        llm_request: LlmRequest,
-        stream: bool = False,  # noqa: FBT001, FBT002
-    ) -> AsyncGenerator[LlmResponse, None]:
-        for text in ("a\ud83d", "\ude00b"):
-            said = types.Content(role="model", parts=[types.Part(text=text)])
-            yield LlmResponse(content=said, partial=True)
-        said = types.Content(role="model", parts=[types.Part(text="a\ud83d\ude00b")])
-        yield LlmResponse(content=said)
-
-
-async def test_halves_of_characters_are_joined() -> None:
-    """Of neighbouring chunks, and in the whole answer."""
-    for new, steps in product((True, False), (True, False)):
-        agent = LlmAgent(name="helper", model=Halves(model="fake"))
-        executor = {"config": SSE, "force_new_version": new}
-        speaking = Talk(AdkExecutor(agent, "adapted", steps=steps, executor_options=executor))
-        head, task = await speaking.say("hello")
-        assert answered(task) == "a😀b", task.artifacts
-        entries = [e for r in await speaking.bench.records(head) for e in r.entries]
-        chunks = [e.artifact.parts[0].text for e in entries if isinstance(e, ArtifactWritten)]
-        assert chunks[:2] == ["a", "😀b"] or steps or not new, chunks
-
-
 async def test_a_client_reads_chunks_before_the_answer_is_whole() -> None:
     """As without steps: the model goes on when its first chunk is stored."""
     for steps in (True, False):
@@ -629,29 +545,25 @@ async def test_a_result_that_is_no_json_is_refused_with_a_sentence() -> None:
 class Artist(BaseLlm):  # type: ignore[misc] # as above
     """A model of `files.Made`."""
 
-    seen: Any
-    file: bytes
-    error: Any
-    calls: Any
-    text: str
-    end: str
+    play: Any
 
     async def generate_content_async(
         self,
         llm_request: LlmRequest,
         stream: bool = False,  # noqa: FBT001, FBT002 - ADK's
     ) -> AsyncGenerator[LlmResponse, None]:
-        self.calls.append(f"request {len(llm_request.contents)}")
+        play = self.play
+        play.calls.append(f"request {len(llm_request.contents)}")
         users = [c for c in llm_request.contents if c.role == "user"]
-        self.seen.append([shown_by(part) for content in users for part in content.parts])
-        if self.error is not None:
-            raise self.error
-        parts = [types.Part(text=self.text)]
+        play.seen.append([shown_by(part) for content in users for part in content.parts])
+        if play.error is not None:
+            raise play.error
+        parts = [types.Part(text=play.text)]
         if users[-1].parts[0].text in ("ask", "tool"):
             call = types.FunctionCall(name=users[-1].parts[0].text, args={})
             parts = [types.Part(function_call=call)]
-        elif self.file:
-            parts.append(types.Part.from_bytes(data=self.file, mime_type="image/png"))
+        elif play.file:
+            parts.append(types.Part.from_bytes(data=play.file, mime_type="image/png"))
         used = types.GenerateContentResponseUsageMetadata(
             prompt_token_count=7,
             tool_use_prompt_token_count=3,
@@ -661,12 +573,12 @@ class Artist(BaseLlm):  # type: ignore[misc] # as above
         )
         said = types.Content(role="model", parts=parts)
         ends = {"": "STOP", "cut": "MAX_TOKENS", "refused": "SAFETY"}
-        candidate = types.Candidate(finish_reason=ends[self.end])
-        if self.end != "refused":
+        candidate = types.Candidate(finish_reason=ends[play.end])
+        if play.end != "refused":
             candidate.content = said
         made = types.GenerateContentResponse(candidates=[candidate], usage_metadata=used)
         own = LlmResponse(content=said, usage_metadata=used)
-        yield LlmResponse.create(made) if self.end else own
+        yield LlmResponse.create(made) if play.end else own
 
 
 def shown_by(part: types.Part) -> Any:
@@ -682,19 +594,9 @@ def shown_by(part: types.Part) -> Any:
     return part.text or part.function_response.response
 
 
-def made(
-    seen: list[Any],
-    *,
-    file: bytes = b"",
-    error: Exception | None = None,
-    calls: list[str] | None = None,
-    work: Callable[[Any], Awaitable[None]] = idle,
-    text: str = "seen",
-    end: str = "",
-    **options: Any,
-) -> AdkExecutor:
+def made(seen: list[Any], **options: Any) -> AdkExecutor:
     """An agent of `files.Made`."""
-    noted = [] if calls is None else calls
+    play = files.taken(seen, options)
 
     def ask() -> dict[str, str]:
         """Ask."""
@@ -702,14 +604,13 @@ def made(
 
     async def tool(tool_context: ToolContext) -> dict[str, str]:
         """Call it."""
-        noted.append("tool")
-        await work(tool_context.state)
+        play.calls.append("tool")
+        await play.work(tool_context.state)
         return {"result": "called"}
 
-    own = {"seen": seen, "file": file, "error": error, "calls": noted, "text": text, "end": end}
-    model = Artist(model="fake", **own)
     tools = [tool, LongRunningFunctionTool(ask)]
-    return AdkExecutor(LlmAgent(name="helper", model=model, tools=tools), "adapted", **options)
+    agent = LlmAgent(name="helper", model=Artist(model="fake", play=play), tools=tools)
+    return AdkExecutor(agent, "adapted", **options)
 
 
 async def test_an_answer_may_be_a_file() -> None:

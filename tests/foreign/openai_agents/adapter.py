@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import uuid
 from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from itertools import product
 from typing import Any
 
-import httpx2
-import openai
 from agents import (
     Agent,
     GuardrailFunctionOutput,
@@ -55,11 +53,9 @@ from tests.unit.frameworks.talks import (
     answered,
     chunks,
     fails,
-    idle,
     killed_everywhere,
     question,
     started_over,
-    waits,
 )
 
 Reply = Callable[[ModelCall], list[Any]]
@@ -125,17 +121,6 @@ def deletes(*names: str) -> Reply:
 def talk(reply: Reply, **options: Any) -> Talk:
     agent = Agent(name="helper", model=Fake(reply), tools=[delete], **options)
     return Talk(OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True)))
-
-
-async def test_several_calls_are_asked_one_at_a_time() -> None:
-    """A refusal is told to the model, and what was approved is done once."""
-    speaking = talk(deletes("one", "two"))
-    head, task = await speaking.say("go")
-    assert question(task) == {"tool": "delete", "arguments": {"what": "one"}}, task
-    task = await speaking.answer(head, "yes")
-    assert question(task) == {"tool": "delete", "arguments": {"what": "two"}}, task
-    end = answered(await speaking.answer(head, "rather not"))
-    assert end == "go, deleted one, The user has refused: rather not", end
 
 
 async def test_two_tasks_wait_at_once() -> None:
@@ -250,22 +235,6 @@ async def test_calls_with_one_id_are_not_asked_about() -> None:
 
     _, task = await talk(reply).say("go")
     assert task.status.state == S.TASK_STATE_FAILED, task.status
-
-
-def told(reply: Reply) -> Talk:
-    agent = Agent(name="helper", model=Fake(reply), tools=[look_up])
-    return Talk(OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True)), max_attempts=3)
-
-
-async def test_a_model_that_is_away_is_waited_for() -> None:
-    """A 429 of the client uses up no attempt."""
-
-    def away(_: ModelCall) -> list[Any]:
-        request = httpx2.Request("POST", "https://model.example")
-        response = httpx2.Response(429, request=request)
-        raise openai.RateLimitError("busy", response=response, body=None)
-
-    waits(await told(away).told("go"), "HTTP 429")
 
 
 async def test_a_final_output_that_no_model_has_said_is_sent() -> None:
@@ -442,31 +411,21 @@ class Ending(Fake):
                 yield event
 
 
-def made(
-    seen: list[Any],
-    *,
-    file: bytes = b"",
-    error: Exception | None = None,
-    calls: list[str] | None = None,
-    work: Callable[[Any], Awaitable[None]] = idle,
-    text: str = "seen",
-    end: str = "",
-    **options: Any,
-) -> OpenAIAgentsWorker:
+def made(seen: list[Any], **options: Any) -> OpenAIAgentsWorker:
     """An agent of `files.Made`; its tool returns a picture."""
-    noted = [] if calls is None else calls
+    play = files.taken(seen, options)
     content = b64encode(files.PICTURE).decode()
 
     def reply(call: ModelCall) -> list[Any]:
-        noted.append(f"request {len(call.input)}")
+        play.calls.append(f"request {len(call.input)}")
         seen.append([each for item in call.input for each in told_by(item)])
-        if error is not None:
-            raise error
+        if play.error is not None:
+            raise play.error
         last = call.input[-1]
         name = (told_by(last) or [""])[0] if last.get("type") != RESULT else ""
         if name in ("ask", "tool"):
             return [function_call(name, {}, call_id=uuid.uuid4().hex)]
-        return [assistant_message(text)]
+        return [assistant_message(play.text)]
 
     @function_tool(needs_approval=True)  # type: ignore[untyped-decorator] # as above
     def ask() -> str:
@@ -476,11 +435,12 @@ def made(
     @function_tool(name_override="tool")  # type: ignore[untyped-decorator] # as above
     async def draw(run: RunContextWrapper[Any]) -> ToolOutputImage:
         """Draw."""
-        noted.append("draw")
-        await work(run.context)
+        play.calls.append("draw")
+        await play.work(run.context)
         return ToolOutputImage(image_url=f"data:image/png;base64,{content}")
 
-    model = Painter(reply, file) if file else Ending(reply, end) if end else Fake(reply)
+    model = Ending(reply, play.end) if play.end else Fake(reply)
+    model = Painter(reply, play.file) if play.file else model
     agent = Agent(name="helper", model=model, tools=[ask, draw])
     return OpenAIAgentsWorker(agent, RunConfig(tracing_disabled=True), **options)
 

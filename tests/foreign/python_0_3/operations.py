@@ -29,7 +29,24 @@ from a2a.types import (
 from tests.foreign.tried import Talk, outcome, tried
 
 
+def message(text: str, **names: Any) -> Message:
+    parts = [Part(root=TextPart(text=text))]
+    return Message(message_id=uuid.uuid4().hex, role=Role.user, parts=parts, **names)
+
+
+def words(parts: list[Part] | None) -> str:
+    return "".join(part.root.text for part in parts or [])
+
+
+def told(task: Task) -> str:
+    texts = [words(artifact.parts) for artifact in task.artifacts or []]
+    said = task.status.message
+    return outcome(task.status.state.value, *(texts or [words(said and said.parts)]))
+
+
 class PythonTalk(Talk):
+    told = staticmethod(told)
+
     def __init__(self, http: httpx.AsyncClient, url: str, binding: str, receiver: str) -> None:
         self.http, self.url, self.binding, self.receiver = http, url, binding, receiver
 
@@ -58,10 +75,6 @@ class PythonTalk(Talk):
         [(answered, _)] = [event async for event in events]
         return answered
 
-    async def send(self) -> str:
-        self.task = await self.sent("go")
-        return told(self.task)
-
     async def stream(self) -> str:
         state, texts = "", []
         async for _, update in self.streaming.send_message(message("go")):
@@ -75,13 +88,6 @@ class PythonTalk(Talk):
 
     async def get(self) -> str:
         return told(await self.whole.get_task(TaskQueryParams(id=self.task.id)))
-
-    async def question(self) -> str:
-        self.asked = await self.sent("ask")
-        return told(self.asked)
-
-    async def answer(self) -> str:
-        return told(await self.sent("go", self.asked))
 
     async def start(self) -> str:
         self.running = await self.sent("obey", blocking=False)
@@ -116,21 +122,6 @@ class PythonTalk(Talk):
 
     async def unknown_task(self) -> None:
         await self.whole.get_task(TaskQueryParams(id="unknown"))
-
-
-def message(text: str, **names: Any) -> Message:
-    parts = [Part(root=TextPart(text=text))]
-    return Message(message_id=uuid.uuid4().hex, role=Role.user, parts=parts, **names)
-
-
-def words(parts: list[Part] | None) -> str:
-    return "".join(part.root.text for part in parts or [])
-
-
-def told(task: Task) -> str:
-    texts = [words(artifact.parts) for artifact in task.artifacts or []]
-    said = task.status.message
-    return outcome(task.status.state.value, *(texts or [words(said and said.parts)]))
 
 
 async def main(url: str, binding: str, receiver: str) -> None:

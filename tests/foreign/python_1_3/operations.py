@@ -32,7 +32,22 @@ from a2a.types import (
 from tests.foreign.tried import Talk, outcome, tried
 
 
+def message(text: str) -> Message:
+    return Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=text)])
+
+
+def name(state: TaskState) -> str:
+    return TaskState.Name(state).removeprefix("TASK_STATE_").lower().replace("_", "-")
+
+
+def told(task: Task) -> str:
+    parts = [part for artifact in task.artifacts for part in artifact.parts]
+    return outcome(name(task.status.state), *(p.text for p in parts or task.status.message.parts))
+
+
 class PythonTalk(Talk):
+    told = staticmethod(told)
+
     def __init__(self, http: httpx.AsyncClient, url: str, binding: str, receiver: str) -> None:
         self.http, self.url, self.binding, self.receiver = http, url, binding, receiver
         self.task, self.asked, self.running = Task(), Task(), Task()
@@ -55,22 +70,17 @@ class PythonTalk(Talk):
         return (await A2ACardResolver(self.http, self.url).get_agent_card()).name
 
     async def sent(self, text: str, task: Task | None = None, *, at_once: bool = False) -> Task:
-        message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=text)])
+        said = message(text)
         if task is not None:
-            message.task_id, message.context_id = task.id, task.context_id
+            said.task_id, said.context_id = task.id, task.context_id
         configuration = SendMessageConfiguration(return_immediately=at_once)
-        request = SendMessageRequest(message=message, configuration=configuration)
+        request = SendMessageRequest(message=said, configuration=configuration)
         [event] = [event async for event in self.whole.send_message(request)]
         return event.task
 
-    async def send(self) -> str:
-        self.task = await self.sent("go")
-        return told(self.task)
-
     async def stream(self) -> str:
-        message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text="go")])
         state, texts = "", []
-        async for event in self.streaming.send_message(SendMessageRequest(message=message)):
+        async for event in self.streaming.send_message(SendMessageRequest(message=message("go"))):
             if event.HasField("status_update"):
                 state = name(event.status_update.status.state)
             elif event.HasField("artifact_update"):
@@ -83,13 +93,6 @@ class PythonTalk(Talk):
     async def list(self) -> str:
         listed = await self.whole.list_tasks(ListTasksRequest(context_id=self.task.context_id))
         return ",".join(str(task.id == self.task.id).lower() for task in listed.tasks)
-
-    async def question(self) -> str:
-        self.asked = await self.sent("ask")
-        return told(self.asked)
-
-    async def answer(self) -> str:
-        return told(await self.sent("go", self.asked))
 
     async def start(self) -> str:
         self.running = await self.sent("obey", at_once=True)
@@ -130,15 +133,6 @@ class PythonTalk(Talk):
 
     async def unknown_task(self) -> None:
         await self.whole.get_task(GetTaskRequest(id="unknown"))
-
-
-def name(state: TaskState) -> str:
-    return TaskState.Name(state).removeprefix("TASK_STATE_").lower().replace("_", "-")
-
-
-def told(task: Task) -> str:
-    parts = [part for artifact in task.artifacts for part in artifact.parts]
-    return outcome(name(task.status.state), *(p.text for p in parts or task.status.message.parts))
 
 
 async def main(url: str, binding: str, receiver: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -30,11 +30,9 @@ from tests.unit.frameworks.talks import (
     answered,
     chunks,
     fails,
-    idle,
     killed_everywhere,
     question,
     started_over,
-    waits,
 )
 
 
@@ -57,8 +55,7 @@ class Fake(Model):  # type: ignore[misc] # its environment has the types, ours d
             for block in message["content"]
             if message["role"] == "user"
         ]
-        if told[-1] == "away":
-            raise ConnectionError("refused")
+
         is_call = "toolResult" not in messages[-1]["content"][-1] and told[-1].startswith("call")
         yield {"messageStart": {"role": "assistant"}}
         for word in told[-1].split()[1:] if is_call else ():
@@ -182,11 +179,6 @@ async def test_a_conversation_manager_shortens_what_is_kept() -> None:
     answers = [answered((await talk.say(text))[1]) for text in "abcd"]
     assert answers[-1].endswith("d"), answers
     assert not answers[-1].startswith("a"), answers
-
-
-async def test_a_model_that_is_away_is_waited_for() -> None:
-    """The SDK's own exception has that of the client as its cause."""
-    waits(await Talk(StrandsWorker(agent), max_attempts=3).told("away"), "no connection")
 
 
 async def test_an_answer_that_comes_whole_is_sent() -> None:
@@ -363,27 +355,20 @@ def told_by(block: dict[str, Any]) -> list[Any]:
 class Artist(Fake):
     """A model of `files.Made`: as it streams text alone, a tool makes its picture."""
 
-    def __init__(
-        self,
-        seen: list[Any],
-        calls: list[str],
-        error: Any,
-        *,
-        file: bytes,
-        text: str = "seen",
-        end: str = "",
-    ) -> None:
-        self.seen, self.calls, self.error, self.file, self.text = seen, calls, error, file, text
-        self.end = {"cut": "max_tokens", "refused": "content_filtered"}.get(end, "end_turn")
+    def __init__(self, play: files.Play) -> None:
+        self.play = play
+        ends = {"cut": "max_tokens", "refused": "content_filtered"}
+        self.end = ends.get(play.end, "end_turn")
 
     async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
-        self.calls.append(f"request {len(messages)}")
+        play = self.play
+        play.calls.append(f"request {len(messages)}")
         given = [b for m in messages if m["role"] == "user" for b in m["content"]]
-        self.seen.append([each for block in given for each in told_by(block)])
-        if self.error is not None:
-            raise self.error
+        play.seen.append([each for block in given for each in told_by(block)])
+        if play.error is not None:
+            raise play.error
         name = messages[-1]["content"][0].get("text")
-        is_call = "toolResult" not in given[-1] and (self.file or name in ("ask", "tool"))
+        is_call = "toolResult" not in given[-1] and (play.file or name in ("ask", "tool"))
         yield {"messageStart": {"role": "assistant"}}
         if is_call:
             use = {"toolUseId": f"{len(messages)}", "name": "ask" if name == "ask" else "draw"}
@@ -391,7 +376,7 @@ class Artist(Fake):
             yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
         elif self.end != "content_filtered":
             yield {"contentBlockStart": {"start": {}}}
-            yield {"contentBlockDelta": {"delta": {"text": self.text}}}
+            yield {"contentBlockDelta": {"delta": {"text": play.text}}}
         yield {"contentBlockStop": {}}
         yield {"messageStop": {"stopReason": "tool_use" if is_call else self.end}}
         counts = {"inputTokens": 6, "outputTokens": 2, "totalTokens": 12}
@@ -399,19 +384,9 @@ class Artist(Fake):
         yield {"metadata": {"usage": used, "metrics": {"latencyMs": 1}}}
 
 
-def made(
-    seen: list[Any],
-    *,
-    file: bytes = b"",
-    error: Exception | None = None,
-    calls: list[str] | None = None,
-    work: Callable[[Any], Awaitable[None]] = idle,
-    text: str = "seen",
-    end: str = "",
-    **options: Any,
-) -> StrandsWorker:
+def made(seen: list[Any], **options: Any) -> StrandsWorker:
     """An agent of `files.Made`."""
-    noted = [] if calls is None else calls
+    play = files.taken(seen, options)
 
     @tool(context=True)  # type: ignore[untyped-decorator] # as above
     def ask(tool_context: ToolContext) -> str:
@@ -421,13 +396,13 @@ def made(
     @tool(context=True)  # type: ignore[untyped-decorator] # as above
     async def draw(tool_context: ToolContext) -> dict[str, Any]:
         """Draw."""
-        noted.append("draw")
-        await work(tool_context.invocation_state)
-        picture = {"image": {"format": "png", "source": {"bytes": file or files.PICTURE}}}
+        play.calls.append("draw")
+        await play.work(tool_context.invocation_state)
+        picture = {"image": {"format": "png", "source": {"bytes": play.file or files.PICTURE}}}
         return {"status": "success", "content": [picture]}
 
-    model = Artist(seen, noted, error, file=file, text=text, end=end)
-    make = functools.partial(Agent, model=model, tools=[ask, draw], callback_handler=None)
+    tools = [ask, draw]
+    make = functools.partial(Agent, model=Artist(play), tools=tools, callback_handler=None)
     return StrandsWorker(make, **options)
 
 
@@ -454,7 +429,7 @@ async def test_each_document_has_a_name() -> None:
             async for event in super().stream(messages):
                 yield event
 
-    make = functools.partial(Agent, model=Shown([], [], None, file=b""), callback_handler=None)
+    make = functools.partial(Agent, model=Shown(files.Play(seen=[])), callback_handler=None)
     await Talk(StrandsWorker(make)).show(files.raw(files.DOCUMENT, filename="of_May?.pdf"))
     name = blocks[0]["document"]["name"]
     assert re.fullmatch(r"of May [A-Za-z0-9 -]+", name), name

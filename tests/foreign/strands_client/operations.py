@@ -9,27 +9,14 @@ import asyncio
 import sys
 import warnings
 
-from strands.agent.a2a_agent import A2AAgent
-
+from tests.foreign.reading import strands_client as read
 from tests.foreign.tried import tried
 
 
 async def main(url: str) -> None:
-    agent = A2AAgent(endpoint=url)
-
-    async def delegate() -> str:
-        return str(await agent.invoke_async("go")).strip()
-
-    async def stream() -> str:
-        events = [event async for event in agent.stream_async("go")]
-        return str(events[-1]["result"]).strip()
-
-    async def ask() -> str:
-        return str(await agent.invoke_async("ask")).strip()
-
-    await tried("delegate", delegate)
-    await tried("stream", stream)
-    await tried("question", ask)
+    await tried("delegate", lambda: read(url, "go", streams=False))
+    await tried("stream", lambda: read(url, "go", streams=True))
+    await tried("question", lambda: read(url, "ask", streams=False))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.required import ROOT, python_of
 
-TESTS = {"openai_agents": 19, "strands": 19, "google_adk": 24}
+TESTS = {"openai_agents": 17, "strands": 18, "google_adk": 21}
 """How many there are in `adapter.py` of each environment."""
 
 

@@ -12,7 +12,6 @@ from trpc_agent_sdk.sessions import InMemorySessionService
 from trpc_agent_sdk.tools import AgentTool
 from trpc_agent_sdk.types import Content, FunctionCall, Part
 
-PACKAGE = "trpc-agent-py"
 APP, USER = "matrix", "somebody"
 
 
@@ -51,6 +50,3 @@ async def as_a_tool(url: str, text: str) -> str:
     events = runner.run_async(user_id=USER, session_id=session.id, new_message=message)
     *_, last = [event async for event in events]
     return str(last.get_text())
-
-
-READS = {"AgentTool": as_a_tool}
