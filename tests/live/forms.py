@@ -27,7 +27,8 @@ async def shared(subject: Subject) -> Figures:
     """
     shown = {"WorkerTurns": str(TURNS), "WorkerConcurrency": str(WORKERS)}
     await changed(subject, **shown, WorkerTimeout="120", TurnTimeout="45")
-    ids = [await subject.begin("steps", count=TURNS, gap_s=1) for _ in range(TURNS)]
+    # So long that the first one runs still when the last one is sent to a busy machine.
+    ids = [await subject.begin("steps", count=2 * TURNS, gap_s=1) for _ in range(TURNS)]
 
     async def share() -> bool:
         states = [state(await subject.task(task_id)) for task_id in ids]
