@@ -25,7 +25,7 @@ from a2a_serverless.tasks.entries import (
 from a2a_serverless.tasks.fold import Fold, Record
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES, Head, Turn
 from a2a_serverless.tasks.rules import Commit, Timing, advance, content_digest, open_task
-from tests.unit.tasks.heads import NEW, claimed, opened
+from tests.unit.tasks.heads import NEW, asked, claimed, opened
 
 NOW = 1_000
 
@@ -177,6 +177,13 @@ def test_what_is_over_stays_as_it_is() -> None:
     for head in (ended, paused()):
         with pytest.raises(TurnFinishedError):
             step(head, token="B", claims=True)
+
+
+def test_no_commit_moves_a_cancels_deadline() -> None:
+    """Neither a status nor another claim; only the end of the task takes it away."""
+    head = asked(claimed())
+    for later in (step(head, status(TaskState.TASK_STATE_WORKING), token="A"), claimed(head, "B")):
+        assert later.due_at == head.due_at
 
 
 def test_the_agents_own_timestamp_is_replaced() -> None:
