@@ -10,25 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 _LANES = ("browser", "emulators", "foreign")
-_MARKS = re.compile(r"^pytestmark = (?:\[?.*|\[\n(?:    .*\n)+)", re.MULTILINE)
-"""The marks of a whole file."""
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file whose own marks leave out all of its tests: many import what takes seconds."""
-    expression: str = config.option.markexpr
-    if not (expression.startswith("not (") and expression.endswith(")")):
-        return None
-    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
-        return None
-    marks = "".join(_MARKS.findall(collection_path.read_text(encoding="utf-8")))
-    left_out = re.findall(r"\w+", expression.removeprefix("not"))
-    return any(f"pytest.mark.{name}" in marks for name in left_out if name != "or") or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
