@@ -1,4 +1,4 @@
-"""Dataclasses whose comparison, hash and text are not compiled for each class."""
+"""Dataclasses whose methods are shared, or compiled at the first object."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def classes(dataclass: Decorator) -> list[Any]:
 
     @dataclass
     class Plain:
-        number: int = 1
+        value: int = 1
 
     @dataclass(frozen=True)
     class Longer(Frozen):
@@ -34,13 +34,18 @@ def classes(dataclass: Decorator) -> list[Any]:
     @dataclass(eq=False, slots=True)
     class Single:
         number: int = 1
+        steps: list[int] = field(default_factory=list, init=False)
+        last: str = field(default="none", init=False)
+
+        def __post_init__(self) -> None:
+            self.steps.append(self.number)
 
     @dataclass(frozen=True)
     class Empty:
         pass
 
     frozen = [Frozen(name="a"), Frozen(name="a", mark="m"), Frozen(name="b")]
-    return [*frozen, Plain(), Plain(2), Longer(name="a"), Single(), Single(), Empty(), Empty()]
+    return [*frozen, Plain(), Plain(value=2), Longer(name="a"), Single(), Single(), Empty(), Empty()]
 
 
 def hashed(value: Any) -> Any:
@@ -49,6 +54,13 @@ def hashed(value: Any) -> Any:
         return hash(value)
     except TypeError:
         return "unhashable"
+
+
+def refused(cls: Any) -> str:
+    """What a class says of an argument that it does not have."""
+    with pytest.raises(TypeError) as caught:
+        cls(unknown=1)
+    return str(caught.value)
 
 
 def test_they_are_the_standard_librarys() -> None:
@@ -60,6 +72,8 @@ def test_they_are_the_standard_librarys() -> None:
         assert hashed(one) == hashed(other) or type(one).__name__ == "Single"  # by its address
         assert one != 1
         assert repr(replace(one)) == repr(one)
+        texts = [refused(type(each)) for each in (one, other)]
+        assert texts[0] == texts[1]
     assert len({ours[0], ours[1], ours[2], ours[-1], ours[-2]}) == 3
 
 

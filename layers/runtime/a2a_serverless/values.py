@@ -1,14 +1,14 @@
-"""Dataclasses whose comparison, hash and text are written once, and not compiled for each class.
+"""Dataclasses whose methods are shared, or compiled when a class makes its first object.
 
-The standard library compiles these methods of every class as it is imported: more than half of what
-a frozen class costs, and a tenth of a worker's cold start.
+The standard library compiles the methods of every class as it is imported, a sixth of a worker's
+cold start. Most classes are for rare paths, and make no object in a short life.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,33 @@ else:
         """Do what `dataclasses.dataclass` does, for classes that have none of these methods."""
 
         def made(cls: type) -> Any:
-            plain: Any = dataclasses.dataclass(frozen=frozen, eq=False, repr=False, **options)(cls)
+            compiled = partial(
+                dataclasses.dataclass, eq=False, repr=False, frozen=frozen, **options
+            )
+            plain: Any = compiled(init=False)(cls)
             plain.__repr__ = _text
             if eq:
                 plain.__eq__, plain.__hash__ = _is_equal, _hash if frozen else None
+
+            def begin(value: Any, /, *given: Any, **named: Any) -> None:
+                plain.__init__ = compiled()(_copy(plain)).__init__
+                plain.__init__(value, *given, **named)
+
+            plain.__init__ = begin
             return plain
 
         return made if cls is None else made(cls)
+
+
+def _copy(cls: type[Any]) -> type[Any]:
+    """Return a class with the fields of a dataclass, and with its first step after them."""
+    fields = dataclasses.fields(cls)
+    names: dict[str, Any] = {field.name: field for field in fields}
+    names["__annotations__"] = {field.name: field.type for field in fields}
+    names["__qualname__"] = cls.__qualname__
+    if hasattr(cls, "__post_init__"):
+        names["__post_init__"] = cls.__post_init__
+    return type(cls.__name__, (), names)
 
 
 @cache

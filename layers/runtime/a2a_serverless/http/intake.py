@@ -105,8 +105,12 @@ class Intake:
         self._sleepers = Sleepers(backends.storage, most_asleep)
         self._barriers = DeletionBarriers(backends.storage.table, backends.storage.clock)
 
-    async def accept(self, request: SendMessageRequest, context: CallContext) -> SendResult:
+    async def accept(
+        self, request: SendMessageRequest, context: CallContext, length: int | None = None
+    ) -> SendResult:
         """Commit `request`, which is not mutated, and send its turn to the workers.
+
+        The opening Task has its last `length` messages (section 3.2.4); None: all.
 
         Its push configuration is stored with it. A repeated message stores none: that of the first
         message stays in force.
@@ -124,14 +128,18 @@ class Intake:
         """
         storage = self._backends.storage.for_scope(context.scope)
         take = self._follow_up if request.message.task_id else self._open
-        accepted = await take(storage, request, context)
+        accepted = await take(storage, request, context, length)
         head = accepted.tail.head
         ids = {"a2a.task.id": head.task_id, "a2a.context.id": head.context_id}
         spans.current().set({**ids, "a2a.turn": accepted.turn})
         return accepted
 
     async def _open(
-        self, storage: DurableStorage, request: SendMessageRequest, context: CallContext
+        self,
+        storage: DurableStorage,
+        request: SendMessageRequest,
+        context: CallContext,
+        length: int | None,
     ) -> SendResult:
         context.check_may_open()
         message, key = request.message, context.idempotency_key
@@ -153,13 +161,13 @@ class Intake:
         head, turn = opened.head, 1
         if opened.created and opened.log is not None:
             tail = Tail(storage, head, opened.log.fold(), [])
-            return SendResult(turn=turn, opening=tail.snapshot(), tail=tail)
+            return SendResult(turn=turn, opening=tail.snapshot(length), tail=tail)
         if chosen is None:
-            return await self._rejoin(storage, head, turn, request, context)
+            return await self._rejoin(storage, head, turn, request, context, length)
         if _repeats_outcome(head, request):
-            return await self._rejoin(storage, head, head.turn.number, request, context)
+            return await self._rejoin(storage, head, head.turn.number, request, context, length)
         try:
-            return await self._follow_up(storage, _addressed(request, chosen), context)
+            return await self._follow_up(storage, _addressed(request, chosen), context, length)
         except (TaskTerminalStateError, TaskNotAcceptingMessagesError) as error:
             # Some of the dialects in which clients name their tasks have no message without an id.
             advice = str(error).replace(AS_NEW, "under another id")
@@ -219,7 +227,11 @@ class Intake:
         return opened
 
     async def _follow_up(
-        self, storage: DurableStorage, request: SendMessageRequest, context: CallContext
+        self,
+        storage: DurableStorage,
+        request: SendMessageRequest,
+        context: CallContext,
+        length: int | None,
     ) -> SendResult:
         message, key = request.message, _header_key(context.idempotency_key)
         stored, push = _without_push(request)
@@ -232,7 +244,7 @@ class Intake:
                 raise ContextMismatchError
             turn = _repeated_turn(head, request, key)
             if turn is not None:
-                return await self._rejoin(storage, head, turn, request, context)
+                return await self._rejoin(storage, head, turn, request, context, length)
             # This process may open no tasks, and have read long ago of whom many turns sleep.
             await self._barriers.until(head.scope, head.context_id)
             if head.scope[:PRINCIPAL_CHARS] in self._barriers.sleepers and (
@@ -251,10 +263,12 @@ class Intake:
                 except ConcurrencyError:
                     continue
                 except RepeatedKeyError as repeated:
-                    return await self._rejoin(storage, head, repeated.turn, request, context)
+                    return await self._rejoin(
+                        storage, head, repeated.turn, request, context, length
+                    )
                 await sending.accepted(head)
             accepted_at = Cursor(head.version, 0, incarnation_tag(head.incarnation))
-            tail, opening = await Tail.resume(storage, head.task_id, accepted_at)
+            tail, opening = await Tail.resume(storage, head.task_id, accepted_at, length)
             return SendResult(turn=head.version, opening=opening, tail=tail)
         raise ConcurrencyError
 
@@ -265,6 +279,7 @@ class Intake:
         turn: int,
         request: SendMessageRequest,
         context: CallContext,
+        length: int | None,
     ) -> SendResult:
         """Return the turn that an earlier copy of the message has opened."""
         has_key = context.idempotency_key is not None
@@ -278,7 +293,7 @@ class Intake:
         # or a worker by HEAD.
         if again is not None:
             await _sent(self._backends.operations, "turn", Operation.to_run(again), tail.head)
-        return SendResult(turn=turn, opening=tail.snapshot(), tail=tail, is_repeated=True)
+        return SendResult(turn=turn, opening=tail.snapshot(length), tail=tail, is_repeated=True)
 
 
 @dataclass(slots=True, eq=False)

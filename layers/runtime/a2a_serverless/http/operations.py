@@ -56,7 +56,7 @@ from a2a_serverless.storage.blobs import InlineLimits, inlined
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
-from a2a_serverless.storage.tail import Tail, TailEvent
+from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.blobs import FOREIGN, SCHEME
 from a2a_serverless.tasks.entries import is_plain, json_of
 from a2a_serverless.tasks.fold import bound
@@ -124,7 +124,7 @@ class DurableRequestHandler:
         second already if the caller has as many waits and streams as it may have.
         """
         deadline = self._backends.storage.clock.monotonic() + self._settings.blocking_limit_s
-        accepted = await self._accept(params, context)
+        accepted = await self._accept(params, context, 0)  # it opens nothing
         tail = accepted.tail
         if not params.configuration.return_immediately:
             wait = self._wait(context)
@@ -135,16 +135,18 @@ class DurableRequestHandler:
         length = _history_length(params.configuration, self._settings)
         return await self._shown(tail.fold.task(length), context)
 
-    async def _accept(self, params: SendMessageRequest, context: CallContext) -> SendResult:
+    async def _accept(
+        self, params: SendMessageRequest, context: CallContext, length: int
+    ) -> SendResult:
         _check_send(params, self._card, self._settings)
         if params.configuration.HasField("task_push_notification_config"):
             await self._receivers.check_inline(params, context)
         if not {part.url for part in params.message.parts} - {""}:
-            return await self._intake.accept(params, context)
+            return await self._intake.accept(params, context, length)
         copies = await self.uploads.count_copies(params.message, context)
         accepted = None
         try:
-            accepted = await self._intake.accept(params, context)
+            accepted = await self._intake.accept(params, context, length)
             return accepted
         finally:
             if accepted is None or accepted.is_repeated:
@@ -157,8 +159,8 @@ class DurableRequestHandler:
         """Accept a message and stream its turn: the Task, then what happens (section 3.1.2)."""
         limits = self._stream_limits(context)
         self._check_streaming()
-        accepted = await self._accept(params, context)
-        _trim(accepted.opening, _history_length(params.configuration, self._settings))
+        length = _history_length(params.configuration, self._settings)
+        accepted = await self._accept(params, context, length)
         async for item in self._followed(accepted, accepted.is_over, limits, context):
             yield item
 
@@ -175,14 +177,14 @@ class DurableRequestHandler:
         limits = self._stream_limits(context)
         self._check_streaming()
         storage, cursor = self._storage(context), context.last_event_id
+        length = self._settings.max_history
         if cursor is None:
             tail = await Tail.open(storage, params.id)
             if tail.head.is_terminal:
                 raise terminal_error(tail.head, "It has no more events: get it instead.")
-            opening = tail.snapshot()
+            opening = tail.snapshot(length)
         else:
-            tail, opening = await Tail.resume(storage, params.id, cursor)
-        _trim(opening, self._settings.max_history)
+            tail, opening = await Tail.resume(storage, params.id, cursor, length)
         turn = SendResult(
             turn=tail.fold.turn_at(opening.cursor.version), opening=opening, tail=tail
         )
@@ -358,13 +360,6 @@ class DurableRequestHandler:
 
     def _storage(self, context: CallContext) -> DurableStorage:
         return self._backends.storage.for_scope(context.scope)
-
-
-def _trim(opening: TailEvent, length: int) -> None:
-    """Keep the last `length` messages of an opening Task's history (section 3.2.4)."""
-    if isinstance(opening.event, Task):
-        history = opening.event.history
-        del history[: max(0, len(history) - length)]
 
 
 # -- checks ----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing, suppress
 from copy import copy
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, field, replace
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
@@ -131,6 +131,7 @@ from a2a_serverless.tasks.rules import (
     postponing,
     requeueing,
 )
+from a2a_serverless.values import dataclass
 
 M = TypeVar("M", bound=AnyMessage)
 

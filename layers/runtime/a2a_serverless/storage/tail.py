@@ -64,9 +64,9 @@ class Tail:
 
     @classmethod
     async def resume(
-        cls, source: DurableStorage, task_id: str, cursor: Cursor
+        cls, source: DurableStorage, task_id: str, cursor: Cursor, length: int | None = None
     ) -> tuple[Tail, TailEvent]:
-        """Return a tail behind `cursor`, and the Task as it was there.
+        """Return a tail behind `cursor`, and the Task there with its last `length` messages.
 
         A cursor of another incarnation, or beyond the log, is ignored: the tail stands at the
         newest commit, and the Task is as it is now.
@@ -79,9 +79,9 @@ class Tail:
         is_ours = cursor.tag == incarnation_tag(log.head.incarnation)
         if not is_ours or not 1 <= cursor.version <= log.head.version:
             tail = cls(source, log.head, log.fold(), [])
-            return tail, tail.snapshot()
+            return tail, tail.snapshot(length)
         tail = cls(source, log.head, log.fold(cursor.version - 1), [])
-        as_of = _task_at(log, cursor)
+        as_of = _task_at(log, cursor, length)
         tail._backlog.extend(d for d in tail._take(log) if d.cursor > cursor)
         return tail, TailEvent(cursor=cursor, event=as_of)
 
@@ -90,10 +90,13 @@ class Tail:
         """Return True if events have been read and not delivered yet."""
         return bool(self._backlog)
 
-    def snapshot(self) -> TailEvent:
-        """Return the Task now, under the cursor of its version's last event."""
+    def snapshot(self, length: int | None = None) -> TailEvent:
+        """Return the Task now, with its last `length` messages (None: all).
+
+        Its cursor is that of its version's last event.
+        """
         cursor = self._cursor(self.fold.version, max(0, self.fold.shown - 1))
-        return TailEvent(cursor=cursor, event=self.fold.task())
+        return TailEvent(cursor=cursor, event=self.fold.task(length))
 
     async def events(
         self,
@@ -176,7 +179,7 @@ def _poll_interval(silence_s: float, quiet_s: float = 0) -> float:
     return min(SLOWEST_POLL_S, wait_s)
 
 
-def _task_at(log: Log, cursor: Cursor) -> Task:
+def _task_at(log: Log, cursor: Cursor, length: int | None) -> Task:
     """Return the Task after the event at `cursor`, which may lie inside a commit.
 
     What no event shows counts with the event before it, such as the end of the turn: so the Task is
@@ -189,4 +192,4 @@ def _task_at(log: Log, cursor: Cursor) -> Task:
         if has_all and isinstance(entry, Restarted | StatusChanged | ArtifactWritten):
             break
         shown += fold.apply(entry, record)
-    return fold.task()
+    return fold.task(length)

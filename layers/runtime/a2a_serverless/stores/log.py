@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import groupby
 from typing import Any, Final, NamedTuple, Self
 
@@ -24,6 +24,7 @@ from a2a_serverless.stores import layout
 from a2a_serverless.stores.content import Change, apply, task_of
 from a2a_serverless.tasks.blobs import BlobOwner, blob_at
 from a2a_serverless.tasks.identity import digest, new_token
+from a2a_serverless.values import dataclass
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Final
 
 from a2a.server.cluster import ConcurrentTaskModificationError, StoredTask, TaskVersion
@@ -25,6 +25,7 @@ from a2a_serverless.stores.listing import page_of
 from a2a_serverless.stores.log import WHOLE_TASK, Head, Stored, TaskLog, number_of, sdk_errors
 from a2a_serverless.tasks.head import TERMINAL
 from a2a_serverless.tasks.identity import new_incarnation
+from a2a_serverless.values import dataclass
 
 _ENTRY_BYTES: Final = 200
 """What an item of the log takes beside its content."""

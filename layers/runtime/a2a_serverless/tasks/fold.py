@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import field, replace
+from functools import cached_property, partial
 from typing import Literal, TypeVar
 
 from a2a.types import (
@@ -37,13 +38,16 @@ from a2a_serverless.tasks.entries import (
     TurnEnded,
     TurnOpened,
     Unknown,
+    content_of,
     copied,
     has_time,
     is_finite,
+    is_plain,
 )
 from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, Head
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.tasks.rules import Step, merge_metadata
+from a2a_serverless.values import dataclass
 
 T = TypeVar("T")
 
@@ -90,7 +94,7 @@ class Record:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """A task as the log up to a version has made it, in the place of that log.
 
@@ -112,6 +116,21 @@ class Snapshot:
     def last(self) -> int:
         """Return the version of the last commit that it stands for."""
         return self.kept[-1].version if self.kept else self.version
+
+    @cached_property
+    def history(self) -> tuple[Message, ...]:
+        """Return the messages among the entries: most of them."""
+        return tuple(each.message for each in self.entries if isinstance(each, MessageAppended))
+
+    @cached_property
+    def others(self) -> tuple[Entry, ...]:
+        """Return the other entries."""
+        return tuple(each for each in self.entries if not isinstance(each, MessageAppended))
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Return True if no content up to its version is large, or has a URL."""
+        return all(is_plain(content_of(entry)) for entry in self.entries)
 
 
 _Undo = Callable[[], object]
@@ -157,11 +176,9 @@ class Fold:
         """Put what a snapshot stands for in the place of the first records."""
         self.since, self.version = since, since.version
         record = Record(version=since.version, entries=since.entries)
-        for entry in record.entries:
-            if isinstance(entry, MessageAppended):  # most of them, and nothing takes them back
-                self.history.append(entry.message)
-            else:
-                self._change(entry, record)
+        self.history.extend(since.history)  # nothing takes them back
+        for entry in since.others:
+            self._change(entry, record)
         self._changes.clear()
 
     @property
@@ -178,12 +195,11 @@ class Fold:
         """
         if any(self._ended[each] < len(seams) for each, seams in self._seams.items()):
             return None
-        task = self.task()
         entries: list[Entry] = [
-            *(MessageAppended(message) for message in task.history),
-            StatusChanged(task.status),
-            MetadataMerged(task.metadata),
-            *(ArtifactWritten(artifact, last_chunk=True) for artifact in task.artifacts),
+            *map(MessageAppended, self.history),
+            StatusChanged(self.status),
+            MetadataMerged(copied(self.metadata)),
+            *(ArtifactWritten(joined(*each), last_chunk=True) for each in self._artifacts()),
         ]
         if self.reply is not None:
             entries.append(Replied(self.reply))
@@ -627,7 +643,7 @@ LAST = 1_000_000_000
 _CURSOR = re.compile(r"(\d{1,12})\.(\d{1,10})\.([A-Za-z0-9_-]{6})")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Cursor:
     """The last event a subscriber has: `index` counts the events of commit `version`."""
 

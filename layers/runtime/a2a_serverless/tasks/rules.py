@@ -7,7 +7,7 @@ one step atomic: if HEAD is still the one that the rules saw, write the result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Literal, TypeAlias
 
 from a2a.types import (
@@ -67,6 +67,7 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.identity import Dialect, code_version, digest, new_incarnation, new_token
 from a2a_serverless.tasks.usage import summed
+from a2a_serverless.values import dataclass
 
 PARKED_MS: Final[Mapping[Reason, int]] = {"share": 3_600_000, "conversation": 300_000}
 """Milliseconds after which the sweeper looks at a turn that is parked, by what it waits for."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from a2a.auth.user import User
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -30,12 +30,13 @@ from a2a_serverless.storage.endings import canceled
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.attempts import RetryPolicy, ReturnDecision, on_return
 from a2a_serverless.tasks.blobs import raw_bytes
-from a2a_serverless.tasks.entries import Caller, contents_of, copied, is_plain
+from a2a_serverless.tasks.entries import Caller, content_of, contents_of, is_plain
 from a2a_serverless.tasks.fold import Fold, Log, Record, extend
 from a2a_serverless.tasks.head import ASKED, AttemptEnd, is_terminal, state_name
 from a2a_serverless.tasks.questions import Questions, questions_of
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.tasks.waits import kept_of
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.agents import handler_of
 from a2a_serverless.worker.calls import cancel_calls
 from a2a_serverless.worker.context import enter_turn
@@ -103,8 +104,11 @@ class TurnInput:
         agents = replace(AGENTS, link_s=inline.link_s, base_url=inline.base_url)
         if self.context.message is not None:
             await storage.show(self.context.message, agents)
-        task = self.context.current_task
-        if not is_plain(task):
+        since, entries = self.log.since, [e for each in self.log.records for e in each.entries]
+        is_plain_before = since is None or since.is_plain
+        # A task without files is not made for them.
+        if not is_plain_before or not all(map(is_plain, map(content_of, entries))):
+            task = self.context.current_task
             files = sum(raw_bytes(*content.parts) for content in contents_of(task))
             await storage.show(task, agents if files <= AGENTS.all_bytes else inline)
         for answer in self.questions.answers.values() if self.questions else ():
@@ -122,16 +126,16 @@ def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     turn = log.head.turn
     first, base = turn.begun or turn.number, turn.begun_base or turn.base
     fold = log.fold(first - 1)
-    given = _given(log, fold, first, base) if first > 1 else None
+    status = fold.status if first == base else _before(log, first, base).status
     extend(fold, log.between(first - 1, base))
     request, caller = fold.opening(first)
-    context = _request_context(fold, caller, request=request, given=given, state=state)
+    context = _request_context(fold, caller, state, request)
+    if first > 1:
+        context.given = lambda: _before(log, first, base).task()
     replayed = log.replayed()
     return TurnInput(
         context=context,
-        projection=Projection(
-            log.restarted() if replayed else fold, None if given is None else copied(given)
-        ),
+        projection=Projection(log.restarted() if replayed else fold, status if first > 1 else None),
         log=log,
         state=state,
         replayed=replayed,
@@ -141,16 +145,21 @@ def turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
 
 def canceled_turn_of(log: Log, state: Mapping[str, str]) -> TurnInput:
     """Return the current turn of a log for `cancel()` alone: with all that the log has."""
-    context = _cancel_context(log, state)
-    given = context.current_task
-    projection = Projection(log.fold(), None if given is None else copied(given))
-    return TurnInput(context=context, projection=projection, log=log, state=state)
+    now = log.fold()
+    return TurnInput(
+        context=_cancel_context(log, state),
+        projection=Projection(now, now.status),
+        log=log,
+        state=state,
+    )
 
 
 def _cancel_context(log: Log, state: Mapping[str, str]) -> RequestContext:
     now = log.fold()
     _, caller = now.opening(log.head.turn.number)
-    return _request_context(now, caller, request=None, given=now.task(), state=state)
+    context = _request_context(now, caller, state)
+    context.given = now.task
+    return context
 
 
 @dataclass(frozen=True)
@@ -168,40 +177,59 @@ class _CallerUser(User):
         return self._name
 
 
-def _given(log: Log, before: Fold, first: int, base: int) -> Task:
-    """Return the Task for a follow-up, without the follow-up's message, as the SDK's server does.
+def _before(log: Log, first: int, base: int) -> Fold:
+    """Return the task before a follow-up, without its message, as the SDK's server gives it.
 
-    So the Task's status is still the question that the message answers. `before` is the task before
-    the message was accepted. If the message had to wait for another turn, the Task also shows what
-    was written until the end of that turn.
+    So the Task's status is still the question that the message answers. If the message had to wait
+    for another turn, the Task also shows what was written until the end of that turn.
     """
-    if first == base:
-        return before.task()
-    opening = replace(log.at(first), entries=())
-    return extend(log.fold(first - 1), (opening, *log.between(first, base))).task()
+    before = log.fold(first - 1)
+    if first != base:
+        opening = replace(log.at(first), entries=())
+        extend(before, (opening, *log.between(first, base)))
+    return before
+
+
+class _TurnContext(RequestContext):
+    """The context of a turn, whose Task is made when the agent first asks for it.
+
+    Many agents never do, and the Task of a thousand turns costs more than all else of a turn.
+    """
+
+    given: Callable[[], Task] | None = None
+    """Makes the Task; None: it is made, or there is none."""
+    _task: Task | None = None
+
+    @property
+    def current_task(self) -> Task | None:
+        if self.given is not None:
+            self.current_task = self.given()
+        return self._task
+
+    @current_task.setter
+    def current_task(self, task: Task | None) -> None:
+        self._task, self.given = task, None
 
 
 def _request_context(
     fold: Fold,
     caller: Caller,
-    *,
-    request: SendMessageRequest | None,
-    given: Task | None,
-    state: Mapping[str, str] | None = None,
-) -> RequestContext:
+    state: Mapping[str, str],
+    request: SendMessageRequest | None = None,
+) -> _TurnContext:
     """Return the context of `execute()`, or of `cancel()`, which has no request.
 
-    `given` is the Task as it was before the message: None on a first turn, as on the SDK's own
-    server, where the agent's first event creates the task. `state` has the request's headers that
-    the API sent along; executors look for them in the call context's `state["headers"]`.
+    It has no Task: on a first turn there is none, as on the SDK's own server, where the agent's
+    first event creates the task. `state` has the request's headers that the API sent along;
+    executors look for them in the call context's `state["headers"]`.
     """
     own_request = None
     if request is not None:
         own_request = SendMessageRequest()
         own_request.CopyFrom(request)
-    return RequestContext(
+    return _TurnContext(
         ServerCallContext(
-            state={"headers": dict(state or {})},
+            state={"headers": dict(state)},
             user=_CallerUser(caller.user),
             tenant=caller.tenant,
             requested_extensions=set(caller.extensions),
@@ -209,7 +237,6 @@ def _request_context(
         request=own_request,
         task_id=fold.task_id,
         context_id=fold.context_id,
-        task=given,
     )
 
 

@@ -20,7 +20,7 @@ from contextlib import (
     suppress,
 )
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -47,6 +47,7 @@ from a2a_serverless.tasks.entries import StepId, copied, data_of, json_of
 from a2a_serverless.tasks.head import INTERRUPTED, TERMINAL, is_terminal, plain_state, state_name
 from a2a_serverless.tasks.identity import digest
 from a2a_serverless.tasks.waits import CALL, CALL_OPEN, CALL_SENT
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.failures import FinalError, WrongCallError, data_part, text_part
 from a2a_serverless.worker.files import FileInfo, PreviousArtifact, artifacts_of, files_of
 from a2a_serverless.worker.questions import WaitTimeoutError

@@ -11,7 +11,6 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -42,6 +41,7 @@ from a2a_serverless.tasks.progress import Progress
 from a2a_serverless.tasks.questions import ASK, ID_FIELD, id_on_parts
 from a2a_serverless.tasks.usage import Usage
 from a2a_serverless.tasks.waits import CALL, CALLBACK, POLL, SLEEP, Signal
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.calls import (
     DAY_S,
     DEPTH,
@@ -140,7 +140,6 @@ class UserTurn:
     def __init__(self, request: RequestContext) -> None:
         self._request = request
         self._message = request.message or Message()
-        self._task = request.current_task
 
     @property
     def task_id(self) -> str:
@@ -220,17 +219,19 @@ class UserTurn:
     @property
     def history(self) -> list[HistoryMessage]:
         """Return the messages before the user's, oldest first; empty on a task's first turn."""
-        if self._task is None:
+        task = self._request.current_task
+        if task is None:
             return []
-        messages = list(self._task.history)
-        if self._task.status.HasField("message"):
-            messages.append(self._task.status.message)
+        messages = list(task.history)
+        if task.status.HasField("message"):
+            messages.append(task.status.message)
         return [history_message(message) for message in messages]
 
     @property
     def previous_artifacts(self) -> list[PreviousArtifact]:
         """Return the artifacts of earlier turns; empty on the first turn of a task."""
-        return artifacts_of(self._task) if self._task is not None else []
+        task = self._request.current_task
+        return artifacts_of(task) if task is not None else []
 
     def accepts(self, media_type: str) -> bool:
         """Return True if the client takes output of this type; it takes any if it named none.

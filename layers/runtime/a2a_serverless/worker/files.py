@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from a2a.types import Part, Task
@@ -16,6 +15,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.tasks.entries import OFFLOAD_BYTES
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.failures import WrongCallError
 
 AGENTS: Final = InlineLimits(part_bytes=8_000_000, all_bytes=16_000_000)

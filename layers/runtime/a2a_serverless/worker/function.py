@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -23,6 +23,7 @@ from a2a_serverless.queues.batch import EventFunction, left_s, process_batch
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.head import Operation
+from a2a_serverless.values import dataclass
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.adapter import MOST_AT_ONCE, WorkerAdapter
 from a2a_serverless.worker.loops import have_threads, run_to_end

@@ -13,7 +13,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -45,6 +45,7 @@ from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import AttemptEnd, Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import TaskKey, new_token
 from a2a_serverless.tasks.rules import Commit, ContextWrite, renewing
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.failures import StaleStateError, log_exceptions
 from a2a_serverless.worker.heartbeat import LOOK_S, Heartbeat, OnBlocked
 from a2a_serverless.worker.steps import ParkedError

@@ -27,12 +27,13 @@ from collections.abc import (
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import TracebackType
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from a2a_serverless.clock import STOP_GRACE_S, Clock, end_tasks
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.failures import (
     AgentFailedError,
     WrongMethodError,

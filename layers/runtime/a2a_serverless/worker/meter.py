@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ from a2a_serverless.tasks.usage import (
     summed,
     total,
 )
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.failures import FinalError, WrongCallError, expect, sayable
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final, Self
 
 from a2a_serverless import faults
@@ -18,6 +18,7 @@ from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
 from a2a_serverless.tasks.entries import ArtifactWritten, Entry, ModelsUsed, encode_entries
 from a2a_serverless.tasks.pace import Pace, commit_units
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.lease import Lease, Merged
 from a2a_serverless.worker.meter import Meter
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from a2a.types import (
     Artifact,
@@ -25,6 +25,7 @@ from a2a_serverless.tasks.entries import ArtifactWritten, Entry, Replied, Status
 from a2a_serverless.tasks.fold import Event, Fold, Record, bound, joined
 from a2a_serverless.tasks.head import KNOWN
 from a2a_serverless.tasks.rules import merge_metadata
+from a2a_serverless.values import dataclass
 
 
 @dataclass(eq=False)
@@ -33,9 +34,10 @@ class Projection:
 
     If the turn has records, it is the task as the last of them has left it.
 
-    `given` is the Task that the agent got with its request, None on a first turn. A Task that the
-    agent emits is a snapshot. If it has the given status, it is either the given Task, sent back at
-    the start, or the same question, asked again: the turn goes on, and its end decides (`pause`).
+    `given` is the status of the Task that the agent got with its request, None on a first turn. A
+    Task that the agent emits is a snapshot. If it has the given status, it is either the given
+    Task, sent back at the start, or the same question, asked again: the turn goes on, and its end
+    decides (`pause`).
 
     A message without parts does not count as one; its metadata joins the metadata of its event. For
     equal keys the event's own value wins; in a Task the status message comes next, then the newest
@@ -43,7 +45,7 @@ class Projection:
     """
 
     _fold: Fold
-    _given: Task | None
+    _given: TaskStatus | None
     state: TaskState | None = field(default=None, init=False)
     """The last state that this attempt has emitted."""
     _has_emitted: bool = field(default=False, init=False)
@@ -161,7 +163,7 @@ class Projection:
 
     def _takes_status(self, status: TaskStatus) -> bool:
         """Return True if a Task's status is a new one, and note whether it is the given one."""
-        if self._given is not None and _says_the_same(status, self._given.status):
+        if self._given is not None and _says_the_same(status, self._given):
             self._sent_back = (self._status(status),)
             return False
         if self._is_news(status):
@@ -202,7 +204,7 @@ class Projection:
     def _has_message(self, message: Message) -> bool:
         known = [*self._fold.history, self._fold.status.message]
         if self._given is not None:
-            known.append(self._given.status.message)
+            known.append(self._given.message)
         if message.message_id:
             return any(message.message_id == other.message_id for other in known)
         return any(message.parts == other.parts for other in known)

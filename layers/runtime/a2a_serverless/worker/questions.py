@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 from a2a.helpers import get_text_parts
@@ -12,6 +12,7 @@ from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from a2a_serverless.tasks.entries import StepId, TurnOpened, copied, data_of
 from a2a_serverless.tasks.questions import id_on_parts, own_parts
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.failures import FinalError, WrongCallError, sayable
 from a2a_serverless.worker.files import FileInfo, files_of
 

@@ -12,7 +12,6 @@ import re
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.message import Message
 from email.utils import parsedate_to_datetime
@@ -21,6 +20,7 @@ from typing import Any, Final, TypeAlias
 
 from a2a_serverless.tasks.attempts import MOST_STARTS, RetryPolicy, left_of
 from a2a_serverless.tasks.head import Uncounted
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.failures import RetryLater, is_final, members
 
 MOST_SEEN: Final = 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Log
 from a2a_serverless.tasks.head import AttemptEnd, FailedBy, Uncounted
 from a2a_serverless.tasks.rules import Backoff, Commit, releasing
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.failures import (
     MOST_OF_ERROR,
     AgentFailedError,

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -37,6 +37,7 @@ from a2a_serverless.tasks.fold import Record
 from a2a_serverless.tasks.identity import digest, unicode_of
 from a2a_serverless.tasks.questions import ASK, Questions, id_on_parts
 from a2a_serverless.tasks.waits import SLEEP, Kept, Until
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.failures import (
     RecordTooLargeError,
     RetryLater,

@@ -16,7 +16,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Final, Literal, TypeAlias
 
 from a2a.types import TaskState
@@ -68,6 +68,7 @@ from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.identity import Scope, TaskKey, caller_number
 from a2a_serverless.tasks.questions import questions_of
 from a2a_serverless.tasks.rules import PARKED_MS, Commit, is_behind
+from a2a_serverless.values import dataclass
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker.failures import log_exceptions
 from a2a_serverless.worker.shares import Shares

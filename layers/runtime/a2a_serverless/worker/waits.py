@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from codecs import BOM_UTF8
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from a2a_serverless.tasks.waits import CALL, FORM, POLL, Signal
+from a2a_serverless.values import dataclass
 from a2a_serverless.worker.failures import WrongCallError, is_seconds
 from a2a_serverless.worker.questions import WrongAnswerError, misfit_of
 from a2a_serverless.worker.steps import Retry, current_step, outside
