@@ -94,7 +94,7 @@ def test_each_row_on_a_peer_has_source_and_date() -> None:
             12,
             r"^\| (?:Temporal|Restate|DBOS|Inngest|LangGraph|Conductor|Lambda d).*$",
         ),
-        "benchmarks": (6, r"^\| (?:a2akit|LangGraph|SDK)\b.*$"),
+        "benchmarks": (6, r"^\| (?:a2akit|LangGraph|SDK)\b[^|]*\(http.*$"),
     }
     for name, (number, pattern) in rows.items():
         told = re.findall(pattern, pages.text(name), re.MULTILINE)
