@@ -45,7 +45,16 @@ def classes(dataclass: Decorator) -> list[Any]:
         pass
 
     frozen = [Frozen(name="a"), Frozen(name="a", mark="m"), Frozen(name="b")]
-    return [*frozen, Plain(), Plain(value=2), Longer(name="a"), Single(), Single(), Empty(), Empty()]
+    return [
+        *frozen,
+        Plain(),
+        Plain(value=2),
+        Longer(name="a"),
+        Single(),
+        Single(),
+        Empty(),
+        Empty(),
+    ]
 
 
 def hashed(value: Any) -> Any:
