@@ -86,6 +86,7 @@ def site_of(
     """A `dev` on a free port, with settings; tasks are written in its past, up to now."""
     consoles: list[Console] = []
     given = {"cancel_timeout_s": 1, "push_allowed_hosts": "127.0.0.1", "push_retry_base_s": 1}
+    given |= {"retry_base_s": 0.1}
     settings = Settings(auth="none", **(given | options))
     with TemporaryDirectory() as folder, kept_lines(Path(folder, "dev.log")) as lines:
         stack_options = Options(

@@ -219,11 +219,17 @@ def told_slowly(scribe: Scribe, task_id: str) -> Head:
 
 def large(scribe: Scribe, task_id: str, *, chunks: int = 3_200, attempts: int = 200) -> None:
     """A task with many attempts, whose last one has written many chunks."""
-    head = scribe.open(task_id, "Write a long report.")
-    for number in range(attempts):
-        scribe.wait(1)
-        scribe.claim(head, f"t{number}", f"worker {number}")
-    for number in range(chunks):
-        scribe.wait(0.05)
-        piece = chunk(f"word {number} ", append=number > 0)
-        scribe.commit(head, piece, token=f"t{attempts - 1}")
+    opened = scribe.open(task_id, "Write a long report.")
+    pieces = [chunk(f"word {number} ", append=number > 0) for number in range(chunks)]
+
+    async def write(head: Head) -> None:
+        for number in range(attempts):
+            scribe.wait(1)
+            claim = Commit(token=f"t{number}", claims=True, worker=f"worker {number}")
+            head = await scribe.storage.commit(head, claim)
+        for first in range(0, chunks, 16):
+            scribe.wait(1)
+            written = Commit(entries=tuple(pieces[first : first + 16]), token=f"t{attempts - 1}")
+            head = await scribe.storage.commit(head, written)
+
+    done(write(opened))

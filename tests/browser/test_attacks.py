@@ -112,12 +112,11 @@ MARKUP = (
 )
 """Of other places: mutated markup, clobbered names, templates, terminals, spreadsheets."""
 
-OF_A_TASK = 13
 TASKS = (
-    *(MARKDOWN[number : number + OF_A_TASK] for number in range(0, len(MARKDOWN), OF_A_TASK)),
-    *((evil,) for evil in MARKUP),
+    *(MARKDOWN[number : number + 13] for number in range(0, len(MARKDOWN), 13)),
+    *(MARKUP[number : number + 2] for number in range(0, len(MARKUP), 2)),
 )
-"""What is in the artifacts of each task; the first is in all its other places, too."""
+"""What is in the artifacts of each task; the first and the last are in its other places, too."""
 
 FILES = (
     "image/svg+xml; charset=utf-8",
@@ -146,17 +145,17 @@ HTML = (
 def attacked(site: Site) -> Site:
     """One with tasks in which every place of every kind is an attack."""
     storage, scribe = site.storage, site.scribe
-    for number, (evil, *others) in enumerate(TASKS):
-        task_id = f"attack-{number}"
+    for number, evils in enumerate(TASKS):
+        evil, last = evils[0], evils[-1]
         said = SendMessageRequest(message=Message(message_id=evil, parts=[Part(text=evil)]))
-        context = evil[:100]
-        opening = storage.open_task(context, said, task_id=task_id, caller=Caller(evil))
+        opening = storage.open_task(
+            evil[:100], said, task_id=f"attack-{number}", caller=Caller(evil)
+        )
         head = seeds.done(opening).head
-        scribe.claim(head, "a", evil)
-        written = [artifact_of(each) for each in (evil, *others)]
-        working = seeds.said(TaskState.TASK_STATE_WORKING, evil)
-        scribe.commit(head, *written, working, token="a")
-        end = AttemptEnd(token="a", reason=evil, correlation_id=evil)
+        scribe.claim(head, "a", last)
+        working = seeds.said(TaskState.TASK_STATE_WORKING, last)
+        scribe.commit(head, *map(artifact_of, evils), working, token="a")
+        end = AttemptEnd(token="a", reason=last, correlation_id=last)
         seeds.done(storage.change(head, partial(releasing, end=end)))
     return site
 

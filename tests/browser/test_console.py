@@ -45,16 +45,23 @@ def numbers(visit: Visit) -> list[int]:
 
 @pytest.mark.long(but=1)
 def test_a_task_is_followed_to_its_end(visit: Visit, tmp_path: Path) -> None:
-    """Its page shows each chunk without a reload, and stops asking when the task has ended."""
+    """Its page shows each chunk without a reload, and stops asking when the task has ended.
+
+    A confirmation stays open meanwhile; at the end there is nothing left to cancel.
+    """
     begin(visit, f"count {tmp_path / 'go'}")
     visit.page.click("text=Open the task")
     visit.page.click("#view-conversation")
     expect(visit.page.locator(".now .state")).to_have_text("working")
     visit.page.evaluate("window.same = true")
+    visit.page.click("text=Cancel this task")
     name = visit.page.inner_text(".crumb code")[:8]
     expect(visit.page).to_have_title(f"working · {name} · a2a")
+    expect(visit.page.locator(".artifact .bubble")).to_contain_text("9 10")
+    expect(visit.page.locator(".cancel button.danger")).to_be_visible()
     (tmp_path / "go").touch()
     expect(visit.page.locator(".now .state")).to_have_text("completed")
+    expect(visit.page.locator(".cancel button.danger")).to_be_hidden()
     expect(visit.page).to_have_title(f"completed · {name} · a2a")
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("0 1 2 3 4")
     expect(visit.page.locator(".artifact .bubble")).to_contain_text("18 19")
@@ -132,23 +139,26 @@ def test_a_text_that_was_not_sent_stays_in_its_field(visit: Visit) -> None:
     expect(other.locator("#text")).to_have_value("")
 
 
-@pytest.mark.parametrize("width", [360, 1440])
-def test_the_newest_line_is_in_sight(browser: Browser, site: Site, width: int) -> None:
+IN_SIGHT = """() => {
+  const at = (one) => one.getBoundingClientRect();
+  const [newest] = [...document.querySelectorAll("ol.talk li")].slice(-1).map(at);
+  const form = at(document.getElementById("say"));
+  return newest.top >= 0 && newest.bottom <= form.top && form.bottom <= innerHeight;
+}"""
+"""True if the conversation's last line is in the window, above the form."""
+
+
+def test_the_newest_line_is_in_sight(visit: Visit) -> None:
     """It stands above the form, also where the steps stand below the conversation."""
-    with visiting(browser, site, viewport={"width": width, "height": 640}) as visit:
-        begin(visit, "steps /")
-        expect(visit.page.locator("#now")).to_have_text("failed")
-        visit.page.fill("#text", "ask")
-        visit.page.press("#text", "Enter")
-        expect(visit.page.locator("#now")).to_contain_text("The agent asks")
-        visit.page.wait_for_function(
-            """() => {
-              const at = (one) => one.getBoundingClientRect();
-              const [newest] = [...document.querySelectorAll("ol.talk li")].slice(-1).map(at);
-              const form = at(document.getElementById("say"));
-              return newest.top >= 0 && newest.bottom <= form.top && form.bottom <= innerHeight;
-            }"""
-        )
+    begin(visit, "steps /")
+    expect(visit.page.locator("#now")).to_have_text("failed")
+    for width, text, now in ((360, "ask", "The agent asks"), (1440, "Saturday", "completed")):
+        visit.page.set_viewport_size({"width": width, "height": 640})
+        visit.page.fill("#text", text)
+        with visit.page.expect_navigation():
+            visit.page.press("#text", "Enter")
+        expect(visit.page.locator("#now")).to_contain_text(now)
+        visit.page.wait_for_function(IN_SIGHT)
         assert visit.page.evaluate("document.documentElement.scrollWidth") == width
 
 
@@ -211,8 +221,8 @@ def test_a_paused_task_is_answered(visit: Visit) -> None:
     expect(visit.page.locator(".talk")).to_contain_text("Thank you: Saturday")
 
 
-def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
-    """The first click only shows what will happen; the second one cancels."""
+def test_a_task_is_canceled_and_deleted_after_a_confirmation(visit: Visit) -> None:
+    """The first click only shows what will happen; the second one does it."""
     begin(visit, "wait")
     expect(visit.page.locator(".talk")).to_contain_text("Waiting until")
     visit.page.click("text=Open the task")
@@ -223,6 +233,9 @@ def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
     visit.page.click("text=Yes, cancel it")
     expect(visit.page.locator("[role=status]")).to_have_text("The task is canceled.")
     expect(visit.page.locator(".now .state")).to_have_text("canceled")
+    visit.page.click("text=Delete this task")
+    visit.page.click("text=Yes, delete it")
+    expect(visit.page.locator("main")).to_contain_text("has no task")
 
 
 def test_a_wait_for_a_callback_is_ended_on_its_row(visit: Visit) -> None:
@@ -292,19 +305,6 @@ def test_all_of_a_caller_is_deleted_step_by_step(
     assert sum(url.endswith("/purge") for url in visit.asked) > 2
     assert visit.said == []
     assert seeds.done(count_data(storage)).is_nothing
-
-
-def test_a_confirmation_stays_open_beside_a_live_task(visit: Visit, tmp_path: Path) -> None:
-    """What is shown anew does not close it; once the task has ended there is nothing to cancel."""
-    begin(visit, f"count {tmp_path / 'go'}")
-    visit.page.click("text=Open the task")
-    visit.page.click("#view-conversation")
-    visit.page.click("text=Cancel this task")
-    expect(visit.page.locator(".artifact .bubble")).to_contain_text("9 10")
-    expect(visit.page.locator(".cancel button.danger")).to_be_visible()
-    (tmp_path / "go").touch()
-    expect(visit.page.locator(".now .state")).to_have_text("completed")
-    expect(visit.page.locator(".cancel button.danger")).to_be_hidden()
 
 
 def test_the_list_is_live(visit: Visit, site: Site) -> None:
@@ -537,45 +537,6 @@ def test_times_are_those_of_the_reader(browser: Browser, site: Site, axe: Path) 
         assert "Times are in UTC." in visit.page.inner_text("footer")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (1280, "dark")])
-def test_pages_are_readable(
-    browser: Browser, site: Site, axe: Path, width: int, scheme: Literal["light", "dark"]
-) -> None:
-    """The checker axe finds nothing, and nothing is wider than the window."""
-    for name in (f"one-{width}-{scheme}", f"two-{width}-{scheme}"):
-        head = site.scribe.open(name, f"{'A long first line of a request. ' * 9}\nMore.")
-        site.scribe.claim(head, name)
-        failed = seeds.said(TaskState.TASK_STATE_FAILED, "No.")
-        place = f"{'a_long_folder/' * 4}agent.py, line 28, in handle"
-        end = AttemptEnd(token=name, reason="ValueError", correlation_id="0" * 16, place=place)
-        site.scribe.commit(head, failed, token=name, failed=end)
-    seeds.asleep(site.scribe, f"asleep-{width}-{scheme}")
-    seeds.failing_webhook(site.scribe, f"hook-{width}-{scheme}")
-    viewport = {"width": width, "height": 900}
-    options = {"viewport": viewport, "color_scheme": scheme, "bypass_csp": True}
-    with visiting(browser, site, **options) as visit:
-        task = f"/task/{site.storage.scope.digest}/asleep-{width}-{scheme}?view="
-        views = [task + view for view in ("conversation", "timeline", "steps", "cost")]
-        others = (
-            "/queues",
-            "/journal",
-            "/card",
-            "/chat",
-            "/purge?user=ann",
-            "/act?act=retry&since=1d",
-        )
-        lists = ("/status", "/tasks", "/tasks?attention=failed", "/tasks?text=long")
-        for path in (*lists, *others, *views):
-            visit.go(path)
-            assert violations(visit.page, axe) == {}, path
-            assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
-        visit.task(site, f"one-{width}-{scheme}", "timeline")
-        visit.page.locator(".story .story summary").first.click()
-        expect(visit.page.locator(".story .story > .failed").first).to_contain_text("line 28")
-        assert violations(visit.page, axe) == {}
-        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
-
-
 FILLED = """() => [...document.querySelectorAll('.facts')].every(facts => {
   const box = facts.getBoundingClientRect(), last = {};
   for (const cell of facts.children) {
@@ -601,37 +562,71 @@ UNSCROLLED = """() => {
 """True if the list of tasks shows all its columns without being scrolled."""
 
 
-@pytest.mark.parametrize("width", [320, 800, 1280])
-def test_no_page_is_wider_than_the_window(browser: Browser, site: Site, width: int) -> None:
-    """What does not fit scrolls in its own place, but the ways to pages."""
-    seeds.killed(site.scribe, f"width-{width}")
-    seeds.asleep(site.scribe, f"asleep-{width}")
-    long_name = f"{'withoutaspace' * 4}@example.org"
-    scribe = seeds.Scribe(site.storage.for_scope(Scope.of("", long_name)), site.scribe.clock)
-    head = scribe.open(f"failed-{width}", "Hello.", user=long_name)
-    scribe.claim(head, "a")
-    end = AttemptEnd(token="a", reason="ValueError", correlation_id="0" * 16)
-    scribe.commit(head, seeds.said(TaskState.TASK_STATE_FAILED, "No."), token="a", failed=end)
-    held = scribe.open(f"00000000-0000-4000-8000-held-{width:07}", "Hello.", user=long_name)
-    scribe.claim(held, "b")
-    waits = site.scribe.open(f"00000000-0000-4000-8000-waits-{width}", "Hello.")
+@pytest.fixture(scope="module")
+def crowded(site: Site) -> Site:
+    """One with long names, texts and waits."""
+    scribe, long_name = site.scribe, f"{'withoutaspace' * 4}@example.org"
+    other = seeds.Scribe(site.storage.for_scope(Scope.of("", long_name)), scribe.clock)
+    place = f"{'a_long_folder/' * 4}agent.py, line 28, in handle"
+    failed = seeds.said(TaskState.TASK_STATE_FAILED, "No.")
+    whose = ((scribe, "one", "ann"), (scribe, "two", "ann"), (other, "three", long_name))
+    for author, name, user in whose:
+        text = f"{'A long first line of a request. ' * 9}\nMore."
+        head = author.open(name, text, user=user)
+        author.claim(head, name)
+        end = AttemptEnd(token=name, reason="ValueError", correlation_id="0" * 16, place=place)
+        author.commit(head, failed, token=name, failed=end)
+    other.claim(other.open("00000000-0000-4000-8000-held", "Hello.", user=long_name), "b")
+    waits = scribe.open("00000000-0000-4000-8000-waits", "Hello.")
     due_at = site.storage.clock.now_ms() + 7_000_000
     assert seeds.done(site.storage.postpone(waits, due_at=due_at, sends=12))
-    with visiting(browser, site, viewport={"width": width, "height": 800}) as visit:
-        visit.task(site, f"width-{width}")
-        visit.page.click("text=Delete this task…")
-        visit.page.click("text=Yes, delete it")
-        seeds.killed(site.scribe, f"width-{width}")
-        chosen = f"user={'x' * 200}"
-        acts = (f"/act?act=retry&{chosen}", "/act?act=cancel&since=day", "/journal")
-        for path in ("/status", "/tasks", "/chat", "/queues", "/card", f"/purge?{chosen}", *acts):
+    seeds.asleep(scribe, "asleep")
+    seeds.failing_webhook(scribe, "hook")
+    seeds.killed(scribe, "killed")
+    return site
+
+
+CHECKED = (
+    *("/status", "/tasks", "/tasks?attention=failed", "/tasks?text=long", "/queues", "/journal"),
+    *("/card", "/chat", f"/purge?user={'x' * 200}"),
+    *("/act?act=cancel&since=day", f"/act?act=retry&user={'x' * 200}"),
+)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (800, None), (1280, "dark")])
+def test_pages_are_readable(
+    browser: Browser,
+    crowded: Site,
+    axe: Path,
+    width: int,
+    scheme: Literal["light", "dark"] | None,
+) -> None:
+    """The checker axe finds nothing, in both schemes, and nothing is wider than the window.
+
+    What does not fit scrolls in its own place, but the ways to pages and views.
+    """
+    viewport = {"width": width, "height": 900}
+    options = {"viewport": viewport, "color_scheme": scheme, "bypass_csp": True}
+    with visiting(browser, crowded, **options) as visit:
+
+        def check(where: str) -> None:
+            assert scheme is None or violations(visit.page, axe) == {}, where
+            assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, where
+            assert visit.page.evaluate(FILLED), where
+
+        for path in CHECKED:
             visit.go(path)
-            assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, path
-            assert visit.page.evaluate(FILLED), path
+            check(path)
             if path == "/tasks" and width >= 1280:
                 assert visit.page.evaluate(UNSCROLLED)
         for view in ("conversation", "timeline", "steps", "events", "cost"):
-            visit.task(site, f"width-{width}", view)
-            assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, view
-            assert visit.page.evaluate(FILLED), view
+            visit.task(crowded, "killed", view)
+            check(view)
             assert visit.page.evaluate(SEEN), view
+        for view in ("conversation", "timeline"):
+            visit.task(crowded, "asleep", view)
+            check(f"asleep, {view}")
+        visit.task(crowded, "one", "timeline")
+        visit.page.locator(".story .story summary").first.click()
+        expect(visit.page.locator(".story .story > .failed").first).to_contain_text("line 28")
+        check("an unfolded attempt")

@@ -38,10 +38,6 @@ class Framework:
     as_answer: Callable[[Task, str], str | Part] = lambda _, answer: answer
     done: tuple[Any, Any] = ("It is deleted.", "It is deleted.")
     bye: str = "Bye"
-    goes_on: Any = "You have said: Hello; Bye."
-    """After `hello`."""
-    remembers: Any = "You have said: Hello; Bye; Delete the draft; Bye."
-    """After both and a wish."""
     remembers_both: Any = "You have said: Hello; Delete the draft; Delete the draft; Bye."
     """After `hello` and two wishes."""
     knows_nothing: Any = "You have said: Bye."
@@ -101,8 +97,6 @@ FRAMEWORKS: Final = {
         answers=("10", "30"),
         done=(conversion(10, "GBP", 8.5), conversion(30, "GBP", 25.5)),
         bye="And in JPY?",
-        goes_on=conversion(20, "JPY", 3260),
-        remembers=conversion(10, "JPY", 1630),
         remembers_both=conversion(30, "JPY", 4890),
         knows_nothing="How many euros?",
         streams=False,
@@ -122,7 +116,6 @@ FRAMEWORKS: Final = {
         answers=("booked", "booked"),
         as_answer=function_response,
         done=("It is booked.", "It is booked."),
-        remembers="You have said: Hello; Bye; Book a hotel in Lisbon; Bye.",
         remembers_both=(
             "You have said: Hello; Book a hotel in Lisbon; Book a hotel in Lisbon; Bye."
         ),

@@ -67,12 +67,15 @@ class Newcomer:
     wheels: Path
     matrix: Matrix
 
+    def init(self, program: Path) -> None:
+        """Make the project."""
+        made = ["init", self.folder.name, "--agent", self.kind, "--find-links", self.wheels]
+        with self.timed("`init`"):
+            run([program, *made], cwd=self.folder.parent)
+
     def make(self, program: Path) -> None:
         """Make the project, and install what it needs."""
-        links = ["--find-links", self.wheels]
-        with self.timed("`init`"):
-            made = ["init", self.folder.name, "--agent", self.kind, *links]
-            run([program, *made], cwd=self.folder.parent)
+        self.init(program)
         with self.timed("the first `make`: its environment"):
             run(["make", ".venv/.stamp"], cwd=self.folder)
 

@@ -14,6 +14,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -495,12 +496,15 @@ def test_what_is_named_is_there() -> None:
         assert read in (ROOT / test).read_text(encoding="utf-8"), test
 
 
+_parser = cache(cli._parser)
+
+
 def ours(words: list[str]) -> str:
     """What our own parser says of a command's words."""
     said = StringIO()
     try:
         with redirect_stderr(said):
-            cli._parser().parse_args(words)
+            _parser().parse_args(words)
     except SystemExit as ended:
         return said.getvalue() if ended.code else ""
     return ""
@@ -532,7 +536,8 @@ def sam(words: list[str]) -> str:
 
 
 SAM_OPTIONS = {"--parameter-overrides", "--config-env", "--guided", "--stack-name"}
-AWS = botocore.session.get_session()
+model_of = cache(botocore.session.get_session().get_service_model)
+waiters_of = cache(botocore.session.get_session().get_waiter_model)
 CLI_ALONE = {"cloudformation deploy", "logs tail", "s3 rb", "s3 sync"}
 """What AWS's command line makes of several requests; no description of a service has it."""
 
@@ -543,10 +548,10 @@ def aws(words: list[str]) -> str:
     if f"{service} {command}" in CLI_ALONE:
         return ""
     if command == "wait":
-        names = AWS.get_waiter_model(service).waiter_names
+        names = waiters_of(service).waiter_names
         known = {xform_name(name, "-") for name in names}
         return "" if options[0] in known else f"{service} waits for no {options[0]}"
-    model = AWS.get_service_model(service)
+    model = model_of(service)
     operations = {xform_name(name, "-"): name for name in model.operation_names}
     if command not in operations:
         return f"{service} has no {command}"

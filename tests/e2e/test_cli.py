@@ -38,17 +38,12 @@ QUEUE = "https://127.0.0.1:9/operations.fifo"
     [
         (("dev", "--agent", "nowhere.py:agent", "--card", CARD), {}, "nowhere.py"),
         (("dev", "--agent", AGENT, "--card", "nowhere.json"), {}, "nowhere.json"),
-        (("dev", "--agent", AGENT, "--card", CARD), {"A2A_MAX_ATTEMPTS": "x"}, "A2A_MAX_ATTEMPTS"),
-        (("worker", "--agent", AGENT), {**NOWHERE, "A2A_TABLE": "tasks"}, "A2A_QUEUE"),
         (("worker", "--agent", AGENT, "--drain", "soon"), {}, "--drain"),
-        (("worker", "--agent", AGENT, "--turn-limit", "41401"), NOWHERE, "--turn-limit 41401"),
         (
             ("api", "--card", CARD),
             {**NOWHERE, "A2A_TABLE": "tasks", "A2A_QUEUE": QUEUE},
             "A2A_AUTH",
         ),
-        (("sweep", "--once"), NOWHERE, "A2A_TABLE"),
-        (("task", "no/id"), NOWHERE, "no/id"),
         (("provision",), NOWHERE, "http://127.0.0.1:9"),
         (("dance",), {}, "dance"),
     ],

@@ -7,11 +7,9 @@ import json
 import resource
 import shutil
 import signal
-import sqlite3
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -132,51 +130,6 @@ def test_a_killed_dev_forgets_nothing(folder: Path) -> None:
         assert third.send("again")["status"]["state"] == "TASK_STATE_COMPLETED"
     assert "No task matches" in run("tasks", "--state", "failed", cwd=folder).stderr
     assert held not in run("tasks", cwd=folder).stdout
-
-
-@pytest.mark.long
-def test_a_second_dev_on_the_file_is_refused(folder: Path) -> None:
-    """Its sentence names the first one's address; another file is served beside it."""
-    with running_dev(folder) as first:
-        refused = run("dev", "--port", "0", cwd=folder)
-        url = str(first.http.base_url).rstrip("/")
-        sentence = f"{folder / '.a2a/dev.db'} is in use by the dev at {url}: end that one, or name"
-        assert refused.returncode == 2
-        assert refused.stderr == f"a2a-serverless: {sentence} another file with --file.\n"
-        with running_dev(folder, "--file", "other.db") as beside:
-            task = beside.send("beside")["id"]
-            assert task not in first.listed()
-
-
-def refusal(folder: Path, *options: str) -> str:
-    """What a `dev` says that does not start: one sentence."""
-    refused = run("dev", "--port", "0", *options, cwd=folder)
-    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
-    return refused.stderr
-
-
-@pytest.mark.long
-def test_files_that_cannot_be_used(folder: Path) -> None:
-    """One sentence each; what is in the file stays, and `--fresh` begins with another release's."""
-    with running_dev(folder) as first:
-        task = first.send("kept")["id"]
-    file = folder / ".a2a/dev.db"
-    with closing(sqlite3.connect(file)) as newer:
-        newer.execute("PRAGMA user_version = 99")
-    assert "was written by a newer release: use that release, or another" in refusal(folder)
-    with closing(sqlite3.connect(file)) as newer:
-        newer.execute("PRAGMA user_version = 1")
-    with running_dev(folder) as again:
-        assert again.listed() == {task}
-    with closing(sqlite3.connect(file)) as newer:
-        newer.execute("PRAGMA user_version = 99")
-    with running_dev(folder, "--fresh") as emptied:
-        assert emptied.listed() == set()
-    (folder / "notes.txt").write_text("no database " * 100)
-    assert "is no SQLite file: name another one." in refusal(folder, "--file", "notes.txt")
-    under = refusal(folder, "--file", "notes.txt/dev.db")
-    assert "notes.txt/dev.db cannot be made (" in under
-    assert "make its folder writable, or name another file with --file." in under
 
 
 @pytest.mark.long

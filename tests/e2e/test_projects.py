@@ -94,23 +94,16 @@ def matrix() -> Iterator[Matrix]:
 
 @installs_a_project
 @pytest.mark.parametrize("kind", KINDS_HERE)
-def test_what_a_newcomer_does(
-    kind: str, wheel: Path, program: Path, tmp_path: Path, matrix: Matrix
-) -> None:
-    """From the wheel, in an empty folder: a project answers, and takes an agent with a model."""
-    newcomer = Newcomer(kind, tmp_path / "mine", wheel.parent, matrix)
-    newcomer.make(program)
-    newcomer.lives()
-
-
-@installs_a_project
-@pytest.mark.parametrize("kind", KINDS_HERE)
 def test_a_project_of_each_kind(
     kind: str, wheel: Path, program: Path, tmp_path: Path, matrix: Matrix
 ) -> None:
-    """The six tests of a new project pass, and the project is built."""
+    """From the wheel, in an empty folder: its tests pass, its image starts, its agent is replaced.
+
+    The long form builds it for Lambda, too.
+    """
     project = tmp_path / "mine"
-    Newcomer(kind, project, wheel.parent, matrix).make(program)
+    newcomer = Newcomer(kind, project, wheel.parent, matrix)
+    newcomer.make(program)
     with matrix.timed("`make test`: six tests", kind):
         assert "6 passed" in run(["make", "test"], cwd=project)
     assert not [path for path in project.glob("requirements/*.txt") if "://" in path.read_text()]
@@ -119,6 +112,7 @@ def test_a_project_of_each_kind(
     if IS_LONG:
         _build(project)
         _conflicts(project)
+    newcomer.lives()
 
 
 @installs_a_project
@@ -134,7 +128,7 @@ def test_a_project_of_an_older_version(
         unpack_files("HEAD", older)
         make_earlier(older)
     newcomer = Newcomer(kind, tmp_path / "mine", wheels, Matrix())
-    newcomer.make(installed(built(wheels, older), tmp_path / "env") / "a2a-serverless")
+    newcomer.init(installed(built(wheels, older), tmp_path / "env") / "a2a-serverless")
     makefile, project = newcomer.folder / "Makefile", newcomer.folder
     makefile.write_text(f"{makefile.read_text()}\n# mine\n")
     shutil.rmtree(wheels)
@@ -244,19 +238,12 @@ def _image(context: Path, wheel: Path) -> None:
     assert not list(root.rglob(".env"))
     assert not _packages(root / "app") & _packages(root / "site")
     path = {"PYTHONPATH": f"{root}/app:{root}/site", "PYTHONWARNINGS": "ignore"}
-    said = run([python, "-S", "-c", IMPORTS], cwd=root / "app", **path)
+    said = run([sys.executable, "-S", "-c", IMPORTS], cwd=root / "app", **path)
     *of_image, agent = json.loads(said.splitlines()[-1])
     assert all(name == "namespace" or name.startswith(f"{root}/site") for name in of_image)
     assert agent == f"{root}/app/agent.py"
-    command = [
-        python,
-        "-S",
-        "-m",
-        "a2a_serverless_tools.cli",
-        "worker",
-        "--agent",
-        f"{agent}:agent",
-    ]
+    worker = ["a2a_serverless_tools.cli", "worker", "--agent", f"{agent}:agent"]
+    command = [sys.executable, "-S", "-m", *worker]
     path["A2A_CONVERSATIONS"] = "serial"  # some kinds keep a state, and start with this alone
     with pytest.raises(AssertionError, match="A2A_TABLE is not set"):
         run(command, cwd=root / "app", **path)

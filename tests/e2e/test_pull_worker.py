@@ -9,11 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from tests.e2e.commands import (
     Running,
+    deployed,
     environment,
     first_process,
     namespace,
@@ -42,37 +42,28 @@ def test_commands_write_the_functions_json_and_metrics(
     """`worker`, `push` and `sweep`: lines with ids, and the metrics of the three functions."""
     env = environment(
         **provision({**emulators, **fresh_names}),
+        **OBSERVED,
         A2A_AUTH="none",
         A2A_PUSH_ALLOWED_HOSTS="127.0.0.1",
         PROBE_FOLDER=str(tmp_path),
     )
-    commands = {"worker": ("--agent", AGENT), "push": (), "sweep": ()}
-    with Receiver() as receiver, ExitStack() as processes:
-        worker, push, sweep = observed = [
-            processes.enter_context(
-                running(name, *options, env={**env, **OBSERVED}, output=tmp_path / f"{name}.log")
-            )
-            for name, options in commands.items()
-        ]
-        api = processes.enter_context(
-            running("api", "--card", CARD, "--port", "0", env=env, output=tmp_path / "api.log")
-        )
-        worker.wait_for("turns at a time")
-        push.wait_for("webhooks at a time")
-        url = api.wait_for(r"A2A at (\S+),")
+    commands: dict[str, tuple[str, ...]] = {
+        "api": ("--card", CARD, "--port", "0"),
+        "worker": ("--agent", AGENT),
+        "push": (),
+        "sweep": (),
+    }
+    with Receiver() as receiver, deployed(env, tmp_path, **commands) as started:
+        _, worker, push, sweep = started.commands.values()
         hook = {"taskPushNotificationConfig": {"url": receiver.url()}}
-        answer = httpx.post(
-            f"{url}/message:send",
-            json={"message": message("hello"), "configuration": hook},
-            headers={"A2A-Version": "1.0"},
-            timeout=60,
-        )
-        task = answer.json()["task"]
+        with Caller(started.url) as caller:
+            body = {"message": message("hello"), "configuration": hook}
+            task = caller.http.post("/message:send", json=body).json()["task"]
         worker.wait_for("TasksEnded")
         push.wait_for("PushDeliveries")
         sweep.wait_for("Swept: ")
-        assert [process.end() for process in observed] == [0, 0, 0]
-        of_worker, of_push, of_sweep = map(lines_of, observed)
+        started.end()
+        of_worker, of_push, of_sweep = map(lines_of, (worker, push, sweep))
     assert metrics_of(of_worker) >= {"Attempts", "TimeQueued", "TasksEnded", "TimeToEnd"}
     assert metrics_of(of_push) >= {"PushDeliveries", "PushDelay"}
     told = [line for line in of_worker if line.get("action") == "turn_ended"]

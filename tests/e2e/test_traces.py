@@ -39,6 +39,7 @@ def way_to(name: str, taken: Collector) -> list[tuple[str, str]]:
     return way
 
 
+@pytest.mark.long
 def test_one_trace_over_all_processes(tmp_path: Path) -> None:
     """A request, a killed attempt, the next one and the webhook's two calls: one trace."""
     hook = iter([status(503)])

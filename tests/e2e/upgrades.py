@@ -51,11 +51,8 @@ class Upgrade:
     def api(self, version: Version) -> Process:
         return self._start(version, "api", "--card", CARD, "--port", "0")
 
-    def worker(self, version: Version, *, concurrency: int = CONCURRENCY) -> Process:
-        return self._start(version, "worker", "--agent", AGENT, "--concurrency", str(concurrency))
-
-    def sweeper(self, version: Version) -> Process:
-        return self._start(version, "sweep")
+    def worker(self, version: Version) -> Process:
+        return self._start(version, "worker", "--agent", AGENT, "--concurrency", str(CONCURRENCY))
 
     def _start(self, version: Version, *arguments: str) -> Process:
         self.started += 1
@@ -81,18 +78,14 @@ class Upgrade:
         """How many entries a worker has made in the ledger."""
         return sum(entry.pid == worker.pid for entry in self.world.ledger.entries(what=what))
 
-    async def holds(self, worker: Process, tasks: int = CONCURRENCY) -> list[str]:
-        """The tasks that a worker has begun, once they are so many; they wait at the gate."""
-
-        async def begun() -> list[str]:
-            found = self.world.ledger.entries(what="holds")
-            return list(dict.fromkeys(one.task_id for one in found if one.pid == worker.pid))
+    async def holds(self, worker: Process) -> None:
+        """Wait until a worker has begun as many tasks as it may; they wait at the gate."""
 
         async def are_enough() -> bool:
-            return len(await begun()) >= tasks
+            found = self.world.ledger.entries(what="holds")
+            return len({one.task_id for one in found if one.pid == worker.pid}) >= CONCURRENCY
 
-        await until(are_enough, f"the {worker.version} worker holds {tasks} tasks")
-        return await begun()
+        await until(are_enough, f"the {worker.version} worker holds {CONCURRENCY} tasks")
 
 
 @asynccontextmanager

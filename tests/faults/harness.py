@@ -251,15 +251,11 @@ class World:
 
     async def put(self, operation: Operation, *, group: str = "") -> None:
         """Send an operation in a group and under a deduplication id that no sender uses."""
-        await self.put_body(operation.model_dump_json(), group=group or operation.group)
-
-    async def put_body(self, body: str, *, group: str) -> None:
-        """Send any body."""
         await asyncio.to_thread(
             self.sqs.send_message,
             QueueUrl=self.made.queue,
-            MessageBody=body,
-            MessageGroupId=group,
+            MessageBody=operation.model_dump_json(),
+            MessageGroupId=group or operation.group,
             MessageDeduplicationId=uuid.uuid4().hex,
         )
 
@@ -412,13 +408,13 @@ def numbers(count: int) -> list[str]:
     return [str(number) for number in range(count)]
 
 
-def operation_of(head: Head, *, turn: int | None = None) -> Operation:
+def operation_of(head: Head) -> Operation:
     """The run of a turn, as the API sends it."""
     params = OperationParams(
         scope=head.scope,
         task_id=head.task_id,
         incarnation=head.incarnation,
-        turn=turn or head.turn.number,
+        turn=head.turn.number,
     )
     return Operation(operation="run", params=params)
 

@@ -20,7 +20,7 @@ from multiprocessing import current_process, get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from a2a_serverless import settings
+from a2a_serverless import settings, wiring
 from a2a_serverless.push import waiting
 from a2a_serverless.queues import sqs  # noqa: F401 - as above
 from a2a_serverless.storage import dynamodb as table  # noqa: F401 - as above
@@ -49,6 +49,7 @@ SWEEP_PERIOD = "FAULTS_SWEEP_PERIOD_S"
 LEASE = "FAULTS_LEASE_S"
 DRAIN = "FAULTS_DRAIN_S"
 PUSH_WAIT = "FAULTS_PUSH_WAIT_S"
+PUSH_HIDDEN = "FAULTS_PUSH_HIDDEN_S"
 PARK = "FAULTS_PARK_S"
 """Times that a deployment cannot choose, shortened so that a test need not wait a minute."""
 
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str], variables: Mapping[str, str], output: Path) -
     if park_s := variables.get(PARK):
         for module in (context, turn):
             vars(module)["PARK_S"] = float(park_s)
+    if hidden_s := variables.get(PUSH_HIDDEN):
+        vars(wiring)["PUSH_VISIBILITY_S"] = float(hidden_s)
     if wait_s := variables.get(PUSH_WAIT):
         for module, name in ((tasks_push, "LONG_WAIT_MS"), (waiting, "_WOKEN_MS")):
             vars(module)[name] = int(float(wait_s) * 1000)

@@ -31,22 +31,20 @@ from tests.unit.worker.shares import p95
 
 pytestmark = pytest.mark.emulators
 
-FORM: Final = os.environ.get("A2A_ATTACK", "")
-"""`long` of `make attack`, on an idle machine, as times are compared; or `short`."""
-IS_LONG: Final = FORM == "long"
+IS_ASKED_FOR: Final = os.environ.get("A2A_ATTACK") == "long"
 ATTACK_S: Final = 600.0
-CALM_ROUNDS, SHORT_ROUNDS = (45 if IS_LONG else 1), 2
-WORKERS: Final = 10 if IS_LONG else 2
-STREAMS, SLEEPING, FILES = (6, 20, 20) if IS_LONG else (2, 2, 2)
+CALM_ROUNDS: Final = 45
+WORKERS: Final = 10
+STREAMS, SLEEPING, FILES = 6, 20, 20
 """What one caller may have of each."""
 LONGEST_S: Final = 120.0
 PARTS: Final = 100
 """Of a message, each naming the same file."""
-TURN_S: Final = 2 if IS_LONG else 0.5
+TURN_S: Final = 2
 """Of the neighbour's turns."""
 LONG_TURN_S: Final = 4
 """Of the attacker's turns where it wants all places."""
-PAUSE_S: Final = 10.0 if IS_LONG else 3.0
+PAUSE_S: Final = 10.0
 """Between two requests of each of the attacker's clients: the processors are for all processes."""
 ACCOUNTS: Final = (
     {"turns": 3 * WORKERS, "waits": STREAMS, "streams": STREAMS + 2},
@@ -255,15 +253,12 @@ async def _caller(world: World, key: str) -> AsyncIterator[httpx.AsyncClient]:
 async def _rounds(
     neighbour: Neighbour, webhooks: Webhooks, ends: Callable[[int], bool]
 ) -> list[dict[str, float]]:
-    """Let the neighbour work until `ends` says so of the number of rounds.
-
-    In the long form each begins four seconds after the one before.
-    """
+    """Let the neighbour work until `ends` says so of the number of rounds, one in four seconds."""
     seen = list[dict[str, float]]()
     while not ends(len(seen)):
         began = time.monotonic()
         seen.append(await neighbour.works(webhooks.told_at))
-        await asyncio.sleep(max(0.0, 4 - (time.monotonic() - began)) if IS_LONG else 0)
+        await asyncio.sleep(max(0.0, 4 - (time.monotonic() - began)))
     return seen
 
 
@@ -286,9 +281,9 @@ def _report(
     return "\n".join([*lines, f"Load (1 min): {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores."])
 
 
-@pytest.mark.skipif(not FORM, reason="ten minutes of an otherwise idle machine: `make attack`")
+@pytest.mark.skipif(not IS_ASKED_FOR, reason="ten minutes of an idle machine: `make attack`")
 @pytest.mark.parametrize("accounts", ACCOUNTS, ids=",".join)
-@pytest.mark.timeout(1800 if IS_LONG else 300)
+@pytest.mark.timeout(1800)
 async def test_an_attack_on_every_account_is_the_attackers(
     accounts: Mapping[str, int], push_emulators: Emulators, tmp_path: Path
 ) -> None:
@@ -296,9 +291,9 @@ async def test_an_attack_on_every_account_is_the_attackers(
 
     The attacker wants more turns than the workers run, more open requests, sleeping turns, stored
     copies and read objects than a caller may have, and webhooks that fail on the neighbour's own
-    host. In the long form it does so for ten minutes, and the neighbour's answers, lists and
-    notifications take at most twice as long, at the 95th percentile, as without it; where it has
-    all places, they wait for the end of one of its turns.
+    host, for ten minutes. The neighbour's answers, lists and notifications take at most twice as
+    long, at the 95th percentile, as without it; where it has all places, they wait for the end of
+    one of its turns.
     """
     webhooks = Webhooks()
     with Receiver(webhooks.answer) as receiver:
@@ -320,16 +315,13 @@ async def test_an_attack_on_every_account_is_the_attackers(
                     await until(are_met, "every account is at its limit", LONGEST_S)
                     end_s = time.monotonic() + ATTACK_S
                     attacked = await _rounds(
-                        neighbour,
-                        webhooks,
-                        lambda done: time.monotonic() > end_s if IS_LONG else done >= SHORT_ROUNDS,
+                        neighbour, webhooks, lambda _: time.monotonic() > end_s
                     )
     report = _report(calm, attacked, attacker)
-    if IS_LONG:
-        REPORT.parent.mkdir(exist_ok=True)
-        with REPORT.open("a", encoding="utf-8") as file:
-            file.write(f"{report}\n\n")
-        for what in calm[0]:
-            before, during = ([each[what] for each in phase] for phase in (calm, attacked))
-            longer = LONG_TURN_S if "turns" in accounts else p95(before)
-            assert p95(during) <= p95(before) + longer, report
+    REPORT.parent.mkdir(exist_ok=True)
+    with REPORT.open("a", encoding="utf-8") as file:
+        file.write(f"{report}\n\n")
+    for what in calm[0]:
+        before, during = ([each[what] for each in phase] for phase in (calm, attacked))
+        longer = LONG_TURN_S if "turns" in accounts else p95(before)
+        assert p95(during) <= p95(before) + longer, report

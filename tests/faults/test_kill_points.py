@@ -57,7 +57,7 @@ class Expected:
 Flow = Callable[[World, str], Awaitable[Expected]]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Case:
     """A point with its passage, and what leads there."""
 
@@ -115,14 +115,23 @@ async def unanswered(world: World, point: str) -> Expected:
 # -- the worker ------------------------------------------------------------------------------
 
 
-async def waiting_turn(world: World, point: str) -> Expected:
-    """The agent has not started: it does with the next worker, once."""
-    return await _worker_dies(world, point, starts=1)
+def dies(starts: int, *, text: str = WORK, receives: int = 0) -> Flow:
+    """A flow in which a worker dies in a turn, and another one takes its place.
 
+    `starts`: of the agent in both. `receives`: how often the message was received before.
+    """
 
-async def started_turn(world: World, point: str) -> Expected:
-    """The next attempt starts over, and what the dead one had added does not count."""
-    return await _worker_dies(world, point, starts=2)
+    async def flow(world: World, point: str) -> Expected:
+        await world.start("api")
+        task_id = await world.send(text)
+        for _ in range(receives):
+            await world.receive()
+        victim = await world.start("worker", point=point)
+        await world.dies(victim, point)
+        await world.start("worker")
+        return Expected(task_id=task_id, starts=starts)
+
+    return flow
 
 
 async def stored_chunk(world: World, point: str) -> Expected:
@@ -142,36 +151,6 @@ async def stored_chunk(world: World, point: str) -> Expected:
     return Expected(task_id=task_id, starts=2)
 
 
-async def long_turn(world: World, point: str) -> Expected:
-    """The worker dies later in a turn whose chunks are too far apart to share a commit."""
-    return await _worker_dies(world, point, starts=2, text="chunks 4 0.4")
-
-
-async def finished_turn(world: World, point: str) -> Expected:
-    """The redelivery of a finished turn is acknowledged without the agent."""
-    return await _worker_dies(world, point, starts=1)
-
-
-async def stored_file(world: World, point: str) -> Expected:
-    """The next attempt stores the same file again, and refers to it; nothing else is left of it."""
-    return await _worker_dies(world, point, starts=2, text="file 4")
-
-
-async def stored_snapshot(world: World, point: str) -> Expected:
-    """The turn has ended: the task is read by its log, until its next turn stores another one."""
-    return await _worker_dies(world, point, starts=1, text="much 4")
-
-
-async def second_delivery(world: World, point: str) -> Expected:
-    """A delivery that was received before claims before its agent starts, and dies there."""
-    return await _worker_dies(world, point, starts=1, receives=1)
-
-
-async def failed_attempt(world: World, point: str) -> Expected:
-    """The attempt that failed is counted, and the next one comes without its back-off."""
-    return await _worker_dies(world, point, starts=2, text="failing 1")
-
-
 async def handed_over(world: World, point: str) -> Expected:
     """A turn that has left its worker at a record, without a message: the sweeper sends it."""
     await world.start("api")
@@ -183,19 +162,6 @@ async def handed_over(world: World, point: str) -> Expected:
     await world.start("sweep")
     await world.start("worker")
     return Expected(task_id=task_id, starts=2)
-
-
-async def _worker_dies(
-    world: World, point: str, *, starts: int, receives: int = 0, text: str = WORK
-) -> Expected:
-    await world.start("api")
-    task_id = await world.send(text)
-    for _ in range(receives):
-        await world.receive()
-    victim = await world.start("worker", point=point)
-    await world.dies(victim, point)
-    await world.start("worker")
-    return Expected(task_id=task_id, starts=starts)
 
 
 # -- cancels ---------------------------------------------------------------------------------
@@ -416,101 +382,52 @@ PATIENT = {"A2A_CANCEL_TIMEOUT_S": "20"}
 """A wait so long that the API does not end the task before the next worker does."""
 
 SERIAL = {"A2A_CONVERSATIONS": "serial"}
+SOON = {"A2A_WAITING_S": "1"}
 
 CASES = {
     "api": [
-        Case(name="after create, before send", point="after-create:1", flow=unsent),
-        Case(name="the same, of a follow-up", point="after-create:2", flow=unsent_follow_up),
-        Case(name="the same, client repeats", point="after-create:1", flow=unsent_and_repeated),
-        Case(name="after send", point="after-send:1", flow=unanswered),
+        Case("after create, before send", "after-create:1", unsent),
+        Case("the same, of a follow-up", "after-create:2", unsent_follow_up),
+        Case("the same, client repeats", "after-create:1", unsent_and_repeated),
+        Case("after send", "after-send:1", unanswered),
     ],
     "worker": [
-        Case(name="after receive, before visibility", point="after-receive:1", flow=waiting_turn),
-        Case(name="after the first commit's claim", point="after-claim:1", flow=started_turn),
-        Case(name="after a claim of its own", point="after-claim:1", flow=second_delivery),
-        Case(name="file emitted, not stored", point="before-blob:1", flow=stored_file),
-        Case(name="file stored, not committed", point="blob-stored:1", flow=stored_file),
-        Case(name="snapshot stored, not named", point="snapshot-stored:1", flow=stored_snapshot),
-        Case(name="between two commits", point="between-commits:1", flow=stored_chunk),
-        Case(name="before a later commit", point="between-commits:2", flow=long_turn),
-        Case(name="after last commit, before ack", point="before-ack:1", flow=finished_turn),
-        Case(name="after failure, before nack", point="before-nack:1", flow=failed_attempt),
-        Case(
-            name="handed over, not sent",
-            point="after-hand-over:1",
-            flow=handed_over,
-            settings={"A2A_WAITING_S": "1"},
-        ),
+        Case("after receive, before visibility", "after-receive:1", dies(1)),
+        Case("after the first commit's claim", "after-claim:1", dies(2)),
+        Case("after a claim of its own", "after-claim:1", dies(1, receives=1)),
+        Case("file emitted, not stored", "before-blob:1", dies(2, text="file 4")),
+        Case("file stored, not committed", "blob-stored:1", dies(2, text="file 4")),
+        Case("snapshot stored, not named", "snapshot-stored:1", dies(1, text="much 4")),
+        Case("between two commits", "between-commits:1", stored_chunk),
+        Case("before a later commit", "between-commits:2", dies(2, text="chunks 4 0.4")),
+        Case("after last commit, before ack", "before-ack:1", dies(1)),
+        Case("after failure, before nack", "before-nack:1", dies(2, text="failing 1")),
+        Case("handed over, not sent", "after-hand-over:1", handed_over, SOON),
     ],
     "cancel": [
-        Case(
-            name="cancel asked, not sent: paused",
-            point="after-cancel-request:1",
-            flow=request_of_paused,
-        ),
-        Case(
-            name="cancel asked, not sent: running",
-            point="after-cancel-request:1",
-            flow=request_of_running,
-        ),
-        Case(name="cancel sent, nobody waits", point="after-cancel-send:1", flow=nobody_waits),
-        Case(
-            name="cancel operation received",
-            point="cancel-received:1",
-            flow=cancel_operation,
-            settings=PATIENT,
-        ),
-        Case(
-            name="agent being cancelled",
-            point="canceling:1",
-            flow=running_agent,
-            settings=PATIENT,
-        ),
+        Case("cancel asked, not sent: paused", "after-cancel-request:1", request_of_paused),
+        Case("cancel asked, not sent: running", "after-cancel-request:1", request_of_running),
+        Case("cancel sent, nobody waits", "after-cancel-send:1", nobody_waits),
+        Case("cancel operation received", "cancel-received:1", cancel_operation, PATIENT),
+        Case("agent being cancelled", "canceling:1", running_agent, PATIENT),
     ],
     "conversation": [
-        Case(
-            name="turn parked, before ack",
-            point="after-leave:1",
-            flow=leaving,
-            settings=SERIAL,
-        ),
-        Case(
-            name="turn ended, next not started",
-            point="before-next-turn:1",
-            flow=passing_on,
-            settings=SERIAL,
-        ),
-        Case(
-            name="next turn requeued, not sent",
-            point="after-requeue:1",
-            flow=waking,
-            settings={**SERIAL, "A2A_WAITING_S": "1"},
-        ),
+        Case("turn parked, before ack", "after-leave:1", leaving, SERIAL),
+        Case("turn ended, next not started", "before-next-turn:1", passing_on, SERIAL),
+        Case("next turn requeued, not sent", "after-requeue:1", waking, SERIAL | SOON),
     ],
     "deletion": [
-        Case(name="files of one task of two deleted", point="blobs-deleted:1", flow=collecting),
-        Case(name="files deleted, not the items", point="blobs-deleted:2", flow=collecting),
-        Case(name="items deleted, not HEAD", point="items-deleted:1", flow=collecting),
+        Case("files of one task of two deleted", "blobs-deleted:1", collecting),
+        Case("files deleted, not the items", "blobs-deleted:2", collecting),
+        Case("items deleted, not HEAD", "items-deleted:1", collecting),
     ],
     "upkeep": [
+        Case("sweeper: postponed, not sent", "after-postpone:1", postponed, SOON),
         Case(
-            name="sweeper: postponed, not sent",
-            point="after-postpone:1",
-            flow=postponed,
-            settings={"A2A_WAITING_S": "1"},
+            "sweeper: sleep over, not sent", "after-postpone:1", woken, SOON | {processes.PARK: "1"}
         ),
-        Case(
-            name="sweeper: sleep over, not sent",
-            point="after-postpone:1",
-            flow=woken,
-            settings={"A2A_WAITING_S": "1", processes.PARK: "1"},
-        ),
-        Case(name="dead letter: ended, not deleted", point="after-dead-letter:1", flow=dead_letter),
-        Case(
-            name="dead letter: made due, not deleted",
-            point="after-dead-letter:1",
-            flow=resent_letter,
-        ),
+        Case("dead letter: ended, not deleted", "after-dead-letter:1", dead_letter),
+        Case("dead letter: made due, not deleted", "after-dead-letter:1", resent_letter),
     ],
 }
 

@@ -92,6 +92,7 @@ class Deployment:
             "A2A_WEBHOOKS_PER_CALLER": "0",
             "A2A_TURN_LIMIT_S": str(LIMIT_S),
             processes.PARK: "1",
+            processes.PUSH_HIDDEN: "10",
             VARIABLE: str(self.folder / "ledger"),
         }
         self.starts += 1
@@ -163,6 +164,7 @@ async def have_ended(storage: DurableStorage, tasks: list[str]) -> bool:
     return True
 
 
+@pytest.mark.long(but=1)
 @pytest.mark.parametrize("kinds", [APART, TOGETHER], ids=["apart", "together"])
 @pytest.mark.timeout(2 * WITHIN_S)
 async def test_kills_of_all_processes_lose_nothing(

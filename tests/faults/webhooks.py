@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import state_name
+from tests.faults import processes
 from tests.faults.harness import World
 from tests.unit.push.receivers import Request
 
@@ -14,7 +15,9 @@ SETTINGS = {
     "A2A_PUSH_ALLOWED_HOSTS": "127.0.0.1",
     "A2A_PUSH_EVENTS": "statuses",
     "A2A_PUSH_RETRY_BASE_S": "0.05",
+    processes.PUSH_HIDDEN: "10",
 }
+"""The job of a process that has died is received again after 10 s, deployed after 90."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ async def states(world: World, task_id: str, *, after: int = 0) -> list[str]:
 def ids(requests: Iterable[Request]) -> list[str]:
     """Event ids in the order in which each came first.
 
-    A process that is slower than its job's visibility, 2 s here, repeats what another one, which
-    has taken the job over, has sent since.
+    A process that is slower than its job's visibility repeats what another one, which has taken
+    the job over, has sent since.
     """
     return list(dict.fromkeys(request.event_id for request in requests))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import shutil
 import subprocess
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tests.support.required import ROOT, python_of, report_not_run
@@ -19,10 +22,33 @@ INSTALL_S = 120
 
 
 def install_javascript(folder: Path) -> Path:
-    """Install the JavaScript clients as the lock says; their scripts are in `folder` then."""
+    """Have the JavaScript clients in `folder`, with their scripts, as the lock says."""
+    modules = _installed()
+    for name in PACKAGE:
+        shutil.copy(JAVASCRIPT / name, folder)
+    (folder / "node_modules").symlink_to(modules)
+    return folder
+
+
+def _installed() -> Path:
+    """Return the packages of the lock, which are installed once for all runs."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         report_not_run("The JavaScript client needs Node.js 20 or later with npm.")
+    lock = (JAVASCRIPT / "package-lock.json").read_bytes()
+    kept = ROOT / "build" / f"javascript-{hashlib.sha256(lock).hexdigest()[:16]}"
+    if not kept.exists():
+        kept.parent.mkdir(exist_ok=True)
+        with TemporaryDirectory(dir=kept.parent) as folder:
+            made = Path(folder, "made")
+            made.mkdir()
+            _install(npm, made)
+            with suppress(OSError):  # another process was quicker
+                made.rename(kept)
+    return kept / "node_modules"
+
+
+def _install(npm: str, folder: Path) -> None:
     for name in PACKAGE:
         shutil.copy(JAVASCRIPT / name, folder)
     command = [npm, "ci", "--prefer-offline"]
@@ -35,7 +61,6 @@ def install_javascript(folder: Path) -> Path:
     else:
         if installed.returncode != 0:
             report_not_run(f"npm cannot install the JavaScript client: {installed.stderr[-500:]}")
-    return folder
 
 
 def python_client(environment: str) -> list[str]:

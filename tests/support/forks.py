@@ -2,9 +2,10 @@
 
 Collecting takes 20 s and 400 MB. Here it is done once, and the processes share what it has made.
 
-The tests are handed out in pieces of neighbours. Those that share a browser or an emulator come
-first, a folder to a process as long as there are others. All others come file by file, in an order
-that mixes files that wait with files that compute.
+The tests are handed out in pieces of neighbours. A file that has a longer time limit than others
+comes first, so that nothing waits for it at the end. Then come those that share a browser or an
+emulator, a folder to a process as long as there are others. All others come file by file, in an
+order that mixes files that wait with files that compute.
 
 A process that dies fails the test that it was running, and another one goes on with its piece.
 """
@@ -76,7 +77,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.processes > 1:
         seed = config.option.order
         items.sort(
-            key=lambda item: (not _shares(item), zlib.crc32(f"{seed}{_block(item)}".encode()))
+            key=lambda item: (
+                -_limit_s(item),
+                not _shares(item),
+                zlib.crc32(f"{seed}{_block(item)}".encode()),
+            )
         )
 
 
@@ -94,6 +99,13 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
 
 def _shares(item: pytest.Item) -> bool:
     return any(map(item.get_closest_marker, ("browser", "emulators", "foreign")))
+
+
+def _limit_s(item: pytest.Item) -> float:
+    """Return the time limit of a test's file, if it has one of its own and shares nothing."""
+    module = None if _shares(item) else item.getparent(pytest.Module)
+    mark = module.get_closest_marker("timeout") if module else None
+    return float(mark.args[0]) if mark else 0
 
 
 def _block(item: pytest.Item) -> str:

@@ -42,8 +42,8 @@ Name = Literal[
 """A setting that names a resource of the deployment."""
 
 PUSH_VISIBILITY_S: Final = 90
-"""Seconds that a job on a table is hidden after its receive: as deployed, PushFunction's time-out
-and 30 s."""
+"""Seconds that a received job of push is hidden, where no function receives it: as deployed,
+PushFunction's time-out and 30 s."""
 
 SWEEP_S: Final = 90
 """Seconds that a dead letter on a table is hidden after its receive, as deployed."""
@@ -325,7 +325,13 @@ def _push_on_aws(settings: Settings, table: Table, clock: Clock) -> PushBackends
     from a2a_serverless.queues.sqs import SqsFifoQueue
 
     dead = settings.push_dead_letter_queue
-    jobs = SqsFifoQueue(PushJob, settings.push_queue, undecodable_queue=dead or None, clock=clock)
+    jobs = SqsFifoQueue(
+        PushJob,
+        settings.push_queue,
+        undecodable_queue=dead or None,
+        clock=clock,
+        visibility_s=PUSH_VISIBILITY_S,
+    )
     dead_letters = SqsFifoQueue(PushDeadLetter, dead, clock=clock) if dead else None
     return _pushing(jobs, dead_letters, table, clock)
 

@@ -10,7 +10,6 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
-from email.utils import formatdate
 from itertools import cycle
 from typing import Any
 
@@ -346,18 +345,6 @@ async def test_a_receiver_that_is_down_for_ten_minutes(
     assert (push.failures, push.failing_since) == (0, None)
     assert left(world.dead_letters) == []
     assert is_empty(world.jobs)
-
-
-async def test_a_receiver_names_its_pause(receiver: Receiver, world: World) -> None:
-    """`Retry-After` is kept to."""
-    at = formatdate(world.clock.now_ms() / 1000 + 300, usegmt=True)
-    receiver.script = Outage(world.clock, 1, status(503, Retry_After=at))
-    head = await world.open(receiver.url(), states=[COMPLETED])
-    await world.run(seconds=295, step=5)
-    assert len(receiver.requests) == 1
-    await world.run(seconds=10, step=5)
-    assert len(receiver.requests) == 2
-    assert await world.is_settled(head)
 
 
 async def test_the_last_answer_is_kept_with_the_next_try(receiver: Receiver) -> None:

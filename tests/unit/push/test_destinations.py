@@ -222,41 +222,24 @@ async def test_a_host_that_works_again_is_told_everything(public: World, victim:
     assert {item["failures"] for item in gates} == {0}
 
 
-async def test_another_host_is_not_concerned(public: World, victim: Receiver) -> None:
-    """A host that fails closes no other one."""
-    victim.script = lambda r: OK if r.headers["host"].startswith("other") else status(503)
-    for _ in range(10):
-        await opened(public, victim.url("victim.example"))
-    await public.run(seconds=10)
-    before = len(victim.requests)
-    await opened(public, victim.url("other.example"))
-    await public.pump()
-    assert [is_question(request) for request in victim.requests[before:]] == [True, False]
-
-
-async def test_another_callers_webhook_is_told_at_once(public: World, victim: Receiver) -> None:
-    """One caller's webhooks that fail at a host hold up no other caller's there."""
-    victim.script = consenting(lambda r: OK if "bob" in r.target else NO_ANSWER)
-    for number in range(10):
-        await opened(public, victim.url("victim.example", path=f"/{number}"), user="alice")
-    await public.run(seconds=60, step=5)
-    before = len(victim.requests)
-    await opened(public, victim.url("victim.example", path="/bob"), user="bob")
-    await public.pump()
-    told = [is_question(one) for one in victim.requests[before:] if "bob" in one.target]
-    assert told == [True, False]
-
-
-async def test_a_path_that_answers_503_holds_up_no_other_path(
-    public: World, victim: Receiver
+@pytest.mark.parametrize(
+    ("host", "user", "failure"),
+    [
+        pytest.param("other.example", "alice", NO_ANSWER, id="another host"),
+        pytest.param("victim.example", "bob", NO_ANSWER, id="another caller"),
+        pytest.param("victim.example", "alice", status(503), id="a host that is alive"),
+    ],
+)
+async def test_what_fails_holds_up_no_other(
+    public: World, victim: Receiver, host: str, user: str, failure: bytes
 ) -> None:
-    """The host is alive: the same caller's webhook at another path is told at once."""
-    victim.script = consenting(lambda r: OK if "well" in r.target else status(503))
-    for _ in range(10):
-        await opened(public, victim.url("victim.example", path="/ill"))
+    """Another host's, another caller's or, where the host answers, another path is told at once."""
+    victim.script = consenting(lambda r: OK if "well" in r.target else failure)
+    for number in range(10):
+        await opened(public, victim.url("victim.example", path=f"/ill?{number}"), user="alice")
     await public.run(seconds=60, step=5)
     before = len(victim.requests)
-    await opened(public, victim.url("victim.example", path="/well"))
+    await opened(public, victim.url(host, path="/well"), user=user)
     await public.pump()
     told = [is_question(one) for one in victim.requests[before:] if "well" in one.target]
     assert told == [True, False]

@@ -10,6 +10,13 @@ import pytest
 from a2a_serverless.errors import UndecodableMessageError
 from a2a_serverless.push.jobs import PushBackends, PushDeadLetter, PushJob
 from a2a_serverless.queues.fifo import decode_message
+from a2a_serverless.settings import Settings
+from a2a_serverless.storage.dictionaries import MemoryTable
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.wiring import PUSH_VISIBILITY_S, _push_on_aws
+from a2a_serverless_tools.local.provision import queue_attributes
+from a2a_serverless_tools.local.pushing import DELIVERY_S
+from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
 from tests.support.queues import MemoryQueue, left
 
@@ -87,3 +94,11 @@ async def test_a_dead_letter_is_kept() -> None:
     await push.dead_letter(LETTER)
     assert left(letters) == [LETTER]
     await replace(push, dead_letters=None).dead_letter(LETTER)
+
+
+def test_a_received_job_is_hidden_as_a_deployed_queue_hides_it() -> None:
+    """Where `push` receives jobs itself a delivery has as long as one of PushFunction."""
+    settings = Settings(push_queue="https://queue.example/jobs.fifo")
+    jobs = _push_on_aws(settings, MemoryTable(INDEXES), ManualClock()).jobs
+    hidden_s = int(queue_attributes("push_queue")["VisibilityTimeout"])
+    assert vars(jobs)["_visibility_s"] == PUSH_VISIBILITY_S == hidden_s > DELIVERY_S
