@@ -124,7 +124,7 @@ class Snapshot:
 
     @cached_property
     def others(self) -> tuple[Entry, ...]:
-        """Return the other entries."""
+        """Return the entries that are no messages."""
         return tuple(each for each in self.entries if not isinstance(each, MessageAppended))
 
     @cached_property

@@ -106,7 +106,7 @@ class TurnInput:
             await storage.show(self.context.message, agents)
         since, entries = self.log.since, [e for each in self.log.records for e in each.entries]
         is_plain_before = since is None or since.is_plain
-        # A task without files is not made for them.
+        # Without files nothing has to be shown, and the Task need not be made.
         if not is_plain_before or not all(map(is_plain, map(content_of, entries))):
             task = self.context.current_task
             files = sum(raw_bytes(*content.parts) for content in contents_of(task))
@@ -219,8 +219,8 @@ def _request_context(
 ) -> _TurnContext:
     """Return the context of `execute()`, or of `cancel()`, which has no request.
 
-    It has no Task: on a first turn there is none, as on the SDK's own server, where the agent's
-    first event creates the task. `state` has the request's headers that the API sent along;
+    The caller adds the Task. On a first turn there is none, as on the SDK's own server, where the
+    agent's first event creates the task. `state` has the request's headers that the API sent along;
     executors look for them in the call context's `state["headers"]`.
     """
     own_request = None
