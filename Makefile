@@ -260,9 +260,8 @@ artefact: $(VENV)/.stamp emulators ## what is deployed, built for this machine a
 	A2A_ARTEFACT=long $(BIN)/python -m pytest -rP tests/artefact
 
 .PHONY: image
-image: $(VENV)/.stamp ## the worker's image without Docker, for arm64: build/image, an OCI layout, made and checked
+image: $(VENV)/.stamp ## the worker's image without Docker, for arm64, made and checked
 	A2A_IMAGE=long $(BIN)/python -m pytest tests/infrastructure/test_image.py
-	@du -sh build/image
 
 .PHONY: dist
 dist: $(VENV)/.stamp ## the wheel and the source archive, in dist/, without tests

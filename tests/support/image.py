@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from tests.e2e.installed import run
 
@@ -41,6 +43,19 @@ def stages(context: Path) -> list[list[Instruction]]:
 def instructions(context: Path) -> list[Instruction]:
     """Names and arguments of the build stage's instructions, but for FROM."""
     return stages(context)[0]
+
+
+def configuration(context: Path) -> dict[str, Any]:
+    """What the last stage gives to its containers, by its instructions; ENV by variables."""
+    made: dict[str, Any] = {"ENV": {}}
+    for name, words in stages(context)[-1]:
+        if name == "ENV":
+            made[name] |= dict(each.split("=", 1) for each in words.split())
+        elif name in ("ENTRYPOINT", "CMD"):  # a line without brackets would be run by a shell
+            made[name] = json.loads(words)
+        elif name not in ("COPY", "RUN"):
+            made[name] = words
+    return made
 
 
 def sent(context: Path, name: str) -> bool:
