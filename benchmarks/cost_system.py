@@ -30,9 +30,8 @@ from a2a_serverless_tools.local.sockets import bind
 from benchmarks.cost_prices import billed_requests
 from benchmarks.meter import Meter, Usage, item_bytes
 from tests.support.emulators import dynamodb_local, fauxqs
-from tests.support.gateway import adapted, rest_event
+from tests.support.gateway import adapted, response_of, rest_event
 from tests.support.simulation.environments import Environments
-from tests.support.simulation.gateway import response_of
 from tests.support.simulation.pushing import stream_filter
 from tests.support.simulation.routes import routes_of
 from tests.support.template import Template

@@ -216,3 +216,54 @@ def test_the_table_as_written_is_the_table_deployed(
     for each in served:
         for _, encoded in asked(each.path):
             assert written.find(each.method, encoded) == routes.find(each.method, encoded)
+
+
+# -- which resource takes a request ------------------------------------------------------------
+
+
+def calls(function: str, *, streams: bool = False) -> Json:
+    """A method that calls a function."""
+    version, action = ("2021-11-15", "response-streaming-invocations")
+    if not streams:
+        version, action = ("2015-03-31", "invocations")
+    uri = f"arn:aws:apigateway:here:lambda:path/{version}/functions/{function}/{action}"
+    mode = {"responseTransferMode": "STREAM"} if streams else {}
+    integration = {"type": "aws_proxy", "uri": uri, "timeoutInMillis": 29000, **mode}
+    return {"x-amazon-apigateway-integration": integration}
+
+
+def anything(function: str) -> Json:
+    """A resource that calls a function whatever the method is."""
+    return {"x-amazon-apigateway-any-method": calls(function)}
+
+
+TABLE = Routes(
+    {
+        "/": {"get": calls("Root")},
+        "/users/me": {"patch": calls("Me", streams=True)},
+        "/users/{user}": {"get": calls("User"), **anything("AnyUser")},
+        "/things/real": {"get": calls("Real")},
+        "/things/{proxy+}": anything("Things"),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "function", "resource", "values"),
+    [
+        ("GET", "", "Root", "/", {}),
+        ("patch", "/users/me/", "Me", "/users/me", {}),
+        ("PUT", "/users/abc", "AnyUser", "/users/{user}", {"user": "abc"}),
+        ("GET", "/things/real/b", "Things", "/things/{proxy+}", {"proxy": "real/b"}),
+        ("GET", "/users/a%2Fb", "User", "/users/{user}", {"user": "a/b"}),
+        ("PATCH", "/users/%6De", "Me", "/users/me", {}),
+    ],
+)
+def test_the_nearest_resource_takes_a_request(
+    method: str, path: str, function: str, resource: str, values: Json
+) -> None:
+    """A name before a variable, a method of its own before ANY; an encoded slash parts nothing."""
+    route = TABLE.find(method, path)
+    assert route is not None
+    assert (route.function, route.resource, route.path_parameters) == (function, resource, values)
+    assert (route.streams, route.timeout_s) == (function == "Me", 29)

@@ -15,10 +15,9 @@ from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.sockets import bind
 from tests.support.foreign_clients import install_javascript, told
-from tests.support.gateway import STAGE
+from tests.support.gateway import STAGE, front
 from tests.support.messages import storyteller
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.simulation.front import front
 
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
 
@@ -44,7 +43,7 @@ def url(backends: Backends) -> Iterator[str]:
     """The API below its stage; a client's URL ends with a slash."""
     settings = Settings(auth="none", keep_alive_s=0.05)
     with (
-        front(settings, backends, CARD, stage=STAGE) as gateway,
+        front(settings, backends, CARD) as gateway,
         HttpServer(gateway, bind(0), lifespan=False) as server,
     ):
         yield f"{server.url}/{STAGE}/"

@@ -1,36 +1,47 @@
 """Requests to a deployment: as a REST API hands them over, and as the adapter passes them on.
 
-`deployed` is one of the two functions that answer clients, behind an API without its routes.
+`front` is the API by template.yaml with both functions behind it, on this machine; `deployed` is
+one of the two behind an API without its routes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+import json
+import uuid
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any, Final
+from urllib.parse import parse_qsl
 
 import httpx
 from a2a.types import AgentCard
-from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.http.app import create_app
-from a2a_serverless.http.function import _from_gateway, lambda_handler, observed
+from a2a_serverless.http.function import lambda_handler, observed
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
+from tests.support.handlers import event_file
 from tests.support.simulation.environments import Environments
-from tests.support.simulation.gateway import proxy_event, response_of
+from tests.support.simulation.routes import refusals, routes_of
 from tests.support.simulation.web_adapter import WebAdapter, request_of
+from tests.support.template import Template
 
 HOST = "abcdef1234.execute-api.eu-central-1.amazonaws.com"
 """The domain of the API itself, under which its stage is the first segment of a path."""
 STAGE = "a2a"
+PAYLOAD_LIMIT: Final = 6 * 1024 * 1024
+"""The most bytes of an event, and of an answer in one piece, as JSON."""
 
 Lines = Mapping[str, str] | Sequence[tuple[str, str]]
+Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
+"""Status, headers and body."""
+Function = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+"""Answers an event, while the answer comes."""
 
 
 def rest_event(
@@ -41,24 +52,43 @@ def rest_event(
     *,
     stage: str = STAGE,
     domain: str = HOST,
+    scheme: str = "https",
     is_mapped: bool = False,
 ) -> dict[str, Any]:
     """Return the event of a request: names of headers as sent, the path too, the query decoded."""
     path, _, query = target.partition("?")
-    lines = dict(headers).items() if isinstance(headers, Mapping) else headers
-    return proxy_event(
-        method,
-        path,
-        query,
-        [("Host", domain), ("X-Forwarded-Proto", "https"), *lines],
-        body,
-        context={
-            "domainName": domain,
-            "path": path if is_mapped else f"/{stage}{path}",
-            "stage": stage,
-        },
-        resource="/{tenant}/{proxy+}",
-    )
+    own = [("Host", domain), ("X-Forwarded-Proto", scheme)]
+    lines = _listed([*own, *(headers.items() if isinstance(headers, Mapping) else headers)])
+    queries = _listed(parse_qsl(query, keep_blank_values=True))
+    event = event_file("api-rest-get-task")
+    context = event["requestContext"]
+    context |= {
+        "domainName": domain,
+        "httpMethod": method,
+        "path": path if is_mapped else f"/{stage}{path}",
+        "requestId": str(uuid.uuid4()),
+        "stage": stage,
+    }
+    return event | {
+        "path": path,
+        "httpMethod": method,
+        "headers": _last(lines),
+        "multiValueHeaders": lines,
+        "queryStringParameters": _last(queries) or None,
+        "multiValueQueryStringParameters": queries or None,
+        "body": body,
+    }
+
+
+def _listed(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    listed: defaultdict[str, list[str]] = defaultdict(list)
+    for name, value in pairs:
+        listed[name].append(value)
+    return dict(listed)
+
+
+def _last(listed: Mapping[str, list[str]]) -> dict[str, str]:
+    return {name: values[-1] for name, values in listed.items()}
 
 
 def adapted(event: Mapping[str, Any], *, server: str = "http://127.0.0.1:8080") -> httpx.Request:
@@ -66,6 +96,29 @@ def adapted(event: Mapping[str, Any], *, server: str = "http://127.0.0.1:8080") 
     target, headers = request_of(event, {})
     url = httpx.URL(server).copy_with(raw_path=target.encode())
     return httpx.Request(event["httpMethod"], url, headers=headers, content=event["body"])
+
+
+def response_of(answer: Any) -> Answer:
+    """Return status, headers and body of a function's answer in one piece.
+
+    A body in base64 stays as it is: the API has no binary types.
+    """
+    assert _size(answer) <= PAYLOAD_LIMIT
+    content = (answer.get("body") or "").encode()
+    listed = {name.lower(): [str(value)] for name, value in (answer.get("headers") or {}).items()}
+    several = answer.get("multiValueHeaders") or {}
+    listed |= {name.lower(): values for name, values in several.items()}
+    listed["content-length"] = [str(len(content))]
+    headers = [
+        (name.encode("latin-1"), value.encode("latin-1"))
+        for name, values in listed.items()
+        for value in values
+    ]
+    return int(answer["statusCode"]), headers, content
+
+
+def _size(payload: Any) -> int:
+    return len(json.dumps(payload, ensure_ascii=False).encode())
 
 
 @contextmanager
@@ -82,57 +135,84 @@ def deployed(
     Unlike in a deployment, every path and method comes to this function, so that what the two have
     in common can be asked of both.
     """
-    app = create_app(settings, backends, card, entrypoint=entrypoint, extended_card=extended_card)
+
+    def make() -> ASGIApp:
+        return create_app(
+            settings, backends, card, entrypoint=entrypoint, extended_card=extended_card
+        )
+
+    with _function(entrypoint, make) as function:
+
+        async def gateway(scope: Scope, receive: Receive, send: Send) -> None:
+            event = await _event(scope, receive, scope["raw_path"], is_mapped=True)
+            await function(event, receive, send)
+
+        yield gateway
+
+
+@contextmanager
+def front(settings: Settings, backends: Backends, card: AgentCard) -> Iterator[ASGIApp]:
+    """The API as template.yaml has it, below its stage, with both functions behind it.
+
+    Its limits of requests in a second, and of a request's headers, are not here.
+    """
+    template = Template(parameters={"CorsOrigins": settings.cors_origins})
+    routes, own = routes_of(template), refusals(template)
+
+    async def gateway(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["raw_path"].removeprefix(f"/{STAGE}".encode())
+        route = routes.find(scope["method"], path.decode("latin-1"))
+        if route is None:
+            refusal = own["MISSING_AUTHENTICATION_TOKEN"]
+        else:
+            scheme = scope["scheme"]
+            event = await _event(scope, receive, path, scheme=scheme)
+            if _size(event) <= PAYLOAD_LIMIT:
+                return await functions[route.function](event, receive, send)
+            refusal = own["REQUEST_TOO_LARGE"]
+        answer = {"statusCode": refusal.status, "headers": refusal.headers, "body": refusal.body}
+        return await _send(send, response_of(answer))
+
+    def make(entrypoint: Entrypoint) -> Callable[[], ASGIApp]:
+        return lambda: create_app(settings, backends, card, entrypoint=entrypoint)
+
+    with ExitStack() as running:
+        functions = {
+            "ApiFunction": running.enter_context(_function("api", make("api"))),
+            "StreamFunction": running.enter_context(_function("stream", make("stream"))),
+        }
+        yield gateway
+
+
+@contextmanager
+def _function(entrypoint: Entrypoint, make: Callable[[], Any]) -> Iterator[Function]:
+    """A function that is an application: in environments, or behind the adapter."""
     if entrypoint == "stream":
-        yield _streamed(WebAdapter("stream", observed(app), timeout_s=900))
+        yield WebAdapter("stream", observed(make()), timeout_s=900).invoke
         return
-    function = Environments("api", lambda _: lambda_handler(app), limit=8, timeout_s=30)
-    try:
-        yield _buffered(function)
-    finally:
-        function.close()
+    environments = Environments("api", lambda _: lambda_handler(make()), limit=100, timeout_s=30)
+
+    async def answer(event: dict[str, Any], _: Receive, send: Send) -> None:
+        invoked = await asyncio.wrap_future(environments.invoke(event))
+        await _send(send, response_of(invoked))
+
+    with closing(environments):
+        yield answer
 
 
-def _buffered(function: Environments) -> ASGIApp:
-    async def gateway(scope: Scope, receive: Receive, send: Send) -> None:
-        answer = function.invoke(await _event(scope, receive))
-        status, headers, content = response_of(await asyncio.wrap_future(answer))
-        response = Response(content, status)
-        response.raw_headers = headers
-        await response(scope, receive, send)
-
-    return gateway
-
-
-def _streamed(function: WebAdapter) -> ASGIApp:
-    async def gateway(scope: Scope, receive: Receive, send: Send) -> None:
-        await function.invoke(await _event(scope, receive), receive, send)
-
-    return gateway
-
-
-async def _event(scope: Scope, receive: Receive) -> dict[str, Any]:
+async def _event(scope: Scope, receive: Receive, path: bytes, **options: Any) -> dict[str, Any]:
     """The event of a request, whose bytes are text: UTF-8, what is none replaced."""
     request = Request(scope, receive)
-    target = scope["raw_path"].decode()
+    target = path.decode()
     if scope["query_string"]:
         target = f"{target}?{scope['query_string'].decode()}"
     body = (await request.body()).decode(errors="replace")
     headers = [line for line in request.headers.items() if line[0] != "host"]
     domain = request.headers["host"]
-    return rest_event(scope["method"], target, body or None, headers, domain=domain, is_mapped=True)
+    return rest_event(scope["method"], target, body or None, headers, domain=domain, **options)
 
 
-def staged(app: ASGIApp, stage: str = STAGE) -> ASGIApp:
-    """Return the application below the stage of a gateway on this machine; beside it is nothing."""
-
-    async def gateway(scope: Scope, receive: Receive, send: Send) -> None:
-        path = scope["path"]
-        if path != f"/{stage}" and not path.startswith(f"/{stage}/"):
-            await JSONResponse({"message": "Forbidden"}, 403)(scope, receive, send)
-            return
-        context = {"domainName": Headers(scope=scope)["host"], "path": path}
-        below = {**scope, "path": path.removeprefix(f"/{stage}") or "/"}
-        await app(_from_gateway(below, context), receive, send)
-
-    return gateway
+async def _send(send: Send, answer: Answer) -> None:
+    status, headers, content = answer
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

@@ -52,32 +52,6 @@ class _Invocation:
     answer: Future[Any]
 
 
-class ThrottledError(Exception):
-    """The account runs as many invocations as it may, so this one was not started."""
-
-
-class Concurrency:
-    """The invocations that run at the same time in an account, of all its functions together."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._running = 0
-        self._lock = threading.Lock()
-
-    def take(self, function: str) -> None:
-        """Count one more invocation, until it is given back."""
-        with self._lock:
-            if self._limit and self._running >= self._limit:
-                msg = f"{function} is throttled: {self._limit} invocations run in this account."
-                raise ThrottledError(msg)
-            self._running += 1
-
-    def give_back(self) -> None:
-        """Stop counting one invocation."""
-        with self._lock:
-            self._running -= 1
-
-
 class Environments:
     """Up to `limit` environments of one function, started as concurrent invocations need them."""
 
@@ -88,13 +62,11 @@ class Environments:
         *,
         limit: int,
         timeout_s: float,
-        concurrency: Concurrency | None = None,
     ) -> None:
         self.name = name
         self.limit = limit
         self._make_handler = make_handler
         self._timeout_s = timeout_s
-        self._concurrency = concurrency or Concurrency(0)
         self._invocations: queue.SimpleQueue[_Invocation | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._free = 0
@@ -107,8 +79,6 @@ class Environments:
         with self._lock:
             if self._closed:
                 raise RuntimeError(f"{self.name} is closed.")
-            self._concurrency.take(self.name)
-            answer.add_done_callback(lambda _: self._concurrency.give_back())
             if self._free:
                 self._free -= 1
             elif len(self._threads) < self.limit:

@@ -1,7 +1,7 @@
 """The Lambda Web Adapter: API Gateway's events in, requests to an application out.
 
 Its answers are passed on while they come. On AWS an environment serves one request at a time; here
-all environments share the application, and count as many as there are unfinished answers.
+all environments share the application.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.http.context import INVOCATION_HEADER
 from a2a_serverless.http.function import CONTEXT_HEADER
-from tests.support.simulation.environments import Concurrency, LocalContext
+from tests.support.simulation.environments import LocalContext
 
 
 class WebAdapter:
     """A function that is an application behind the adapter."""
 
-    def __init__(
-        self, name: str, app: ASGIApp, *, timeout_s: float, concurrency: Concurrency | None = None
-    ) -> None:
+    def __init__(self, name: str, app: ASGIApp, *, timeout_s: float) -> None:
         self.name = name
         self._app = app
         self._timeout_s = timeout_s
-        self._concurrency = concurrency or Concurrency(0)
 
     async def invoke(self, event: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer an event; pass the answer to `send` while it comes."""
@@ -42,11 +39,7 @@ class WebAdapter:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
             return await receive()
 
-        self._concurrency.take(self.name)
-        try:
-            await self._app(_scope_of(event, context, len(body)), receive_body_first, send)
-        finally:
-            self._concurrency.give_back()
+        await self._app(_scope_of(event, context, len(body)), receive_body_first, send)
 
 
 def request_of(

@@ -12,7 +12,6 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless_tools.local.http_server import OwnAddress, guarded
 from tests.support.a2a_calls import client_of
-from tests.support.simulation.front import front
 
 PAGE = "https://shop.example"
 PREFLIGHT = {
@@ -94,15 +93,3 @@ async def test_on_this_machine(card: AgentCard, origins: str, status: int) -> No
     page = await client.get("/healthz", headers={"Origin": PAGE})
     rebound = await client.get("/healthz", headers={"Host": "evil.example"})
     assert (page.status_code, rebound.status_code) == (status, 403)
-
-
-@pytest.mark.parametrize(("origins", "reader"), [("", None), (PAGE, "*")])
-async def test_the_gateways_own_answers_can_be_read_too(
-    card: AgentCard, origins: str, reader: str | None
-) -> None:
-    """Pages can read the gateway's own answers on this machine, as in a deployment."""
-    settings = Settings(auth="none", cors_origins=origins)
-    with front(settings, memory_backends(settings), card) as gateway:
-        refused = await client_of(gateway).get("http://127.0.0.1//tasks", headers={"Origin": PAGE})
-    assert refused.status_code == 404
-    assert refused.headers.get("access-control-allow-origin") == reader

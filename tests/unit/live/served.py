@@ -19,9 +19,8 @@ from a2a_serverless_tools.local.http_server import HttpServer, guarded
 from a2a_serverless_tools.local.sockets import bind
 from a2a_serverless_tools.local.stack import Options, Stack
 from tests.live import agent
-from tests.support.gateway import STAGE
+from tests.support.gateway import STAGE, front
 from tests.support.signed_links import Door
-from tests.support.simulation.front import front
 from tests.support.simulation.simulated_aws import BUCKET, simulated_aws
 
 AGENT = Path(agent.__file__)
@@ -49,7 +48,7 @@ def serve() -> None:
         )
 
         def gateway(stack: Stack, _: ASGIApp) -> ASGIApp:
-            api = front(stack.settings, stack.backends, stack.card, stage=STAGE)
+            api = front(stack.settings, stack.backends, stack.card)
             return guarded(running.enter_context(api), settings, port)
 
         options = Options(
