@@ -159,10 +159,6 @@ newest: $(VENV)/.stamp ## what is newer than the locks, what is held back, and w
 	-$(UV) pip list --outdated --python $(NEWEST)
 	-$(NEWEST) -m pytest -q $(NEWEST_TESTS)
 
-.PHONY: emulators-table
-emulators-table: $(VENV)/.stamp emulators build/cloud/venv/requirements.txt ## docs/maintain/emulators.md: what each emulator does, and AWS (Python 3.13)
-	@$(BIN)/python -m tests.emulators.table
-
 .PHONY: record-logs
 record-logs: $(VENV)/.stamp emulators ## tests/faults/logs/: what each kill point leaves in the table, from real runs
 	A2A_RECORD_LOGS=1 A2A_REQUIRE_EMULATORS=1 $(BIN)/python -m pytest $(PYTEST_ARGS) -k "a_kill_loses" \
