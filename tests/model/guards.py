@@ -7,7 +7,7 @@ from functools import partial
 from tests.model.explore import explore
 from tests.model.rules import Rules
 from tests.model.scenarios import named_scenario
-from tests.model.search import Guard, table
+from tests.model.search import guards_of
 from tests.model.unguarded import WITHOUT
 
 _ROWS = """
@@ -188,16 +188,7 @@ restart-shown | subscribers are shown the artifacts that a restart has restored 
     a task that pauses | a subscriber has put together another artifact than the task has
 """
 
-"""Name, what the guard does, scenario that misses it first, promise, steps of the way there."""
-
-GUARDS = tuple(
-    Guard(
-        name=name,
-        does=does,
-        breaks=breaks,
-        shows=[step for steps in shows for step in steps.split(" > ")],
-        scenario=scenario,
-        explore=partial(explore, named_scenario(scenario), Rules(**WITHOUT[name])),
-    )
-    for name, does, scenario, breaks, *shows in table(_ROWS)
+GUARDS = guards_of(
+    _ROWS,
+    lambda name, scenario: partial(explore, named_scenario(scenario), Rules(**WITHOUT[name])),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.model.search import table
+from tests.model.search import fields_of, table
 from tests.model.state import Budget
 from tests.model.world import Turn
 
@@ -44,10 +44,7 @@ class Scenario:
         A turn is its plan and, behind a colon, its end. A word is a field, with its number or 1, of
         the budget or of the scenario; `alone` stands for one worker.
         """
-        given: dict[str, Any] = {}
-        for word in words.replace("alone", "workers").split():
-            field, _, number = word.partition("=")
-            given[field] = int(number or 1)
+        given: dict[str, Any] = fields_of(words.replace("alone", "workers"))
         budget = {field: given.pop(field) for field in Budget._fields if field in given}
         read = tuple(Turn(*turn.split(":")) for turn in turns.split())
         return cls(name, int(least), read, Budget(**budget), **given)

@@ -85,6 +85,32 @@ def table(rows: str) -> Iterator[list[str]]:
         yield [cell.strip() for cell in row.split("|")]
 
 
+def fields_of(words: str) -> dict[str, int | str]:
+    """Return the fields that words name, each with its value, or 1."""
+    given = (word.partition("=") for word in words.split())
+    return {name: value if value.isalpha() else int(value or 1) for name, _, value in given}
+
+
+def guards_of(rows: str, off: Callable[[str, str], Callable[[], Report]]) -> tuple[Guard, ...]:
+    """Return the guards of a table.
+
+    A row has the name, what the guard does, the scenario that misses it first, the promise that is
+    broken then, and the steps of the way there. `off` returns what explores that scenario without
+    the guard.
+    """
+    return tuple(
+        Guard(
+            name=name,
+            does=does,
+            scenario=scenario,
+            breaks=breaks,
+            shows=[step for steps in shows for step in steps.split(" > ")],
+            explore=off(name, scenario),
+        )
+        for name, does, scenario, breaks, *shows in table(rows)
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Game(Generic[S]):
     """A world to explore, and what it promises."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from a2a_serverless.storage import codec, conversation, snapshots
 from a2a_serverless.storage.blobs import Blobs, store
@@ -21,115 +21,86 @@ from tests.model.blobs import FIRST, HEAD, UPLOADED, Files, ModelBlobs
 from tests.model.deletion import DeletionJob
 from tests.model.lines import Lines
 from tests.model.programs import ModelTable
-from tests.model.search import Guard, Small, table
+from tests.model.search import Report, Small, fields_of, guards_of, table
 from tests.model.snapshots import Turns
 from tests.support.heads import with_fields
 
-TALK = Lines(is_late=False, is_serial=True)
-"""A conversation, whose turns wait for no share."""
-PROMPT = replace(TALK, sweeps=False)
-"""Nothing dies: no sweep is needed."""
+_KINDS: Final[dict[str, Lines | DeletionJob | Files]] = {
+    "talk": Lines(is_late=False, is_serial=True),  # a conversation, whose turns wait for no share
+    "prompt": Lines(is_late=False, is_serial=True, sweeps=False),  # and nothing dies
+    "shares": Lines(),
+    "deletion": DeletionJob(),
+    "blobs": Files(),
+    "snapshots": Turns(),
+}
+_LINKS: Final = {"uploaded": UPLOADED, "first": FIRST}
 
-W = TypeVar("W", Lines, Files)
 
-SHORT = (
-    Small("two messages of a conversation", 300, PROMPT.explore),
-    Small("a death beside a conversation", 2_500, replace(TALK, deaths=1).explore),
-    Small(
-        "a cancel in a conversation", 1_000, replace(TALK, accepted=2, places=1, cancels=1).explore
-    ),
-    Small("turns that wait for a share", 1_000, Lines(lags=True).explore),
-    Small("shares without a sweep", 1_000, Lines(lags=True, sweeps=False).explore),
-    Small("a death among turns that wait for a share", 2_000, Lines(accepted=2, deaths=1).explore),
-    Small("a cancel of a turn that waits for a share", 4_000, Lines(accepted=2, cancels=1).explore),
-    Small(
-        "a deletion of a turn that waits for a share", 5_000, Lines(accepted=2, deletions=1).explore
-    ),
-    Small(
-        "shares of three turns, of two callers",
-        100,
-        Lines(callers="aab", accepted=3, places=1).explore,
-    ),
-    Small("a deletion beside messages", 1_000, DeletionJob().explore),
-    Small("deaths beside a deletion", 1_000, DeletionJob(deaths=2).explore),
-    Small("a barrier that lapses", 1_000, DeletionJob(lapses=1).explore),
-    Small("a barrier that lapses, and a death", 1_000, DeletionJob(deaths=1, lapses=1).explore),
-    Small("blobs of attempts that die", 3_000, Files(attempts=2, deletions=1, deaths=1).explore),
-    Small(
-        "blobs of attempts at a task that is deleted", 3_000, Files(attempts=2, deletions=1).explore
-    ),
-    Small(
-        "blobs of two tasks of one id", 2_000, Files(creations=2, attempts=1, deletions=1).explore
-    ),
-    Small(
-        "blobs beside a transaction that is seen in part",
-        5_000,
-        Files(creations=2, attempts=1, deletions=1, halves=1).explore,
-    ),
-    Small(
-        "blobs of a caller that is deleted",
-        400,
-        Files(creations=2, purges=1, deaths=1, limit=1, link=UPLOADED).explore,
-    ),
-    Small(
-        "a link to a blob of a task that is deleted",
-        200,
-        Files(creations=2, deletions=1, link=FIRST).explore,
-    ),
-    Small("blobs that expire", 1_000, Files(creations=2, attempts=1, days=2).explore),
-    Small("snapshots of two turns at once", 300, Turns(deaths=1).explore),
-    Small("snapshots beside a reader", 2_500, Turns(readings=1).explore),
-    Small("snapshots and a transaction seen in part", 500, Turns(halves=1).explore),
-    Small(
-        "snapshots of two tasks of one id",
-        4_000,
-        Turns(creations=2, turns=1, deletions=1, deaths=1).explore,
-    ),
-    Small("snapshots that expire", 300, Turns(turns=1, days=2).explore),
-)
+def _world_of(words: str) -> Lines | DeletionJob | Files:
+    """The world of a kind, with other values of its fields; a link is named."""
+    kind, _, more = words.partition(" ")
+    fields: dict[str, Any] = fields_of(more)
+    if "link" in fields:
+        fields["link"] = _LINKS[fields["link"]]
+    return replace(_KINDS[kind], **fields)
 
-LONG = (
-    Small("three messages of a conversation", 10_000, replace(PROMPT, callers="aaa").explore),
-    Small("a cancel beside a conversation", 50_000, replace(TALK, cancels=1).explore),
-    Small("two deaths beside a conversation", 10_000, replace(TALK, deaths=2).explore),
-    Small("a deletion in a conversation", 1_000, replace(TALK, accepted=2, deletions=1).explore),
-    Small(
-        "a conversation whose turns wait for a share",
-        200,
-        Lines(is_serial=True, accepted=2, deaths=1, places=1).explore,
-    ),
-    Small("three turns that wait for a share", 10_000, Lines(callers="aaa", accepted=3).explore),
-    Small(
-        "a death, and indexes that lag",
-        10_000,
-        Lines(accepted=2, places=1, deaths=1, lags=True).explore,
-    ),
-    Small("a hasty sweep", 10_000, Lines(accepted=2, hasty=1).explore),
-    Small("two deaths", 3_000, Lines(accepted=2, places=1, deaths=2).explore),
-    Small(
-        "blobs of two tasks and two attempts",
-        40_000,
-        Files(creations=2, attempts=2, deletions=1).explore,
-    ),
-    Small("blobs of three tasks of one id", 100_000, Files(creations=3, deletions=2).explore),
-    Small(
-        "blobs of a caller that is deleted twice at once",
-        40_000,
-        Files(creations=2, purges=2, limit=2, link=UPLOADED).explore,
-    ),
-    Small(
-        "blobs that expire beside a deletion",
-        200_000,
-        Files(creations=2, attempts=1, deletions=1, days=2).explore,
-    ),
-    Small("snapshots of three turns at once", 100_000, Turns(turns=3).explore),
-    Small("snapshots beside a deletion", 100_000, Turns(deletions=1).explore),
-    Small(
-        "a reader of two tasks of one id that have snapshots",
-        20_000,
-        Turns(creations=2, turns=1, deletions=1, readings=1).explore,
-    ),
-)
+
+def _worlds(rows: str) -> tuple[Small, ...]:
+    """Worlds by rows: the name, the states that it has at the least, and what it is."""
+    return tuple(
+        Small(name, int(least), _world_of(words).explore) for name, least, words in table(rows)
+    )
+
+
+SHORT = _worlds("""
+two messages of a conversation | 300 | prompt
+a death beside a conversation | 2_500 | talk deaths
+a cancel in a conversation | 1_000 | talk accepted=2 places cancels
+turns that wait for a share | 1_000 | shares lags
+shares without a sweep | 1_000 | shares lags sweeps=0
+a death among turns that wait for a share | 2_000 | shares accepted=2 deaths
+a cancel of a turn that waits for a share | 4_000 | shares accepted=2 cancels
+a deletion of a turn that waits for a share | 5_000 | shares accepted=2 deletions
+shares of three turns, of two callers | 100 | shares callers=aab accepted=3 places
+a deletion beside messages | 1_000 | deletion
+deaths beside a deletion | 1_000 | deletion deaths=2
+a barrier that lapses | 1_000 | deletion lapses
+a barrier that lapses, and a death | 1_000 | deletion deaths lapses
+blobs of attempts that die | 3_000 | blobs attempts=2 deletions deaths
+blobs of attempts at a task that is deleted | 3_000 | blobs attempts=2 deletions
+blobs of two tasks of one id | 2_000 | blobs creations=2 attempts deletions
+blobs beside a transaction that is seen in part | 5_000 |
+    blobs creations=2 attempts deletions halves
+blobs of a caller that is deleted | 400 | blobs creations=2 purges deaths limit=1 link=uploaded
+a link to a blob of a task that is deleted | 200 | blobs creations=2 deletions link=first
+blobs that expire | 1_000 | blobs creations=2 attempts days=2
+snapshots of two turns at once | 300 | snapshots deaths
+snapshots beside a reader | 2_500 | snapshots readings
+snapshots and a transaction seen in part | 500 | snapshots halves
+snapshots of two tasks of one id | 4_000 | snapshots creations=2 turns=1 deletions deaths
+snapshots that expire | 300 | snapshots turns=1 days=2
+""")
+
+LONG = _worlds("""
+three messages of a conversation | 10_000 | prompt callers=aaa
+a cancel beside a conversation | 50_000 | talk cancels
+two deaths beside a conversation | 10_000 | talk deaths=2
+a deletion in a conversation | 1_000 | talk accepted=2 deletions
+a conversation whose turns wait for a share | 200 | shares is_serial accepted=2 deaths places
+three turns that wait for a share | 10_000 | shares callers=aaa accepted=3
+a death, and indexes that lag | 10_000 | shares accepted=2 places deaths lags
+a hasty sweep | 10_000 | shares accepted=2 hasty
+two deaths | 3_000 | shares accepted=2 places deaths=2
+blobs of two tasks and two attempts | 40_000 | blobs creations=2 attempts=2 deletions
+blobs of three tasks of one id | 100_000 | blobs creations=3 deletions=2
+blobs of a caller that is deleted twice at once | 40_000 |
+    blobs creations=2 purges=2 limit=2 link=uploaded
+blobs that expire beside a deletion | 200_000 | blobs creations=2 attempts deletions days=2
+snapshots of three turns at once | 100_000 | snapshots turns=3
+snapshots beside a deletion | 100_000 | snapshots deletions
+a reader of two tasks of one id that have snapshots | 20_000 |
+    snapshots creations=2 turns=1 deletions readings
+""")
 
 
 # -- guards that are off ---------------------------------------------------------------------
@@ -269,187 +240,150 @@ async def _has_snapshot(storage: DurableStorage, log: Log, named: Head | None) -
     return log.behind(since) if since else None
 
 
-def _off(world: W, *functions: tuple[str, Any]) -> W:
-    """The world with functions of the project replaced."""
-    return replace(world, off=functions)
-
-
 _LINES, _SHARES = "a2a_serverless.storage.conversation", "a2a_serverless.worker.shares"
 _SWEEPER = "a2a_serverless.worker.sweeper"
 _DURABLE, _WORKER = "a2a_serverless.storage.durable", "tests.model.lines"
 _DELETION, _OWNER = "a2a_serverless.storage.deletion", "a2a_serverless.tasks.blobs.BlobOwner"
-_TWO = Files(creations=2, deletions=1)
-_SNAPSHOTS = "a2a_serverless.storage.snapshots"
+_SNAPSHOTS, _BLOBS = "a2a_serverless.storage.snapshots", "tests.model.blobs.ModelBlobs"
 
-_WITHOUT: dict[str, Lines | DeletionJob | Files] = {
-    "line-first": _off(PROMPT, (f"{_WORKER}.on_start", _runs)),
-    "line-looks-again": _off(PROMPT, (f"{_WORKER}.looks_again", _nothing)),
-    "line-passes-on": _off(PROMPT, (f"{_LINES}.start_next_turn", _nothing)),
-    "line-own-place": _off(PROMPT, (f"{_LINES}.replaced", _replaces_any_line)),
-    "line-drops": _off(
-        replace(PROMPT, accepted=2, places=1, deletions=1),
-        (f"{_LINES}.on_first", _stays),
-    ),
-    "line-sweeps": replace(PROMPT, deaths=1),
-    "share-left": _off(Lines(accepted=2, lags=True), (f"{_SHARES}.readable_head", _takes_for_left)),
-    "share-once": _off(
-        Lines(accepted=2, lags=True),
-        (f"{_SHARES}.may_park", _leaves_woken),
-        (f"{_WORKER}.may_park", _leaves_woken),
-    ),
-    "share-copy": _off(
-        Lines(accepted=2, sweeps=False),
-        (f"{_DURABLE}.requeueing", _same_copy),
-    ),
-    "share-resend": _off(Lines(accepted=2, deaths=1), (f"{_SWEEPER}.overdue_turn", _never_due)),
-    "share-sweeps": _off(Lines(accepted=2, lags=True), (f"{_SWEEPER}.MOST_REQUEUED", 0)),
-    "share-ends": _off(Lines(accepted=2), ("a2a_serverless.tasks.rules._ended", _keeps_share)),
-    "share-refills": _off(Lines(accepted=2, lags=True), (f"{_SHARES}.Shares.refill", _nothing)),
-    "second-look": DeletionJob(off="second-look"),
-    "barrier-kept": DeletionJob(off="barrier-kept"),
-    "barrier-lag": DeletionJob(off="barrier-lag"),
-    "barrier-birth": DeletionJob(off="barrier-birth"),
-    "barrier-lapse": DeletionJob(off="barrier-lapse", lapses=1),
-    "barrier-sweeps": DeletionJob(off="barrier-sweeps", deaths=1),
-    "blob-before-commit": _off(
-        Files(),
-        (f"{_DURABLE}.store", _waits),
-        (f"{_DURABLE}.DurableStorage._create", _inserts_first),
-    ),
-    "blob-incarnation": _off(
-        _TWO, (f"{_OWNER}.prefix", property(lambda _: FIRST.rpartition("/")[0] + "/"))
-    ),
-    "blob-fence": _off(
-        Files(deletions=1),
-        (f"{_DELETION}._fenced", _unfenced),
-        (f"{_DELETION}._settled", _knows_head),
-    ),
-    "blob-looks-again": _off(_TWO, (f"{_DELETION}._settled", _knows_head)),
-    "blob-look-waits": _off(replace(_TWO, halves=1), (f"{_DELETION}._settled", _reads_head)),
-    "blob-before-items": _off(
-        Files(deletions=1),
-        ("tests.model.blobs.ModelBlobs.delete", _notes_owner),
-        ("tests.model.programs.ModelTable.delete", _items_first),
-    ),
-    "blob-before-head": _off(
-        Files(deletions=1), ("tests.model.blobs.ModelBlobs.delete", _head_first)
-    ),
-    "blob-own-fence": _off(
-        replace(_TWO, deletions=2), (f"{_DELETION}.new_incarnation", lambda: "one")
-    ),
-    "blob-uploads": _off(
-        Files(purges=1, link=UPLOADED),
-        (f"{_OWNER}.uploads", lambda scope: BlobOwner(scope, "none", "")),
-    ),
-    "blob-rule": Files(attempts=1, deletions=1, deaths=1, keeps=0),
-    "blob-gone": _off(
-        Files(attempts=1, deletions=1),
-        (f"{_DURABLE}.DurableStorage.forget_gone", _nothing),
-    ),
-    "blob-life": Files(days=1, keeps=1),
-    "blob-forget": _off(_TWO, (f"{_DURABLE}.DurableStorage._forget_blobs", _nothing)),
-    "snapshot-replaced": _off(Turns(), (f"{_DURABLE}.replaced", _replaces_any)),
-    "snapshot-own": _off(Turns(), (f"{_SNAPSHOTS}._name", _keeps_own)),
-    "snapshot-before-name": _off(
-        Turns(turns=1),
-        ("tests.model.blobs.ModelBlobs.put", _puts_later),
-        (f"{_SNAPSHOTS}._name", _names_first),
-    ),
-    "snapshot-after-name": _off(Turns(), (f"{_SNAPSHOTS}._name", _deletes_first)),
-    "snapshot-turn": _off(Turns(), (f"{_SNAPSHOTS}.wants_snapshot", _wants_always)),
-    "snapshot-fallback": _off(
-        Turns(readings=1), (f"{_DURABLE}.DurableStorage._since_snapshot", _has_snapshot)
-    ),
+_OFF: dict[str, dict[str, Any]] = {
+    "line-first": {f"{_WORKER}.on_start": _runs},
+    "line-looks-again": {f"{_WORKER}.looks_again": _nothing},
+    "line-passes-on": {f"{_LINES}.start_next_turn": _nothing},
+    "line-own-place": {f"{_LINES}.replaced": _replaces_any_line},
+    "line-drops": {f"{_LINES}.on_first": _stays},
+    "line-sweeps": {},  # its world has none
+    "share-left": {f"{_SHARES}.readable_head": _takes_for_left},
+    "share-once": {
+        f"{_SHARES}.may_park": _leaves_woken,
+        f"{_WORKER}.may_park": _leaves_woken,
+    },
+    "share-copy": {f"{_DURABLE}.requeueing": _same_copy},
+    "share-resend": {f"{_SWEEPER}.overdue_turn": _never_due},
+    "share-sweeps": {f"{_SWEEPER}.MOST_REQUEUED": 0},
+    "share-ends": {"a2a_serverless.tasks.rules._ended": _keeps_share},
+    "share-refills": {f"{_SHARES}.Shares.refill": _nothing},
+    "blob-before-commit": {
+        f"{_DURABLE}.store": _waits,
+        f"{_DURABLE}.DurableStorage._create": _inserts_first,
+    },
+    "blob-incarnation": {
+        f"{_OWNER}.prefix": property(lambda _: FIRST.rpartition("/")[0] + "/"),
+    },
+    "blob-fence": {f"{_DELETION}._fenced": _unfenced, f"{_DELETION}._settled": _knows_head},
+    "blob-looks-again": {f"{_DELETION}._settled": _knows_head},
+    "blob-look-waits": {f"{_DELETION}._settled": _reads_head},
+    "blob-before-items": {
+        f"{_BLOBS}.delete": _notes_owner,
+        "tests.model.programs.ModelTable.delete": _items_first,
+    },
+    "blob-before-head": {f"{_BLOBS}.delete": _head_first},
+    "blob-own-fence": {f"{_DELETION}.new_incarnation": lambda: "one"},
+    "blob-uploads": {f"{_OWNER}.uploads": lambda scope: BlobOwner(scope, "none", "")},
+    "blob-rule": {},  # its world has none
+    "blob-gone": {f"{_DURABLE}.DurableStorage.forget_gone": _nothing},
+    "blob-life": {},  # the rule of its world is short
+    "blob-forget": {f"{_DURABLE}.DurableStorage._forget_blobs": _nothing},
+    "snapshot-replaced": {f"{_DURABLE}.replaced": _replaces_any},
+    "snapshot-own": {f"{_SNAPSHOTS}._name": _keeps_own},
+    "snapshot-before-name": {
+        f"{_BLOBS}.put": _puts_later,
+        f"{_SNAPSHOTS}._name": _names_first,
+    },
+    "snapshot-after-name": {f"{_SNAPSHOTS}._name": _deletes_first},
+    "snapshot-turn": {f"{_SNAPSHOTS}.wants_snapshot": _wants_always},
+    "snapshot-fallback": {f"{_DURABLE}.DurableStorage._since_snapshot": _has_snapshot},
 }
+"""What replaces functions of the project while a guard is off; those of deletions have their own
+way."""
 
 _ROWS = """
-line-first | a turn runs only if its place is the first of its conversation |
+line-first | a turn runs only if its place is the first of its conversation | prompt |
     two turns run at once
-line-looks-again | who leaves a turn looks at the line afterwards | a turn waits for ever
-line-passes-on | who ends a turn wakes the next one of its conversation | a turn waits for ever
-line-own-place | a place is given up only if it is still the first | two turns run at once
+line-looks-again | who leaves a turn looks at the line afterwards | prompt | a turn waits for ever
+line-passes-on | who ends a turn wakes the next one of its conversation | prompt |
+    a turn waits for ever
+line-own-place | a place is given up only if it is still the first | prompt | two turns run at once
 line-drops | places of turns that have ended are dropped when they are the first |
-    a turn waits for ever
+    prompt accepted=2 places deletions | a turn waits for ever
 line-sweeps | the sweeper passes on for each turn that is left, and sends what is owed |
-    a turn waits for ever
+    prompt deaths | a turn waits for ever
 share-left | what an index that lags shows is woken only if HEAD says that it waits for a share |
-    a turn stands in line again and again
-share-once | a turn that was woken is left no more: it has had its wait |
+    shares accepted=2 lags | a turn stands in line again and again
+share-once | a turn that was woken is left no more: it has had its wait | shares accepted=2 lags |
     a turn stands in line again and again
 share-copy | a woken turn's message has a number of its own, which the queue has not seen |
-    a turn waits for ever
+    shares accepted=2 sweeps=0 | a turn waits for ever
 share-resend | the sweeper sends the copy of a turn whose waker, or worker, has died |
+    shares accepted=2 deaths | a turn waits for ever
+share-sweeps | the sweeper wakes turns that no worker has seen in line | shares accepted=2 lags |
     a turn waits for ever
-share-sweeps | the sweeper wakes turns that no worker has seen in line | a turn waits for ever
-share-ends | the end of a turn gives up its share | what has ended keeps its share
+share-ends | the end of a turn gives up its share | shares accepted=2 |
+    what has ended keeps its share
 share-refills | workers and the sweeper wake a turn where the chain of wakes was cut |
-    a turn waits for ever
-second-look | a creation looks at the barrier after its write, too | a task is left
-barrier-kept | a deletion waits until no process goes by what it had read before | a task is left
-barrier-lag | and until the index shows what was written by then | a task is left
-barrier-birth | a barrier counts for what began before its end, also after its end |
+    shares accepted=2 lags | a turn waits for ever
+second-look | a creation looks at the barrier after its write, too | deletion | a task is left
+barrier-kept | a deletion waits until no process goes by what it had read before | deletion |
     a task is left
-barrier-lapse | a deletion whose barrier has lapsed begins its wait anew | a task is left
+barrier-lag | and until the index shows what was written by then | deletion | a task is left
+barrier-birth | a barrier counts for what began before its end, also after its end | deletion |
+    a task is left
+barrier-lapse | a deletion whose barrier has lapsed begins its wait anew | deletion lapses |
+    a task is left
 barrier-sweeps | a sweep takes back what a dead creator has stored behind a barrier |
-    a task is left for ever
-blob-before-commit | what a commit names is stored before it |
+    deletion deaths | a task is left for ever
+blob-before-commit | what a commit names is stored before it | blobs |
     a reference of a live task names nothing
-blob-incarnation | the key of a blob has the incarnation of its task |
+blob-incarnation | the key of a blob has the incarnation of its task | blobs creations=2 deletions |
     a reference of a live task names nothing
-blob-fence | a deletion fences HEAD before it deletes a blob |
+blob-fence | a deletion fences HEAD before it deletes a blob | blobs deletions |
     a reference of a live task names nothing
 blob-looks-again |
     a deletion looks at HEAD after it has listed the items, and leaves that incarnation |
-    a reference of a live task names nothing |
+    blobs creations=2 deletions | a reference of a live task names nothing |
     creation1: writes > deletion1: queries > deletion1: removes creation1
 blob-look-waits | and this look waits for a transaction of which the list may have seen a part |
-    a reference of a live task names nothing |
+    blobs creations=2 deletions halves | a reference of a live task names nothing |
     but HEAD > deletion1: queries > deletion1: loads HEAD > removes creation1
 blob-before-items | a deletion deletes blobs before the items by which it finds them |
-    a deletion leaves what it cannot find any more
-blob-before-head | and lets go of HEAD, by which it is found itself, last |
+    blobs deletions | a deletion leaves what it cannot find any more
+blob-before-head | and lets go of HEAD, by which it is found itself, last | blobs deletions |
     a deletion leaves what it cannot find any more
 blob-own-fence | and only if HEAD is still the one that it has fenced |
-    a deletion leaves what it cannot find any more |
+    blobs creations=2 deletions=2 | a deletion leaves what it cannot find any more |
     deletion1: writes HEAD > deletion2: writes HEAD > deletion1: writes HEAD
 blob-uploads | a deletion of all that a caller has includes what it has uploaded |
-    an upload is left
-blob-rule | the store's rule removes what no task names, or has named | a blob is left for ever
+    blobs purges link=uploaded | an upload is left
+blob-rule | the store's rule removes what no task names, or has named |
+    blobs attempts deletions deaths keeps=0 | a blob is left for ever
 blob-gone | a writer that finds its task deleted deletes what it has stored |
-    a blob of a deleted task is left by one that lives | deletion1: removes > attempt1: puts
-blob-life | and keeps each blob for as long as a task lives |
+    blobs attempts deletions | a blob of a deleted task is left by one that lives |
+    deletion1: removes > attempt1: puts
+blob-life | and keeps each blob for as long as a task lives | blobs days keeps=1 |
     a reference of a live task names nothing
 blob-forget | a creation that meets an earlier one takes back what it has stored |
-    a blob of a deleted task is left by one that lives
+    blobs creations=2 deletions | a blob of a deleted task is left by one that lives
 snapshot-replaced | and only in the HEAD that was read: what that one names is deleted then |
-    a snapshot makes a task another one
-snapshot-own | who cannot name its snapshot deletes it |
+    snapshots | a snapshot makes a task another one
+snapshot-own | who cannot name its snapshot deletes it | snapshots |
     a snapshot that no task needs is left, and nothing has died
-snapshot-before-name | a snapshot is stored before HEAD names it |
+snapshot-before-name | a snapshot is stored before HEAD names it | snapshots turns=1 |
     HEAD of a live task names a snapshot that is not stored
-snapshot-after-name | and the one before is deleted after that |
+snapshot-after-name | and the one before is deleted after that | snapshots |
     HEAD of a live task names a snapshot that is not stored
-snapshot-turn | a snapshot is taken only while no turn is open |
+snapshot-turn | a snapshot is taken only while no turn is open | snapshots |
     HEAD names a snapshot of what an open turn may take back
 snapshot-fallback | a reader that does not find the snapshot that it knows reads the whole log |
-    a snapshot makes a task another one
+    snapshots readings | a snapshot makes a task another one
 """
-"""Name, what the guard does, promise, steps of the way there."""
 
 
-def _whole(world: Lines | DeletionJob | Files) -> str:
-    """The world with all guards, in words."""
-    return str(replace(world, off="") if isinstance(world, DeletionJob) else replace(world, off=()))
+def _without(guard: str, words: str) -> Callable[[], Report]:
+    world: Any = _world_of(words)
+    is_deletion = isinstance(world, DeletionJob)
+    off = guard if is_deletion else tuple(_OFF[guard].items())
+    explore: Callable[[], Report] = replace(world, off=off).explore
+    return explore
 
 
-GUARDS = tuple(
-    Guard(
-        name=name,
-        does=does,
-        breaks=breaks,
-        shows=[step for steps in shows for step in steps.split(" > ")],
-        scenario=_whole(_WITHOUT[name]),
-        explore=_WITHOUT[name].explore,
-    )
-    for name, does, breaks, *shows in table(_ROWS)
-)
+GUARDS = guards_of(_ROWS, _without)
