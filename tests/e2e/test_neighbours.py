@@ -40,8 +40,7 @@ from tests.support.alarms import CloudWatch, alarms_of, rung
 from tests.support.databases import LONG
 from tests.support.permissions import transform
 from tests.support.template import TEMPLATE
-from tests.unit.worker.quarantine import JumpingLoop, LoopClock
-from tests.unit.worker.shares import LaggingTable, SlowQueue, p95
+from tests.unit.worker.shares import JumpingLoop, LaggingTable, LoopClock, SlowQueue, p95
 
 CARD: Final = Path(__file__).parents[2] / "functions/api/agent_card.json"
 BEGIN_S: Final = 1_000_000.0
