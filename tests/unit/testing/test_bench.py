@@ -18,7 +18,7 @@ from a2a.server.events import EventQueue
 from a2a.types import Message, Part, Role, TaskArtifactUpdateEvent, TaskState
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.worker import FinalError, Retry, TaskContext, WaitTimeoutError, Worker
+from a2a_serverless.worker import FinalError, TaskContext, WaitTimeoutError, Worker
 from a2a_serverless_tools.testing import AgentBench, StuckError, file_part, step
 from a2a_serverless_tools.testing.bench import AgentSource
 from a2a_serverless_tools.testing.fixtures import MakeBench
@@ -232,41 +232,6 @@ def test_a_cancel_after_a_record(agent_bench: MakeBench, at: str) -> None:
     assert bench.clock.monotonic() < 3600
 
 
-def test_the_wait_for_the_next_try_is_no_record_of_a_step(agent_bench: MakeBench) -> None:
-    """The turn sleeps between two tries, and the worker dies when the step's result is stored."""
-    tried: list[int] = []
-
-    def search() -> None:
-        tried.append(1)
-        if len(tried) == 1:
-            raise ConnectionError
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.step("search", search, retry=Retry(tries=2, base_s=100))
-        await ctx.respond()
-
-    run = agent_bench(made(handle)).send("hi", kill_after=step("search"))
-    assert (run.state, len(tried), run.steps, run.attempts) == ("completed", 2, ("search",), 3)
-
-
-def test_a_turn_is_handed_over_at_a_record(agent_bench: MakeBench) -> None:
-    """Work that is longer than a worker's time goes on in the next one; each step runs once."""
-    ran: list[int] = []
-
-    async def work(ctx: TaskContext, number: int) -> None:
-        ran.append(number)
-        await ctx.sleep(20)
-
-    async def handle(ctx: TaskContext) -> None:
-        for number in range(20):
-            await ctx.step("work", work, ctx, number)
-        await ctx.respond()
-
-    run = agent_bench(made(handle), run_limit_s=200, max_attempts=1).send("hi")
-    assert (run.state, ran, run.steps) == ("completed", list(range(20)), ("work",) * 20)
-    assert 3 <= run.attempts <= 5
-
-
 def test_a_kill_stops_all_that_the_agent_does(agent_bench: MakeBench) -> None:
     """No `except`, no `finally` and no other task of the dead worker's agent runs on."""
     ran: list[str] = []
@@ -348,21 +313,6 @@ def test_a_cancel_before_the_start_and_after_the_end(agent_bench: MakeBench) -> 
     assert bench.send("hi", cancel_after=4).state == "canceled"
     assert bench.send("hi").cancel().state == "canceled"
     assert agent_bench(Executor).send("hi", cancel_after=2).state == "completed"
-
-
-def test_a_fake_cancels_in_the_middle_of_a_call(agent_bench: MakeBench) -> None:
-    """What the agent calls, such as a model, may cancel the turn: no event is needed."""
-
-    async def handle(ctx: TaskContext) -> None:
-        bench.cancel_running()
-        await ctx.sleep(3600)
-
-    bench = agent_bench(made(handle))
-    run = bench.send("hi")
-    assert run.state == "canceled"
-    assert bench.clock.monotonic() < 60
-    with pytest.raises(RuntimeError, match="No turn runs"):
-        bench.cancel_running()
 
 
 def test_an_agent_that_raises_is_tried_again(agent_bench: MakeBench) -> None:
@@ -521,27 +471,6 @@ def test_the_time_of_a_turn_is_that_of_all_its_attempts(
     assert "an end for what it repeats" in str(stuck.value)
 
 
-def test_a_blocked_loop_is_logged(agent_bench: MakeBench, caplog: pytest.LogCaptureFixture) -> None:
-    """The warning of production comes in the test, too, with the way out."""
-
-    def warnings() -> list[str]:
-        records = [r for r in caplog.records if r.__dict__.get("action") == "loop_blocked"]
-        return [record.getMessage() for record in records]
-
-    async def handle(ctx: TaskContext) -> None:
-        time.sleep(1.8)  # noqa: ASYNC251 - what agents do
-        async with asyncio.timeout(20):
-            while not warnings():  # noqa: ASYNC110 - it is logged in another thread
-                await asyncio.sleep(0.01)
-        await ctx.respond()
-
-    with caplog.at_level(logging.WARNING):
-        agent_bench(made(handle)).send("hi")
-    (warning,) = warnings()
-    assert __file__ in warning
-    assert "await ctx.run_sync(func, …)" in warning
-
-
 class Host(Worker):
     """Asks two questions at once, and one that nobody has to answer."""
 
@@ -585,6 +514,8 @@ async def test_what_a_bench_cannot_do_is_a_sentence(agent_bench: MakeBench) -> N
         AgentBench(Counting, attempts=1)
     with pytest.raises(RuntimeError, match="call it from a plain test function"):
         agent_bench(Counting).send("hi")
+    with pytest.raises(RuntimeError, match="No turn runs"):
+        agent_bench(Counting).cancel_running()
 
 
 def test_an_answer_that_is_none_is_refused() -> None:

@@ -18,7 +18,7 @@ from a2a_serverless.storage.codec import head_of
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.rules import Commit, Timing
+from a2a_serverless.tasks.rules import Timing
 from a2a_serverless.worker import heartbeat as heartbeats
 from a2a_serverless.worker.heartbeat import Heartbeat
 from a2a_serverless.worker.turn import ActiveTurn
@@ -224,22 +224,6 @@ async def test_a_turn_that_waits_long_for_its_retry_is_left_alone() -> None:
     await stand.send()
     assert await stand.bench.work() is False
     assert (await stand.head()).due_at == stand.clock.now_ms() + (250 + 300) * 1000
-
-
-async def test_a_claim_is_made_once() -> None:
-    """A late claim leaves another attempt's claim in place, and raises that it is fenced.
-
-    The second claim of one attempt finds the first: no restart, and one attempt.
-    """
-    stand = Stand(Agent(complete))
-    task = await stand.send()
-    first = await stand.storage.commit(task, Commit(token="own", claims=True))
-    lease = lease_of(stand.storage, task)
-    await lease.commit()
-    assert (lease.head, lease.must_claim(), first.turn.attempts) == (first, False, 1)
-    with pytest.raises(Exception, match="Another attempt owns the turn"):
-        await lease_of(stand.storage, task, token="other").commit()
-    assert await stand.head() == first
 
 
 async def test_a_heartbeat_whose_thread_has_failed_is_replaced(

@@ -151,26 +151,6 @@ async def orders(ctx: TaskContext) -> None:
     await ctx.complete(answered.text)
 
 
-RECORDS = [
-    step("ctx.call_agent.message books"),
-    step("ctx.call_agent.sent books"),
-    step("ctx.call_agent.message books", number=2),
-    step("ctx.call_agent.sent books", number=2),
-]
-
-
-@pytest.mark.parametrize("kill_after", RECORDS, ids=str)
-def test_a_killed_caller_opens_one_task_and_sends_each_message_once(
-    peer: Peer, kill_after: Any
-) -> None:
-    """Killed behind any record, the caller goes on with the task that it has opened."""
-    with bench(peer, orders) as tested:
-        run = tested.send("ask", kill_after=kill_after)
-        assert (text_of(run), run.attempts) == ("did soft", 2)
-    assert [text for _, text in peer.clerk.said] == ["ask", "soft"]
-    assert len(peer.clerk.tasks) == 1
-
-
 @each_side
 @pytest.mark.parametrize("said", [b'"ask"', b'"soft"'])
 def test_a_message_whose_answer_was_lost_is_found(peer: Peer, said: bytes) -> None:

@@ -12,20 +12,16 @@ from a2a.server.events import EventQueue
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
-from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
 from tests.support.messages import said
-from tests.support.workers import Agent, S, chunk, complete, params_of, status
+from tests.support.workers import Agent, S, chunk, complete, status
 from tests.unit.worker.stand import Stand, ask, beside, run
 
 
 async def silent(*_: object) -> None:
     await asyncio.Event().wait()
-
-
-async def publish_canceled(context: RequestContext, queue: EventQueue) -> None:
-    await queue.enqueue_event(status(context, S.TASK_STATE_CANCELED, "stopped by the agent"))
 
 
 async def assert_canceled(stand: Stand) -> None:
@@ -63,16 +59,6 @@ async def test_a_silent_running_agent_is_cancelled() -> None:
     assert (cleaned, told.task_id, told.message) == ([0], stand.task.task_id, None)
     assert told.current_task is not None
     await assert_canceled(stand)
-
-
-async def test_an_agent_may_cancel_in_its_own_words() -> None:
-    """A status that cancel() publishes is the task's end."""
-    stand = Stand(Agent(silent, publish_canceled))
-    working = await stand.begin(1.5)
-    await stand.storage.request_cancel(stand.task.task_id)
-    await stand.clock.pass_time(1)
-    assert await working
-    assert await stand.text() == "stopped by the agent"
 
 
 async def test_an_agent_that_emits_hears_a_cancel_at_its_next_commit() -> None:
@@ -167,16 +153,6 @@ async def test_the_cancel_of_a_paused_task_is_acknowledged_with_its_end() -> Non
     assert (len(left), await stand.queue.waiting()) == (1, [])
 
 
-async def test_a_turn_of_a_dead_worker_is_cancelled_by_its_operation() -> None:
-    """The cancel takes the turn over, so that a worker that still lives is fenced."""
-    stand = Stand(Agent(complete, publish_canceled))
-    await stand.storage.commit(await stand.send(), Commit(token="dead", claims=True))
-    await stand.cancel()
-    await stand.work()
-    await assert_canceled(stand)
-    assert stand.agent.started == []
-
-
 @pytest.mark.parametrize("fault", ["raises", "hangs"])
 async def test_a_task_is_cancelled_whatever_its_agent_does(fault: str) -> None:
     """A cancel() that raises or does not end keeps no task alive."""
@@ -230,14 +206,6 @@ async def test_a_task_that_somebody_else_ended_stops_its_agent() -> None:
     await stand.clock.pass_time(2)
     assert await working
     assert ((await stand.head()).version, stand.agent.cancelled) == (version, [])
-
-
-async def test_a_cancel_of_an_ended_task_does_nothing() -> None:
-    """The operation of a cancel that came too late leaves the task as it is."""
-    stand, before = await run(Agent(complete))
-    await stand.queue.send(Operation.to_cancel(params_of(before)))
-    assert await stand.work() == before
-    assert stand.agent.cancelled == []
 
 
 async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(

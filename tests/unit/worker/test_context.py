@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Part, SendMessageConfiguration, SendMessageRequest
+from a2a.types import Part, SendMessageRequest
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.tasks.entries import Caller, TurnOpened
@@ -47,21 +47,6 @@ async def sent(handle: Handle, message: SendMessageRequest | None = None) -> tup
     await stand.bench.enqueue(opened.head)
     assert await stand.bench.work()
     return stand, await stand.head()
-
-
-async def test_the_output_types_a_client_takes() -> None:
-    """A client that names output types takes those; one that names none takes all."""
-    seen = []
-
-    async def handle(ctx: TaskContext) -> None:
-        seen.append((ctx.accepts("text/plain"), ctx.accepts("image/png")))
-        await ctx.respond()
-
-    await sent(handle)
-    message = user_request(Part(text="x"))
-    message.configuration.CopyFrom(SendMessageConfiguration(accepted_output_modes=["text/plain"]))
-    await sent(handle, message)
-    assert seen == [(True, True), (True, False)]
 
 
 def ran(method: Callable[..., Any], names: dict[str, Any]) -> Any:
@@ -196,25 +181,6 @@ async def test_a_cancel_is_one_whatever_the_state_is(*, is_stale: bool) -> None:
     shown = {} if is_stale else {"final-answer": ["too late"]}
     assert (await stand.state(), await stand.artifacts()) == (state, shown)
     assert await kept(stand) == ("another's" if is_stale else "mine")
-
-
-async def test_a_turn_merges_its_state_with_anothers() -> None:
-    """`merge` gets the state that is stored, each time that it has changed, and the turn's own."""
-    merged: list[list[str]] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.load_context()
-        await other(stand, ["first"])
-        await ctx.update_context(["mine"], merge=merge)
-        await ctx.complete("done")
-
-    def merge(stored: list[str], own: list[str]) -> list[str]:
-        merged.append(stored)
-        return stored + own
-
-    stand = Stand(handle, max_attempts=1)
-    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
-    assert (merged, await kept(stand)) == ([["first"]], ["first", "mine"])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,13 +12,11 @@ from a2a_serverless.queues.fifo import Handle
 from a2a_serverless.storage.conversation import conversation_queue, start_next_turn
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import cancel_task
-from a2a_serverless.tasks.head import Head, Operation, Reason
+from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.rules import PARKED_MS
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.sweeper import Sweeper
-from a2a_serverless_tools.testing.process import KilledError
 from tests.support.workers import Bench, PacedClock, S, idle, status_text
 from tests.unit.worker.stand import lines
 
@@ -207,64 +204,6 @@ async def test_a_turn_that_does_not_run_keeps_the_conversation_for_an_hour() -> 
     await talk.work_off()
     assert await talk.texts(late) == ["two later"]
     assert await talk.line() == []
-
-
-@pytest.mark.parametrize("point", ["before-next-turn", "after-requeue"])
-async def test_what_a_dead_process_has_not_passed_on_is_swept(
-    point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If nothing else comes by, the sweeper wakes the next turn."""
-    talk = Talk()
-    first, second = await waiting(talk, "one", "two")
-
-    def die(name: str) -> None:
-        if name == point:
-            raise KilledError
-
-    with monkeypatch.context() as patched, suppress(KilledError):
-        patched.setattr("a2a_serverless.faults.point", die)
-        await cancel_task(talk.storage, await talk.head(first))
-    assert not await talk.operations.pull(10, 0)
-    await talk.sweep(after_s=PARKED_MS["conversation"] / 1000)
-    await talk.work_off()
-    assert await talk.texts(second) == ["two"]
-
-
-async def test_a_redelivery_of_an_ended_turn_passes_the_conversation_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its worker died between the end and the next turn: no sweep is needed."""
-    talk = Talk()
-    first, second = await waiting(talk, "one", "two")
-    with monkeypatch.context() as patched:
-        patched.setattr("a2a_serverless.storage.conversation._STEPS", 0)
-        await talk.clock.pass_time(2)
-        assert await talk.first
-    assert not await talk.operations.pull(10, 0)
-    await talk.enqueue(first, copy_number=1)
-    await talk.work_off()
-    assert await talk.texts(second) == ["one two"]
-
-
-async def test_a_turn_left_while_its_place_becomes_the_first_is_woken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The process that leaves it looks at the line once more."""
-    talk = Talk()
-    tasks = [await talk.send("one"), await talk.send("two")]
-    one, two = await received(talk, tasks)
-    leave = DurableStorage.park
-
-    async def late(storage: DurableStorage, head: Head, reason: Reason) -> Head | None:
-        running = asyncio.create_task(talk.adapter.process(one))
-        await talk.clock.pass_time(2)
-        assert await running
-        return await leave(storage, head, reason)
-
-    monkeypatch.setattr(DurableStorage, "park", late)
-    assert await talk.adapter.process(two)
-    await talk.work_off()
-    assert await talk.texts(tasks[1]) == ["one two"]
 
 
 async def test_a_turn_that_waits_for_a_share_keeps_its_conversation() -> None:

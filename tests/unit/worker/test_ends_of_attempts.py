@@ -16,8 +16,7 @@ from a2a.server.events import EventQueue
 from a2a_serverless.errors import InvalidAgentEventError
 from a2a_serverless.storage.activity import process_name
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.head import SHUTDOWN, AttemptEnd
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.head import AttemptEnd
 from a2a_serverless.worker.delivery import RELEASE_S
 from a2a_serverless.worker.failures import (
     MOST_OF_ERROR,
@@ -30,7 +29,7 @@ from a2a_serverless.worker.failures import (
 from tests.support.clocks import ManualClock
 from tests.support.memory import items_of
 from tests.support.workers import Agent, Bench, PacedClock, S, chunk
-from tests.unit.worker.stand import Stand, actions, lines, run, told_to_end
+from tests.unit.worker.stand import Stand, actions, lines, told_to_end
 
 __all__ = ["begin", "serving", "told_to_end"]
 
@@ -71,22 +70,6 @@ async def test_a_failed_attempt_leaves_its_end_on_head(caplog: pytest.LogCapture
     logged = line(caplog, "gave_up")
     assert (first, last.reason) == (released, "ValueError")
     assert (last.reason, last.correlation_id) == (logged["reason"], logged["correlation_id"])
-
-
-async def test_a_fault_of_the_agent_has_a_correlation_id(caplog: pytest.LogCaptureFixture) -> None:
-    """A fault's correlation id is in the log line and the stored end, not in the client's text."""
-
-    async def forget(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "half"))
-
-    stand, _ = await run(Agent(forget))
-    ended = (await stand.bench.records(stand.task))[-1].ended
-    assert ended is not None
-    correlation_id = line(caplog, "agent_at_fault")["correlation_id"]
-    assert (ended.reason, ended.correlation_id) == ("InvalidAgentEventError", correlation_id)
-    text = await stand.text()
-    assert text.startswith("The agent returned without ending its turn")
-    assert ended.correlation_id not in text
 
 
 # -- the place and the text of an error --------------------------------------------------------
@@ -241,26 +224,6 @@ async def serving(bench: Bench, clock: PacedClock) -> asyncio.Task[None]:
     task = asyncio.create_task(bench.adapter.serve(concurrency=1))
     await clock.pass_time(0.5)
     return task
-
-
-async def test_a_shutdown_releases_the_turns_that_it_interrupts(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The next claim takes the reason into the log, and the line's correlation id."""
-    caplog.set_level("INFO")
-    stand = Stand(Agent(begin))
-    await stand.send()
-    worker = await serving(stand.bench, stand.clock)
-    token = (await stand.head()).turn.token
-    await told_to_end(stand.bench, worker)
-    head = await stand.head()
-    released = head.turn.released
-    assert released is not None
-    assert released.at is not None
-    assert (released.token, released.reason) == (token, SHUTDOWN)
-    assert released.correlation_id == line(caplog, "shutdown")["correlation_id"]
-    await stand.storage.commit(head, Commit(token="next", claims=True))
-    assert (await stand.bench.records(stand.task))[-1].ended == released
 
 
 async def test_a_shutdown_does_not_wait_for_a_table_that_does_not_answer(

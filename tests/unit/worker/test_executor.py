@@ -28,10 +28,8 @@ from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.tasks.fold import Event
 from a2a_serverless.worker.context import TaskContext
-from a2a_serverless_tools.contract import Storage
 from tests.support.messages import said
 from tests.support.workers import Agent, Execute, S, chunk, complete, status
 from tests.unit.worker.stand import Stand, actions, ask, run
@@ -90,22 +88,6 @@ async def test_a_task_event_brings_what_it_holds() -> None:
     assert (head.state, task.metadata["cost"]) == (S.TASK_STATE_COMPLETED, 3)
     assert (said(task), await stand.text()) == (["hello", "note"], "ok")
     assert await stand.artifacts() == {"a": ["all"]}
-
-
-async def test_a_message_alone_is_the_answer() -> None:
-    """A single Message completes the task, and is marked as the reply for the client."""
-
-    async def execute(_context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(text_message("hi"))
-
-    stand, head = await run(Agent(execute))
-    assert (head.state, await stand.text()) == (S.TASK_STATE_COMPLETED, "hi")
-    log = await stand.storage.read(head.task_id)
-    assert log is not None
-    reply = log.fold().reply
-    assert reply is not None
-    assert (reply.task_id, reply.context_id) == (head.task_id, head.context_id)
-    assert head.replied
 
 
 async def test_nothing_is_accepted_after_the_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -167,23 +149,6 @@ async def test_an_event_may_be_changed_after_it_was_enqueued() -> None:
     assert await stand.artifacts() == {"a": ["onetwo"]}
 
 
-async def test_a_large_artifact_is_committed_while_it_is_emitted() -> None:
-    """At 64 KB the agent waits for a commit, so that no batch grows without bound."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        for _ in range(10):
-            await queue.enqueue_event(chunk(context, "x" * 30_000))
-        await complete(context, queue)
-
-    stand, head = await run(Agent(execute))
-    sizes = [
-        sum(isinstance(entry, ArtifactWritten) for entry in record.entries)
-        for record in await stand.bench.records(head)
-    ]
-    assert (sum(sizes), max(sizes)) == (10, 3)
-    assert len("".join((await stand.artifacts())["a"])) == 300_000
-
-
 async def test_a_task_event_with_a_fault_is_not_written_in_part() -> None:
     """No part of a faulty Task event is written, and no event after it."""
 
@@ -229,22 +194,6 @@ async def test_an_agent_sees_the_context_variables_of_its_invocation() -> None:
     await stand.cancel()
     await stand.work()
     assert seen == [("one", ""), ("two", ""), ("three", "")]
-
-
-async def test_an_agent_that_emits_all_the_time_can_be_cancelled() -> None:
-    """Each enqueue lets the loop go on, so that a cancel gets through."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        while True:
-            await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
-
-    stand = Stand(Agent(execute), clock=SystemClock())
-    task = await stand.send()
-    working = asyncio.create_task(stand.bench.work())
-    await asyncio.sleep(0)
-    await Storage(stand.storage).update_task(task.task_id, S.TASK_STATE_CANCELED)
-    async with asyncio.timeout(20):
-        assert await working
 
 
 WORKING = TaskStatus(state=S.TASK_STATE_WORKING)

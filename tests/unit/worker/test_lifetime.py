@@ -272,14 +272,6 @@ async def test_a_turn_is_given_back_before_the_deadline(caplog: pytest.LogCaptur
     assert (await stand.head()).turn.attempts == 1
 
 
-async def test_a_deadline_on_the_last_attempt_fails_the_task() -> None:
-    """A turn that never ends in its time does not come again for ever."""
-    stand = Stand(Agent(lambda *context: slow(stand, *context)), max_attempts=1)
-    working = await stand.begin(5, deadline=5)
-    assert await working is True
-    assert await stand.state() == S.TASK_STATE_FAILED
-
-
 async def test_no_turn_starts_after_the_deadline() -> None:
     """A record of a batch whose time is up goes back untouched, and uncounted."""
     stand = Stand(Agent(complete))

@@ -18,13 +18,11 @@ from a2a_serverless.tasks.attempts import (
     MOST_INTERRUPTIONS,
     MOST_STARTS,
     RetryPolicy,
-    after_interruption,
     after_passing,
 )
 from a2a_serverless.tasks.head import Head, Uncounted
 from a2a_serverless.worker import FinalError, RetryLater, TaskContext, Worker
 from a2a_serverless_tools.testing import AgentBench
-from tests.support.heads import SMALL, with_fields
 from tests.support.messages import said
 from tests.support.workers import Agent, S, chunk, complete
 from tests.unit.worker.stand import Stand, lines, told_to_end
@@ -135,25 +133,6 @@ async def test_the_wait_stands_on_the_task() -> None:
     assert (await stand.text(), said(await stand.shown())) == ("done", ["hello"])
 
 
-def test_an_agent_says_that_it_has_to_wait() -> None:
-    """`RetryLater` is a fault that passes, with the agent's own wait and reason."""
-
-    class Indexed(Worker):
-        async def handle(self, ctx: TaskContext) -> None:
-            if not ready:
-                ready.append(True)
-                raise RetryLater(90, "the index is being built")
-            await ctx.respond("found")
-
-    ready: list[bool] = []
-    with AgentBench(Indexed()) as bench:
-        began = bench.clock.monotonic()
-        run = bench.send("find it")
-        assert (run.state, run.text) == ("completed", "found")
-        assert bench.clock.monotonic() - began >= 90
-        assert run.head.turn.attempts == 1
-
-
 @pytest.mark.parametrize("wrong", [-1, float("nan"), pytest.param(10**5000, id="huge"), "30", True])
 def test_a_wrong_wait_fails_the_task_with_the_right_call(wrong: Any) -> None:
     """`RetryLater(-1)` is the author's mistake: one sentence, one start."""
@@ -252,17 +231,6 @@ async def test_interruptions_are_bounded(caplog: pytest.LogCaptureFixture) -> No
     assert attempts == [0] * (MOST_INTERRUPTIONS + 1) + [1, 2, 3]
     told = [line["interruptions"] for line in lines(caplog, "interrupted_often")]
     assert told == [21, 22, 23]
-
-
-@pytest.mark.parametrize(
-    ("interruptions", "attempts"),
-    [(0, 1), (MOST_INTERRUPTIONS - 1, 1), (MOST_INTERRUPTIONS, 2), (MOST_INTERRUPTIONS + 1, 2)],
-)
-def test_the_first_interruptions_use_up_no_attempt(interruptions: int, attempts: int) -> None:
-    """Up to the bound the count of attempts stays; beyond it each one counts."""
-    head = with_fields(SMALL, attempts=1, uncounted=Uncounted(interruptions=interruptions))
-    counted, uncounted = after_interruption(head.turn, head.turn.attempts)
-    assert (counted, uncounted.interruptions) == (attempts, interruptions + 1)
 
 
 @pytest.mark.parametrize(

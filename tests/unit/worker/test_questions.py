@@ -112,23 +112,6 @@ async def test_an_answer_has_text_data_and_files() -> None:
     assert await finals(stand) == ["scan"]
 
 
-async def test_questions_at_once_are_one_status() -> None:
-    """One message answers them all; each answer has its own parts, and those of no question."""
-
-    async def handle(ctx: TaskContext) -> None:
-        day, hour = await ctx.gather(ctx.ask("Day?", id="day"), ctx.ask("Hour?", id="hour"))
-        await ctx.complete(f"{day.text}/{hour.text}")
-
-    stand, _ = await run(handle)
-    assert await question(stand) == [
-        ("Day?", {"questionId": "day"}),
-        ("Hour?", {"questionId": "hour"}),
-    ]
-    parts = named(Part(text="Friday"), "day"), named(Part(text="noon"), "hour"), Part(text="!")
-    await answered(stand, *parts)
-    assert await finals(stand) == ["Friday\n!/noon\n!"]
-
-
 async def test_a_message_may_answer_some_of_several_questions() -> None:
     """The others are asked again, and an answer to none of them answers none."""
     ran: list[str] = []
@@ -417,44 +400,6 @@ async def test_code_that_differs_before_its_question_fails_with_what_differs(
     code.append((name, before))
     assert (await answered(stand, "b")).state == S.TASK_STATE_FAILED
     assert says in await stand.text()
-
-
-async def test_an_attempt_that_fails_behind_an_answer_keeps_the_records_before_it() -> None:
-    """The next attempt goes back to its own turn's beginning, not behind the question."""
-    bank, fails = Bank(), [True]
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.step("plan", bank._run, "plan")
-        answer = await ctx.ask("Which?")
-        await ctx.emit_text_artifact("answered", "log")
-        if fails:
-            fails.clear()
-            raise RuntimeError("no")
-        await ctx.complete(answer.text)
-
-    stand, _ = await run(handle)
-    head = await answered(stand, "a")
-    assert (head.state, bank.ran) == (S.TASK_STATE_COMPLETED, ["plan"])
-    assert await stand.artifacts() == {"log": ["answered"], "final-answer": ["a"]}
-
-
-async def test_a_cancel_of_a_task_that_has_asked_tells_its_agent() -> None:
-    """No process waits: `cancel()` is called, and the task is canceled."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.ask("Which?")
-
-    stand, _ = await run(handle)
-    told: list[str] = []
-
-    async def cancel(ctx: TaskContext) -> None:
-        told.append(ctx.task_id)
-
-    stand.script.cancel = cancel  # type: ignore[method-assign]
-    await stand.cancel()
-    head = await stand.work()
-    assert (head.state, head.turn.begun, head.needs) == (S.TASK_STATE_CANCELED, 0, 0)
-    assert told == [stand.task.task_id]
 
 
 class Keeps(Script):

@@ -17,7 +17,6 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.queues.fifo import send_copy
 from a2a_serverless.steps import sleep
 from a2a_serverless.storage.deletion import count_data, delete_data, delete_task
-from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import Caller, StatusChanged
 from a2a_serverless.tasks.head import LOST, AttemptEnd, Operation
 from a2a_serverless.tasks.rules import Commit
@@ -127,63 +126,6 @@ async def test_a_worker_dies_before_a_returning_agents_turn_has_ended(
 # -- running ---------------------------------------------------------------------------------------
 
 
-async def test_a_fast_agent_costs_one_commit() -> None:
-    """All that an agent emits at once is one commit, which also claims and ends the turn."""
-
-    async def answer(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(status(context, S.TASK_STATE_WORKING))
-        for text in ("one ", "two ", "three"):
-            await queue.enqueue_event(chunk(context, text))
-        await complete(context, queue)
-
-    stand, head = await run(Agent(answer))
-    assert (head.version, head.turn.attempts, head.turn.is_open) == (2, 1, False)
-    assert await stand.artifacts() == {"a": ["one two three"]}
-
-
-async def test_a_second_delivery_claims_before_its_agent_starts() -> None:
-    """A delivery that is not the first one owns the turn before it starts the agent."""
-    seen: list[int] = []
-
-    async def look(context: RequestContext, queue: EventQueue) -> None:
-        seen.append((await stand.head()).turn.attempts)
-        await complete(context, queue)
-
-    stand = Stand(Agent(look))
-    await stand.send()
-    await (await stand.bench.deliver()).nack()
-    await stand.work()
-    assert seen == [1]
-
-
-async def test_a_restart_discards_what_a_dead_attempt_had_added() -> None:
-    """The second attempt starts from the turn's beginning; each chunk is there once."""
-    lives = []
-
-    async def dies_once(context: RequestContext, queue: EventQueue) -> None:
-        lives.append(context.current_task)
-        await queue.enqueue_event(chunk(context, "one "))
-        if len(lives) == 1:
-            await queue.enqueue_event(chunk(context, "lost", artifact_id="b"))
-            await stand.clock.sleep(10)
-            await asyncio.Event().wait()
-        await queue.enqueue_event(chunk(context, "two"))
-        await complete(context, queue)
-
-    stand = Stand(Agent(dies_once))
-    await stand.send()
-    handle = await stand.bench.deliver()
-    dead = asyncio.create_task(stand.bench.adapter.process(handle))
-    await stand.clock.pass_time(0.5)
-    assert await stand.artifacts() == {"a": ["one "], "b": ["lost"]}
-    await handle.nack()  # as if its worker was gone
-    assert await stand.bench.work()
-    assert await stand.artifacts() == {"a": ["one two"]}
-    assert lives == [None, None]
-    await stand.clock.pass_time(2)
-    assert await dead
-
-
 async def test_a_fenced_attempt_stops_and_writes_nothing() -> None:
     """An attempt whose turn another one has claimed ends its agent and reports failure."""
     stopped: list[bool] = []
@@ -215,14 +157,6 @@ async def test_a_write_by_others_is_rebased_over() -> None:
     head = await stand.work()
     assert (head.state, head.turn.attempts) == (S.TASK_STATE_COMPLETED, 1)
     assert (await stand.shown()).metadata["seen"] is True
-
-
-async def test_a_redelivered_finished_turn_is_dropped() -> None:
-    """A paused turn that is delivered again is acknowledged; its agent does not run again."""
-    stand = Stand(Agent(ask))
-    await stand.bench.enqueue(await stand.send(), copy_number=1)
-    assert (await stand.work()).version == 2
-    assert len(stand.agent.started) == 1
 
 
 @pytest.mark.parametrize("fate", ["deleted", "another incarnation", "another scope"])
@@ -464,19 +398,6 @@ async def test_what_a_failed_attempt_had_not_committed_is_gone() -> None:
     assert await working is False
     assert await stand.state() == S.TASK_STATE_WORKING
     assert await stand.artifacts() == {"a": ["stored"]}
-
-
-async def test_an_unanswered_commit_is_left_to_the_next_attempt(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A commit without an answer gives the turn back, and the next attempt completes it."""
-    stand = Stand(Agent(complete))
-    await stand.send()
-    with monkeypatch.context() as broken:
-        broken.setattr(DurableStorage, "commit", AsyncMock(side_effect=UnavailableError))
-        assert await stand.bench.work() is False
-    assert (await stand.head()).version == 1
-    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
 
 
 async def test_an_event_beyond_the_limit_fails_the_task() -> None:

@@ -132,15 +132,6 @@ def _storage(clock: Clock) -> DurableStorage:
     return DurableStorage(MemoryTable(layout.INDEXES), clock=clock)
 
 
-async def test_a_late_turn_alone_starts() -> None:
-    """Nothing waits behind it and nobody in line: it stays where it is."""
-    world = World()
-    head = await world.send()
-    world.clock.advance(2)
-    assert (await world.shares.admits(await world.receive(), head)).head == head
-    assert await world.of(head).head(head.task_id) == head
-
-
 async def test_those_who_wait_are_woken_by_turns() -> None:
     """Of two callers in line the one with fewer turns at work is next, its oldest turn first."""
     world = World()

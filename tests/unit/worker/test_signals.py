@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from a2a_serverless.storage.signals import signal
 from a2a_serverless.tasks.entries import StepId
 from a2a_serverless.tasks.waits import Signal, SignalDecision
@@ -66,26 +64,6 @@ async def test_a_signal_wakes_the_turn_that_waits() -> None:
     head = await stand.work()
     assert (head.state, await final(stand), payer.steps) == (S.TASK_STATE_COMPLETED, "7", 1)
     assert await send(stand, "9") is OVER
-
-
-@pytest.mark.parametrize("seconds", [0, 601], ids=["in time", "as time ends"])
-async def test_a_signal_beside_the_attempt_is_not_lost(seconds: float) -> None:
-    """The attempt does not know it: beside the park it hands over, beside the end it looks."""
-    payer = Payer()
-    stand = Stand(payer)
-
-    async def beside() -> None:
-        if not payer.said and (not seconds or payer.starts):
-            payer.said.append(await send(stand))
-        payer.starts += 1
-
-    payer.before = beside  # type: ignore[method-assign]
-    head = await stand.work()
-    if seconds:
-        await stand.pass_time(seconds)
-        head = await stand.work()
-    assert (head.state, await final(stand), payer.said) == (S.TASK_STATE_COMPLETED, "7", [TAKE])
-    assert payer.steps == 1
 
 
 async def test_a_signal_that_another_wait_has_heard_is_not_lost() -> None:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from itertools import cycle, product
 from typing import Annotated, Any
-from unittest.mock import AsyncMock
 from uuid import uuid4
 
 import pytest
@@ -419,30 +418,6 @@ async def test_a_turn_longer_than_a_worker_is_handed_over(
     kinds = await stand.kinds()
     assert "Restarted" not in kinds
     assert kinds.count("ArtifactWritten") == count
-
-
-async def test_a_turn_that_was_not_sent_on_is_sent_by_the_sweeper(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A worker that dies between the hand-over and its copy loses nothing but a minute."""
-    ran: list[int] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        for number in range(3):
-            await ctx.step("part", ran.append, number)
-            await stand.last(100)
-        await ctx.complete()
-
-    stand = Stand(handle)
-    await stand.send()
-    with monkeypatch.context() as patch:
-        patch.setattr(stand.queue, "send", lost := AsyncMock())
-        await stand.work(deadline_s=120)
-    assert [each.args[0].params.copy_number for each in lost.await_args_list] == [1]
-    assert not left(stand.queue)
-    await stand.pass_time(61)
-    head = await stand.work()
-    assert (head.state, ran) == (S.TASK_STATE_COMPLETED, [0, 1, 2])
 
 
 async def test_a_step_longer_than_a_worker_fails_with_its_name() -> None:

@@ -17,7 +17,7 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import _CANCELED, REBASES
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import BY_LINE, INDEXES
-from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
+from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head, Operation, OperationParams, Reason
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import Commit
@@ -25,7 +25,7 @@ from a2a_serverless.wiring import table_backends
 from a2a_serverless.worker import sweeper
 from a2a_serverless.worker.sweeper import BATCH, LANES, MOST_COPIES, Sweeper, SweepReport
 from tests.support.clocks import ManualClock
-from tests.support.messages import agent_message, request, said
+from tests.support.messages import request
 from tests.support.queues import aside, left
 from tests.support.workers import status_text
 from tests.unit.worker.stand import Repairs, actions, beside, lines
@@ -54,25 +54,14 @@ def copies(stack: Repairs) -> list[int]:
 # -- turns -----------------------------------------------------------------------------------
 
 
-async def test_a_turn_that_was_never_sent_is_sent(stack: Repairs) -> None:
-    """The operation names the turn, and is no repetition of the first send."""
+async def test_a_turn_that_was_never_sent_is_sent_ever_more_rarely(stack: Repairs) -> None:
+    """Each copy names the turn of its caller, under a number of its own.
+
+    The wait after it is twice the one before, up to a bound.
+    """
     scope = Scope.of("tenant", "another")
-    head = (await stack.storage.for_scope(scope).open_task("context", request())).head
-    stack.clock.advance(WAITING_S)
-    assert await stack.sweep() == SweepReport(sent=1)
-    (operation,) = left(stack.queue)
-    assert operation.operation == "run"
-    assert operation.params == OperationParams.of(head, head.turn.number, 1)
-    assert operation.params.scope == scope.digest
-    params = OperationParams.of(head, head.turn.number)
-    first = operation.model_copy(update={"params": params})
-    assert operation.deduplication_id != first.deduplication_id
-
-
-async def test_the_wait_doubles_up_to_its_bound(stack: Repairs) -> None:
-    """Every copy has a fresh deduplication id; the wait after it is twice the one before."""
-    head = await stack.open()
-    waits = []
+    stack.storage = stack.storage.for_scope(scope)
+    head, waits = await stack.open(), []
     for _ in range(8):
         due_at = (await stack.head(head)).due_at
         assert due_at is not None
@@ -81,8 +70,11 @@ async def test_the_wait_doubles_up_to_its_bound(stack: Repairs) -> None:
         assert await stack.sweep(longest_wait_s=1000) == SweepReport(sent=1)
         assert await stack.sweep(longest_wait_s=1000) == SweepReport()
     assert waits == [60, 120, 240, 480, 960, 1000, 1000, 1000]
-    assert copies(stack) == list(range(1, 9))
-    assert len({each.deduplication_id for each in left(stack.queue)}) == 8
+    sent = left(stack.queue)
+    wanted = [OperationParams.of(head, head.turn.number, number) for number in range(1, 9)]
+    assert [(each.operation, each.params) for each in sent] == [("run", one) for one in wanted]
+    assert sent[0].params.scope == scope.digest
+    assert len({each.deduplication_id for each in sent}) == 8
 
 
 @pytest.mark.parametrize("reason", ["share", "conversation"])
@@ -310,33 +302,6 @@ async def test_an_overdue_cancel_is_ended(stack: Repairs) -> None:
     assert await stack.sweep() == SweepReport()
 
 
-async def test_a_paused_task_is_canceled_too(stack: Repairs) -> None:
-    """A paused task is canceled at the deadline, and its question goes to the history."""
-    asks = {"status_message": agent_message("Which?")}
-    head = await stack.move(await stack.open(), TaskState.TASK_STATE_INPUT_REQUIRED, **asks)
-    await stack.storage.request_cancel(head.task_id)
-    stack.clock.advance(TIMEOUT_S)
-    assert await stack.sweep() == SweepReport(canceled=1)
-    assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
-    assert said(await stack.task(head))[-1] == "Which?"
-
-
-@pytest.mark.parametrize("gone", [False, True], ids=["completed", "deleted"])
-async def test_a_task_that_is_over_by_its_deadline_is_left_alone(
-    stack: Repairs, *, gone: bool
-) -> None:
-    """A task that has ended, or was deleted and made again, is not canceled any more."""
-    head = await cancelled(stack)
-    if gone:
-        await delete_task(stack.storage, head.task_id)
-        await stack.storage.open_task("context", request(), task_id=head.task_id)
-    else:
-        await stack.move(head, TaskState.TASK_STATE_COMPLETED)
-    before = await stack.head(head)
-    assert await stack.sweep() == SweepReport()
-    assert await stack.head(head) == before
-
-
 async def test_rebasing_is_bounded(stack: Repairs, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a number of lost races the cancel is left to the next run."""
     head = await cancelled(stack)
@@ -453,16 +418,6 @@ async def test_making_a_turn_due_is_bounded(
         await stack.dead_letters.handle(body(head))
 
 
-@pytest.mark.parametrize("kind", ["run", "cancel"])
-async def test_a_request_to_cancel_turns_failed_into_canceled(stack: Repairs, kind: Kind) -> None:
-    """The client asked for a cancel, and gets one."""
-    head = await stack.open()
-    await stack.storage.request_cancel(head.task_id)
-    assert await stack.dead_letters.handle(body(head, kind)) == "canceled"
-    assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
-    assert status_text(await stack.task(head)) == _CANCELED
-
-
 async def test_a_cancel_that_comes_meanwhile_counts(
     stack: Repairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -472,17 +427,6 @@ async def test_a_cancel_that_comes_meanwhile_counts(
     beside(monkeypatch, "read", lambda: cancel(head.task_id), when="behind")
     assert await stack.dead_letters.handle(body(head)) == "canceled"
     assert (await stack.head(head)).state == TaskState.TASK_STATE_CANCELED
-
-
-async def test_a_finished_turn_is_left_alone(stack: Repairs) -> None:
-    """The late dead letter of a turn that paused the task neither fails it nor its next turn."""
-    head = await stack.move(await stack.open(), TaskState.TASK_STATE_INPUT_REQUIRED)
-    assert await stack.dead_letters.handle(body(head, turn=1)) == "dropped"
-    head = await stack.storage.commit(head, Commit(entries=(TurnOpened(request("more")),)))
-    assert await stack.dead_letters.handle(body(head, turn=1)) == "dropped"
-    assert (await stack.head(head)).state == TaskState.TASK_STATE_SUBMITTED
-    head = await stack.claim(await stack.claim(head, "a"), "b")
-    assert await stack.dead_letters.handle(body(head)) == "failed"
 
 
 @pytest.mark.parametrize("fate", ["ended", "deleted", "expired", "made anew", "another scope"])
