@@ -27,7 +27,7 @@ from a2a_serverless.worker.outbox import FLUSH_BYTES
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.testing import StandIn
 from tests.support.messages import request
-from tests.support.workers import Agent, Bench, Execute, S, complete, user_request
+from tests.support.workers import Agent, S, user_request
 from tests.unit.worker.stand import Handle, Script, Stand, ask, run
 
 
@@ -253,71 +253,34 @@ def caller(request_id: str) -> Caller:
     return Caller(variables=json.dumps({NAME: request_id}))
 
 
-class Noting(Agent):
-    """Notes the variable in `execute()` and in `cancel()`."""
+@pytest.mark.parametrize("is_set", [True, False])
+async def test_each_turn_has_its_own_value(*, is_set: bool) -> None:
+    """Each attempt of it sees that, also after a failure, and so does a cancel.
 
-    def __init__(self, execute: Execute) -> None:
-        super().__init__(execute)
-        self.seen: list[tuple[str, str]] = []
+    A turn without a value finds nothing of the one before it; the value comes from the log.
+    A worker without the setting, as a release comes in, leaves it out.
+    """
+    seen: list[str] = []
 
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self._note("execute")
-        await super().execute(context, event_queue)
-
-    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self._note("cancel")
-        await super().cancel(context, event_queue)
-
-    def _note(self, name: str) -> None:
-        self.seen.append((name, REQUEST_ID.get()))
+    async def note(*_: object) -> None:
+        seen.append(REQUEST_ID.get())
         REQUEST_ID.set("the agent's own")
 
-
-async def answered(stand: Stand, who: Caller) -> None:
-    """Work on a follow-up of another caller."""
-    opened = Commit(entries=(TurnOpened(request("that one"), who),))
-    await stand.bench.enqueue(await stand.storage.commit(await stand.head(), opened))
-    await stand.work()
-
-
-async def test_every_attempt_sees_the_turns_value() -> None:
-    """Each attempt sees the turn's value, also after an exception and after a dead worker."""
-
-    async def third_time(context: RequestContext, queue: EventQueue) -> None:
-        if len(stand.agent.started) < 3:
+    async def execute(context: RequestContext, queue: EventQueue) -> None:
+        await note()
+        if len(seen) == 1:
             raise ValueError
-        await complete(context, queue)
+        await ask(context, queue)
 
-    stand = Stand(Noting(third_time), context_variables=NAME, max_attempts=9)
-    await stand.send(caller=caller("r1"))
-    assert not await stand.bench.work()
-    assert not await stand.bench.work()
-    await stand.storage.commit(await stand.head(), Commit(token="dead", claims=True))
-    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
-    assert stand.agent.seen == [("execute", "r1")] * 3
-
-
-async def test_each_turn_has_its_own_value() -> None:
-    """A follow-up brings its own; one without a value finds nothing of the turn before it.
-
-    A cancel operation runs in whatever process gets it: the value comes from the log.
-    """
-    stand = Stand(Noting(ask), context_variables=NAME)
+    stand = Stand(Agent(execute, note), context_variables=NAME if is_set else "")
     await stand.send(caller=caller("r1"))
     await stand.work()
     for who in (Caller(), caller("r2")):
-        await answered(stand, who)
-    seen = [("execute", "r1"), ("execute", "unset"), ("execute", "r2")]
-    assert (stand.agent.seen, REQUEST_ID.get()) == (seen, "unset")
+        opened = Commit(entries=(TurnOpened(request("that one"), who),))
+        await stand.bench.enqueue(await stand.storage.commit(await stand.head(), opened))
+        await stand.work()
     await stand.cancel()
-    agent = Noting(ask)
-    assert await Bench(agent, backends=stand.bench.backends, context_variables=NAME).work()
-    assert agent.seen == [("cancel", "r2")]
-
-
-async def test_a_worker_without_the_setting_runs_the_turn() -> None:
-    """While a release comes in, the API may be ahead of the worker: the value is left out."""
-    stand = Stand(Noting(complete))
-    await stand.send(caller=caller("r1"))
-    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
-    assert stand.agent.seen == [("execute", "unset")]
+    await stand.work()
+    values = ["r1", "r1", "unset", "r2", "r2"]
+    assert seen == [value if is_set else "unset" for value in values]
+    assert REQUEST_ID.get() == "unset"

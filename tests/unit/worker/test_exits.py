@@ -7,53 +7,31 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from itertools import cycle
 from typing import Any, NoReturn
 
 import pytest
-from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
 from a2a_serverless.clock import SystemClock
-from a2a_serverless.worker import TaskContext
-from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.failures import AgentFailedError
 from a2a_serverless.worker.loops import contained, prepare_loop, run_to_end
 from tests.support.clocks import ManualClock
 from tests.support.workers import Agent, Bench, PacedClock, S, complete, status
-from tests.unit.worker.stand import Script, Source, Stand, actions, lines, run
+from tests.unit.worker.stand import Source, Stand, actions, lines, run
 
 WAIT_S = 30
 Work = Callable[[], Awaitable[None]]
 
 
-class Background:
-    """A piece of an agent's work, and how it ended."""
-
-    def __init__(self) -> None:
-        self.ended: list[str] = []
-        self.tasks: list[asyncio.Task[None]] = []
-
-    async def forever(self) -> None:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            self.ended.append("forever")
-            raise
-
-    def start(self, **options: Any) -> None:
-        self.tasks.append(asyncio.create_task(self.forever(), **options))
-
-    async def start_below(self) -> None:
-        """A sub-agent that starts it in turn, and goes."""
-        await asyncio.gather(self._sub_agent(), self._sub_agent())
-
-    async def _sub_agent(self) -> None:
-        self.start()
+async def forever() -> None:
+    await asyncio.Event().wait()
 
 
-def executor(leave: Work) -> AgentExecutor:
-    """An agent that leaves work behind, as an executor of the SDK."""
+def leaving(leave: Work) -> Agent:
+    """An agent that leaves work behind."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         await leave()
@@ -63,33 +41,25 @@ def executor(leave: Work) -> AgentExecutor:
     return Agent(execute)
 
 
-def worker(leave: Work) -> AgentExecutor:
-    """The same as a Worker."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await leave()
-        await asyncio.sleep(0)
-        await ctx.respond("done")
-
-    return WorkerExecutor(Script(handle))
-
-
-@pytest.mark.parametrize(("kind", "place"), [(worker, "itself"), (executor, "sub-agents")])
+@pytest.mark.parametrize("depth", [0, 1], ids=["itself", "sub-agents"])
 async def test_background_tasks_end_with_the_turn(
-    kind: Callable[[Work], AgentExecutor], place: str, caplog: pytest.LogCaptureFixture
+    depth: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The turn completes, its tasks are cancelled, and one line of the log names them."""
-    work = Background()
+    tasks = list[asyncio.Task[None]]()
 
-    async def leave() -> None:
-        work.start() if place == "itself" else await work.start_below()
+    async def start(depth: int) -> None:
+        if depth:
+            await asyncio.gather(start(depth - 1), start(depth - 1))
+        else:
+            tasks.append(asyncio.create_task(forever()))
 
     async with asyncio.timeout(WAIT_S):
-        _, head = await run(kind(leave))
+        _, head = await run(leaving(partial(start, depth)))
     assert head.state == S.TASK_STATE_COMPLETED
-    assert [task.cancelled() for task in work.tasks] == [True] * len(work.tasks)
+    assert [task.cancelled() for task in tasks] == [True] * 2**depth
     (line,) = lines(caplog, "background_tasks_ended")
-    assert line["said"].endswith(": Background.forever")
+    assert line["said"].endswith(": forever")
     assert (line["task_id"], line["turn"]) == (head.task_id, 1)
 
 
@@ -130,16 +100,16 @@ async def test_the_next_turn_begins_behind_the_end_of_what_was_started() -> None
 
 async def test_a_task_of_the_process_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     """A task with a context of its own is not the turn's: so a shared client keeps its tasks."""
-    work = Background()
+    tasks = list[asyncio.Task[None]]()
 
     async def leave() -> None:
-        work.start(context=Context())
+        tasks.append(asyncio.create_task(forever(), context=Context()))
 
     async with asyncio.timeout(WAIT_S):
-        await run(executor(leave))
-    assert (work.ended, work.tasks[0].done()) == ([], False)
+        await run(leaving(leave))
+    assert not tasks[0].done()
     assert lines(caplog, "background_tasks_ended") == []
-    work.tasks[0].cancel()
+    tasks[0].cancel()
 
 
 async def test_a_task_that_does_not_stop_is_left_behind_and_named(
@@ -159,7 +129,7 @@ async def test_a_task_that_does_not_stop_is_left_behind_and_named(
         tasks.append(asyncio.create_task(refuse()))
 
     async with asyncio.timeout(WAIT_S):
-        _, head = await run(executor(leave), clock=ManualClock())
+        _, head = await run(leaving(leave), clock=ManualClock())
     assert head.state == S.TASK_STATE_COMPLETED
     assert len(lines(caplog, "agent_left_behind")) == 1
     refusing.set()
@@ -295,46 +265,31 @@ def test_an_end_of_the_loop_does_not_end_the_function(
     assert action in actions(caplog)
 
 
-def test_an_exit_of_the_work_itself_is_passed_on() -> None:
-    """An exit of the runtime's own work ends the process."""
+def test_what_ends_the_work_itself_is_passed_on() -> None:
+    """An exit of the runtime's own work ends the process, as does a stop that the kit means.
 
-    async def work() -> None:
-        sys.exit(4)
-
-    loop = asyncio.new_event_loop()
-    try:
-        with pytest.raises(SystemExit, match="4"):
-            run_to_end(loop, work())
-    finally:
-        loop.close()
-
-
-def test_an_exit_after_the_work_is_none_of_the_work() -> None:
-    """A callback that raises when the work has just ended does not take its answer away."""
+    A callback that raises when the work has just ended does not take its answer away.
+    """
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
 
-        async def work() -> str:
+        async def leaves() -> None:
+            sys.exit(4)
+
+        async def answers() -> str:
             loop.call_soon(sys.exit, 7)  # runs before the loop is told that the work has ended
             return "done"
 
-        assert run_to_end(loop, work()) == "done"
+        async def stops() -> None:
+            loop.stop()
+            await asyncio.sleep(0)
 
-
-def test_a_stop_that_is_meant_is_passed_on() -> None:
-    """The testing kit kills a process by stopping its loop."""
-    loop = asyncio.new_event_loop()
-
-    async def work() -> None:
-        loop.stop()
-        await asyncio.sleep(0)
-
-    try:
+        with pytest.raises(SystemExit, match="4"):
+            run_to_end(loop, leaves())
+        assert run_to_end(loop, answers()) == "done"
         with pytest.raises(RuntimeError, match="stopped"):
-            run_to_end(loop, work(), may_stop=lambda: True)
-        assert run_to_end(loop, work()) is None
-    finally:
-        loop.close()
+            run_to_end(loop, stops(), may_stop=lambda: True)
+        assert run_to_end(loop, stops()) is None
 
 
 async def test_tasks_of_the_runtime_are_not_wrapped() -> None:

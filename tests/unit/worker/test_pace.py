@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Artifact
 
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage
+from a2a_serverless.storage.durable import MAX_COMMIT_BYTES
 from a2a_serverless.tasks.entries import ArtifactWritten
-from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.pace import commit_units
-from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import RetryLater
 from a2a_serverless.worker.outbox import PAUSE_ROUNDS
-from tests.support.workers import Agent, PacedClock, S, chunk, complete
+from a2a_serverless_tools.testing.clock import START_MS
+from tests.support.workers import Agent, S, chunk, complete
 from tests.unit.worker.stand import Stand
 
-Emit = Callable[[int], Awaitable[None]]
+Emit = Callable[[str], Awaitable[None]]
+Does = Callable[["World", Emit], Awaitable[None]]
 
 PARTITION = 1000
 LARGE = 300_000
@@ -34,26 +34,35 @@ LARGEST_S = commit_units(LARGEST) / 900
 class World(Stand):
     """A worker on such a table, and the seconds at which its agent's calls have returned."""
 
-    def __init__(self, handle: Callable[[World, Emit], Awaitable[None]]) -> None:
+    def __init__(self, does: Does, **settings: Any) -> None:
         self.returned: list[float] = []
-        self._does = handle
-        super().__init__(Agent(self._execute))
+        self._does = does
+        super().__init__(Agent(self._execute), **settings)
 
     async def _execute(self, context: RequestContext, queue: EventQueue) -> None:
-        async def emit(size: int) -> None:
-            await queue.enqueue_event(chunk(context, "x" * size))
+        async def emit(text: str) -> None:
+            await queue.enqueue_event(chunk(context, text))
             self.returned.append(round(self.clock.monotonic(), 3))
 
         await self._does(self, emit)
         await complete(context, queue)
         self.returned.append(round(self.clock.monotonic(), 3))
 
+    async def commits(self) -> list[tuple[int, str]]:
+        """When each commit with chunks was stored, in ms, and their texts."""
+        return [
+            ((record.at or 0) - START_MS, "".join(texts))
+            for record in await self.bench.records(self.task)
+            if (texts := [part.text for each in record.entries for part in _parts(each)])
+        ]
+
     async def sizes(self) -> list[int]:
-        """The sizes of the chunks of the task, of which a reader gets one text."""
-        log = await self.storage.read(self.task.task_id)
-        assert log is not None
-        artifact = log.fold().artifacts.get("a", Artifact())
-        return [len(part.text) for part in artifact.parts]
+        """The sizes of the texts that a reader gets."""
+        return [len(text) for _, text in await self.commits()]
+
+
+def _parts(entry: object) -> Sequence[Any]:
+    return entry.artifact.parts if isinstance(entry, ArtifactWritten) else ()
 
 
 @pytest.fixture(autouse=True)
@@ -62,33 +71,34 @@ def _pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryTable, "blobs_beside", lambda *_, **__: None)
 
 
-def emitting(*sizes: int) -> Callable[[World, Emit], Awaitable[None]]:
+def emitting(*sizes: int) -> Does:
     """An agent that emits chunks of these sizes, one after the other."""
 
-    async def handle(world: World, emit: Emit) -> None:
+    async def handle(_: World, emit: Emit) -> None:
         for size in sizes:
-            await emit(size)
+            await emit("x" * size)
 
     return handle
 
 
 @pytest.mark.parametrize(
-    ("sizes", "returned"),
+    ("sizes", "returned", "stored"),
     [
-        ([400_000], [0, 0]),  # the end has room in the same second
-        ([10] * 3 + [300_000], [0] * 5),
-        ([LARGE] * 3, [0, 1, 2, 2]),
-        ([LARGEST, 10], [0, 0, round(LARGEST_S, 3)]),
-        ([60_000, 430_000], [0, 1, 1]),  # together they would be larger than a second's
+        ([400_000], [0, 0], [400_000]),  # the end has room in the same second
+        ([10] * 3 + [300_000], [0] * 5, [300_030]),
+        ([LARGE] * 3, [0, 1, 2, 2], [LARGE] * 3),
+        ([LARGEST, 10], [0, 0, round(LARGEST_S, 3)], [LARGEST, 10]),
+        # Together they would be larger than a second's.
+        ([60_000, 430_000], [0, 1, 1], [60_000, 430_000]),
     ],
 )
 async def test_the_agent_waits_until_its_partition_takes_more(
-    sizes: list[int], returned: list[float]
+    sizes: list[int], returned: list[float], stored: list[int]
 ) -> None:
     """It waits in the call that emits, so that nothing piles up; and in no other case."""
     world = World(emitting(*sizes))
     assert await (await world.begin(60))
-    assert (world.returned, await world.sizes()) == (returned, sizes)
+    assert (world.returned, await world.sizes()) == (returned, stored)
 
 
 async def test_a_cancel_is_heard_while_the_agent_waits() -> None:
@@ -125,8 +135,8 @@ async def test_what_is_dropped_keeps_nothing_waiting() -> None:
     """A turn that is given back while its batch waits drops that, and says at once why."""
 
     async def gives_up(world: World, emit: Emit) -> None:
-        await emit(LARGE)
-        waiting = asyncio.ensure_future(emit(LARGE))
+        await emit("x" * LARGE)
+        waiting = asyncio.ensure_future(emit("x" * LARGE))
         await world.clock.sleep(0.1)
         waiting.cancel()
         raise RetryLater(30, "the index is being built")
@@ -142,46 +152,16 @@ async def test_what_is_dropped_keeps_nothing_waiting() -> None:
 # -- when entries are committed ------------------------------------------------------------------
 
 
-Says = Callable[[str], Awaitable[None]]
+async def commits_of(does: Does) -> list[tuple[int, str]]:
+    """Run an agent, and return when it was committed, and what."""
 
+    async def and_lasts(world: World, emit: Emit) -> None:
+        await does(world, emit)
+        await world.clock.sleep(5)
 
-async def commits_of(
-    agent: Callable[[PacedClock, Says], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
-) -> list[tuple[int, str]]:
-    """Run an agent, and return when each commit with chunks began, in ms, and their texts."""
-    began: list[tuple[int, str]] = []
-    commit_plain = DurableStorage.commit
-
-    async def commit(self: DurableStorage, head: Head, commit: Commit) -> Head:
-        texts = [e.artifact.parts[0].text for e in commit.entries if isinstance(e, ArtifactWritten)]
-        if texts:
-            began.append((round(stand.clock.monotonic() * 1000), "".join(texts)))
-        return await commit_plain(self, head, commit)
-
-    monkeypatch.setattr(DurableStorage, "commit", commit)
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        async def emit(text: str) -> None:
-            await queue.enqueue_event(chunk(context, text))
-
-        await agent(stand.clock, emit)
-        await stand.clock.sleep(5)
-        await complete(context, queue)
-
-    stand = Stand(Agent(execute))
-    assert await (await stand.begin(60))
-    return began
-
-
-def paced(*times_ms: int) -> Callable[[PacedClock, Says], Awaitable[None]]:
-    """An agent that emits the chunks a, b, … at these times."""
-
-    async def agent(clock: PacedClock, emit: Says) -> None:
-        for number, at_ms in enumerate(times_ms):
-            await clock.sleep(at_ms / 1000 - clock.monotonic())
-            await emit("abcdefgh"[number])
-
-    return agent
+    world = World(and_lasts)
+    assert await (await world.begin(60))
+    return await world.commits()
 
 
 @pytest.mark.parametrize(
@@ -194,69 +174,66 @@ def paced(*times_ms: int) -> Callable[[PacedClock, Says], Awaitable[None]]:
     ],
 )
 async def test_a_chunk_after_a_silence_is_committed_at_once(
-    emitted: Sequence[int], committed: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+    emitted: Sequence[int], committed: list[tuple[int, str]]
 ) -> None:
     """A chunk 0.1 s or more after the last commit began is committed at once."""
-    assert await commits_of(paced(*emitted), monkeypatch) == committed
+
+    async def paced(world: World, emit: Emit) -> None:
+        for number, at_ms in enumerate(emitted):
+            await world.clock.sleep(at_ms / 1000 - world.clock.monotonic())
+            await emit("abcd"[number])
+
+    assert await commits_of(paced) == committed
 
 
-async def test_a_steady_stream_costs_one_commit_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_steady_stream_costs_one_commit_more() -> None:
     """400 chunks, 5 ms apart: the first one's commit comes on top of one for each 0.1 s."""
 
-    async def steady(clock: PacedClock, emit: Says) -> None:
+    async def steady(world: World, emit: Emit) -> None:
         for _ in range(400):
             await emit("x")
-            await clock.sleep(0.005)
+            await world.clock.sleep(0.005)
 
-    began = await commits_of(steady, monkeypatch)
+    began = await commits_of(steady)
     assert sum(len(texts) for _, texts in began) == 400
     assert began[0] == (0, "x")
     # Without it: a batch is open for 0.1 s, and the next one opens with the chunk behind it.
     assert len(began) <= 1 + -(-399 // 20)
 
 
-async def test_what_an_agent_emits_at_once_is_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_an_agent_emits_at_once_is_one_commit() -> None:
     """Chunks that are a few rounds of the event loop apart are one commit."""
 
-    async def in_one_go(clock: PacedClock, emit: Says) -> None:
+    async def in_one_go(_: World, emit: Emit) -> None:
         for text in "abcdefgh":
             await emit(text)
             for _ in range(PAUSE_ROUNDS // 2):
                 await asyncio.sleep(0)
 
-    assert await commits_of(in_one_go, monkeypatch) == [(0, "abcdefgh")]
+    assert await commits_of(in_one_go) == [(0, "abcdefgh")]
 
 
-async def test_an_agent_that_never_pauses_is_committed_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_agent_that_never_pauses_is_committed_all_the_same() -> None:
     """The entries of an agent that never pauses are committed every 0.1 s."""
 
-    async def busy(clock: PacedClock, emit: Says) -> None:
-        ticks = [asyncio.create_task(clock.sleep(number / 20)) for number in range(1, 11)]
+    async def busy(world: World, emit: Emit) -> None:
+        ticks = [asyncio.create_task(world.clock.sleep(number / 20)) for number in range(1, 11)]
         while not all(tick.done() for tick in ticks):
             await emit("x")
 
-    began = await commits_of(busy, monkeypatch)
-    assert [at_ms for at_ms, _ in began][:2] == [100, 200]
+    assert [at_ms for at_ms, _ in await commits_of(busy)][:2] == [100, 200]
 
 
-CHUNKS = 8
-
-
-@pytest.mark.parametrize(("flush_ms", "most"), [(100, CHUNKS + 2), (1000, 4)])
-async def test_chunks_wait_as_long_as_the_setting_says(flush_ms: int, most: int) -> None:
+async def test_chunks_wait_as_long_as_the_setting_says() -> None:
     """A longer wait is fewer commits for the same answer, of which no chunk is missing."""
 
-    async def stream(context: RequestContext, queue: EventQueue) -> None:
-        for number in range(CHUNKS):
-            await queue.enqueue_event(chunk(context, str(number)))
-            await stand.clock.sleep(0.3)
-        await complete(context, queue)
+    async def stream(world: World, emit: Emit) -> None:
+        for number in range(8):
+            await emit(str(number))
+            await world.clock.sleep(0.3)
 
-    stand = Stand(Agent(stream), flush_ms=flush_ms)
-    assert await (await stand.begin(10))
-    commits = len(await stand.bench.records(stand.task)) - 1
-    assert await stand.artifacts() == {"a": ["".join(map(str, range(CHUNKS)))]}
-    assert commits <= most
-    assert commits > CHUNKS or flush_ms > 100
+    for flush_ms, count in ((100, 8), (1000, 3)):
+        world = World(stream, flush_ms=flush_ms)
+        assert await (await world.begin(10))
+        assert await world.artifacts() == {"a": ["01234567"]}
+        assert len(await world.commits()) == count
