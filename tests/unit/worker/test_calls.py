@@ -33,13 +33,13 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.stores import DynamoDBTaskEventStream, DynamoDBTaskStore
 from a2a_serverless.stores.layout import memory_table
 from a2a_serverless.tasks.entries import copied
-from a2a_serverless.worker import Remote, TaskContext, WaitTimeoutError, Worker, calls, remotes
+from a2a_serverless.worker import Remote, TaskContext, WaitTimeoutError, calls, remotes
 from a2a_serverless.worker.calls import DEPTH
 from a2a_serverless.worker.failures import WrongCallError
 from a2a_serverless_tools.testing import AgentBench, Outcome, Run, file_part, step
 from tests.conformance.sides import CARD, durable, stock
 from tests.support.peers import Fails, Peer
-from tests.unit.worker.stand import Handle, lines
+from tests.unit.worker.stand import Handle, Script, lines
 
 
 @asynccontextmanager
@@ -67,15 +67,12 @@ def peer(request: pytest.FixtureRequest) -> Iterator[Peer]:
 each_side = pytest.mark.parametrize("peer", SIDES, indirect=True)
 
 
-class Buyer(Worker):
+class Buyer(Script):
     """Runs a function of its context, and knows one other agent."""
 
     def __init__(self, handle: Handle, books: Remote) -> None:
-        self._handle = handle
+        super().__init__(handle)
         self.agents = {"books": books}
-
-    async def handle(self, ctx: TaskContext) -> None:
-        await self._handle(ctx)
 
 
 def bench(peer: Peer, handle: Handle, **more: Any) -> AgentBench:
@@ -317,19 +314,23 @@ def keyed(peer: Peer, *keys: str) -> list[Remote]:
     return [peer.remote(headers={"X-API-Key": key}) for key in keys]
 
 
-def test_a_cancel_has_the_credentials_of_each_call(peer: Peer) -> None:
-    """Of two Remotes of one URL each cancels what it has opened."""
+def test_each_remote_has_its_own_credentials(peer: Peer) -> None:
+    """Of two Remotes of one URL each answers, and cancels, what it has opened."""
 
     async def both(ctx: TaskContext) -> None:
-        for key, remote in enumerate(keyed(peer, "ann", "bob")):
-            await ctx.call_agent(remote, "ask", key=str(key))
+        ann, bob = keyed(peer, "ann", "bob")
+        asked = await ctx.call_agent(ann, "ask", key="1")
+        await ctx.call_agent(bob, "ask", key="2")
+        await ctx.call_agent(ann, "ask", key="3")
+        await asked.answer("soft")
         tested.cancel_running()
         await ctx.sleep(30)
 
     with bench(peer, both) as tested:
         assert tested.send("go").state == "canceled"
-    canceled = [each for each in peer.requests if b"CancelTask" in each.content]
-    assert {each.headers["x-api-key"] for each in canceled} == {"ann", "bob"}
+    for part, keys in ((b"soft", {"ann"}), (b"CancelTask", {"ann", "bob"})):
+        sent = [each for each in peer.requests if part in each.content]
+        assert {each.headers["x-api-key"] for each in sent} == keys
 
 
 def test_a_cancel_guesses_no_credentials(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
@@ -564,6 +565,8 @@ def test_calls_at_once_need_keys(peer: Peer) -> None:
         answered = [await reply.answer("soft") for reply in replies]
         with pytest.raises(WrongCallError, match="tell them apart by `key=…`"):
             await ctx.gather(ctx.call_agent("books", "x"), ctx.call_agent("books", "y"))
+        with pytest.raises(WrongCallError, match="is completed, and asks nothing"):
+            await answered[0].answer("x")
         await ctx.complete(" ".join(reply.text for reply in answered))
 
     assert answer_of(peer, both) == "did soft did soft"
@@ -585,20 +588,6 @@ def test_a_call_in_a_step_waits_in_its_process(peer: Peer) -> None:
         run = tested.send("write", kill_after=1)
     assert (text_of(run), run.attempts, run.steps) == ("did write", 2, ("tool",))
     assert len(peer.clerk.said) == 1
-
-
-def test_a_reply_is_answered_with_its_own_credentials(peer: Peer) -> None:
-    """Of two Remotes of one URL each gets the answer to what it was asked with its own headers."""
-
-    async def both(ctx: TaskContext) -> None:
-        ann, bob = keyed(peer, "ann", "bob")
-        asked = await ctx.call_agent(ann, "ask", key="1")
-        await ctx.call_agent(bob, "write", key="2")
-        await ctx.complete((await asked.answer("soft")).text)
-
-    assert answer_of(peer, both) == "did soft"
-    keys = {request.headers["x-api-key"] for request in peer.requests if b"soft" in request.content}
-    assert keys == {"ann"}
 
 
 WRONG: list[tuple[Callable[[TaskContext], Awaitable[Any]], str]] = [
@@ -631,18 +620,6 @@ def test_a_wrong_call_says_the_right_one(
 
     assert answer_of(peer, wrong, file_part("a", b"12345678")) == "refused"
     assert not peer.requests
-
-
-def test_a_reply_that_asks_nothing_takes_no_answer(peer: Peer) -> None:
-    """`answer` of a task that has ended is refused with a sentence."""
-
-    async def answers_all(ctx: TaskContext) -> None:
-        reply = await ctx.call_agent("books", "write")
-        with pytest.raises(WrongCallError, match="is completed, and asks nothing"):
-            await reply.answer("x")
-        await ctx.complete("refused")
-
-    assert answer_of(peer, answers_all) == "refused"
 
 
 # -- text that grows -------------------------------------------------------------------------------
@@ -785,29 +762,9 @@ PUSHING.CopyFrom(CARD)
 PUSHING.capabilities.push_notifications = True
 
 
-class Mailbox(httpx.AsyncBaseTransport):
-    """Keeps what a server posts, until a test delivers it."""
-
-    def __init__(self) -> None:
-        self.posted: list[httpx.Request] = []
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        await request.aread()
-        self.posted.append(request)
-        return httpx.Response(200)
-
-
-class Orders(Worker):
+async def orders_and_waits(ctx: TaskContext) -> None:
     """Calls an agent that works until it is told to go on."""
-
-    def __init__(self, peer: Peer) -> None:
-        self.agents = {"books": peer.remote()}
-        self.starts = 0
-
-    async def handle(self, ctx: TaskContext) -> None:
-        self.starts += 1
-        reply = await ctx.call_agent("books", "wait", timeout_s=7200)
-        await ctx.complete(reply.text)
+    await ctx.complete((await ctx.call_agent("books", "wait", timeout_s=7200)).text)
 
 
 class Waiting(AgentBench):
@@ -832,18 +789,23 @@ class Waiting(AgentBench):
 
 
 @pytest.fixture
-def mail() -> Mailbox:
-    return Mailbox()
+def mail() -> list[httpx.Request]:
+    """What a server has posted, until a test delivers it."""
+    return []
 
 
 @pytest.fixture
-def clerk(mail: Mailbox) -> Iterator[Peer]:
+def clerk(mail: list[httpx.Request]) -> Iterator[Peer]:
     """A clerk behind the SDK's server, which posts its notifications into the mailbox."""
+
+    def kept(request: httpx.Request) -> httpx.Response:
+        mail.append(request)
+        return httpx.Response(200)
 
     @asynccontextmanager
     async def pushing(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
         store = InMemoryPushNotificationConfigStore()
-        async with httpx.AsyncClient(transport=mail) as client:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(kept)) as client:
             handler = DefaultRequestHandler(
                 executor,
                 InMemoryTaskStore(),
@@ -858,17 +820,17 @@ def clerk(mail: Mailbox) -> Iterator[Peer]:
         yield peer
 
 
-def ended(peer: Peer, mail: Mailbox) -> httpx.Request:
+def ended(peer: Peer, mail: list[httpx.Request]) -> httpx.Request:
     """Let the other task end; return the notification of that."""
     go_on(peer)
-    while not (found := [each for each in mail.posted if b"COMPLETED" in each.content]):
+    while not (found := [each for each in mail if b"COMPLETED" in each.content]):
         peer.states  # noqa: B018 - a request to the server, while its notification is on its way
     return found[-1]
 
 
-def test_a_notification_wakes_the_turn(clerk: Peer, mail: Mailbox) -> None:
+def test_a_notification_wakes_the_turn(clerk: Peer, mail: list[httpx.Request]) -> None:
     """It leaves its process for an hour at once, and goes on with the POST, after one look."""
-    buyer = Orders(clerk)
+    buyer = Buyer(orders_and_waits, clerk.remote())
     with Waiting(buyer) as bench:
         bench.plan = [lambda: ended(clerk, mail)]
         assert text_of(bench.send("go")) == "waited"
@@ -891,13 +853,13 @@ def forged(clerk: Peer, state: str, **form: Any) -> httpx.Request:
     return httpx.Request("POST", url, **{"content": content, **form})
 
 
-def test_no_notification_is_believed(clerk: Peer, mail: Mailbox) -> None:
+def test_no_notification_is_believed(clerk: Peer, mail: list[httpx.Request]) -> None:
     """One that says nothing of an end does nothing, and one that lies makes the turn look.
 
     A second one that lies wakes nobody. The turn looks itself, as without notifications: so the end
     is found in minutes, though its own notification is one too many, too.
     """
-    buyer, starts = Orders(clerk), 1
+    buyer, starts = Buyer(orders_and_waits, clerk.remote()), 1
 
     def is_unchanged() -> None:
         assert buyer.starts == starts
@@ -935,7 +897,7 @@ def test_a_notification_that_cannot_be_read_wakes_the_turn(
         go_on(clerk)
         return forged(clerk, "?", **form)
 
-    with Waiting(Orders(clerk)) as bench:
+    with Waiting(Buyer(orders_and_waits, clerk.remote())) as bench:
         bench.plan = [ends]
         assert text_of(bench.send("go")) == "waited"
         assert bench.clock.monotonic() < 60
@@ -944,9 +906,11 @@ def test_a_notification_that_cannot_be_read_wakes_the_turn(
 @pytest.mark.parametrize("url", ["", "https://10.0.0.1", "https://agent.example"])
 def test_where_nobody_can_be_notified_it_is_looked_for(url: str) -> None:
     """The caller's own address is unknown or private, or the card lies: the looks are the usual."""
-    with Peer(stock, PUSHING) as peer, Waiting(Orders(peer), public_url=url) as bench:
-        bench.plan = [lambda: None, lambda: go_on(peer)]
-        assert text_of(bench.send("go")) == "waited"
-        assert 180 < bench.clock.monotonic() < 400
+    with Peer(stock, PUSHING) as peer:
+        buyer = Buyer(orders_and_waits, peer.remote())
+        with Waiting(buyer, public_url=url) as bench:
+            bench.plan = [lambda: None, lambda: go_on(peer)]
+            assert text_of(bench.send("go")) == "waited"
+            assert 180 < bench.clock.monotonic() < 400
         asked = requests(peer, "CreateTaskPushNotificationConfig")
         assert bool(asked) is (url == "https://agent.example")

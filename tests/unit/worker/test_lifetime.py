@@ -170,33 +170,21 @@ class Beating(Stand):
     def __init__(self, agent: Agent, *, visibility_s: float) -> None:
         super().__init__(agent, clock=SystemClock(), has_heartbeat=True, visibility_s=visibility_s)
 
-    async def paused(self) -> None:
-        """A task that waits for its user, and whose cancel is under way."""
-        await self.work()
-        await self.cancel()
 
-    async def expired(self) -> Handle[Operation]:
-        """A delivery that another worker has got, too."""
-        handle = await self.bench.deliver()
-        await handle.nack()
-        await self.bench.deliver()
-        return handle
-
-
-async def test_a_delivery_that_has_expired_starts_no_agent() -> None:
-    """An expired delivery, whose first extension is refused, starts no agent."""
-    stand = Beating(Agent(complete), visibility_s=60)
-    await stand.send()
-    assert await stand.bench.adapter.process(await stand.expired()) is False
-    assert (stand.agent.started, (await stand.head()).version) == ([], 1)
-
-
-async def test_a_cancel_whose_delivery_has_expired_does_nothing() -> None:
-    """An expired cancel delivery does not call cancel(), and changes nothing."""
+@pytest.mark.parametrize("is_cancel", [False, True])
+async def test_a_delivery_that_has_expired_starts_no_agent(*, is_cancel: bool) -> None:
+    """Another worker has got it, too: its first extension is refused, and nothing is changed."""
     stand = Beating(Agent(ask), visibility_s=60)
-    await stand.paused()
-    assert await stand.bench.adapter.process(await stand.expired()) is False
-    assert (stand.agent.cancelled, await stand.state()) == ([], S.TASK_STATE_INPUT_REQUIRED)
+    await stand.send()
+    if is_cancel:
+        await stand.work()
+        await stand.cancel()
+    handle, before = await stand.bench.deliver(), await stand.head()
+    await handle.nack()
+    await stand.bench.deliver()
+    assert await stand.bench.adapter.process(handle) is False
+    assert (len(stand.agent.started), stand.agent.cancelled) == (int(is_cancel), [])
+    assert await stand.head() == before
 
 
 async def test_an_agent_that_lost_its_delivery_writes_nothing(
@@ -238,7 +226,8 @@ async def test_a_cancel_keeps_its_delivery(monkeypatch: pytest.MonkeyPatch) -> N
         assert renewed.wait(WAIT_S)
 
     stand = Beating(Agent(ask, thorough), visibility_s=BEAT_S)
-    await stand.paused()
+    await stand.work()
+    await stand.cancel()
     handle = await stand.bench.deliver()
     extend = handle.extend
 
