@@ -420,6 +420,26 @@ async def test_a_turn_longer_than_a_worker_is_handed_over(
     assert kinds.count("ArtifactWritten") == count
 
 
+async def test_a_turn_that_is_to_be_canceled_is_not_handed_over() -> None:
+    """A step that goes on in spite of the cancel is recorded; then the agent goes on to its end."""
+    heard: list[str] = []
+
+    async def stubborn(ctx: TaskContext) -> None:
+        stand.queue.is_closed = True  # its worker is told to end, too
+        await stand.storage.request_cancel(ctx.task_id)
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    async def handle(ctx: TaskContext) -> None:
+        await ctx.step("stubborn", stubborn, ctx)
+        heard.append("behind it")
+
+    stand = Stand(handle, clock=ManualClock())
+    await stand.send()
+    assert await stand.bench.adapter.process(await stand.bench.deliver())
+    assert (await stand.state(), heard) == (S.TASK_STATE_CANCELED, ["behind it"])
+
+
 async def test_a_step_longer_than_a_worker_fails_with_its_name() -> None:
     """After its attempts the task says which step it was, and what helps."""
 

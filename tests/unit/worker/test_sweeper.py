@@ -16,7 +16,8 @@ from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.endings import _CANCELED, REBASES
 from a2a_serverless.storage.finding import due_tasks
-from a2a_serverless.storage.layout import BY_LINE, INDEXES
+from a2a_serverless.storage.layout import BY_LINE, INDEXES, barrier_item
+from a2a_serverless.storage.table import Update
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head, Operation, OperationParams, Reason
 from a2a_serverless.tasks.identity import Scope
@@ -176,6 +177,17 @@ async def test_a_claim_beside_a_send_that_fails_stays(
     claimed = await stack.head(head)
     assert (claimed.turn.token, claimed.turn.sends) == ("t", 1)
     assert (claimed.due_at or 0) > stack.clock.now_ms()
+
+
+async def test_what_is_created_behind_a_deletion_is_deleted(stack: Repairs) -> None:
+    """Its creator has died before it could take it back: no worker gets it, and nothing is left."""
+    head, now_ms = await stack.open(), stack.clock.now_ms()
+    values = {"until": now_ms + 1, "expires_at": now_ms // 1000 + DAY_S}
+    barrier = barrier_item(SCOPE.digest, "of the deletion")
+    await stack.storage.table.write(Update(key=barrier, values=values))
+    stack.clock.advance(WAITING_S)
+    assert await stack.sweep() == SweepReport(passed=1)
+    assert (await stack.storage.head(head.task_id), copies(stack)) == (None, [])
 
 
 # -- turns that are given up -----------------------------------------------------------------
