@@ -207,7 +207,7 @@ async def test_what_an_agent_emits_at_once_is_one_commit() -> None:
     async def in_one_go(_: World, emit: Emit) -> None:
         for text in "abcdefgh":
             await emit(text)
-            for _ in range(PAUSE_ROUNDS // 2):
+            for _round in range(PAUSE_ROUNDS // 2):
                 await asyncio.sleep(0)
 
     assert await commits_of(in_one_go) == [(0, "abcdefgh")]
