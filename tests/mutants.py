@@ -8,24 +8,21 @@ tests are run, the shortest first, until one fails. If none does, the guarantee 
 from __future__ import annotations
 
 import argparse
-import gc
-import importlib
 import multiprocessing
 import os
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 import pytest
 
-_ROOT = Path(__file__).parents[1]
-_LAYER = _ROOT / "layers/runtime/a2a_serverless"
+from tests.support.damages import Damage, codes_in
+
 _LONGEST_S = 600
 """A damage with which the tests take longer is noticed: they wait for what it has taken away."""
 _MOST = 400
@@ -37,54 +34,14 @@ _TOOL, _NOTICED = 2, 3
 _fork = multiprocessing.get_context("fork")
 
 
-@dataclass
-class Mutant:
-    """A damage: in a file, the text `old`, which is there once, becomes `new`."""
+class Mutant(Damage):
+    """A damage that tests have to notice."""
 
-    file: str
-    promise: str
-    old: str
-    new: str
-    tests: list[int] = field(default_factory=list)
-    """The numbers of the tests that come to one of its lines."""
-
-    def __post_init__(self) -> None:
-        self.path = str(_LAYER / self.file)
-        self.text = Path(self.path).read_text(encoding="utf-8")
-        if self.text.count(self.old) != 1:
-            raise SystemExit(f"{self.file} has {self.old!r} {self.text.count(self.old)} times.")
-        first = self.text[: self.text.index(self.old)].count("\n") + 1
-        self.lines = range(first, first + self.old.count("\n") + 1)
-
-    def functions(self) -> list[FunctionType]:
-        """Return the functions that have its lines, as they are loaded."""
-        parts = self.file.removesuffix(".py").split("/")
-        importlib.import_module(".".join(["a2a_serverless", *parts]))
-        gc.unfreeze()  # what was loaded before the tests were collected
-        return [
-            each
-            for each in gc.get_objects()
-            if isinstance(each, FunctionType)
-            and each.__code__.co_filename == self.path
-            and any(self._is_in(code) for code in _codes(each.__code__))
-        ]
-
-    def _is_in(self, code: CodeType) -> bool:
-        return not {*self.lines}.isdisjoint(line for _, _, line in code.co_lines())
-
-    def make(self) -> None:
-        """Damage the code that is loaded."""
-        damaged = compile(self.text.replace(self.old, self.new), self.path, "exec")
-        codes = {code.co_qualname: code for code in _codes(damaged)}
-        for each in self.functions():
-            each.__code__ = codes[each.__code__.co_qualname]
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
+    def __init__(self, file: str, promise: str, *texts: str) -> None:
+        super().__init__(file, texts)
+        self.promise = promise
+        self.tests: list[int] = []
+        """The numbers of the tests that come to one of its lines."""
 
 
 class Damages:
@@ -124,7 +81,7 @@ class Damages:
         for mutant in self._mutants:
             if not (found := mutant.functions()):
                 raise session.Failed(f"{mutant.file}: {mutant.promise}: no function has it.")
-            for code in [code for each in found for code in _codes(each.__code__)]:
+            for code in [code for each in found for code in codes_in(each.__code__)]:
                 monitoring.set_local_events(_TOOL, code, monitoring.events.LINE)
         for number, item in enumerate(session.items):
             self._come.clear()
@@ -162,12 +119,12 @@ def _run(session: pytest.Session, mutant: Mutant) -> None:
     forks = session.config.pluginmanager.getplugin("tests.support.forks")
     forks._begin(session.config, f"mutant{os.getpid()}")
     session.config.pluginmanager.unregister(name="terminalreporter")
-    mutant.make()
     items = [session.items[number] for number in mutant.tests[:_MOST]]
-    for item, following in zip_longest(items, items[1:]):
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        if session.testsfailed:
-            os._exit(_NOTICED)
+    with mutant.made():
+        for item, following in zip_longest(items, items[1:]):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if session.testsfailed:
+                os._exit(_NOTICED)
     os._exit(0)
 
 

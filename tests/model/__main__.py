@@ -12,14 +12,14 @@ import sys
 import time
 from collections.abc import Iterable
 
-from tests.model import guards, scenarios, worlds
+from tests.model import scenarios, worlds
 from tests.model.explore import explored
+from tests.model.guards import GUARDS, Guard
 from tests.model.logs import check_logs
-from tests.model.search import Guard, Report, Small
+from tests.model.search import Report, Small
 
 SHORT = (*explored(scenarios.SHORT), *worlds.SHORT)
 LONG = (*explored(scenarios.LONG), *worlds.LONG)
-GUARDS = (*guards.GUARDS, *worlds.GUARDS)
 LOGS = 50_000
 """Random logs that the long form folds."""
 
@@ -65,7 +65,7 @@ def _guards(chosen: Iterable[Guard]) -> bool:
     reports = [(guard, guard.explore()) for guard in chosen]
     for guard, report in reports:
         if report.finding is not None:
-            _say(f"{guard.name}: {guard.does}.\nWithout it, in the scenario {guard.scenario!r}:\n")
+            _say(f"{guard.name}: {guard.does}.\nWithout it, in the world {guard.world!r}:\n")
             _trace(report)
     _say(f"{'without the guard':<20}{'steps':>6}{'states':>8}{'seconds':>9}  what breaks")
     rows = [_row(guard, report) for guard, report in reports]

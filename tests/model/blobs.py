@@ -76,7 +76,6 @@ class ModelBlobs(MemoryBlobs):
 
     def __init__(self, desk: Desk) -> None:
         self.desk = desk
-        self.doomed: list[BlobOwner] = []
 
     async def put(self, blob: Blob, content: bytes | BinaryIO, media_type: str) -> None:
         del media_type
@@ -243,8 +242,6 @@ class Files:
     """The key of what the messages link to, in the place of a file."""
     keeps: int = LIFE
     """The days after which the store's rule removes a blob; 0: there is no rule."""
-    off: tuple[tuple[str, Any], ...] = ()
-    """What replaces functions of the project: guards that are off."""
 
     same: ClassVar[tuple[tuple[str, Any], ...]] = _SAME
     """What replaces functions in each world of the kind."""
@@ -261,7 +258,7 @@ class Files:
         A purge that is done has left no upload. From every state all
         ends: deletions that have died are repeated, and at last no blob is there.
         """
-        return explored(self.world, (*self.same, *self.off))
+        return explored(self.world, self.same)
 
 
 class World(Stage[State]):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from a2a_serverless.tasks.rules import is_behind, is_last_look
@@ -57,8 +56,6 @@ class DeletionJob:
     messages: int = 3
     deaths: int = 0
     lapses: int = 0
-    off: str = ""
-    """The name of a guard that is off; `worlds.py` has them all."""
 
     def explore(self) -> Report:
         """Visit every state; see `Game.explore`.
@@ -68,7 +65,7 @@ class DeletionJob:
         """
         return Game(
             first=World(messages=self.messages, deaths=self.deaths, lapses=self.lapses),
-            steps=partial(_steps, off=self.off),
+            steps=_steps,
             wrong=_broken,
             rests=_is_over,
             stuck="a task is left for ever",
@@ -89,39 +86,38 @@ def _is_over(world: World) -> bool:
     return is_done and not any(one.is_old and one.stored for one in world.creations)
 
 
-def _steps(world: World, off: str) -> Iterator[Step[World]]:
+def _steps(world: World) -> Iterator[Step[World]]:
     if world.messages:
         came = (*world.creations, Creation())
         yield "a message", world._replace(creations=came, messages=world.messages - 1), False
     for number, one in enumerate(world.creations):
-        for name, changed in _of_creation(world, one, off):
+        for name, changed in _of_creation(world, one):
             yield f"{number} {name}", _with(world, number, changed), True
         if world.deaths and one.at not in _IDLE:
             after = _with(world, number, one._replace(at="dead"))
             yield f"{number} dies", after._replace(deaths=world.deaths - 1), False
     if world.lapses and world.barrier == "up":  # the process was held up, or has died
-        after = _down(world)._replace(lapses=world.lapses - 1, found=frozenset())
-        at = world.deletion if off == "barrier-lapse" else "barrier"
-        yield "the barrier lapses", after._replace(deletion=at), False
+        lapses = world.lapses - 1
+        after = _down(world)._replace(lapses=lapses, found=frozenset(), deletion="barrier")
+        yield "the barrier lapses", after, False
     if world.deletion != "done":
-        yield *_of_deletion(world, off), True
+        yield *_of_deletion(world), True
 
 
-def _of_creation(world: World, one: Creation, off: str) -> Iterator[tuple[str, Creation]]:
+def _of_creation(world: World, one: Creation) -> Iterator[tuple[str, Creation]]:
     if one.stored in ("hidden", "due"):
         yield "is shown", one._replace(stored="shown")
     match one.at:
         case "look" | "second":
-            looks = one.at == "look" or off != "second-look"
-            looked = _looked(world, one) if looks else one
-            if looks and _is_behind(world, looked, off):
+            looked = _looked(world, one)
+            if _is_behind(world, looked):
                 yield "is refused", looked._replace(at="refused", stored="")
             else:
                 yield one.at, looked._replace(at="write" if one.at == "look" else "sent")
         case "write":
             yield "is written", one._replace(at="second", stored="hidden")
-        case "dead" if one.stored and off != "barrier-sweeps":  # nothing was sent: it is overdue
-            if _is_behind(world, _looked(world, one._replace(knows="")), off):
+        case "dead" if one.stored:  # nothing was sent: it is overdue
+            if _is_behind(world, _looked(world, one._replace(knows=""))):
                 yield "is swept", one._replace(stored="")
 
 
@@ -129,16 +125,14 @@ def _looked(world: World, one: Creation) -> Creation:
     return one if one.knows else one._replace(knows="barrier" if world.barrier else "none")
 
 
-def _is_behind(world: World, one: Creation, off: str) -> bool:
+def _is_behind(world: World, one: Creation) -> bool:
     if one.knows != "barrier":
         return False
-    if off == "barrier-birth":
-        return world.barrier == "up"
     born = _OLD if one.is_old or world.barrier == "up" else _NEW
     return is_behind(born, _UP if world.barrier == "up" else _ENDED)
 
 
-def _of_deletion(world: World, off: str) -> tuple[str, World]:
+def _of_deletion(world: World) -> tuple[str, World]:
     name, found = world.deletion, world.found
     every = world.creations
     match name:
@@ -147,23 +141,19 @@ def _of_deletion(world: World, off: str) -> tuple[str, World]:
             read = (one._replace(knows="none") if _is_new(one) else one for one in every)
             return name, world._replace(barrier="up", deletion="kept", creations=tuple(read))
         case "kept":
-            if off != "barrier-kept":
-                every = tuple(
-                    one if one.knows != "none" else one._replace(knows="") for one in every
-                )
-            due = (o._replace(stored="due") if o.stored == "hidden" else o for o in every)
+            kept = [one._replace(knows="" if one.knows == "none" else one.knows) for one in every]
+            due = (o._replace(stored="due") if o.stored == "hidden" else o for o in kept)
             return name, world._replace(deletion="lag", creations=tuple(due))
         case "lag":
-            if off != "barrier-lag":
-                every = tuple(o._replace(stored="shown") if o.stored == "due" else o for o in every)
-            return name, world._replace(deletion="look", creations=every)
+            shown = (o._replace(stored="shown") if o.stored == "due" else o for o in every)
+            return name, world._replace(deletion="look", creations=tuple(shown))
         case "look":
-            shown = frozenset(n for n, one in enumerate(every) if one.stored == "shown")
+            seen = frozenset(n for n, one in enumerate(every) if one.stored == "shown")
             # By then both waits are over, and the barrier is the one that was put up before them.
-            until = _UP if world.barrier == "up" or off == "barrier-lapse" else _ENDED
+            until = _UP if world.barrier == "up" else _ENDED
             is_last = is_last_look(began=4, ended=6, since=2, until=until, settles_ms=2)
-            at = "delete" if shown else "lower" if is_last else "barrier"
-            return name, world._replace(deletion=at, found=shown)
+            at = "delete" if seen else "lower" if is_last else "barrier"
+            return name, world._replace(deletion=at, found=seen)
         case "delete":
             after = world
             for number in found:

@@ -7,7 +7,6 @@ from functools import partial
 from operator import attrgetter
 
 from tests.model.readers import Readers
-from tests.model.rules import Rules
 from tests.model.scenarios import Scenario
 from tests.model.search import Game, Report, Small
 from tests.model.services import Services
@@ -16,9 +15,9 @@ from tests.model.workers import Attempts
 from tests.model.world import World, inc_of, summary
 
 
-def explore(scenario: Scenario, rules: Rules | None = None) -> Report:
+def explore(scenario: Scenario) -> Report:
     """Visit every state of a scenario that can be reached; see `Game.explore`."""
-    world = World(rules or Rules(), scenario.turns, scenario.attempts)
+    world = World(scenario.turns, scenario.attempts)
     attempts, services = Attempts(world, scenario), Services(world, scenario)
     readers = Readers(world)
 

@@ -64,9 +64,6 @@ MOST_SENDS = 5
 ENDED = (TurnFinishedError, TaskNotFoundError, TaskTerminalStateError)
 COMPLETED = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED), archive=True)
 
-looks_again = passes_on_again = start_next_turn
-"""What a worker does after it has left a turn, and when it drops a delivery: two guards."""
-
 
 # -- programs --------------------------------------------------------------------------------
 
@@ -129,7 +126,7 @@ async def worker(desk: Desk, delivery: Delivery, is_late: bool) -> Next:  # noqa
     is_done = True
     if head is None or wanted is DeliveryDecision.DROP:
         if head is not None and head.serial_from:
-            await passes_on_again(storage, head.context_id)
+            await start_next_turn(storage, head.context_id)
     elif wanted is DeliveryDecision.CANCEL:
         await cancel_task(storage, head)
     elif await _starts(storage, head) is StartDecision.RUN:
@@ -137,7 +134,7 @@ async def worker(desk: Desk, delivery: Delivery, is_late: bool) -> Next:  # noqa
     else:
         is_done = await storage.park(head, "conversation") is not None
         if is_done:
-            await looks_again(storage, head.context_id)
+            await start_next_turn(storage, head.context_id)
     return Next("close", (delivery, is_done, head is not None and head.turn.has_share))
 
 
@@ -295,8 +292,6 @@ class Lines:
     """Each delivery has waited for long: turns stand in line for a share."""
     lags: bool = False
     """Indexes show a write late; otherwise at once."""
-    off: tuple[tuple[str, Any], ...] = ()
-    """What replaces functions of the project: guards that are off."""
 
     def explore(self) -> Report:
         """Visit every state; see `Game.explore`.
@@ -305,7 +300,7 @@ class Lines:
         and they are answered in order; what has ended has no share; from every state all turns can
         end without a further death.
         """
-        return explored(lambda: _World(self), (*_SAME, *self.off))
+        return explored(lambda: _World(self), _SAME)
 
 
 _SAME = (

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from a2a_serverless.storage.codec import Commits
 from a2a_serverless.tasks.entries import Unknown
-from a2a_serverless.tasks.fold import Record
+from a2a_serverless.tasks.fold import Record, belonging_to
 from tests.model.state import Move, Reader, State, Stored
 from tests.model.store import wrong
 from tests.model.world import World, inc_of
@@ -47,12 +48,12 @@ class Readers:
     def _head(self, state: State, reader: Reader) -> Move:
         seen = state.shown or state.head
         assert seen is not None
-        rules, head = self._world.rules, seen.head
+        head = seen.head
         label = f"reader: reads HEAD at version {head.version}"
         if inc_of(head) != reader.page_inc:
             return Move(f"{label}, of another task", state._replace(reader=Reader()))
         read = tuple(stored.record for stored in state.log[reader.version : reader.page])
-        records = rules.belonging_to(head, read, reader.page)
+        records = belonging_to(head, read, reader.page)
         if records is None:
             return Move(f"{label}, reads on", state._replace(reader=reader._replace(page=-1)))
         version = reader.version + len(records)
@@ -76,7 +77,7 @@ class Readers:
             for part, item in enumerate(self._world.items(state.head, stored))
             if (stored.record.version, part) not in state.hidden
         ]
-        commits = self._world.rules.commits(state.head.head.incarnation, after)
+        commits = Commits(state.head.head.incarnation, after)
         commits.add(visible)
         if any(isinstance(e, Unknown) for record in commits.records for e in record.entries):
             return after, "a reader sees half a commit"

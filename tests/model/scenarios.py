@@ -151,8 +151,3 @@ a cancel of a sleeping turn in an outage | 70_000 | cz | table cancels alone rec
 readers beside transactions, at length | 65_000 | c | torn=2 crash creates=2 deletes alone batches
 """)
 )
-
-
-def named_scenario(name: str) -> Scenario:
-    """The scenario of that name."""
-    return next(scenario for scenario in SHORT + LONG if scenario.name == name)

@@ -7,7 +7,7 @@ import re
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Generic, TypeAlias, TypeVar
@@ -56,29 +56,6 @@ class Small:
     explore: Callable[[], Report]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Guard:
-    """A guard, and what the explorer has to find without it."""
-
-    name: str
-    does: str
-    breaks: str
-    """The promise that is broken without it, in the words of the check that finds it."""
-    shows: Sequence[str] = ()
-    """What its counterexample cannot do without: texts that its steps have in this order."""
-    scenario: str
-    explore: Callable[[], Report]
-    """Visits the states of the scenario without the guard."""
-
-    def is_found_by(self, finding: Finding | None) -> bool:
-        """Whether what the explorer has found without the guard is what it had to find."""
-        if finding is None:
-            return False
-        steps = iter(finding.trace)
-        is_shown = all(any(text in step for step in steps) for text in self.shows)
-        return is_shown and finding.promise == self.breaks
-
-
 def table(rows: str) -> Iterator[list[str]]:
     """Yield the cells of each row of a text; a row goes on in lines that are indented."""
     for row in re.sub(r"\n +", " ", rows).strip().splitlines():
@@ -89,26 +66,6 @@ def fields_of(words: str) -> dict[str, int | str]:
     """Return the fields that words name, each with its value, or 1."""
     given = (word.partition("=") for word in words.split())
     return {name: value if value.isalpha() else int(value or 1) for name, _, value in given}
-
-
-def guards_of(rows: str, off: Callable[[str, str], Callable[[], Report]]) -> tuple[Guard, ...]:
-    """Return the guards of a table.
-
-    A row has the name, what the guard does, the scenario that misses it first, the promise that is
-    broken then, and the steps of the way there. `off` returns what explores that scenario without
-    the guard.
-    """
-    return tuple(
-        Guard(
-            name=name,
-            does=does,
-            scenario=scenario,
-            breaks=breaks,
-            shows=[step for steps in shows for step in steps.split(" > ")],
-            explore=off(name, scenario),
-        )
-        for name, does, scenario, breaks, *shows in table(rows)
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

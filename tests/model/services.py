@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from a2a_serverless.errors import TaskNotFoundError, TaskTerminalStateError
-from a2a_serverless.tasks.attempts import DeadLetterDecision
+from a2a_serverless.tasks.attempts import (
+    DeadLetterDecision,
+    RetryPolicy,
+    is_given_up,
+    on_dead_letter,
+    overdue_cancel,
+    overdue_question,
+    overdue_turn,
+    repeated_turn,
+)
 from a2a_serverless.tasks.head import ASLEEP, INTERRUPTED, Head
+from a2a_serverless.tasks.rules import canceling, check_open, requeueing
 from a2a_serverless.tasks.waits import SignalDecision
 from tests.model.scenarios import Scenario
 from tests.model.state import Move, Op, Process, Seen, Service, State, Write
@@ -46,9 +56,8 @@ class Services:
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
-        self._rules = world.rules
         self._scenario = scenario
-        self._policy = world.rules.retry_policy(max_attempts=scenario.attempts)
+        self._policy = RetryPolicy(max_attempts=scenario.attempts)
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield what the services can do next, and what can happen to them."""
@@ -148,7 +157,7 @@ class Services:
 
     def _accepts_cancel(self, seen: Seen | None) -> bool:
         try:
-            self._rules.check_open(seen and seen.head)
+            check_open(seen.head if seen else None)
         except (TaskNotFoundError, TaskTerminalStateError):
             return False
         return True
@@ -160,7 +169,7 @@ class Services:
         """The client repeats its latest message: its turn, if it waits, is sent once more."""
         assert state.head is not None
         head = state.head.head
-        params = self._rules.repeated_turn(head, head.next_turn or head.turn.number)
+        params = repeated_turn(head, head.next_turn or head.turn.number)
         if params is not None:
             op = op_of("run", params)
             after = send(state.spent("retries"), op)
@@ -216,8 +225,8 @@ class Services:
 
     def _wake(self, state: State, process: Process) -> Move:
         """One conditional write; the copy is sent in the next step."""
-        waking, times = self._rules.requeueing, {"now_ms": NOW_MS, "timing": TIMING}
-        after = self._world.once(state.head, present(process.seen), waking, **times)
+        times = {"now_ms": NOW_MS, "timing": TIMING}
+        after = self._world.once(state.head, present(process.seen), requeueing, **times)
         if after is None:
             return Move("line: was refused, leaves the turn alone", state)
         op = Op("run", process.inc, after.head.turn.number, after.head.turn.sends)
@@ -229,7 +238,7 @@ class Services:
     def _request(self, state: State, process: Process) -> Move:
         """One conditional write; where it is refused, what it has met says why."""
         about = {"by": "", "now_ms": NOW_MS, "timing": TIMING}
-        seen, canceling = present(process.seen), self._rules.canceling
+        seen = present(process.seen)
         marked = self._world.changed(state.head, seen, canceling, **about)
         if marked is not None:
             asks = process._replace(phase="ask", seen=None)
@@ -341,8 +350,8 @@ class Services:
         if (seen := state.head) is None:
             return
         for is_overdue, phase, what in (
-            (self._rules.overdue_cancel, "end", "cancel"),
-            (self._rules.overdue_question, "late", "question"),
+            (overdue_cancel, "end", "cancel"),
+            (overdue_question, "late", "question"),
         ):
             if is_overdue(seen.head, now_ms=LATE_MS):
                 after = state._replace(sweeper=Process(phase, inc_of(seen.head), seen=seen))
@@ -360,7 +369,7 @@ class Services:
 
     def _sweep_turn(self, state: State) -> Iterator[Move]:
         head = state.head.head if state.head else None
-        params = self._rules.overdue_turn(head, now_ms=LATE_MS)
+        params = overdue_turn(head, now_ms=LATE_MS)
         if params is None or head is None or head.turn.parked or self._scenario.unswept:
             return  # what is left is the line's
         is_given_up = self._is_given_up(state, head)
@@ -388,7 +397,7 @@ class Services:
 
     def _is_given_up(self, state: State, head: Head) -> bool:
         now_ms = LATE_MS if state.late == (inc_of(head), head.turn.number) else NOW_MS
-        return self._rules.is_given_up(head, opened_at=NOW_MS, now_ms=now_ms, give_up_s=GIVE_UP_S)
+        return is_given_up(head, opened_at=NOW_MS, now_ms=now_ms, give_up_s=GIVE_UP_S)
 
     def _postpone(self, state: State, process: Process) -> Move:
         op, seen = present(process.op), present(process.seen)
@@ -453,7 +462,8 @@ class Services:
     def _decide(self, state: State, process: Process) -> Move:
         seen = state.head
         operation = operation_of(present(process.op))
-        wanted = self._rules.on_dead_letter(seen and seen.head, operation, retry=self._policy)
+        head = seen.head if seen else None
+        wanted = on_dead_letter(head, operation, retry=self._policy)
         after = process._replace(
             phase=_AFTER[wanted],
             seen=None if wanted is DeadLetterDecision.DROP else seen,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from a2a.types import TaskState
 
 from a2a_serverless.errors import TaskNotFoundError
+from a2a_serverless.tasks import rules
 from a2a_serverless.tasks.entries import Entry, Recorded, Restarted, StatusChanged
 from a2a_serverless.tasks.head import ASLEEP, HANDOVER, Head
 from tests.model.state import IDLE, Message, Op, Seen, State, Stored, Worker, Write
@@ -59,7 +60,7 @@ def commit(
     after, stored = step
     written = world.committed(current, before, after)
     if current is None or written is None:
-        lost = world.rules.conflict(current and current.head, before.head)
+        lost = rules.conflict(current.head if current else None, before.head)
         return Refusal.OVER if isinstance(lost, TaskNotFoundError) else Refusal.RACE
     state = _watched(state, current, before, write, stored, runs=runs)
     at = stored.record.version - 1
@@ -91,7 +92,7 @@ def is_applied(world: World, state: State, before: Seen, writer: str) -> bool:
     head, at = state.head, before.head.version
     is_there = head is not None and head.head.incarnation == before.head.incarnation
     stored = state.log[at].record.commit_id if is_there and at < len(state.log) else None
-    return world.rules.is_applied(stored, writer)
+    return rules.is_applied(stored, writer)
 
 
 def torn(state: State, before: Seen) -> State:
@@ -307,8 +308,6 @@ def _delivered(
     token = next_token(state, "ABC"[free])
     worker = IDLE._replace(phase="load", op=first.op, receives=held.receives, token=token)
     after = with_worker(state._replace(queue=(*before, held, *behind)), free, worker)
-    if not world.rules.acknowledges_last:
-        after = acknowledge(after, worker)
     label = f"worker {'ABC'[free]} receives {named(first.op)}, time {held.receives}"
     yield f"queue: {label}", after
 

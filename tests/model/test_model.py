@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.model.__main__ import GUARDS, SHORT, main
-from tests.model.guards import GUARDS as OF_ONE_TASK
-from tests.model.search import Finding, Guard, Small
-from tests.model.unguarded import WITHOUT
+from tests.model.__main__ import SHORT, main
+from tests.model.guards import GUARDS, Guard
+from tests.model.search import Finding, Small
 from tests.support import pages
 
 QUICK = 400
@@ -51,13 +50,6 @@ def test_a_finding_without_its_steps_does_not_count() -> None:
     assert not guard.is_found_by(None)
 
 
-def test_every_guard_is_one_decision() -> None:
-    """Each replaces one function, but for the fence: the rules and the worker both have it."""
-    assert len({guard.name for guard in GUARDS}) == len(GUARDS)
-    assert {guard.name for guard in OF_ONE_TASK} == {*WITHOUT}
-    assert {name for name, replaced in WITHOUT.items() if len(replaced) != 1} == {"fence"}
-
-
 def test_the_guarantees_name_guards_that_exist() -> None:
     """The guards that `docs/understand` names are guards of the model that break a promise."""
     rows = pages.part("understand").splitlines()
@@ -74,7 +66,8 @@ def test_the_guarantees_name_guards_that_exist() -> None:
 def test_the_page_counts_the_guards() -> None:
     """The page `explorer` has as many guards as the code."""
     page = pages.path("explorer").read_text(encoding="utf-8")
-    assert f"There are {len(OF_ONE_TASK)} guards of one task." in page
+    of_one = sum(guard.is_of_one_task for guard in GUARDS)
+    assert f"There are {of_one} guards of one task." in page
     rows = [row.split("|")[4] for row in page.splitlines() if re.match(r"\| [^|]* \| \d", row)]
     assert sum(int(guards.partition(",")[0]) for guards in rows) == len(GUARDS)
 

@@ -19,11 +19,25 @@ from a2a_serverless.tasks.attempts import (
     DeliveryDecision,
     FailureDecision,
     RefusalDecision,
+    RetryPolicy,
     ReturnDecision,
+    attempts_started,
+    goes_on,
+    is_stale,
     lease_end,
+    may_give_up,
+    may_park,
+    on_cancel,
+    on_current_turn,
+    on_delivery,
     on_failure,
+    on_lost_claim,
+    on_refusal,
+    on_return,
+    waits_behind,
 )
 from a2a_serverless.tasks.head import ASKED, ASLEEP, HANDOVER, AttemptEnd
+from a2a_serverless.tasks.rules import parking, releasing, renewing
 from tests.model.scenarios import Scenario
 from tests.model.state import IDLE, Move, Op, Plan, Seen, State, Worker, Write
 from tests.model.store import (
@@ -119,9 +133,8 @@ class Attempts:
 
     def __init__(self, world: World, scenario: Scenario) -> None:
         self._world = world
-        self._rules = world.rules
         self._scenario = scenario
-        self._retry = world.rules.retry_policy(max_attempts=scenario.attempts)
+        self._retry = RetryPolicy(max_attempts=scenario.attempts)
 
     def moves(self, state: State) -> Iterator[Move]:
         """Yield what a worker can do next, and what can happen to it."""
@@ -181,14 +194,13 @@ class Attempts:
         seen, is_first = at.state.head, at.op.kind == "run" and at.worker.receives == 1
         if seen is None or not at.state.budget.leaves or at.op.alone or not is_first:
             return
-        if self._rules.may_park(seen.head, params_of(at.op)):
+        if may_park(seen.head, params_of(at.op)):
             after = at.spent("leaves").to(phase="stand", seen=seen)
             yield at.moves("comes late, reads HEAD", after, is_fair=False)
 
     def _stand_in_line(self, at: At) -> Move:
         """One conditional write; the acknowledgement is the next step."""
         times = {"at": NOW_MS, "now_ms": NOW_MS}
-        parking = self._rules.parking
         left = self._world.once(at.state.head, at.seen, parking, reason="share", **times)
         if left is None:
             return at.moves("was refused, goes on", at.to(phase="load", seen=None))
@@ -203,8 +215,8 @@ class Attempts:
         head = seen.head
         worker = at.worker._replace(
             seen=seen,
-            turn=self._rules.on_current_turn(params_of(op), head).turn,
-            behind=seen if self._rules.waits_behind(head, operation_of(op)) else None,
+            turn=on_current_turn(params_of(op), head).turn,
+            behind=seen if waits_behind(head, operation_of(op)) else None,
             script=self._world.script(seen, at.state.log),
             knows=head.version,
         )
@@ -216,7 +228,7 @@ class Attempts:
         if read is None:
             return at.moves("finds no task", at.to(phase="over"))
         at, head, operation = read, read.seen.head, operation_of(read.op)
-        wanted = self._rules.on_delivery(
+        wanted = on_delivery(
             head,
             operation,
             receives=at.worker.receives + at.op.alone,
@@ -231,10 +243,10 @@ class Attempts:
             at = at.wrong("an agent is started although the cancel was seen")
         if wanted in _RUNS and self._retry.is_exhausted(head.turn.attempts):
             return at.moves(f"{did}, gives up", at.to(phase="fail", token=""))
-        if self._rules.keeps_delivery and at.is_lost:
+        if at.is_lost:
             return at.moves("cannot keep its delivery", at.idle())
         if wanted is DeliveryDecision.CANCEL:
-            way = self._rules.on_cancel(head, operation)
+            way = on_cancel(head, operation)
             if way is CancelDecision.ALONE and _was_worked_on(at):
                 at = at.wrong("an agent is not told that its task is canceled")
             return at.moves(did, _canceling(at, way))
@@ -306,7 +318,7 @@ class Attempts:
             head = None if at.state.head is None else at.state.head.head
             is_its_own = head is not None and inc_of(head) == at.op.inc
             worked_on = at.worker.behind.head
-            if self._rules.goes_on(head if is_its_own else None, worked_on=worked_on):
+            if goes_on(head if is_its_own else None, worked_on=worked_on):
                 return at.moves("goes on with the next turn", at.anew())
             return at.moves("finds the same turn, ends", at.to(behind=None))
         if at.state.outage == "queue":
@@ -358,14 +370,11 @@ class Attempts:
         )
         after = at._replace(worker=worker)
         if plan.phase == "claim" and plan.then == "run":
-            if self._rules.keeps_delivery and at.is_lost:
+            if at.is_lost:
                 return at.idle()
             after = self._started(after)
         if plan.returns:
             after = after.at(returned=at.seen.head.turn.number)
-        is_late = bool(plan.write.entries) and plan.write.entries[-1][0] == "X"
-        if is_late and signals_in(at.state.log) and not self._rules.looks_behind_timeout:
-            after = after.wrong(LOST_SIGNAL)
         if plan.then == "back":
             return after.to(phase="release")
         turn = head.head.turn
@@ -405,23 +414,23 @@ class Attempts:
         if title is RefusalDecision.FENCED:
             return at.moves(f"{did}, stops", at.idle())
         head = present(newer).head
-        if phase == "claim" and self._rules.is_stale(at.seen.head, head):
+        if phase == "claim" and is_stale(at.seen.head, head):
             return at.moves(f"{did}, reads again", at.anew())
         is_its_own = bool(worker.token) and head.turn.token == worker.token
         claimed = worker.claimed or is_its_own
         return at.moves(did, at.to(seen=newer, phase=phase, claimed=claimed))
 
     def _title(self, worker: Worker, newer: Seen | None, phase: str) -> RefusalDecision:
-        rules, head = self._rules, newer.head if newer else None
+        head = newer.head if newer else None
         params = params_of(Op("run", worker.op.inc if worker.op else 0, worker.turn))
         if phase == "claim":
             is_alone = not self._has_neighbours(worker)
-            return rules.on_lost_claim(head, params, self._retry, is_alone=is_alone)
+            return on_lost_claim(head, params, self._retry, is_alone=is_alone)
         if phase == "fail" and not worker.token:
             seen = present(worker.seen).head
-            may = head is not None and rules.may_give_up(head, params, seen=seen)
+            may = head is not None and may_give_up(head, params, seen=seen)
             return RefusalDecision.REBASE if may else RefusalDecision.OVER
-        return rules.on_refusal(head, params, token=worker.token or None)
+        return on_refusal(head, params, token=worker.token or None)
 
     # -- the thread beside the agent's loop ----------------------------------------------------
 
@@ -458,7 +467,7 @@ class Attempts:
     def _renewed(self, at: At, seen: Seen) -> State:
         """One conditional write on HEAD, whatever was committed since the lease was looked at."""
         after, change = at.to(renews=None), {"token": at.worker.token, "due_at": LEASE_END}
-        renewed = self._world.changed(at.state.head, seen, self._rules.renewing, **change)
+        renewed = self._world.changed(at.state.head, seen, renewing, **change)
         return after if renewed is None else checked(self._world, after._replace(head=renewed))
 
     # -- the agent -----------------------------------------------------------------------------
@@ -509,7 +518,7 @@ class Attempts:
             yield self._asks(at, texts[first:], end)
         elif may_end:
             write = Write((*texts[first:], end), token, claims=must_claim)
-            then = "over" if self._rules.on_return(state_of(end)) is ReturnDecision.ENDED else "run"
+            then = "over" if on_return(state_of(end)) is ReturnDecision.ENDED else "run"
             label = f"commits {'the rest and ' if left else ''}{end}"
             yield Plan(label, write, "run", then, len(texts) + 1, returns=then == "over")
         if left < 0:
@@ -568,7 +577,7 @@ class Attempts:
         worker = at.worker
         if not at.state.budget.raises or worker.seen is None:
             return
-        attempts = self._rules.attempts_started(worker.seen.head, is_claimed=worker.claimed)
+        attempts = attempts_started(worker.seen.head, is_claimed=worker.claimed)
         is_again = on_failure(attempts, self._retry) is FailureDecision.AGAIN
         phase = "fail" if not is_again else "release" if worker.claimed else "count"
         yield at.moves("its agent RAISES", at.spent("raises").to(phase=phase), is_fair=False)
@@ -578,7 +587,7 @@ class Attempts:
         after, token = at.idle(), at.worker.token
         end = AttemptEnd(token=token, reason="raised", correlation_id=token)
         change = {"end": end, "due_at": LEASE_END}
-        released = self._world.changed(at.state.head, at.seen, self._rules.releasing, **change)
+        released = self._world.changed(at.state.head, at.seen, releasing, **change)
         if released is not None:
             after = checked(self._world, after._replace(head=released))
         return at.moves("gives the turn back", after)

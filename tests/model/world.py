@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import cache
@@ -45,7 +45,7 @@ from a2a_serverless.tasks.entries import (
     TurnOpened,
     encode_entries,
 )
-from a2a_serverless.tasks.fold import Fold, Log, Record
+from a2a_serverless.tasks.fold import Fold, Log, Record, events_of
 from a2a_serverless.tasks.head import (
     ASKED,
     ASLEEP,
@@ -56,11 +56,27 @@ from a2a_serverless.tasks.head import (
     state_name,
 )
 from a2a_serverless.tasks.questions import ASK, Asked, questions_of
-from a2a_serverless.tasks.rules import Commit, NewTask, Step, Timing
-from a2a_serverless.tasks.waits import SLEEP, Kept, Signal, SignalDecision, Until
+from a2a_serverless.tasks.rules import (
+    Commit,
+    NewTask,
+    Step,
+    Timing,
+    advance,
+    open_task,
+    postponing,
+)
+from a2a_serverless.tasks.waits import (
+    SLEEP,
+    Kept,
+    Signal,
+    SignalDecision,
+    Until,
+    kept_of,
+    on_signal,
+)
+from a2a_serverless.worker.projection import Projection
 from a2a_serverless.worker.steps import Journal
 from tests.model import reference
-from tests.model.rules import Rules
 from tests.model.state import Kind, Op, Seen, Stored, Write
 from tests.support.heads import with_fields
 
@@ -144,8 +160,7 @@ class Turn(NamedTuple):
 class World:
     """The rules, and all HEADs, commits and logs met so far."""
 
-    def __init__(self, rules: Rules, turns: tuple[Turn, ...], attempts: int) -> None:
-        self.rules = rules
+    def __init__(self, turns: tuple[Turn, ...], attempts: int) -> None:
         self.turns = turns
         self.attempts = attempts
         self._seen: dict[Head, Seen] = {}
@@ -182,7 +197,7 @@ class World:
             request=request,
             idempotency_key="k",
         )
-        step = self.rules.open_task(new, now_ms=NOW_MS, timing=TIMING)
+        step = open_task(new, now_ms=NOW_MS, timing=TIMING)
         return self._kept(step, "", "api")
 
     def advance(self, seen: Seen, write: Write, writer: str) -> tuple[Seen, Stored] | Refusal:
@@ -201,7 +216,7 @@ class World:
                 commit_id=writer,
             )
             try:
-                step = self.rules.advance(seen.head, commit, now_ms=NOW_MS, timing=TIMING)
+                step = advance(seen.head, commit, now_ms=NOW_MS, timing=TIMING)
             except FencedError:
                 self._steps[key] = Refusal.FENCED
             except (TaskTerminalStateError, TurnFinishedError):
@@ -214,7 +229,7 @@ class World:
 
     def committed(self, current: Seen | None, before: Seen, after: Seen) -> Seen | None:
         """HEAD after a commit on `before`; None: another write has come in between."""
-        if current is None or not self.rules.replaces(current.head, before.head):
+        if current is None or current.head != before.head:
             return None
         return after
 
@@ -225,7 +240,7 @@ class World:
 
         Its tries are one step here: what counts is the HEAD on which the last one is made.
         """
-        if current is None or not self.rules.is_same_task(current.head, seen.head):
+        if current is None or current.head.incarnation != seen.head.incarnation:
             return None
         key = (decide, current, *about.values())
         if key not in self._written:
@@ -240,7 +255,7 @@ class World:
         self, current: Seen | None, seen: Seen, decide: Callable[..., Head | None], **about: Any
     ) -> Seen | None:
         """HEAD after a change that is made only on the HEAD that was read; None: none."""
-        if current is None or not self.rules.replaces(current.head, seen.head):
+        if current is None or current.head != seen.head:
             return None
         return self.changed(seen, seen, decide, **about)
 
@@ -248,7 +263,7 @@ class World:
         self, current: Seen | None, seen: Seen, *, due_at: int | None, sends: int
     ) -> Seen | None:
         """HEAD after a process outside of any attempt has moved the due time; None: refused."""
-        return self.once(current, seen, self.rules.postponing, due_at=due_at, sends=sends)
+        return self.once(current, seen, postponing, due_at=due_at, sends=sends)
 
     def entry(self, name: str) -> Entry:
         """`+1.2.3` and `=1.2.3` are chunks, `?1.2` is a message, all others are states.
@@ -322,39 +337,31 @@ class World:
             first = head.turn.begun or head.turn.number
             ordinal = sum(turn <= first for turn in self.looks(log).turns)
             act = self.turns[min(ordinal, len(self.turns)) - 1]
-            kept = self.rules.replayed(_log_of(seen, log))
-            fold = _log_of(seen, log).restarted() if kept else self._fold(log[: head.turn.base])
-            journal = Journal(kept, questions_of(_log_of(seen, log)))
+            whole = _log_of(seen, log)
+            kept = whole.replayed()
+            fold = whole.restarted() if kept else whole.fold(head.turn.base)
+            journal = Journal(kept, questions_of(whole))
             told = f"{inc_of(head)}.{ordinal}"
-            emits = (*self._emitted(act, told, journal, fold, self._kept_of(kept)),)
+            emits = (*self._emitted(act, told, journal, fold, kept_of(whole)),)
             end = f"{act.end}:{inc_of(head)}.{ordinal}" if act.end in _ASKS else act.end
             self._scripts[key] = emits if emits and emits[-1][0] in "QT" else (*emits, end)
         return self._scripts[key]
 
-    def _kept_of(self, records: Iterable[Record]) -> Kept:
-        """What the code finds of its waits; the journal keeps its records in the same way."""
-        kept = self.rules.kept()
-        for record in records:
-            for entry in record.entries:
-                if isinstance(entry, Recorded):
-                    kept.add(entry, record.version)
-        return kept
-
     def loses_signal(self, seen: Seen, log: tuple[Stored, ...]) -> bool:
         """Whether the code finds no signal where the log has one."""
-        kept = self._kept_of(self.rules.replayed(_log_of(seen, log))).records
+        kept = kept_of(_log_of(seen, log)).records
         return any(not (each.id in kept and kept[each.id].is_signal) for each in signals_in(log))
 
     def on_signal(self, seen: Seen, log: tuple[Stored, ...], inc: int) -> SignalDecision:
         """What becomes of a signal for the first wait of the first code of an incarnation."""
         found = _log_of(seen, log) if inc_of(seen.head) == inc else None
-        return self.rules.on_signal(found, 1, step_id_of("W1"))
+        return on_signal(found, 1, step_id_of("W1"))
 
     def _emitted(
         self, act: Turn, turn: str, journal: Journal, fold: Fold, kept: Kept
     ) -> Iterator[str]:
         """Run the agent's code: a step that is recorded does nothing, nor what is told already."""
-        view = self.rules.view(fold, None)
+        view = Projection(fold, None)
         number, counts = 0, Counter[str]()
         is_found, is_in_step = False, False
         for step in act.plan:
@@ -403,14 +410,8 @@ class World:
                 self._parts[key] = tuple(event_items(step, stored.body))
         return self._parts[key]
 
-    def _fold(self, log: tuple[Stored, ...]) -> Fold:
-        fold = self.rules.fold("t", "c")
-        for stored in log:
-            fold.add(stored.record)
-        return fold
-
     def _folded(self, log: tuple[Stored, ...]) -> Looks:
-        fold = self.rules.fold("t", "c")
+        fold = Fold("t", "c")
         shown: list[str] = []
         turns: list[int] = []
         answers: set[int] = set()
@@ -434,7 +435,7 @@ class World:
                     endings += state_name(entry.status.state)[11:].lower() in _ENDS
             if not signals_in((stored,)):  # the task still waits for its client
                 asks = stored.record.token is not None and _asks_in(stored.record)
-            for event in self.rules.events_of(stored.record, fold):
+            for event in events_of(stored.record, fold):
                 if isinstance(event, TaskArtifactUpdateEvent) and _is_answer(event.artifact):
                     texts = [part.text for part in event.artifact.parts]
                     shown = [*shown, *texts] if event.append else texts
