@@ -128,19 +128,12 @@ format: $(VENV)/.stamp ## format, and fix what the linter can fix
 .PHONY: faults
 faults: $(VENV)/.stamp emulators ## the long form of the fault tests, of polls of hours and of parallel calls
 	A2A_FAULTS=long $(BIN)/python -m pytest $(PYTEST_ARGS) $(ALL) tests/faults tests/contract \
-		tests/e2e/test_resuming_client.py \
 		tests/e2e/test_neighbours.py tests/e2e/test_stock_servers.py tests/e2e/test_upgrade.py \
 		tests/unit/tasks/test_fold_logs.py \
 		tests/unit/worker/test_late_writes.py tests/unit/worker/test_outages.py \
 		tests/unit/worker/test_question_kills.py tests/unit/worker/test_shares.py \
 		tests/unit/worker/test_short_sleeps.py \
 		tests/unit/frameworks/test_langgraph_interrupts.py --timeout 3600
-
-.PHONY: attack
-attack: $(VENV)/.stamp emulators ## one caller attacks each account for ten minutes while another one works: on a clock that jumps, and on processes
-	rm -f build/attack.md
-	A2A_ATTACK=long A2A_FAULTS=long $(BIN)/python -m pytest $(ALL) tests/e2e/test_neighbours.py tests/faults/test_attacks.py
-	@cat build/attack.md
 
 .PHONY: mutants
 mutants: $(VENV)/.stamp ## damages one guarantee after the other: tests have to notice each (WORDS="tasks worker/lease.py")

@@ -22,7 +22,6 @@ from a2a.utils.constants import TransportProtocol
 from a2a_serverless.tasks.head import TERMINAL
 from tests.support.messages import message
 
-BINDINGS = (TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON)
 SETTLE_S = 120.0
 
 

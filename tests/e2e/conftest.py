@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import boto3
 import pytest
 
-from a2a_serverless.storage.durable import DurableStorage
 from tests.e2e.commands import environment, run, running
-from tests.support.databases import dynamo_storage
-from tests.support.emulators import CREDENTIALS, REGION, dynamodb_local, fauxqs
+from tests.support.emulators import dynamodb_local, fauxqs
 
 HERE = Path(__file__).parent
 AGENT = f"{HERE / 'probe_agent.py'}:agent"
@@ -94,17 +91,3 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             url=stack.wait_for(r"A2A at (\S+),"), folder=folder, file=folder / "dev.log.db"
         )
         assert stack.end() == 0, stack.said()
-
-
-@pytest.fixture
-def storage(provisioned: dict[str, str]) -> Iterator[DurableStorage]:
-    """The table, as a worker in another process sees it."""
-    client = boto3.client(
-        "dynamodb",
-        endpoint_url=provisioned["AWS_ENDPOINT_URL_DYNAMODB"],
-        region_name=REGION,
-        aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-    )
-    yield dynamo_storage(provisioned["A2A_TABLE"], client=client)
-    client.close()

@@ -1,7 +1,6 @@
 """Clients of other languages, versions and frameworks at `dev` and at `api`, which have one port.
 
-Python 1.3 is the client of the other tests here: at `dev` in test_dev.py, at `api` in
-test_subscribers.py and test_resuming_client.py.
+Python 1.3 is the client of the other tests: at `dev` in test_dev.py, at `api` in faults.
 """
 
 from __future__ import annotations

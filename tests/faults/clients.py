@@ -6,46 +6,39 @@ import asyncio
 import json
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from a2a.client import ClientConfig
+from a2a.types import TaskState
 
+from a2a_serverless.client import create_resuming_client
 from a2a_serverless.tasks.head import Head
-from tests.faults.harness import ARTIFACT, World
+from tests.faults.harness import SETTLE_S, World
 from tests.support.a2a_calls import REST, Answer, message, read, target
-from tests.support.asgi_streams import LiveResponse, ServerEvent
+from tests.support.messages import request
 
 REPETITIONS = 40
 PAUSE_S = 0.1
 SERVER_ERROR = 500
 HEADERS = {"A2A-Version": "1.0", "Content-Type": "application/json"}
-ENDS = {"COMPLETED", "CANCELED", "FAILED", "REJECTED"}
 
 
-@dataclass
-class Stream:
-    """What a client has of a task that it streams, over all its connections."""
+class _Moving(httpx.AsyncHTTPTransport):
+    """Sends each request to the API that the world has then, and counts them."""
 
-    task_id: str = ""
-    state: str = ""
-    chunks: list[str] = field(default_factory=list)
-    last_id: str = ""
-    connections: int = 0
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self.requests = 0
 
-    def take(self, event: ServerEvent) -> None:
-        """Fold one event: a snapshot replaces everything, an artifact its like or its end."""
-        self.last_id = event.id or self.last_id
-        (kind, content), *_ = event.data.items()
-        if kind == "task":
-            self.task_id = content["id"]
-            self.chunks = [text for one in content.get("artifacts", []) for text in _texts(one)]
-        elif kind == "artifactUpdate":
-            kept = self.chunks if content.get("append") else []
-            self.chunks = [*kept, *_texts(content["artifact"])]
-        if "status" in content:
-            self.state = content["status"]["state"].removeprefix("TASK_STATE_")
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        request.url = request.url.copy_with(port=self._world.http.base_url.port)
+        request.headers["host"] = request.url.netloc.decode()
+        return await super().handle_async_request(request)
 
 
 @dataclass
@@ -98,47 +91,17 @@ class Patient:
             await asyncio.sleep(PAUSE_S)
         raise AssertionError(self.repeated)
 
-    async def follow(self, text: str, stream: Stream) -> None:
-        """Send a message and stream its task to the end, resumed where it was cut off."""
-        opening = _message(text)
-        while stream.state not in ENDS:
-            assert stream.connections < REPETITIONS, stream
-            stream.connections += 1
-            try:
-                async for event in self._events(opening, stream):
-                    stream.take(event)
-            except httpx.TransportError as error:
-                self.repeated[type(error).__name__] += 1
-
-    async def _events(
-        self, opening: Mapping[str, Any], stream: Stream
-    ) -> AsyncIterator[ServerEvent]:
-        method, params = "SendStreamingMessage", opening
-        headers = dict(HEADERS)
-        if stream.last_id:
-            method, params = "SubscribeToTask", {"id": stream.task_id}
-            headers["Last-Event-ID"] = stream.last_id
-        verb, path, body = target(REST, method, params)
-        content = None if body is None else json.dumps(body).encode()
-        async with self.world.http.stream(verb, path, content=content, headers=headers) as answer:
-            if answer.status_code >= SERVER_ERROR:
-                self.repeated[str(answer.status_code)] += 1
-                await asyncio.sleep(PAUSE_S)
-                return
-            assert answer.status_code == 200, await answer.aread()
-            async for event in _Received(answer).events():
-                yield event
-
-
-class _Received(LiveResponse):
-    """The events of an answer that comes over a connection."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        super().__init__()
-        self._response = response
-
-    def chunks(self) -> AsyncIterator[bytes]:
-        return self._response.aiter_raw()
+    async def follow(self, text: str, chunks: list[str]) -> int:
+        """Send a message by the resuming client, and add its chunks; return how often it asked."""
+        moving = _Moving(self.world)
+        async with httpx.AsyncClient(transport=moving, timeout=SETTLE_S) as http:
+            url, config = str(self.world.http.base_url), ClientConfig(httpx_client=http)
+            client = await create_resuming_client(url, config)
+            async for event in client.send_message(request(text)):
+                parts = event.artifact_update.artifact.parts
+                chunks += [part.text for part in parts]
+        assert event.status_update.status.state == TaskState.TASK_STATE_COMPLETED, event
+        return moving.requests
 
 
 def _message(text: str, task: Head | None = None) -> dict[str, Any]:
@@ -146,8 +109,3 @@ def _message(text: str, task: Head | None = None) -> dict[str, Any]:
     context_id = task.context_id if task else f"context-{message_id}"
     named = {"taskId": task.task_id} if task else {}
     return {"message": message(text, messageId=message_id, contextId=context_id, **named)}
-
-
-def _texts(artifact: Mapping[str, Any]) -> list[str]:
-    is_ours = artifact["artifactId"] == ARTIFACT
-    return [part["text"] for part in artifact["parts"]] if is_ours else []
