@@ -76,7 +76,6 @@ test: $(VENV)/.stamp ## all tests but the long ones; where `make emulators` and 
 .PHONY: long
 long: $(VENV)/.stamp ## what takes seconds each, and what `make test` does in short: a project out of the wheel, ten minutes of one hostile client, a model that is away, files of 100 MB
 	A2A_PROJECTS=one $(BIN)/python -m pytest $(PYTEST_ARGS) -m long
-	@cat build/newcomers.md
 
 .PHONY: foreign
 foreign: $(VENV)/.stamp $(FOREIGN) $(CALLED) ## agents of other frameworks and clients of other versions, unmodified
@@ -271,10 +270,9 @@ release-check: dist docs $(TOOL)/release/requirements.txt ## all of a release bu
 	$(MAKE) projects
 
 .PHONY: projects
-projects: $(VENV)/.stamp ## a project of each kind out of the wheel, the wheel on each Python, and what newcomers wait for
+projects: $(VENV)/.stamp ## a project of each kind out of the wheel, and the wheel on each Python
 	A2A_PROJECTS=long $(BIN)/python -m pytest $(ALL) tests/e2e/test_projects.py \
 		tests/e2e/test_first_agent.py $(PROJECTS_ARGS)
-	@cat build/newcomers.md
 
 .PHONY: lock
 lock: $(VENV)/.stamp ## resolve the dependencies again

@@ -114,22 +114,19 @@ class Faulty(Worker):
     async def held(self, ctx: TaskContext, count: float) -> None:
         await ctx.emit_text_artifact("0", artifact_id=ARTIFACT, append=True)
         self._ledger.note("held", ctx.task_id)
-        while not self._is_released(ctx):  # noqa: ASYNC110 - a file
-            await asyncio.sleep(0.1)
+        while not self._ledger.is_released(ctx.task_id):  # noqa: ASYNC110 - a file
+            await asyncio.sleep(0.02)
         for number in range(1, int(count)):
             await ctx.emit_text_artifact(str(number), artifact_id=ARTIFACT, append=True)
         await ctx.respond("Done.")
 
     async def deaf(self, ctx: TaskContext) -> None:
         self._ledger.note("held", ctx.task_id)
-        while not self._is_released(ctx):
+        while not self._ledger.is_released(ctx.task_id):
             try:
                 await asyncio.sleep(0.1)
             except asyncio.CancelledError:
                 self._ledger.note("swallowed", ctx.task_id)
-
-    def _is_released(self, ctx: TaskContext) -> bool:
-        return self._ledger.count(ctx.task_id, "released") > 0
 
     async def meet(self, ctx: TaskContext, count: float) -> None:
         while self._ledger.count(ctx.task_id, "started") < count:  # noqa: ASYNC110 - a file

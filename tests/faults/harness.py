@@ -102,6 +102,21 @@ class End:
         ]
 
 
+def command_of(kind: str, concurrency: int) -> tuple[list[str], str]:
+    """The arguments of a process, and what it says when it has started."""
+    at_once = ["--concurrency", str(concurrency)]
+    function = ([functions.NAME], "function works")
+    return {
+        "api": (["api", "--card", CARD, "--port", "0"], r"A2A at (\S+),"),
+        "worker": (["worker", "--agent", AGENT, *at_once], "turns at a time"),
+        "function": function,
+        "quarantine": function,
+        "push": (["push", *at_once], "webhooks at a time"),
+        "sweep": (["sweep"], "sweeping"),
+        "purge": (["tasks", "purge", "--yes", "--settle", "0"], ""),
+    }[kind]
+
+
 @dataclass
 class World:
     """One deployment on the emulators, and what this test did to it."""
@@ -126,36 +141,30 @@ class World:
     # -- processes -----------------------------------------------------------------------------
 
     async def start(
-        self, kind: str, *options: str, point: str = "", concurrency: int = 4
+        self,
+        kind: str,
+        *options: str,
+        point: str = "",
+        concurrency: int = 4,
+        more: Mapping[str, str] | None = None,
     ) -> Running:
         """Start a process, to die at `point` where one is named.
 
         It is one of `api`, `worker`, `push`, `sweep`, `purge`, or the deployed worker function,
         whose events come from the operations (`function`) or from the quarantine queue
         (`quarantine`).
-        `options` are further arguments of its command.
+        `options` are further arguments of its command, `more` variables of its own.
 
         Returns when it has started.
         """
-        variables = dict(self.variables)
+        variables = {**self.variables, **(more or {})}
         if point:
             traps.Trap(point)  # a wrong name stops the test, and not its process alone
             variables[traps.POINT_VARIABLE] = point
             variables[traps.MARK_VARIABLE] = str(self._mark(point))
         if kind == "quarantine":
             variables[functions.SOURCE] = "A2A_QUARANTINE_QUEUE"
-        arguments, ready = {
-            "api": (["api", "--card", CARD, "--port", "0"], r"A2A at (\S+),"),
-            "worker": (
-                ["worker", "--agent", AGENT, "--concurrency", str(concurrency)],
-                "turns at a time",
-            ),
-            "function": ([functions.NAME], "function works"),
-            "quarantine": ([functions.NAME], "function works"),
-            "push": (["push", "--concurrency", str(concurrency)], "webhooks at a time"),
-            "sweep": (["sweep"], "sweeping"),
-            "purge": (["tasks", "purge", "--yes", "--settle", "0"], ""),
-        }[kind]
+        arguments, ready = command_of(kind, concurrency)
         name = f"{kind}-{len(self.started)}"
         arguments = [*arguments, *options]
         running = processes.start(name, arguments, variables, self.folder / f"{name}.log")

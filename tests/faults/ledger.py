@@ -53,6 +53,13 @@ class Ledger:
     def count(self, task_id: str, what: str) -> int:
         return len(self.entries(task_id, what))
 
+    def release(self, task_id: str = "all") -> None:
+        """Let the agent go on that holds this task, or, if none is named, each of them."""
+        self.path.with_name(f"released-{task_id}").touch()
+
+    def is_released(self, task_id: str) -> bool:
+        return any(self.path.with_name(f"released-{name}").exists() for name in (task_id, "all"))
+
     def _read(self) -> Iterator[Entry]:
         for line in lines_of(self.path):
             yield Entry(**json.loads(line))

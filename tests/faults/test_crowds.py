@@ -120,7 +120,7 @@ async def _replace_api(client: Patient, old: Running) -> Running:
         # Otherwise the deaf agent returns before it has heard, and its turn fails.
         await world.noted(deaf, "swallowed")
         for task_id in set(held()):
-            world.ledger.note("released", task_id)
+            world.ledger.release(task_id)
     assert blocking.result().state == "COMPLETED"
     (artifact,) = blocking.result().task["artifacts"]
     assert chunks == numbers(4)

@@ -47,7 +47,7 @@ async def test_a_spot_worker_gives_back_what_cannot_end(
 
         await until(is_draining, "the health check says so")
         for head in heads[::2]:
-            world.ledger.note("released", head.task_id)
+            world.ledger.release(head.task_id)
         assert await first.ended() == 0, first.said()
 
         async def go_on() -> bool:
@@ -55,7 +55,7 @@ async def test_a_spot_worker_gives_back_what_cannot_end(
 
         await until(go_on, "the rest goes on", SOON_S)
         for head in heads[1::2]:
-            world.ledger.note("released", head.task_id)
+            world.ledger.release(head.task_id)
         ended = await ends(world, [head.task_id for head in heads])
         assert {end.state for end in ended} == {COMPLETED}
         assert [end.chunks for end in ended] == [numbers(3)] * TURNS

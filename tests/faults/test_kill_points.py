@@ -145,7 +145,7 @@ async def stored_chunk(world: World, point: str) -> Expected:
         return task is not None and bool(task.artifacts)
 
     await until(is_stored, "the first chunk is stored")
-    world.ledger.note("released", task_id)
+    world.ledger.release(task_id)
     await world.dies(victim, point)
     await world.start("worker")
     return Expected(task_id=task_id, starts=2)
@@ -269,7 +269,7 @@ async def _held(world: World) -> str:
 
 
 async def _released(world: World, task_id: str) -> None:
-    world.ledger.note("released", task_id)
+    world.ledger.release(task_id)
     await world.state(task_id, TaskState.TASK_STATE_COMPLETED)
 
 
