@@ -1,10 +1,8 @@
-"""An operator's ten questions: each with the steps in the console that answer it.
-
-The page `questions` has the same steps, and a picture of each answer.
-"""
+"""An operator's ten questions on the page `questions`: its steps in the console answer each."""
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,49 +15,21 @@ from a2a_serverless.tasks.identity import Scope
 from tests.browser.agent import INVOICE, OFFERS, ORDER
 from tests.browser.conftest import UNSWEPT, Site, Visit, site_of
 from tests.browser.seeds import done
+from tests.support import pages
 from tests.support.messages import request
 from tests.unit.push.receivers import Receiver, status
 
-MOST_STEPS = 3
 _LEAVER = "leaver@example.com"
 
-
-@dataclass(frozen=True)
-class Step:
-    """One step as the page tells it, and the same in a browser."""
-
-    text: str
-    do: Callable[[Page], None]
+Do = Callable[[Page], None]
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question, the steps that answer it, and texts of the answer."""
-
-    name: str
-    asks: str
-    steps: tuple[Step, ...]
-    answers: tuple[str, ...]
-
-    def answer(self, visit: Visit) -> None:
-        """Take the steps from the first page on; wait for each text of the answer."""
-        visit.go("/status")
-        for step in self.steps:
-            step.do(visit.page)
-        for text in self.answers:
-            expect(visit.page.locator("main")).to_contain_text(text)
-
-
-def _click(selector: str) -> Callable[[Page], None]:
+def _click(selector: str) -> Do:
     return lambda page: page.locator(selector).first.click()
 
 
-def _list_of(kind: str) -> Callable[[Page], None]:
+def _list_of(kind: str) -> Do:
     return _click(f"#numbers a[href*='attention={kind}'][href*='day'], #numbers a[href$='{kind}']")
-
-
-def _row(text: str) -> Step:
-    return Step("Open the task.", _click(f"#rows tr:has-text('{text}') .main-cell a"))
 
 
 def _find(page: Page) -> None:
@@ -79,111 +49,73 @@ def _delete(page: Page) -> None:
     page.click("text=Delete it for good")
 
 
-def _confirm(act: str) -> Callable[[Page], None]:
-    def confirm(page: Page) -> None:
-        page.click(f"summary:has-text('{act}')")
-        page.click(f"button:has-text('Yes, {act.lower()}')")
-
-    return confirm
+def _try_again(page: Page) -> None:
+    page.click("summary:has-text('Try it again')")
+    page.click("button:has-text('Yes, try it again')")
 
 
-FAILURES = Step("On the first page, follow the number of failures.", _list_of("failed"))
+DOES: dict[str, Do] = {
+    "On the first page, follow the number of failures.": _list_of("failed"),
+    "On the first page, follow the number of turns sent again.": _list_of("again"),
+    "On the first page, follow the number of given-up webhooks.": _list_of("untold"),
+    "On the first page, follow the number of completed tasks.": _click(
+        "#numbers a[href*='state=completed']"
+    ),
+    "Under Tasks, find the task by a text of its request.": _find,
+    "Open the view Events.": _click("#view-events"),
+    "Open the view Timeline.": _click("#view-timeline"),
+    "Open the view Cost.": _click("#view-cost"),
+    "Choose *Try it again…*, and confirm.": _try_again,
+    "Open Journal.": _click("nav >> text=Journal"),
+    "Open Queues.": _click("nav >> text=Queues"),
+    "Under Tasks, filter by the caller.": _of_leaver,
+    "Follow *Delete all that this caller has…*.": _click("text=Delete all that this caller has"),
+    "Type the name, and confirm.": _delete,
+}
+"""What is done in a browser, by the page's words for it."""
+OPENS = "Open the task."
+"""The step that opens the task of the question."""
+ABOUT = {
+    "failed": (INVOICE, ("KeyError", "customer")),
+    "stuck": ("stuck", ("sent again 12 times", "no worker")),
+    "attempt": (OFFERS, ("The best price is 999 EUR.", "discards")),
+    "webhook": (ORDER, ("given up", "status 410")),
+    "again": (INVOICE, ("retry",)),
+    "who": ("", ("retry", "by ")),
+    "cost": (OFFERS, ("write units", "attempt")),
+    "slow": (OFFERS, ("attempt 1", "attempt 2", "waited")),
+    "lost": ("", ("1 open turn", "sent again by the sweeper")),
+    "delete": ("", ("Deleted 3 tasks, ", "and no uploads: nothing is left.")),
+}
+"""A text of the task that each question is about, and texts of the answer."""
 
-QUESTIONS = (
-    Question(
-        "failed",
-        "Which tasks failed today, and why?",
-        (FAILURES, _row(INVOICE)),
-        ("KeyError", "customer"),
-    ),
-    Question(
-        "stuck",
-        "What is stuck, and who has it?",
-        (
-            Step("On the first page, follow the number of turns sent again.", _list_of("again")),
-            _row("stuck"),
-        ),
-        ("sent again 12 times", "no worker"),
-    ),
-    Question(
-        "attempt",
-        "What did attempt 1 say?",
-        (
-            Step("Under Tasks, find the task by a text of its request.", _find),
-            _row(OFFERS),
-            Step("Open the view Events.", _click("#view-events")),
-        ),
-        ("The best price is 999 EUR.", "discards"),
-    ),
-    Question(
-        "webhook",
-        "Why did the webhook not come?",
-        (
-            Step("On the first page, follow the number of given-up webhooks.", _list_of("untold")),
-            _row(ORDER),
-            Step("Open the view Timeline.", _click("#view-timeline")),
-        ),
-        ("given up", "status 410"),
-    ),
-    Question(
-        "again",
-        "How do I try a failed task again?",
-        (
-            FAILURES,
-            _row(INVOICE),
-            Step("Choose *Try it again…*, and confirm.", _confirm("Try it again")),
-        ),
-        ("retry",),
-    ),
-    Question(
-        "who",
-        "Who did that?",
-        (Step("Open Journal.", _click("nav >> text=Journal")),),
-        ("retry", "by "),
-    ),
-    Question(
-        "cost",
-        "What did it cost?",
-        (
-            Step("Under Tasks, find the task by a text of its request.", _find),
-            _row(OFFERS),
-            Step("Open the view Cost.", _click("#view-cost")),
-        ),
-        ("write units", "attempt"),
-    ),
-    Question(
-        "slow",
-        "What is slow?",
-        (
-            Step(
-                "On the first page, follow the number of completed tasks.",
-                _click("#numbers a[href*='state=completed']"),
-            ),
-            _row(OFFERS),
-            Step("Open the view Timeline.", _click("#view-timeline")),
-        ),
-        ("attempt 1", "attempt 2", "waited"),
-    ),
-    Question(
-        "lost",
-        "Is anything lost?",
-        (Step("Open Queues.", _click("nav >> text=Queues")),),
-        ("1 open turn", "sent again by the sweeper"),
-    ),
-    Question(
-        "delete",
-        "How do I delete all that a person has?",
-        (
-            Step("Under Tasks, filter by the caller.", _of_leaver),
-            Step(
-                "Follow *Delete all that this caller has…*.",
-                _click("text=Delete all that this caller has"),
-            ),
-            Step("Type the name, and confirm.", _delete),
-        ),
-        ("Deleted 3 tasks, ", "and no uploads: nothing is left."),
-    ),
-)
+
+@dataclass(frozen=True)
+class Question:
+    """A section of the page: the name of its picture, and its steps."""
+
+    name: str
+    steps: tuple[str, ...]
+
+    def answer(self, visit: Visit) -> None:
+        """Take the steps from the first page on; wait for each text of the answer."""
+        task, texts = ABOUT[self.name]
+        opens = _click(f"#rows tr:has-text('{task}') .main-cell a")
+        visit.go("/status")
+        for step in self.steps:
+            do = opens if step == OPENS else DOES[step]
+            do(visit.page)
+        for text in texts:
+            expect(visit.page.locator("main")).to_contain_text(text)
+
+
+def questions() -> list[Question]:
+    """Return the questions of the page, in their order."""
+    return [
+        Question(name, tuple(re.findall(r"(?m)^\d\. (.*)", section)))
+        for section in pages.text("questions").split("\n## ")[1:]
+        for name in re.findall(r"question-(\w+)\.png", section)
+    ]
 
 
 @contextmanager

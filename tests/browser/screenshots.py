@@ -13,7 +13,7 @@ from playwright.sync_api import Browser
 from a2a_serverless.tasks.rules import Timing
 from tests.browser import seeds
 from tests.browser.conftest import Site, Visit, chromium, site_of, visiting
-from tests.browser.questions import QUESTIONS, asked_site
+from tests.browser.questions import asked_site, questions
 
 FOLDER: Final = Path(__file__).parents[2] / "docs/pictures"
 SIZES: Final = {"wide": (1280, 860), "narrow": (400, 860)}
@@ -52,7 +52,7 @@ def _questions(browser: Browser, site: Site) -> None:
     """Write a picture of the answer to each of an operator's questions."""
     viewport = {"width": 1280, "height": 860}
     with visiting(browser, site, viewport=viewport, color_scheme="light") as visit:
-        for question in QUESTIONS:
+        for question in questions():
             question.answer(visit)
             visit.page.screenshot(path=FOLDER / f"question-{question.name}.png")
 

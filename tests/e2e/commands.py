@@ -212,11 +212,29 @@ def running_first(
 
 def first_process(started: Running) -> int:
     """The number of a namespace's first process, as this process sees it."""
-    pid = started.process.pid
-    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
+    (child,) = children(started.process.pid)
     status = Path(f"/proc/{child}/status").read_text(encoding="utf-8")
     assert re.search(r"^NSpid:\s+\d+\s+1$", status, re.MULTILINE), status
-    return int(child)
+    return child
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that have not been waited for."""
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def kill(dev: Running) -> None:
+    """Kill a `dev`; return when the processes that it has started have ended, too."""
+    started = children(dev.process.pid)
+    assert dev.end(signal.SIGKILL) == -signal.SIGKILL
+    until(lambda: not any(map(_is_alive, started)))
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process works; one that has ended may not have been waited for."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def _until_end(started: Running) -> Iterator[Running]:

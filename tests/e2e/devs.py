@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.commands import Running, environment, running
+from tests.e2e.commands import Running, children, environment, running
 from tests.support.a2a_calls import Caller
 
 
@@ -29,8 +29,7 @@ class Dev(Caller):
 
     def children(self) -> list[int]:
         """Its processes: those that serve or are about to leave, and at the end a spare."""
-        pid = self.command.process.pid
-        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+        return children(self.command.process.pid)
 
     def until_spare(self) -> None:
         """Wait until a spare has imported the runtime: until it does nothing any more."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.e2e.commands import Running, running_program, until
+from tests.e2e.commands import Running, kill, running_program, until
 from tests.e2e.installed import LIMIT_S, environment, run
 from tests.support.a2a_calls import Caller
 from tests.support.fake_model import KEY, a_model
@@ -164,7 +163,7 @@ class Newcomer:
         with Caller(dev.wait_for(r"A2A at (\S+),")) as caller:
             task: str = caller.send("Do the two steps", waits=False)["id"]
             until(lambda: steps.exists() and "second" in steps.read_text())
-        dev.end(signal.SIGKILL)
+        kill(dev)
         return task
 
     def goes_on(self, task: str) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import resource
 import shutil
-import signal
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -17,7 +16,7 @@ import httpx
 import pytest
 from a2a.client import A2ACardResolver
 
-from tests.e2e.commands import environment, run, run_anew, running
+from tests.e2e.commands import environment, kill, run, run_anew, running
 from tests.e2e.conftest import CARD, Served
 from tests.e2e.devs import running_dev
 from tests.support.a2a_calls import message
@@ -87,7 +86,6 @@ class Agent(Worker):
 
 agent = Agent()
 """
-PATIENCE_S = 60
 SOON_S = 45.0
 """Far below the minute for which a delivery is hidden from other workers."""
 
@@ -106,8 +104,7 @@ def test_a_killed_dev_forgets_nothing(folder: Path) -> None:
         ended = [first.send(f"task {number}") for number in range(3)]
         held = first.send("hold", waits=False)["id"]
         first.until("WORKING", held)
-        first.command.process.send_signal(signal.SIGKILL)
-        first.command.process.wait(PATIENCE_S)
+        kill(first.command)
     (folder / "go").touch()
     with running_dev(folder) as second:
         began = time.monotonic()

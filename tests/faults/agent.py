@@ -12,16 +12,13 @@ deaf              swallows every cancel until then, and emits nothing
 meet N            as `chunks 10 0.15`, once N attempts of this turn have started
 failing N         raises in its first N starts, then as `chunks 4 0`
 silent            emits nothing until it is cancelled
-crash S / hog S   ends the process after S seconds, as a crash or as one that is out of memory
 ask               pauses for input; the next message says what comes then
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import signal
 import time
 
 from a2a_serverless.worker import Retry, TaskContext, Worker
@@ -141,16 +138,6 @@ class Faulty(Worker):
 
     async def silent(self, ctx: TaskContext) -> None:
         await asyncio.sleep(3600)
-
-    async def crash(self, ctx: TaskContext, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        os.abort()
-
-    async def hog(self, ctx: TaskContext, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        taken = bytearray(64 * 1024 * 1024)
-        os.kill(os.getpid(), signal.SIGKILL)  # what Lambda does to a process beyond its memory
-        del taken
 
     async def ask(self, ctx: TaskContext) -> None:
         await ctx.request_input("What exactly?")

@@ -14,32 +14,25 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
 from botocore.awsrequest import AWSResponse
-from botocore.compat import HTTPHeaders
-from botocore.exceptions import ReadTimeoutError
-from botocore.httpsession import URLLib3Session
 
 from a2a_serverless import aws
 from tests.faults.ledger import lines_of
-from tests.support.faulty import apply_and_drop, refuse
+from tests.support.faulty import KINDS, answer
 
 DAY: Final = "FAULTS_AWS"
 MET: Final = "FAULTS_AWS_MET"
 BUDGET_S: Final = "FAULTS_AWS_BUDGET_S"
 
-Fault = Callable[[Any], AWSResponse | None]
-
 EVERYWHERE: Final = ("answer lost", "throttled", "request lost", "server error", "error, applied")
 TRANSACTIONS: Final = ("conflict", *EVERYWHERE)
 BATCHES: Final = ("unprocessed", *EVERYWHERE)
-
-_wire = URLLib3Session(max_pool_connections=64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +73,9 @@ class BadDay:
         if not self._record.exists():
             return None
         fault = self._choose(event_name.removeprefix("before-send."))
-        return None if fault is None else _FAULTS[fault](request)
+        if fault is None:
+            return None
+        return KINDS.get(fault, _leave_unprocessed)(request)
 
     def _choose(self, operation: str) -> str | None:
         kinds = _kinds(operation)
@@ -141,43 +136,8 @@ def _kinds(operation: str) -> tuple[str, ...]:
     return BATCHES if name.startswith("Batch") else EVERYWHERE
 
 
-def _lose(request: Any) -> AWSResponse:
-    raise ReadTimeoutError(endpoint_url=request.url)
-
-
-def _fail_after(request: Any) -> AWSResponse:
-    _wire.send(request)
-    return refuse("ServiceUnavailable", status=503)
-
-
-def _conflict(request: Any) -> AWSResponse:
-    """The first action of a transaction has met another transaction."""
-    actions = len(json.loads(request.body)["TransactItems"])
-    reasons = ["TransactionConflict", *["None"] * (actions - 1)]
-    return refuse("TransactionCanceledException", reasons=reasons)
-
-
-def _throttle(request: Any) -> AWSResponse:
-    is_sqs = "AmazonSQS" in str(request.headers["X-Amz-Target"])
-    return refuse("RequestThrottled" if is_sqs else "ProvisionedThroughputExceededException")
-
-
 def _leave_unprocessed(request: Any) -> AWSResponse:
     """A batch of which nothing was done: how DynamoDB throttles one."""
     wanted = json.loads(request.body)["RequestItems"]
     left = {"Responses": {}, "UnprocessedKeys": wanted, "UnprocessedItems": wanted}
-    response: Any = AWSResponse("http://faulty", 200, HTTPHeaders(), None)
-    response._content = json.dumps(left).encode()  # what was read off the wire
-    answer: AWSResponse = response
-    return answer
-
-
-_FAULTS: Final[Mapping[str, Fault]] = {
-    "answer lost": apply_and_drop,
-    "request lost": _lose,
-    "throttled": _throttle,
-    "server error": lambda _: refuse("InternalServerError", status=500),
-    "error, applied": _fail_after,
-    "conflict": _conflict,
-    "unprocessed": _leave_unprocessed,
-}
+    return answer(left)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -16,27 +17,26 @@ from a2a.types import TaskState
 
 from a2a_serverless.client import create_resuming_client
 from a2a_serverless.tasks.head import Head
-from tests.faults.harness import SETTLE_S, World
+from tests.faults.harness import SETTLE_S
 from tests.support.a2a_calls import REST, Answer, message, read, target
 from tests.support.messages import request
 
-REPETITIONS = 40
 PAUSE_S = 0.1
 SERVER_ERROR = 500
 HEADERS = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 
 
 class _Moving(httpx.AsyncHTTPTransport):
-    """Sends each request to the API that the world has then, and counts them."""
+    """Sends each request to the API that a client of the deployment has then; counts them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, of: httpx.AsyncClient) -> None:
         super().__init__()
-        self._world = world
+        self._of = of
         self.requests = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.requests += 1
-        request.url = request.url.copy_with(port=self._world.http.base_url.port)
+        request.url = request.url.copy_with(port=self._of.base_url.port)
         request.headers["host"] = request.url.netloc.decode()
         return await super().handle_async_request(request)
 
@@ -45,10 +45,10 @@ class _Moving(httpx.AsyncHTTPTransport):
 class Patient:
     """Repeats a request with the same ids until it has an answer that is no server error.
 
-    Every request goes to the API that `world` has then. `repeated` counts why it had to.
+    Every request goes to the API that `http` leads to then. `repeated` counts why it had to.
     """
 
-    world: World
+    http: httpx.AsyncClient
     repeated: Counter[str] = field(default_factory=Counter)
 
     async def send(
@@ -76,9 +76,10 @@ class Patient:
     ) -> Answer:
         verb, path, body = target(REST, method, params)
         content = None if body is None else json.dumps(body).encode()
-        for _ in range(REPETITIONS):
+        deadline = time.monotonic() + SETTLE_S
+        while time.monotonic() < deadline:
             try:
-                response = await self.world.http.request(
+                response = await self.http.request(
                     verb, path, content=content, headers={**HEADERS, **(headers or {})}
                 )
             except httpx.TransportError as error:
@@ -93,9 +94,9 @@ class Patient:
 
     async def follow(self, text: str, chunks: list[str]) -> int:
         """Send a message by the resuming client, and add its chunks; return how often it asked."""
-        moving = _Moving(self.world)
+        moving = _Moving(self.http)
         async with httpx.AsyncClient(transport=moving, timeout=SETTLE_S) as http:
-            url, config = str(self.world.http.base_url), ClientConfig(httpx_client=http)
+            url, config = str(self.http.base_url), ClientConfig(httpx_client=http)
             client = await create_resuming_client(url, config)
             async for event in client.send_message(request(text)):
                 parts = event.artifact_update.artifact.parts

@@ -111,6 +111,10 @@ def command_of(kind: str, concurrency: int) -> tuple[list[str], str]:
         "worker": (["worker", "--agent", AGENT, *at_once], "turns at a time"),
         "function": function,
         "quarantine": function,
+        "serve": (
+            ["serve", "--agent", AGENT, "--card", CARD, "--port", "0", "--no-console"],
+            r"A2A at (\S+),",
+        ),
         "push": (["push", *at_once], "webhooks at a time"),
         "sweep": (["sweep"], "sweeping"),
         "purge": (["tasks", "purge", "--yes", "--settle", "0"], ""),

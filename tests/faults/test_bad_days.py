@@ -72,14 +72,14 @@ async def test_no_process_loses_a_task_on_a_bad_day(
     records = tmp_path / "met"
     async with emulators.world(tmp_path, **settings(records)) as world:
         await asyncio.gather(world.start("api"), world.start("sweep"))
-        client = Patient(world)
-        dead = await ends(world, await _dead_letters(client), within_s=WITHIN_S)
+        client = Patient(world.http)
+        dead = await ends(world, await _dead_letters(world, client), within_s=WITHIN_S)
         assert {end.state for end in dead} == {FAILED}
         await asyncio.gather(*(world.start("worker", concurrency=12) for _ in range(2)))
-        cancelling = asyncio.gather(*(_cancel(client) for _ in range(CANCELLED)))
+        cancelling = asyncio.gather(*(_cancel(world, client) for _ in range(CANCELLED)))
         worked = await asyncio.gather(
             *(_work(client) for _ in range(TASKS)),
-            *(_ask(client) for _ in range(ASKED)),
+            *(_ask(world, client) for _ in range(ASKED)),
             *(_unsent(world) for _ in range(UNSENT)),
         )
         ended = await ends(world, worked, within_s=WITHIN_S)
@@ -108,12 +108,10 @@ async def _work(client: Patient) -> str:
     return str((await client.send("chunks 4 0.1")).task["id"])
 
 
-async def _ask(client: Patient) -> str:
+async def _ask(world: World, client: Patient) -> str:
     """A task of two turns."""
     task_id = str((await client.send("ask")).task["id"])
-    paused = await client.world.state(
-        task_id, TaskState.TASK_STATE_INPUT_REQUIRED, within_s=WITHIN_S
-    )
+    paused = await world.state(task_id, TaskState.TASK_STATE_INPUT_REQUIRED, within_s=WITHIN_S)
     answered = await client.send("chunks 4 0.1", task=paused)
     assert answered.task["id"] == task_id
     return task_id
@@ -124,23 +122,23 @@ async def _unsent(world: World) -> str:
     return (await world.create("chunks 4 0.1")).task_id
 
 
-async def _cancel(client: Patient) -> str:
+async def _cancel(world: World, client: Patient) -> str:
     """A task that its client cancels while its agent runs: its worker has to look to hear of it."""
     task_id = str((await client.send("silent")).task["id"])
-    await client.world.state(task_id, TaskState.TASK_STATE_WORKING, within_s=WITHIN_S)
+    await world.state(task_id, TaskState.TASK_STATE_WORKING, within_s=WITHIN_S)
     await client.cancel(task_id)
     return task_id
 
 
-async def _dead_letters(client: Patient) -> list[str]:
+async def _dead_letters(world: World, client: Patient) -> list[str]:
     """Tasks whose attempts are used up, and their operations delivered too often."""
     sent = [await _work(client) for _ in range(DEAD)]
     for task_id in sent:
-        await client.world.use_up(task_id)
+        await world.use_up(task_id)
 
     async def are_dead() -> bool:
-        await client.world.receive(must=False)
-        return await client.world.waiting(client.world.made.queue) == 0
+        await world.receive(must=False)
+        return await world.waiting(world.made.queue) == 0
 
     await until(are_dead, "the operations are dead letters")
     return sent

@@ -37,15 +37,15 @@ async def test_a_rolling_replacement_loses_nothing(
     settings = {processes.DRAIN: "0.5", "A2A_MAX_ATTEMPTS": "10", **SETTINGS}
     with Receiver() as receiver:
         async with push_emulators.pushing_world(tmp_path, **settings) as world:
-            client = Patient(world)
+            client = Patient(world.http)
             fleet = [await world.start(kind, concurrency=8) for kind in FLEET]
             is_replaced = asyncio.Event()
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(_keep_sending(client, receiver, tasks, is_replaced))
                 for _ in range(rounds):
-                    fleet = [await _replace(client, old) for old in fleet]
+                    fleet = [await _replace(world, client, old) for old in fleet]
                 while not _is_started_twice(world):  # a worker that goes may have no turn just then
-                    fleet[0] = await _replace(client, fleet[0])
+                    fleet[0] = await _replace(world, client, fleet[0])
                 is_replaced.set()
             sent = sending.result()
             ended = await ends(world, list(sent), within_s=SETTLE_S + tasks)
@@ -80,22 +80,22 @@ def _is_started_twice(world: World) -> bool:
     return len(started) > len(set(started))
 
 
-async def _replace(client: Patient, old: Running) -> Running:
+async def _replace(world: World, client: Patient, old: Running) -> Running:
     """Start another process of the same kind, then end the old one in order."""
     kind = old.name.partition("-")[0]
     if kind == "api":
-        return await _replace_api(client, old)
-    new = await client.world.start(kind, concurrency=8)
+        return await _replace_api(world, client, old)
+    new = await world.start(kind, concurrency=8)
     assert await old.end() == 0, old.said()
     return new
 
 
-async def _replace_api(client: Patient, old: Running) -> Running:
+async def _replace_api(world: World, client: Patient, old: Running) -> Running:
     """Replace the API over a blocking send, a stream and a cancel: the new one tells their ends.
 
     The agents wait until the old one has gone, so that it cannot have told anybody.
     """
-    world, chunks = client.world, list[str]()
+    chunks: list[str] = []
     earlier = world.ledger.entries(what="held")
 
     def held() -> list[str]:

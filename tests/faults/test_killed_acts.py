@@ -7,7 +7,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import AsyncExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -28,7 +28,7 @@ from a2a_serverless.wiring import open_backends
 from a2a_serverless_tools.operate.acts import ACTS, AT_ONCE, Act, retry_id
 from a2a_serverless_tools.operate.journal import Entry, newest
 from tests.faults import processes
-from tests.faults.harness import AGENT, IS_LONG, SETTLE_S, SHORT, Emulators, until
+from tests.faults.harness import AGENT, IS_LONG, SETTLE_S, SHORT, until
 from tests.faults.ledger import VARIABLE
 from tests.faults.processes import Running
 from tests.faults.traps import WRITE_VARIABLE
@@ -145,28 +145,26 @@ class Desk:
             running.process.close()
 
 
-@pytest.fixture(params=["file", pytest.param("dynamodb", marks=pytest.mark.emulators)])
+@pytest.fixture
 async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
-    """An operator's desk, on a file and, at length, on the emulators."""
-    variables = {**SETTINGS, "A2A_AUTH": "none", "A2A_CANCEL_TIMEOUT_S": "0.1"}
-    variables |= {VARIABLE: str(tmp_path / "ledger"), "A2A_MAX_ATTEMPTS": "1"}
+    """An operator's desk, on a file."""
+    variables = {
+        **SHORT,
+        **SETTINGS,
+        "A2A_AUTH": "none",
+        "A2A_CANCEL_TIMEOUT_S": "0.1",
+        "A2A_MAX_ATTEMPTS": "1",
+        "A2A_TABLE": f"file:{tmp_path / 'tasks.db'}",
+        "A2A_PUSH_QUEUE": "push",
+        VARIABLE: str(tmp_path / "ledger"),
+    }
     chance = random.Random(f"{request.node.name} {os.getpid()}")  # noqa: S311 - a kill's time
-    async with AsyncExitStack() as stack:
-        if request.param == "file":
-            table = f"file:{tmp_path / 'tasks.db'}"
-            storage = open_backends(Settings(table=table)).storage
-            assert isinstance(storage.table, SqliteTable)
-            stack.enter_context(closing(storage.table))
-            variables = {**SHORT, **variables, "A2A_TABLE": table, "A2A_PUSH_QUEUE": "push"}
-        else:
-            if not IS_LONG:
-                pytest.skip("takes a minute: `make faults`")
-            emulators: Emulators = request.getfixturevalue("push_emulators")
-            world = await stack.enter_async_context(emulators.pushing_world(tmp_path, **variables))
-            storage, variables = world.storage, world.variables
+    storage = open_backends(Settings(table=variables["A2A_TABLE"])).storage
+    assert isinstance(storage.table, SqliteTable)
+    with closing(storage.table):
         one = Desk(storage.for_scope(OWNER), variables, tmp_path, chance)
-        stack.push_async_callback(one.close)
         yield one
+        await one.close()
 
 
 @pytest.mark.long(but=1)

@@ -23,10 +23,10 @@ from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.wiring import Backends, open_backends
 from tests.faults import processes
 from tests.faults.agent import BRANCHES
-from tests.faults.harness import AGENT, ARTIFACT, CARD, IS_LONG, SHORT, until
+from tests.faults.clients import Patient
+from tests.faults.harness import ARTIFACT, IS_LONG, SHORT, command_of, until
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
-from tests.support.a2a_calls import message
 from tests.support.messages import texts
 from tests.unit.push.receivers import Receiver
 
@@ -51,13 +51,6 @@ WITHIN_S: Final = 1800 if IS_LONG else 150
 
 APART: Final = ("api", "worker 1", "worker 2", "sweep", "push")
 TOGETHER: Final = ("serve",)
-READY: Final = {
-    "api": r"A2A at (\S+),",
-    "serve": r"A2A at (\S+),",
-    "worker": "turns at a time",
-    "sweep": "sweeping",
-    "push": "webhooks at a time",
-}
 
 
 @dataclass
@@ -66,21 +59,14 @@ class Deployment:
 
     folder: Path
     table: str
+    http: httpx.AsyncClient
     running: dict[str, Running] = field(default_factory=dict)
     killed: Counter[str] = field(default_factory=Counter)
     starts: int = 0
-    url: str = ""
 
     async def start(self, name: str) -> None:
         """Start a process, and return when it has started."""
         kind = name.split(maxsplit=1)[0]
-        options = {
-            "api": ["--card", CARD, "--port", "0"],
-            "worker": ["--agent", AGENT, "--concurrency", "4"],
-            "push": ["--concurrency", "4"],
-            "serve": ["--agent", AGENT, "--card", CARD, "--port", "0", "--no-console"],
-        }
-        options["serve"] += ["--file", self.table.removeprefix("file:")]
         variables = {
             **SHORT,
             "A2A_MAX_ATTEMPTS": "100",
@@ -97,11 +83,14 @@ class Deployment:
         }
         self.starts += 1
         output = self.folder / f"{name.replace(' ', '-')}-{self.starts}.log"
-        started = processes.start(name, [kind, *options.get(kind, [])], variables, output)
+        arguments, ready = command_of(kind, 4)
+        if kind == "serve":
+            arguments += ["--file", self.table.removeprefix("file:")]
+        started = processes.start(name, arguments, variables, output)
         self.running[name] = started
-        said = await started.says(READY[kind])
+        said = await started.says(ready)
         if kind in {"api", "serve"}:
-            self.url = said
+            self.http.base_url = httpx.URL(said)
 
     async def kill(self, name: str) -> None:
         """Let a process die as by a crash, and start the next one."""
@@ -116,41 +105,16 @@ class Deployment:
             running.process.kill()
             await running.ended()
             running.process.close()
+        await self.http.aclose()
 
 
-async def ask(
-    deployment: Deployment, client: httpx.AsyncClient, path: str, body: object, key: str = ""
-) -> httpx.Response:
-    """Make a request until it is answered."""
-    headers = {"A2A-Version": "1.0", **({"Idempotency-Key": key} if key else {})}
-    while True:
-        try:
-            answer = await client.post(f"{deployment.url}{path}", json=body, headers=headers)
-        except httpx.HTTPError:
-            await asyncio.sleep(0.1)
-            continue
-        if answer.status_code < httpx.codes.INTERNAL_SERVER_ERROR:
-            return answer
-        await asyncio.sleep(0.1)
-
-
-async def send(deployment: Deployment, client: httpx.AsyncClient, number: int, hook: str) -> str:
+async def send(client: Patient, number: int, hook: str) -> str:
     """Send a message, and cancel its task if it is one of these; return the task's id."""
-    body = {
-        "message": message(MIX[number % len(MIX)], messageId=f"m-{number}"),
-        "configuration": {
-            "returnImmediately": True,
-            "taskPushNotificationConfig": {"url": f"{hook}/{number}"},
-        },
-    }
-    answer = await ask(deployment, client, "/message:send", body, f"key-{number}")
-    assert answer.status_code == httpx.codes.OK, answer.text
-    task_id = str(answer.json()["task"]["id"])
+    answer = await client.send(MIX[number % len(MIX)], webhook=f"{hook}/{number}")
+    task_id = str(answer.task["id"])
     if number % len(MIX) in CANCELED:
         await asyncio.sleep(random.Random(number).uniform(0, 2))  # noqa: S311
-        answer = await ask(deployment, client, f"/tasks/{task_id}:cancel", {})
-        has_ended = "TASK_NOT_CANCELABLE" in answer.text  # before, or its answer was lost
-        assert answer.status_code == httpx.codes.OK or has_ended, answer.text
+        await client.cancel(task_id)
     return task_id
 
 
@@ -182,7 +146,8 @@ async def test_kills_of_all_processes_lose_nothing(
     settings = Settings(table=f"file:{path}", push_queue="push")
     backends = open_backends(settings)
     assert isinstance(backends.storage.table, SqliteTable)
-    deployment, chance = Deployment(tmp_path, settings.table), random.Random(1)  # noqa: S311
+    http, chance = httpx.AsyncClient(trust_env=False, timeout=10), random.Random(1)  # noqa: S311
+    deployment = Deployment(tmp_path, settings.table, http)
     with Receiver() as receiver, closing(backends.storage.table):
         try:
             await asyncio.gather(*(deployment.start(name) for name in kinds))
@@ -279,7 +244,7 @@ async def under_kills(
 
     async def one(number: int) -> str:
         async with places:
-            return await send(deployment, client, number, hook)
+            return await send(client, number, hook)
 
     async def kill() -> None:
         while not ended.is_set() or deployment.killed.total() < KILLS_LEFT:
@@ -287,8 +252,8 @@ async def under_kills(
             await asyncio.sleep(chance.uniform(0.05, 1.0 if len(kinds) > 1 else 5.0))
             await deployment.kill(chance.choice(kinds))
 
-    ended = asyncio.Event()
-    async with httpx.AsyncClient(timeout=10) as client, asyncio.TaskGroup() as group:
+    ended, client = asyncio.Event(), Patient(deployment.http)
+    async with asyncio.TaskGroup() as group:
         group.create_task(kill())
         tasks = await asyncio.gather(*(one(number) for number in range(TASKS)))
         await until(lambda: have_ended(storage, tasks), "all tasks end", WITHIN_S)

@@ -1,23 +1,34 @@
-"""Turns that are run: taken over from the dead, never from the slow, and by one worker alone."""
+"""Turns that are run: taken over from the dead, never from the slow, and by one worker alone.
+
+They are found where their message was lost, and given back by a worker that is to end.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 
+import httpx
 import pytest
-from a2a.types import TaskState
 
 from a2a_serverless_tools.cli.processes import VISIBILITY_S as PULL_VISIBILITY_S
-from tests.faults.harness import IS_LONG, Emulators, World, numbers, operation_of
+from a2a_serverless_tools.cloud.emulator import free_port
+from tests.faults import processes
+from tests.faults.crowd import COMPLETED, at_rest, ends
+from tests.faults.harness import IS_LONG, Emulators, World, numbers, operation_of, until
 
 pytestmark = pytest.mark.emulators
 
 VISIBILITY_S = 2
 START_S = 30
 """What a takeover may take beside the visibility: a safety net, below the default of 60 s."""
+TURNS = 16
+SOON_S = 5.0 if IS_LONG else 25.0
+"""Below the visibility, after which another worker takes over from one that has died."""
 
 
 async def test_another_worker_takes_over_from_a_dead_one(
@@ -52,7 +63,7 @@ async def _take_over(world: World) -> float:
     assert await victim.end(signal.SIGKILL) == -signal.SIGKILL
     await world.start("worker")
     end = await world.end(task_id)
-    assert end.state == TaskState.TASK_STATE_COMPLETED
+    assert end.state == COMPLETED
     assert end.chunks == numbers(8)
     await world.drained()
     first, second = world.ledger.entries(task_id, "started")
@@ -69,7 +80,7 @@ async def test_a_slow_agent_runs_once(emulators: Emulators, tmp_path: Path) -> N
         tasks = [await world.send(f"{kind} 10") for kind in ("slow", "block")]
         for task_id in tasks:
             end = await world.end(task_id)
-            assert end.state == TaskState.TASK_STATE_COMPLETED
+            assert end.state == COMPLETED
             assert end.chunks == numbers(3)
             assert end.head.turn.attempts == 1
             assert world.ledger.count(task_id, "started") == 1
@@ -87,7 +98,7 @@ async def test_of_two_workers_with_one_message_one_commits(
         operation = operation_of(head)
         await asyncio.gather(*(world.put(operation, group=name) for name in ("one", "two")))
         end = await world.end(head.task_id)
-        assert end.state == TaskState.TASK_STATE_COMPLETED
+        assert end.state == COMPLETED
         assert end.chunks == numbers(10)
         first, second = world.ledger.entries(head.task_id, "started")
         assert first.pid != second.pid
@@ -99,3 +110,78 @@ async def test_of_two_workers_with_one_message_one_commits(
         assert len(set(end.writers)) == 1
         await world.drained()
         assert (await world.look(head.task_id)).head == end.head
+
+
+async def test_a_message_that_was_lost_after_the_claim(
+    emulators: Emulators, tmp_path: Path
+) -> None:
+    """After the longest run the sweeper sends a claimed turn again whose message was lost."""
+    settings = {processes.LEASE: "2"}
+    async with emulators.world(tmp_path, **settings) as world:
+        await world.start("api")
+        victim = await world.start("worker", point="after-claim:1")
+        task_id = await world.send("chunks 4 0.15")
+        await world.dies(victim, "after-claim:1")
+        await world.lose()
+        await world.start("worker")
+        await world.start("sweep")
+        end = await world.end(task_id)
+        assert end.state == COMPLETED
+        assert end.chunks == numbers(4)
+        assert world.ledger.count(task_id, "started") == 2
+        await world.drained()
+
+
+async def test_a_spot_worker_gives_back_what_cannot_end(
+    emulators: Emulators, tmp_path: Path
+) -> None:
+    """Half of its turns end within the drain, the rest goes on elsewhere; no attempt is lost."""
+    settings = {"A2A_VISIBILITY_S": "30", "A2A_MAX_ATTEMPTS": "2"}
+    async with emulators.world(tmp_path, **settings) as world:
+        heads = [await world.create("held 3") for _ in range(TURNS)]
+        for head in heads:
+            await world.put(operation_of(head))
+        port = free_port()
+        options = ("--drain", "6", "--health-port", str(port))
+        first = await world.start("worker", *options, concurrency=TURNS)
+
+        async def have_started() -> bool:
+            return len(world.ledger.entries(what="held")) == TURNS
+
+        await until(have_started, "all turns have started")
+        assert await health(port) == 200
+        other = await world.start("worker", concurrency=TURNS)
+        os.kill(first.pid, signal.SIGTERM)
+
+        async def is_draining() -> bool:
+            return await health(port) == 503
+
+        await until(is_draining, "the health check says so")
+        for head in heads[::2]:
+            world.ledger.release(head.task_id)
+        assert await first.ended() == 0, first.said()
+
+        async def go_on() -> bool:
+            return len(world.ledger.entries(what="held")) == TURNS + TURNS // 2
+
+        await until(go_on, "the rest goes on", SOON_S)
+        for head in heads[1::2]:
+            world.ledger.release(head.task_id)
+        ended = await ends(world, [head.task_id for head in heads])
+        assert {end.state for end in ended} == {COMPLETED}
+        assert [end.chunks for end in ended] == [numbers(3)] * TURNS
+        assert {end.head.turn.attempts for end in ended} == {1}
+        starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
+        assert [starts[head.task_id] for head in heads] == [1, 2] * (TURNS // 2)
+        assert await other.end() == 0
+        await at_rest(world)
+
+
+async def health(port: int) -> int:
+    """The answer of the health check; 0 without one."""
+    try:
+        async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+            answer = await client.get(f"http://127.0.0.1:{port}/")
+    except httpx.TransportError:
+        return 0
+    return answer.status_code

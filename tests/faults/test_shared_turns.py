@@ -124,35 +124,6 @@ async def test_forty_turns_share_two_invocations(
         assert sum(each.seconds for each in billed) <= len(sent) * longest / 3
 
 
-@pytest.mark.skipif(not IS_LONG, reason="compares times: `make faults`")
-async def test_healthy_turns_survive_their_neighbours(emulators: Emulators, tmp_path: Path) -> None:
-    """No healthy task fails, they are started twice at most on average, and none takes over 90 s.
-
-    Beside 16 of them 3 end the process, 3 block its loop for ever, 2 use up its memory, and 2 run
-    into the time limit. All times are a tenth of a deployment's or less, so that on a busy machine
-    a worker that is only late counts as lost, too.
-    """
-    bad = ["crash 1.5"] * 3 + ["block 3600"] * 3 + ["hog 1.5"] * 2 + ["silent"] * 2
-    texts = ["chunks 4 0.7"] * 16 + bad
-    order = random.Random(7)  # noqa: S311 - a seeded schedule
-    order.shuffle(texts)
-    settings = shared(tmp_path, 8, 5, 12, A2A_MAX_ATTEMPTS="3", **{HASTE: "1"})
-    async with emulators.world(tmp_path, **settings) as world:
-        await world.start("sweep")
-        sent = await queued(world, texts)
-        async with fleet(world, 4):
-            ended = await ends(world, sent)
-            await at_rest(world)
-        healthy = [e for e, text in zip(ended, texts, strict=True) if text.startswith("chunks")]
-        others = [e for e, text in zip(ended, texts, strict=True) if not text.startswith("chunks")]
-        starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
-        assert {end.state for end in healthy} == {COMPLETED}
-        assert [end.chunks for end in healthy] == [numbers(4)] * 16
-        assert sum(starts[end.head.task_id] for end in healthy) <= 2 * len(healthy)
-        assert max(end.head.status_at - end.head.created_at for end in healthy) <= 90_000
-        assert {end.state for end in others} == {TaskState.TASK_STATE_FAILED}
-
-
 POINTS = ("after-receive:3", "after-claim:3", "between-commits:3", "before-ack:2", "before-nack:1")
 
 

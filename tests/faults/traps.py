@@ -15,11 +15,10 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from a2a_serverless import faults
-from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.sqlite import SqliteTable
 
 POINT_VARIABLE: Final = "A2A_FAULT_POINT"
@@ -109,15 +108,12 @@ def arm(variables: Mapping[str, str]) -> None:
     if wanted := variables.get(POINT_VARIABLE, ""):
         faults.point = Trap(wanted, variables.get(MARK_VARIABLE))
     if wanted := variables.get(WRITE_VARIABLE, ""):
-        numbers = itertools.count(1)
-        for table in (DynamoTable, SqliteTable):
-            setattr(table, "write", _deadly(table.write, numbers, int(wanted)))  # noqa: B010 - a trap
+        SqliteTable.write = _deadly(SqliteTable.write, int(wanted))  # type: ignore[method-assign,assignment]
 
 
-def _deadly(
-    write: Callable[..., Awaitable[None]], numbers: Iterator[int], wanted: int
-) -> Callable[..., Awaitable[None]]:
+def _deadly(write: Callable[..., Awaitable[None]], wanted: int) -> Callable[..., Awaitable[None]]:
     """Return a table's write; when the wanted one begins, the end comes at a random time."""
+    numbers = itertools.count(1)
 
     async def counted(*args: Any, **options: Any) -> None:
         if next(numbers) == wanted:

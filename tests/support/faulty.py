@@ -9,9 +9,9 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
@@ -26,16 +26,53 @@ def refuse(code: str, *, status: int = 400, reasons: list[str] | None = None) ->
     body: dict[str, Any] = {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": code}
     if reasons is not None:
         body["CancellationReasons"] = [{"Code": reason} for reason in reasons]
+    return answer(body, status)
+
+
+def answer(body: dict[str, Any], status: int = 200) -> AWSResponse:
+    """An answer that no server has given."""
     response: Any = AWSResponse("http://faulty", status, HTTPHeaders(), None)
     response._content = json.dumps(body).encode()  # what was read off the wire
-    answer: AWSResponse = response
-    return answer
+    made: AWSResponse = response
+    return made
 
 
 def apply_and_drop(request: Any) -> None:
     """Let the server carry the request out, and lose its answer."""
     _wire.send(request)
     raise ReadTimeoutError(endpoint_url=request.url)
+
+
+def _lose(request: Any) -> None:
+    raise ReadTimeoutError(endpoint_url=request.url)
+
+
+def _apply_and_fail(request: Any) -> AWSResponse:
+    _wire.send(request)
+    return refuse("ServiceUnavailable", status=503)
+
+
+def _throttle(request: Any) -> AWSResponse:
+    is_sqs = "AmazonSQS" in str(request.headers["X-Amz-Target"])
+    return refuse("RequestThrottled" if is_sqs else "ProvisionedThroughputExceededException")
+
+
+def _conflict(request: Any) -> AWSResponse:
+    """The first action of a transaction has met another transaction."""
+    actions = len(json.loads(request.body).get("TransactItems", [1]))
+    reasons = ["TransactionConflict", *["None"] * (actions - 1)]
+    return refuse("TransactionCanceledException", reasons=reasons)
+
+
+KINDS: Final[Mapping[str, Callable[[Any], AWSResponse | None]]] = {
+    "answer lost": apply_and_drop,
+    "request lost": _lose,
+    "throttled": _throttle,
+    "server error": lambda _: refuse("InternalServerError", status=500),
+    "error, applied": _apply_and_fail,
+    "conflict": _conflict,
+}
+"""What may become of a request."""
 
 
 @dataclass
@@ -53,16 +90,6 @@ class Faults:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)  # noqa: S311 - a seeded schedule
         self._lock = threading.Lock()
-        self._kinds: dict[str, Callable[[Any], AWSResponse | None]] = {
-            "answer lost": apply_and_drop,
-            "request lost": _lose,
-            "throttled": lambda _: refuse("ProvisionedThroughputExceededException"),
-            "server error": lambda _: refuse("InternalServerError", status=500),
-            "server error after": _apply_and_fail,
-            "conflict": lambda request: refuse(
-                "TransactionCanceledException", reasons=_conflict(request)
-            ),
-        }
 
     def attach(self, client: Any, *operations: str) -> None:
         """Hang the faults on a client's operations."""
@@ -73,24 +100,9 @@ class Faults:
         with self._lock:
             if self._random.random() >= self.rate:
                 return None
-            kind = self._random.choice(sorted(self._kinds))
+            kind = self._random.choice(sorted(KINDS))
             self.met[kind] += 1
-        return self._kinds[kind](request)
-
-
-def _lose(request: Any) -> None:
-    raise ReadTimeoutError(endpoint_url=request.url)
-
-
-def _apply_and_fail(request: Any) -> AWSResponse:
-    _wire.send(request)
-    return refuse("ServiceUnavailable", status=503)
-
-
-def _conflict(request: Any) -> list[str]:
-    """The reasons of a cancellation: the first action met another transaction."""
-    actions = len(json.loads(request.body).get("TransactItems", [1]))
-    return ["TransactionConflict", *["None"] * (actions - 1)]
+        return KINDS[kind](request)
 
 
 class StaleIndex:
