@@ -187,37 +187,6 @@ def running_program(
     yield from _until_end(Running(process, output))
 
 
-NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
-"""Runs a command as the first process of a namespace of its own, as a container does."""
-
-
-def namespace() -> tuple[str, ...] | None:
-    """What makes the command behind it the first process; None where that is not permitted."""
-    for before in (NAMESPACE, (*NAMESPACE, "--map-root-user")):
-        with suppress(OSError):
-            if subprocess.run([*before, "true"], capture_output=True, check=False).returncode == 0:
-                return before
-    return None
-
-
-@contextmanager
-def running_first(
-    before: Sequence[str], *arguments: str, env: Mapping[str, str], output: Path
-) -> Iterator[Running]:
-    """A command as process 1 of `namespace`; `first_process` is whom to send signals to."""
-    command = [*before, *_command_line(sys.executable, *arguments)]
-    with running_program(command, env=env, output=output) as started:
-        yield started
-
-
-def first_process(started: Running) -> int:
-    """The number of a namespace's first process, as this process sees it."""
-    (child,) = children(started.process.pid)
-    status = Path(f"/proc/{child}/status").read_text(encoding="utf-8")
-    assert re.search(r"^NSpid:\s+\d+\s+1$", status, re.MULTILINE), status
-    return child
-
-
 def children(pid: int) -> list[int]:
     """The processes that a process has started and that have not been waited for."""
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import logging
-import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,13 +14,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from a2a_serverless.observability import metrics
-from tests.e2e.commands import deployed, environment
-from tests.e2e.conftest import AGENT, CARD
-from tests.support.a2a_calls import Agent
 from tests.support.gateway import rest_event
 from tests.support.handlers import LambdaContext, cold_start, event_file
 from tests.support.observed import (
@@ -29,10 +24,8 @@ from tests.support.observed import (
     Metrics,
     root_logger,
 )
-from tests.support.secrecy import spoken
 from tests.support.simulation.simulated_aws import simulated_aws
 from tests.support.simulation.sources import SqsSource
-from tests.unit.push.receivers import OK, Receiver, status
 
 FUNCTIONS = Path(__file__).parents[2] / "functions"
 EVENT = event_file("api-rest-send-message")
@@ -193,51 +186,3 @@ def test_what_the_functions_say_of_a_task(on_aws: Deployment) -> None:
     # Once: the SDK's own lines about it stay away.
     assert not [line for line in on_aws.lines if line.get("level") in {"WARNING", "ERROR"}]
     assert [word for word in CONTENT if word.lower() in on_aws.out.lower()] == []
-
-
-PROBED = ("the patient is Ada", "You said", "What exactly", "the answer is Bob", "hook-")
-"""Words of messages, of the probe's answers and of a push configuration."""
-
-
-@pytest.mark.emulators
-async def test_what_processes_say_of_a_task(own_queues: dict[str, str], tmp_path: Path) -> None:
-    """`api`, `worker` and `push` tell on a terminal what they do, and not what a task is about."""
-    env = environment(
-        **own_queues,
-        A2A_AUTH="none",
-        A2A_PUSH_ALLOWED_HOSTS="127.0.0.1",
-        A2A_PUSH_RETRY_BASE_S="0.05",
-        PROBE_FOLDER=str(tmp_path),
-    )
-    answers = iter([status(503)])
-    verbose = {
-        "api": ("-v", "--card", CARD, "--port", "0"),
-        "worker": ("-v", "--agent", AGENT),
-        "push": ("-v",),
-    }
-    with (
-        Receiver(lambda _: next(answers, OK)) as receiver,
-        deployed(env, tmp_path, **verbose) as started,
-    ):
-        configuration = {
-            "url": receiver.url(path="/hook-path"),
-            "token": "hook-token",
-            "authentication": {"scheme": "Bearer", "credentials": "hook-secret"},
-        }
-        hook = {"taskPushNotificationConfig": configuration}
-        async with httpx.AsyncClient(base_url=started.url, trust_env=False, timeout=60) as http:
-            agent = Agent(http)
-            sent = await agent.send(PROBED[0], messageId="1", configuration=hook)
-            asked = await agent.send("ask", messageId="2")
-            ids = {"taskId": asked.task["id"], "contextId": asked.task["contextId"]}
-            answered = await agent.send(PROBED[3], messageId="3", **ids)
-        states = [sent.state, asked.state, answered.state]
-        assert states == ["COMPLETED", "INPUT_REQUIRED", "COMPLETED"]
-        started.commands["push"].wait_for("Receiver told")
-        started.end()
-    said = {name: command.said() for name, command in started.commands.items()}
-    of_turn = f"; task {sent.task['id']}; turn 1; "
-    assert f"turn sent{of_turn}" in said["api"]
-    assert f"Turn ended{of_turn}attempt 1; attempts 1; state completed" in said["worker"]
-    assert re.search(f"Receiver not told{of_turn}attempt 1; webhook .*; reason ", said["push"])
-    assert [spoken(text, PROBED) for text in said.values()] == [[]] * 3

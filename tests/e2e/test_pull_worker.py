@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +12,9 @@ from tests.e2e.commands import (
     Running,
     deployed,
     environment,
-    first_process,
-    namespace,
     run,
-    running,
-    running_first,
-    until,
 )
-from tests.e2e.conftest import AGENT, CARD, names_of_queues, provision
+from tests.e2e.conftest import AGENT, CARD, provision
 from tests.support.a2a_calls import Caller, message
 from tests.unit.push.receivers import Receiver
 
@@ -72,45 +64,6 @@ def test_commands_write_the_functions_json_and_metrics(
     assert [line["message"] for line in of_sweep if line["message"].startswith("Swept: ")]
     for lines in (of_worker, of_push, of_sweep):
         assert {line["service"] for line in lines} == {"pulling"}
-
-
-def test_the_first_process_of_a_container_drains(
-    provisioned: dict[str, str], tmp_path: Path
-) -> None:
-    """As process 1 a worker that SIGTERM reaches lets turns end, and gives the rest back."""
-    before = namespace()
-    if before is None:
-        pytest.skip("unshare is not permitted here: no process can be the first of a namespace.")
-    queues = provision({**provisioned, **names_of_queues()})
-    env = environment(**queues, A2A_AUTH="none", PROBE_FOLDER=str(tmp_path))
-    worker = ("worker", "--agent", AGENT, "--concurrency", "2", "--drain", "6")
-    with ExitStack() as processes:
-        first = processes.enter_context(
-            running_first(before, *worker, env={**env, **OBSERVED}, output=tmp_path / "first.log")
-        )
-        api = processes.enter_context(
-            running("api", "--card", CARD, "--port", "0", env=env, output=tmp_path / "api.log")
-        )
-        first.wait_for("turns at a time")
-        caller = processes.enter_context(Caller(api.wait_for(r"A2A at (\S+),")))
-        ends, stays = (caller.send("hold", waits=False)["id"] for _ in range(2))
-        until(lambda: _runs(tmp_path) == {ends, stays})
-        os.kill(first_process(first), signal.SIGTERM)
-        (tmp_path / f"release-{ends}").touch()
-        assert first.process.wait(60) == 0
-        told = [json.loads(line) for line in first.said().splitlines() if line.startswith("{")]
-        actions = {(line["task_id"], line["action"]) for line in told if "task_id" in line}
-        assert {(ends, "turn_ended"), (stays, "shutdown")} <= actions
-        assert "COMPLETED" in str(caller.task(ends))
-        (tmp_path / f"release-{stays}").touch()
-        processes.enter_context(running(*worker, env=env, output=tmp_path / "other.log"))
-        caller.until("COMPLETED", stays)
-
-
-def _runs(folder: Path) -> set[str]:
-    """The tasks whose turns have started."""
-    runs = folder / "runs"
-    return set(runs.read_text(encoding="utf-8").split()) if runs.exists() else set()
 
 
 def test_a_pull_worker_without_its_agent_says_so(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,38 +16,14 @@ import httpx
 import jwt
 import pytest
 
-from tests.e2e.commands import Deployed, deployed, environment, running
+from tests.e2e.commands import deployed, environment, running
 from tests.e2e.conftest import AGENT, CARD
-from tests.support.a2a_calls import REST, Agent, Answer
+from tests.support.a2a_calls import REST, Agent
+from tests.support.secrecy import spoken
 from tests.unit.push.receivers import OK, Receiver, Request
 
 SETTLE_S = 120.0
 ENDS = ["INPUT_REQUIRED", "COMPLETED"]
-
-
-@pytest.fixture(scope="module")
-def deployment(
-    own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Deployed]:
-    """The three processes, with every status pushed and retries after a second or two."""
-    folder = tmp_path_factory.mktemp("push")
-    env = environment(
-        **own_queues,
-        A2A_AUTH="none",
-        A2A_PUSH_ALLOWED_HOSTS="127.0.0.1",
-        A2A_PUSH_EVENTS="statuses",
-        A2A_PUSH_RETRY_BASE_S="0.05",
-        PROBE_FOLDER=str(folder),
-    )
-    with deployed(
-        env,
-        folder,
-        api=("--card", CARD, "--port", "0"),
-        worker=("--agent", AGENT, "--concurrency", "8"),
-        push=("-v",),
-    ) as started:
-        yield started
-        started.end()
 
 
 @asynccontextmanager
@@ -61,10 +37,6 @@ def configuration(url: str, **more: Any) -> dict[str, Any]:
     return {"taskPushNotificationConfig": {"url": url, **more}}
 
 
-def states(requests: list[Request]) -> list[str]:
-    return [request.state for request in requests]
-
-
 async def until(condition: Callable[[], bool], what: str) -> None:
     """Wait until `condition` is true, and fail with `what` where it does not become so."""
     deadline = time.monotonic() + SETTLE_S
@@ -73,52 +45,63 @@ async def until(condition: Callable[[], bool], what: str) -> None:
         await asyncio.sleep(0.02)
 
 
-def task_id_of(request: Request) -> str:
-    return str(json.loads(request.body)["statusUpdate"]["taskId"])
-
-
 @pytest.mark.emulators
-async def test_a_slow_webhook_delays_no_task(deployment: Deployed) -> None:
-    """The webhook hangs from the first status on; the task and the next one of its client end."""
+async def test_a_slow_webhook_delays_no_task(own_queues: dict[str, str], tmp_path: Path) -> None:
+    """The webhook hangs from the first status on; the task and the next one of its client end.
+
+    `api`, `worker` and `push` tell on a terminal what they do, and not what a task is about.
+    """
+    env = environment(
+        **own_queues,
+        A2A_AUTH="none",
+        A2A_PUSH_ALLOWED_HOSTS="127.0.0.1",
+        A2A_PUSH_EVENTS="statuses",
+        PROBE_FOLDER=str(tmp_path),
+    )
+    verbose = {
+        "api": ("-v", "--card", CARD, "--port", "0"),
+        "worker": ("-v", "--agent", AGENT, "--concurrency", "8"),
+        "push": ("-v",),
+    }
     go_on = asyncio.Event()
 
     async def hanging() -> AsyncIterator[bytes]:
         await go_on.wait()
         yield OK
 
-    with Receiver(lambda _: hanging()) as receiver:
-        async with agent_at(deployment.url) as agent:
-            held = await agent.send(
-                "hold",
-                messageId=f"hold-{receiver.port}",
-                configuration={"returnImmediately": True, **configuration(receiver.url())},
-            )
+    with (
+        Receiver(lambda _: hanging()) as receiver,
+        deployed(env, tmp_path, **verbose) as started,
+    ):
+        async with agent_at(started.url) as agent:
+            hook = configuration(receiver.url(path="/hook-path"), token="hook-token")
+            options = {"returnImmediately": True, **hook}
+            held = await agent.send("hold", messageId="hold", configuration=options)
             await until(lambda: bool(receiver.requests), "told of the first status")
-            deployment.release(held.task["id"])
-            await until_state(agent, held, "COMPLETED")
-            other = await agent.send(
-                "hello",
-                messageId=f"other-{receiver.port}",
-                configuration=configuration(receiver.url()),
-            )
+            started.release(held.task["id"])
+            while (await agent.call("GetTask", {"id": held.task["id"]})).state != "COMPLETED":  # noqa: ASYNC110
+                await asyncio.sleep(0.02)  # the test has a limit
+            other = await agent.send(PROBED[0], messageId="other", configuration=hook)
             assert other.state == "COMPLETED"
-            assert states(receiver.requests)[0] == "SUBMITTED"
-            assert "COMPLETED" not in states(receiver.requests)
-
+            assert receiver.states[0] == "SUBMITTED"
+            assert "COMPLETED" not in receiver.states
         receiver.call(_set(go_on))
-        await until(lambda: states(receiver.requests).count("COMPLETED") == 2, "told of both ends")
+        await until(lambda: receiver.states.count("COMPLETED") == 2, "told of both ends")
+        started.commands["push"].wait_for("Receiver told")
+        started.end()
+    said = {name: command.said() for name, command in started.commands.items()}
+    of_turn = f"; task {other.task['id']}; turn 1; "
+    assert f"turn sent{of_turn}" in said["api"]
+    assert f"Turn ended{of_turn}attempt 1; attempts 1; state completed" in said["worker"]
+    assert [spoken(text, PROBED) for text in said.values()] == [[]] * 3
+
+
+PROBED = ("the patient is Ada", "You said", "hook-")
+"""Words of messages, of the probe's answers and of a push configuration."""
 
 
 async def _set(event: asyncio.Event) -> None:
     event.set()
-
-
-async def until_state(agent: Agent, sent: Answer, state: str) -> None:
-    """Wait until a task is in a state."""
-    deadline = time.monotonic() + SETTLE_S
-    while (now := await agent.call("GetTask", {"id": sent.task["id"]})).state != state:
-        assert time.monotonic() < deadline, f"still {now.state}"
-        await asyncio.sleep(0.02)
 
 
 async def test_dev_tells_a_webhook_on_this_machine(tmp_path: Path) -> None:
@@ -142,7 +125,7 @@ async def test_dev_tells_a_webhook_on_this_machine(tmp_path: Path) -> None:
             )
         await until(lambda: len(receiver.requests) >= len(ENDS), "told of both ends")
 
-        assert states(receiver.requests) == ENDS
+        assert receiver.states == ENDS
         for request in receiver.requests:
             assert request.headers["x-a2a-notification-token"] == "my-token"
             assert request.headers["authorization"] == "Bearer my-credentials"
@@ -166,4 +149,4 @@ def check_signature(request: Request, issuer: str, webhook: str) -> None:
     own = hmac.new(b"my-token", claims["config_id"].encode(), hashlib.sha256)
     assert claims["config_hmac"] == own.hexdigest()
     assert claims["body_sha256"] == hashlib.sha256(request.body).hexdigest()
-    assert claims["sub"] == task_id_of(request)
+    assert claims["sub"] == json.loads(request.body)["statusUpdate"]["taskId"]

@@ -16,10 +16,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from a2a_serverless.stores import create_table
 from a2a_serverless_tools.cloud.emulator import free_port
-from tests.support.databases import LONG
-from tests.support.emulators import Emulator, dynamodb_local
 from tests.support.required import ROOT, python_of
 
 EXAMPLE: Final = "examples.stock_server"
@@ -27,7 +24,7 @@ HEADERS: Final = {"A2A-Version": "1.0"}
 ENDED: Final = "TASK_STATE_COMPLETED"
 OPEN: Final = {"TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"}
 WITHIN_S: Final = 90
-TASKS: Final = 300 if LONG else 30
+TASKS: Final = 30
 KILL_S: Final = 6 * TASKS
 """Half of the limit of a test with a kill: the emulator's start counts, too."""
 AT_ONCE: Final = 5
@@ -92,10 +89,12 @@ async def all_tasks(to: httpx.AsyncClient) -> dict[str, str]:
             return states
 
 
-async def _kill_one(table: str, variables: dict[str, str]) -> None:
-    """Send tasks to two processes behind one port, kill one, and look at what the other has."""
+@pytest.mark.long
+@pytest.mark.timeout(2 * KILL_S)
+async def test_a_killed_server_loses_no_task(tmp_path: Path) -> None:
+    """Two processes of the SDK's server on a file: what was answered outlives a kill."""
     port = free_port()
-    shared = {"TABLE": table, "PORT": str(port), **variables}
+    shared = {"TABLE": str(tmp_path / "tasks.sqlite"), "PORT": str(port)}
     server = ["-m", f"{EXAMPLE}.server"]
     with process(server, shared) as doomed, process(server, shared):
         async with asyncio.timeout(KILL_S), client(port) as to:
@@ -138,29 +137,6 @@ async def _kill_one(table: str, variables: dict[str, str]) -> None:
                 await to.post(f"/tasks/{task_id}:cancel", json={})
                 assert (await task_of(to, task_id))["status"]["state"] == "TASK_STATE_CANCELED"
             assert Counter(states.values())[ENDED] >= len(answered)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(2 * KILL_S)
-async def test_a_killed_server_loses_no_task(tmp_path: Path) -> None:
-    """Two processes of the SDK's server on a file: what was answered outlives a kill."""
-    await _kill_one(str(tmp_path / "tasks.sqlite"), {})
-
-
-@pytest.fixture(scope="module")
-def local(installed_emulators: None) -> Iterator[Emulator]:
-    """DynamoDB Local with the stores' table."""
-    with dynamodb_local() as emulator:
-        asyncio.run(create_table("stores", client=emulator.client()))
-        yield emulator
-
-
-@pytest.mark.emulators
-@pytest.mark.skipif(not LONG, reason="takes minutes: `make faults`")
-@pytest.mark.timeout(2 * KILL_S)
-async def test_a_killed_server_loses_no_task_in_dynamodb(local: Emulator) -> None:
-    """So do 300 tasks on DynamoDB Local."""
-    await _kill_one("stores", local.environment())
 
 
 @pytest.mark.long
