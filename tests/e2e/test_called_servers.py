@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import subprocess
-import time
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,63 +14,39 @@ import pytest
 
 from a2a_serverless.worker import Remote, TaskContext, Worker
 from a2a_serverless_tools.testing import AgentBench, step
+from tests.e2e.commands import running_program
 from tests.support.required import ROOT, peer_python_of, python_of
 
 OPENS_TWO = {"strands_client": ("after",)}
 """Where a server opens a second task: of A2A 0.3, it has neither a list nor a memory of ids."""
 SERVERS = ("google_adk", "a2akit", "strands_client")
-STARTS_WITHIN_S = 120
 POINTS = ("before", "after", step("ctx.call_agent books"))
 """In the sending: before the server has the message, and after it has answered; behind a record."""
 
 
+@dataclass(frozen=True)
 class Server:
     """A server in a process of its own, and the messages that its agent has worked on."""
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name = name
-        self._notes = folder / "notes"
-        self._notes.touch()
-        python = peer_python_of(name) if name == "a2akit" else python_of(name)
-        command = [python, "-W", "ignore", "tests/foreign/called.py", name, self._notes]
-        output = folder / "output"
-        with output.open("wb") as file:
-            self.process = subprocess.Popen(
-                [*map(str, command)], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
-            )
-        try:
-            self.url = self._url_in(output)
-        except BaseException:
-            self.end()
-            raise
-
-    def _url_in(self, output: Path) -> str:
-        deadline = time.monotonic() + STARTS_WITHIN_S
-        while True:
-            is_over = self.process.poll() is not None or time.monotonic() > deadline
-            said = output.read_text(encoding="utf-8")
-            if found := re.search(r"^(http://\S+)\n", said, re.MULTILINE):
-                return found[1]
-            assert not is_over, f"{self.name} is not there: {said}"
-            time.sleep(0.05)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
+    name: str
+    url: str
+    notes: Path
 
     @property
     def said(self) -> list[str]:
-        return self._notes.read_text(encoding="utf-8").splitlines()
+        return self.notes.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture(scope="module", params=SERVERS)
 def server(request: pytest.FixtureRequest, tmp_path_factory: Any) -> Iterator[Server]:
     """One after the other, each for all of its points."""
-    made = Server(request.param, tmp_path_factory.mktemp("server"))
-    try:
-        yield made
-    finally:
-        made.end()
+    name, folder = request.param, tmp_path_factory.mktemp("server")
+    notes, output = folder / "notes", folder / "output"
+    notes.touch()
+    python = peer_python_of(name) if name == "a2akit" else python_of(name)
+    command = [str(python), "-W", "ignore", "tests/foreign/called.py", name, str(notes)]
+    with running_program(command, env=os.environ, output=output, cwd=ROOT) as started:
+        yield Server(name, started.wait_for(r"(?m)^(http://\S+)\n"), notes)
 
 
 class Buyer(Worker):

@@ -46,6 +46,7 @@ QUEUE = "https://127.0.0.1:9/operations.fifo"
         ),
         (("provision",), NOWHERE, "http://127.0.0.1:9"),
         (("dance",), {}, "dance"),
+        (("dev",), {}, "There is no agent at agent.py: name one"),
     ],
 )
 def test_unusable_start_ends_with_one_sentence(
@@ -82,18 +83,6 @@ def test_taken_port_is_named(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert port in refused.stderr
     assert refused.stderr.count("\n") == 1, refused.stderr
-
-
-def test_signal_ends_dev(tmp_path: Path) -> None:
-    """Ctrl-C ends the stack; that is no failure and needs no words."""
-    arguments = ("dev", "--agent", AGENT, "--card", CARD, "--port", "0")
-    env = environment(PROBE_FOLDER=str(tmp_path))
-    with running(*arguments, env=env, output=tmp_path / "log") as stack:
-        last_line = "Ctrl-C ends it"
-        stack.wait_for(last_line)
-
-        assert stack.end(signal.SIGINT) == 0
-        assert stack.said().rstrip().endswith(last_line)
 
 
 @pytest.mark.long
@@ -175,20 +164,8 @@ async def test_signal_cuts_off_what_still_runs(tmp_path: Path) -> None:
 
 
 COMMANDS = (
-    *(
-        "demo",
-        "init",
-        "dev",
-        "lock",
-        "upgrade",
-        "preflight",
-        "api",
-        "worker",
-        "push",
-        "sweep",
-        "task",
-    ),
-    *("provision", "bundle"),
+    *("demo", "init", "dev", "lock", "upgrade", "preflight", "api", "worker", "push", "sweep"),
+    *("task", "provision", "bundle"),
 )
 HELP = """
 import contextlib, sys
@@ -261,16 +238,6 @@ def test_the_current_folders_agent_wins(project: Path) -> None:
     assert "agent agent.py:agent, its card agent_card.json\n" in said
     assert f"tasks are kept in {project / '.a2a/dev.db'};" in said
     assert f"environment of {here / '.env'}" in said
-
-
-@pytest.mark.long
-def test_no_agent_falls_back_to_no_other(tmp_path: Path) -> None:
-    """Without an agent the command takes no other, and says where it looked for one."""
-    refused = run("dev", env=environment(), cwd=tmp_path)
-
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("a2a-serverless: There is no agent at agent.py: name one")
-    assert refused.stderr.count("\n") == 1, refused.stderr
 
 
 def test_no_card_falls_back_to_no_other(tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from pathlib import Path
 from random import Random
 
@@ -33,8 +31,6 @@ QUICK = {
     "A2A_CONVERSATIONS": "serial",
 }
 """A dead worker's turn is taken over after 2 s."""
-
-SAID = [f"m{number}" for number in range(10)]
 
 NAMES = [
     pytest.param(name, marks=[pytest.mark.foreign] if framework.environment else [])
@@ -109,45 +105,29 @@ async def test_a_conversation_outlives_its_processes(
                 assert said(await caller.say(framework.bye)) == REMEMBERS
 
 
-@pytest.fixture(params=NAMES, scope="module")
-def example(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Example]:
-    """An example, started by the one command of its README."""
-    framework = FRAMEWORKS[request.param]
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+async def test_the_example_of_a_framework(name: str, tmp_path: Path) -> None:
+    """One command starts it; tokens are chunks, and questions are input-required."""
+    framework = FRAMEWORKS[name]
     keys = ",".join(f"{name}={key}" for name, key in KEYS.items())
     env = environment(A2A_AUTH="api-key", A2A_API_KEYS=keys)
     command = [*framework.command, "--port", "0"]
-    output = tmp_path_factory.mktemp(framework.example) / "dev"
-    with running_with(framework.python, *command, env=env, output=output, cwd=ROOT) as dev:
-        yield Example(framework, dev, dev.wait_for(r"A2A at (\S+),"))
+    with running_with(
+        framework.python, *command, env=env, output=tmp_path / "dev", cwd=ROOT
+    ) as dev:
+        await converse(framework, dev.wait_for(r"A2A at (\S+),"))
         assert dev.end() == 0, dev.said()
 
 
-@dataclass(frozen=True)
-class Example:
-    """A framework whose example runs at a URL."""
-
-    framework: Framework
-    dev: Running
-    url: str
-
-    @asynccontextmanager
-    async def conversing(self, context_id: str) -> AsyncIterator[tuple[Caller, Caller, Client]]:
-        """Ann and Bob, who have chosen the same id for a new context, and Ann's streams."""
-        async with (
-            client_at(self.url, streaming=False, headers={"x-api-key": KEYS["ann"]}) as ann,
-            client_at(self.url, streaming=False, headers={"x-api-key": KEYS["bob"]}) as bob,
-            client_at(self.url, headers={"x-api-key": KEYS["ann"]}) as streaming,
-        ):
-            yield Caller(ann, context_id), Caller(bob, context_id), streaming
-
-
-@pytest.mark.long
-async def test_the_example_of_a_framework(example: Example) -> None:
-    """One command starts it; tokens are chunks, and questions are input-required."""
-    framework = example.framework
-    async with example.conversing("one-by-one") as (ann, bob, streaming):
+async def converse(framework: Framework, url: str) -> None:
+    """Let Ann and Bob, who have chosen the same id for a new context, speak to the agent."""
+    async with (
+        client_at(url, streaming=False, headers={"x-api-key": KEYS["ann"]}) as anns,
+        client_at(url, streaming=False, headers={"x-api-key": KEYS["bob"]}) as bobs,
+        client_at(url, headers={"x-api-key": KEYS["ann"]}) as streaming,
+    ):
+        ann, bob = Caller(anns, "one-by-one"), Caller(bobs, "one-by-one")
         events = stream(streaming, framework.hello, context_id=ann.context_id)
         heard = [event async for event in events]
         chunks = [e for e in heard if e.HasField("artifact_update")]
@@ -167,23 +147,3 @@ async def test_the_example_of_a_framework(example: Example) -> None:
         for text in (f"{framework.hello} {LARGE}", framework.bye):
             task = await ann.say(text)
             assert task.status.state == S.TASK_STATE_COMPLETED, task.status
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("example", ["langgraph"], indirect=True)
-async def test_messages_at_once_are_answered_one_after_the_other(example: Example) -> None:
-    """Each of ten knows what those before it have said; none is answered twice."""
-    framework, before = example.framework, len(example.dev.said())
-    async with example.conversing("at-once") as (ann, bob, streaming):
-        begun = []
-        for text in SAID:
-            async for event in stream(streaming, text, context_id=ann.context_id):
-                begun.append(event.task)
-                break
-        assert said(await bob.say(framework.bye)) == framework.knows_nothing
-        done = [await ann.rest(task) for task in begun]
-    assert "Turn given back" not in example.dev.said()[before:]
-    answers = [f"You have said: {'; '.join(SAID[: n + 1])}." for n in range(len(SAID))]
-    assert [said(task) for task in done] == answers
-    ended = [task.status.timestamp.ToMilliseconds() for task in done]
-    assert ended == sorted(ended)

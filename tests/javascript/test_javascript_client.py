@@ -1,9 +1,8 @@
-"""`@a2a-js/sdk`, the official JavaScript client, unchanged: 1.0 and 0.3 over both bindings."""
+"""`@a2a-js/sdk`, the official JavaScript client, unchanged: at the API behind its gateway."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -82,24 +81,6 @@ async def test_a_task_is_streamed_to_its_end(
 
 
 @pytest.mark.long
-async def test_a_task_is_subscribed_to(script: Path, url: str, worker: ScriptedWorker) -> None:
-    """A second client joins at the Task as it is, and follows it to its end."""
-    binding = "HTTP+JSON"
-    sending = javascript(script, url, binding, "send", "wait")
-    task_id = (await anext(sending))["task"]
-    await worker.waiting.wait()
-    seen = []
-    async for event in javascript(script, url, binding, "subscribe", task_id):
-        seen.append(event)
-        worker.gate.set()
-    assert seen[0]["kind"] == "task"
-    assert "".join(e.get("chunk", "") for e in seen) == "Once upon a time."
-    assert seen[-1]["state"] == COMPLETED
-    rest = [event async for event in sending]
-    assert rest[-2:] == seen[-2:]
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("binding", BINDINGS)
 async def test_an_error_on_the_way_arrives_as_the_clients_own(
     script: Path, url: str, worker: ScriptedWorker, backends: Backends, binding: str
@@ -112,27 +93,3 @@ async def test_an_error_on_the_way_arrives_as_the_clients_own(
             await delete_task(backends.storage, seen[0]["task"])
     assert [e["kind"] for e in seen] == ["task", "statusUpdate", "error"]
     assert "Task not found" in seen[-1]["says"]
-
-
-@pytest.mark.long
-async def test_the_client_of_0_3_takes_the_same_address(
-    script: Path, url: str, worker: ScriptedWorker
-) -> None:
-    """The client of 0.3 reads the same card, streams events, and joins another's stream."""
-    binding = "JSONRPC"
-    older = script.with_name("stream-0.3.mjs")
-    sending = javascript(older, url, binding, "send", "wait")
-    seen = [await anext(sending)]
-    await worker.waiting.wait()
-    async with aclosing(javascript(older, url, binding, "subscribe", seen[0]["task"])) as joined:
-        event = await anext(joined)
-        assert (event["kind"], event["task"]) == ("task", seen[0]["task"])
-    worker.gate.set()
-    seen += [event async for event in sending]
-    assert [(e["kind"], e.get("state") or e.get("chunk")) for e in seen] == [
-        ("task", "submitted"),
-        ("status-update", "working"),
-        ("artifact-update", "Once upon "),
-        ("artifact-update", "a time."),
-        ("status-update", "completed"),
-    ]

@@ -228,6 +228,7 @@ class TestFile:
             ("[]", "lacks name"),
             ("{}", "lacks name, .*, defaultInputModes, "),
             ('{\n"nmae": "Typo"}', r"nmae.*\(line 2\)\.$"),
+            ('{\n"descripton": "x"}', r"perhaps description is meant \(line 2\)"),
             ('{\n\n"name": 5}', r"is not a card.*\(line 3\)\.$"),
             ('{"skills": [\n{"id": "a",\n"tags": "b"}]}', r"\(line 3\)\.$"),
             ('{"name": "x"\n"version": "1"}', "line 2 column 1"),
