@@ -8,11 +8,10 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from a2a_serverless.observability.logs import with_context
 from a2a_serverless_tools.operate.lines import LogLine
@@ -87,7 +86,7 @@ class _Keeping(RotatingFileHandler):
         self.addFilter(lambda record: hasattr(record, "task_id"))
 
     def format(self, record: logging.LogRecord) -> str:
-        return json.dumps(asdict(_line(record)))
+        return json.dumps(_line(record))
 
     def shouldRollover(self, record: logging.LogRecord) -> bool:  # noqa: ARG002, N802 - logging's name
         """Return True if the file is full. logging's own way formats each record twice.
@@ -147,15 +146,16 @@ def _lines(path: Path, task_id: str) -> Iterator[LogLine]:
                         yield line
 
 
-def _line(record: logging.LogRecord) -> LogLine:
+def _line(record: logging.LogRecord) -> dict[str, Any]:
+    """Return what `LogLine` is made of again."""
     fields = {name: _simple(of) for name, of in vars(record).items() if name not in _PLAIN}
-    return LogLine(
-        at=round(record.created * 1000),
-        level=record.levelname,
-        action=str(fields.get("action", "")),
-        message=record.getMessage(),
-        fields=fields,
-    )
+    return {
+        "at": round(record.created * 1000),
+        "level": record.levelname,
+        "action": str(fields.get("action", "")),
+        "message": record.getMessage(),
+        "fields": fields,
+    }
 
 
 def _simple(value: object) -> object:

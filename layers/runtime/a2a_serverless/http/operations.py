@@ -645,12 +645,13 @@ async def _fitting(tasks: Sequence[Task], storage: DurableStorage, inline: Inlin
     """Return how many of the first tasks fit into one answer, and make them what is sent."""
     size = counted = stored = reads = 0
     for number, task in enumerate(tasks):
-        blobs = inlined(task, inline)
-        reads += len({blob.key for blob in blobs})
-        adds = sum(blob.size for blob in blobs)  # before JSON makes them more
-        if number and (size + adds > _MAX_ANSWER_BYTES or reads > _MOST_READS):
-            return number
-        await storage.show(task, inline)
+        if not is_plain(task):
+            blobs = inlined(task, inline)
+            reads += len({blob.key for blob in blobs})
+            adds = sum(blob.size for blob in blobs)  # before JSON makes them more
+            if number and (size + adds > _MAX_ANSWER_BYTES or reads > _MOST_READS):
+                return number
+            await storage.show(task, inline)
         stored += task.ByteSize()
         if _MOST_GROWTH * stored <= _MAX_ANSWER_BYTES:
             continue

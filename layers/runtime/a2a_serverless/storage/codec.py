@@ -100,8 +100,9 @@ def value_in(form: type[T], values: Mapping[str, Any], **known: Any) -> T:
         ValueError, TypeError: it is not that; the error names the field.
     """
     rest: dict[str, Any] = {}
+    known_fields = _FORMS[form]
     for name, one in values.items():
-        field = _FORMS[form].get(name)
+        field = known_fields.get(name)
         if field is None:
             rest[name] = one
             continue

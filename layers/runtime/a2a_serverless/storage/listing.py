@@ -110,9 +110,10 @@ async def list_tasks(
     found = await _newest(storage, listing, query.page_size, most)
     heads = _affordable(found.heads[: query.page_size], query)
     logs = await _short_logs(storage, [head for head in heads if _needs_log(head, query)])
-    shown = await asyncio.gather(
-        *(_listed(storage, head, logs.get(head.task_id), query) for head in heads)
-    )
+    at_hand = [_at_hand(head, logs.get(head.task_id), query) for head in heads]
+    left = [head for head, task in zip(heads, at_hand, strict=True) if task is None]
+    read = iter(await asyncio.gather(*(_read(storage, head, query) for head in left)))
+    shown = [next(read) if task is None else task for task in at_hand]
     places = [place for place, task in enumerate(shown) if task is not None]
     tasks = [task for task in shown if task is not None]
     count = len(tasks) if fitting is None else await fitting(tasks)
@@ -154,27 +155,24 @@ async def count_states(storage: DurableStorage) -> Counter[str]:
     return Counter(str(entry.get("state")) for part in parts for entry in part)
 
 
-async def _listed(
-    storage: DurableStorage, head: Head, log: Log | None, query: ListTasksQuery
-) -> Task | None:
-    """Return the task of a listed HEAD; None when it is gone, has moved on, or is damaged.
-
-    The task is shown as of HEAD; if its log has to be read, as of that read.
-    """
-    length, has_artifacts = query.history_length, query.include_artifacts
+def _at_hand(head: Head, log: Log | None, query: ListTasksQuery) -> Task | None:
+    """Return the task of a listed HEAD as of HEAD; None: its log has to be read."""
     if log is not None:
-        return log.fold().task(length, include_artifacts=has_artifacts)
-    task = None if _needs_log(head, query) else task_of_head(head)
-    if task is None:
-        try:
-            task = await storage.load_task(
-                head.task_id, length, include_artifacts=has_artifacts, inline=None
-            )
-        except UnreadableTaskError as error:
-            tell_left_out(error)
-    if task is None or query.status in (None, task.status.state):
-        return task
-    return None
+        return log.fold().task(query.history_length, include_artifacts=query.include_artifacts)
+    return None if _needs_log(head, query) else task_of_head(head)
+
+
+async def _read(storage: DurableStorage, head: Head, query: ListTasksQuery) -> Task | None:
+    """Return the task of a listed HEAD as of this read; None: gone, moved on, or damaged."""
+    length, has_artifacts = query.history_length, query.include_artifacts
+    try:
+        task = await storage.load_task(
+            head.task_id, length, include_artifacts=has_artifacts, inline=None
+        )
+    except UnreadableTaskError as error:
+        tell_left_out(error)
+        return None
+    return task if task and query.status in (None, task.status.state) else None
 
 
 async def _newest(

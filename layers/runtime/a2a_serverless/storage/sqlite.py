@@ -175,7 +175,8 @@ class SqliteTable(Streamed):
     ) -> dict[Key, Item | None]:
         asked = list(keys)
         check_keys(asked, once=once)
-        return part_of(await self.patiently(lambda: self._load(asked)), only)
+        found = await self.patiently(lambda: self._load(asked))
+        return part_of(found, only) if only else found
 
     async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
         index = check_range(wanted, self._indexes)
@@ -183,7 +184,10 @@ class SqliteTable(Streamed):
         # An entry of an index is small: its filter asks for nothing else.
         seen = tuple(only) if not wanted.when else tuple(index.attributes) if wanted.index else ()
         async for page in self._pages(wanted, index, seen):
-            yield [some(item, only) for item in page if holds(item, wanted.when)]
+            if not wanted.when:  # `seen` is `only`
+                yield page
+            else:
+                yield [some(item, only) for item in page if holds(item, wanted.when)]
 
     async def write(self, *writes: Write, exactly: bool = False) -> None:  # noqa: ARG002 - no answer is lost
         check_writes(writes)
@@ -625,7 +629,7 @@ def _decoded(
                 item[name] = (blob or b"")[start : start + size]
     except (AttributeError, TypeError, ValueError):
         item = {"PK": partition, "SK": sort}
-    return some(item, only)
+    return some(item, only) if only else item
 
 
 _CAUSES: Final[Mapping[int, str]] = {

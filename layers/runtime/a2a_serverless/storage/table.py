@@ -141,11 +141,10 @@ def are(**values: Any) -> list[Check]:
 
 def holds(item: Mapping[str, Any] | None, when: When) -> bool:
     """Return True if an item as it is stored meets a condition; None: there is no item."""
-    for check in when:
-        several = [check] if isinstance(check, Check) else check
-        if not [one for one in several if one.passes(item)]:
-            return False
-    return True
+    return all(
+        one.passes(item) if isinstance(one, Check) else any(each.passes(item) for each in one)
+        for one in when
+    )
 
 
 # -- changes ---------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ from a2a_serverless.tasks.entries import (
     has_time,
     is_finite,
     is_plain,
+    may_be_infinite,
 )
 from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, Head
 from a2a_serverless.tasks.identity import digest
@@ -632,7 +633,8 @@ def task_of_head(head: Head) -> Task | None:
             task.metadata.ParseFromString(head.metadata)
     except DecodeError:
         return None
-    return task if has_time(task.status) and is_finite(task) else None
+    is_shown = not may_be_infinite(head.status + head.metadata) or is_finite(task)
+    return task if has_time(task.status) and is_shown else None
 
 
 Event = Task | Message | TaskStatusUpdateEvent | TaskArtifactUpdateEvent
