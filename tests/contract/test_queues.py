@@ -29,7 +29,7 @@ from a2a_serverless.errors import (
 from a2a_serverless.queues import table
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, Reservation
 from a2a_serverless.queues.sqs import _LONGEST_LEASE_S, SqsFifoQueue
-from a2a_serverless.queues.table import _DEDUPLICATION_S, TableQueue
+from a2a_serverless.queues.table import _DEDUPLICATION_S, _MOST_REMEMBERED, TableQueue
 from a2a_serverless.storage.changes import change
 from a2a_serverless.storage.table import NEW, Item, Key, Put, Range, Update
 from a2a_serverless.tasks.head import Operation
@@ -237,6 +237,18 @@ async def test_a_repeated_send_counts_once(queues: Queues) -> None:
         clock.advance(2)
         await queue.send(Note(text="1"))
         assert len(await queue.waiting()) == 1
+
+
+@on_tables
+async def test_a_group_remembers_its_last_hundred_messages(queues: TableQueues) -> None:
+    """A group that is written for each of them stays small: the oldest are forgotten early."""
+    queue = queues.queue()
+    for number in range(_MOST_REMEMBERED + 1):
+        await queue.send(Note(text=str(number)))
+    for text in ("1", "0"):
+        await queue.send(Note(text=text))
+    bodies = [Note.model_validate_json(one.body).text for one in await queue.waiting()]
+    assert bodies == [*map(str, range(_MOST_REMEMBERED + 1)), "0"]
 
 
 @everywhere

@@ -43,8 +43,11 @@ from a2a_serverless.values import dataclass
 _DEDUPLICATION_S: Final = 300
 """Seconds for which a deduplication id counts, even if the message was deleted; as on SQS FIFO."""
 
-_MOST_REMEMBERED: Final = 1000
-"""The most deduplication ids that a group remembers: beyond it the oldest are forgotten early."""
+_MOST_REMEMBERED: Final = 100
+"""The most deduplication ids that a group remembers: beyond it the oldest are forgotten early.
+
+The item is read and written with each message, and a repeated one is harmless twice.
+"""
 
 MOST_MESSAGES: Final = 1000
 MOST_BYTES: Final = 300_000
@@ -160,8 +163,7 @@ class _Group:
             FullGroupError: the group has `MOST_MESSAGES`, or `MOST_BYTES`.
         """
         recent = [(i, at) for i, at in self.sent.items() if at > now - _DEDUPLICATION_S * 1000]
-        self.sent = dict(recent[-_MOST_REMEMBERED + 1 :])
-        if deduplication_id in self.sent:
+        if deduplication_id in dict(recent):
             return False
         # Not from 1 again when an expired item was deleted: an old delivery names no new message.
         number = max(self.number + 1, now)
@@ -175,7 +177,7 @@ class _Group:
         if not self.messages:
             self.receives, self.due_at = 0, now
         self.number, self.messages = number, messages
-        self.sent[deduplication_id] = now
+        self.sent = dict([*recent, (deduplication_id, now)][-_MOST_REMEMBERED:])
         self.expires_at = now // 1000 + _RETENTION_S
         return True
 
