@@ -192,7 +192,7 @@ class System:
         items = list(self._items())
         for task_id in task_ids:
             records = [_record(item) for item in items if _is_commit(item, task_id)]
-            self._wake([record for record in records if self._filter.passes(record)])
+            self._wake([record for record in records if self._filter(record)])
 
     def _wake(self, passed: list[dict[str, Any]]) -> None:
         if passed:

@@ -21,8 +21,7 @@ from a2a_serverless.worker.agents import load_agent
 from a2a_serverless_tools.cli.processes import VISIBILITY_S
 from benchmarks.cost_system import FUNCTIONS, System
 from tests.support.simulation.environments import Environments, Handler
-from tests.support.simulation.pumps import QueuePump
-from tests.support.simulation.sources import SqsSource
+from tests.support.simulation.sources import QueuePump, SqsSource
 
 LIMIT_S = 900
 """The default of WorkerTimeout, in seconds."""

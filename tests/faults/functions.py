@@ -22,8 +22,7 @@ from a2a_serverless.worker import function as worker_function
 from tests.faults.ledger import lines_of
 from tests.support.handlers import cold_start
 from tests.support.simulation.environments import Environments, Handler
-from tests.support.simulation.pumps import QueuePump
-from tests.support.simulation.sources import SqsSource
+from tests.support.simulation.sources import QueuePump, SqsSource
 
 NAME: Final = "function"
 """The argument that starts such a process."""

@@ -238,7 +238,7 @@ def functions() -> Iterator[dict[str, Ask]]:
     """Both functions, each in an environment of its own."""
     backends = memory_backends(SETTINGS)
     streamed = observed(create_app(SETTINGS, backends, CARD, entrypoint="stream"))
-    adapter = WebAdapter("stream", streamed, timeout_s=30)
+    adapter = WebAdapter(streamed, timeout_s=30)
     with asyncio.Runner() as runner:
         asyncio.set_event_loop(runner.get_loop())
         handler = lambda_handler(create_app(SETTINGS, backends, CARD, entrypoint="api"))

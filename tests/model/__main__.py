@@ -1,8 +1,7 @@
 """`python -m tests.model`: explore, and show what every guard is good for.
 
 Without arguments: the short scenarios, then all guards, each with its counterexample. `--long` adds
-the long scenarios and random logs (minutes), `--guard NAME` is about one guard, `--scenario TEXT`
-picks scenarios.
+the long scenarios and random logs (minutes), `--guard NAME` is about one guard.
 """
 
 from __future__ import annotations
@@ -29,15 +28,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--long", action="store_true", help="the long scenarios too: minutes")
     parser.add_argument("--guard", choices=[guard.name for guard in GUARDS])
-    parser.add_argument("--scenario", default="", help="only scenarios with this in their name")
     arguments = parser.parse_args()
     if arguments.guard:
         return int(not _guards(guard for guard in GUARDS if guard.name == arguments.guard))
-    every = SHORT + LONG if arguments.long else SHORT
-    is_well = _scenarios(one for one in every if arguments.scenario in one.name)
-    if not arguments.scenario:
-        is_well = _guards(GUARDS) and is_well
-    if arguments.long and not arguments.scenario:
+    is_well = _scenarios(SHORT + LONG if arguments.long else SHORT)
+    is_well = _guards(GUARDS) and is_well
+    if arguments.long:
         _logs()
     return int(not is_well)
 

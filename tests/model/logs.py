@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -349,40 +350,26 @@ def _act(writer: int, size: int, *choices: int) -> Act:
     return Act(name, entries[: (1, 1, 2, 0)[size % 4]])
 
 
-@dataclass(slots=True)
-class Tally:
-    """What a number of random logs were made of."""
-
-    logs: int = 0
-    to_records: int = 0
-    """Restarts that went back to a record of their turn."""
-    snapshots: int = 0
-    """Logs that went on behind a snapshot."""
-    in_several_turns: int = 0
-    """Logs in which attempts were restarted in more than one turn."""
-
-    def count(self, history: History) -> None:
-        """Add a log."""
-        bases = [e.base for r in history.records for e in r.entries if isinstance(e, Restarted)]
-        turns = {head.turn.base for head in history.heads}
-        self.logs += 1
-        self.to_records += sum(base not in turns for base in bases)
-        self.in_several_turns += len(set(bases)) > 1
-
-
-def check_logs(examples: int) -> Tally:
+def check_logs(examples: int) -> Counter[str]:
     """Fold random legal logs; return what they were made of.
+
+    The logs, those that went on behind a snapshot, those in which attempts were restarted in more
+    than one turn; and all restarts that went back to a record of their turn.
 
     Raises:
         AssertionError: a log folds to something else; the shortest one found is printed.
     """
-    tally = Tally()
+    tally = Counter[str]()
 
     def checked(choices: bytes) -> None:
         history = history_of(acts_of(choices))
         note(history)
-        tally.count(history)
-        tally.snapshots += check(history)
+        bases = [e.base for r in history.records for e in r.entries if isinstance(e, Restarted)]
+        turns = {head.turn.base for head in history.heads}
+        tally["logs"] += 1
+        tally["to records"] += sum(base not in turns for base in bases)
+        tally["in several turns"] += len(set(bases)) > 1
+        tally["snapshots"] += check(history)
 
     settings(
         max_examples=examples,

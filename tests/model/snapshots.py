@@ -7,7 +7,7 @@ held up before each request while later turns open, end and are followed by thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -38,6 +38,7 @@ from tests.model.blobs import (
     storage_of,
 )
 from tests.model.programs import Desk, ModelClock, Next, Process, Request
+from tests.support.queues import done
 
 BEYOND = "HEAD names a snapshot of what an open turn may take back"
 GONE = "HEAD of a live task names a snapshot that is not stored"
@@ -170,7 +171,7 @@ class _World(World):
             table = self.table(state.items)
             table.blobs = _Stored(self.contents)
             storage = DurableStorage(table, scope=SCOPE, clock=ModelClock(desk))
-            logs = [_done(storage.read(TASK, is_whole=one)) for one in (False, True)]
+            logs = [done(storage.read(TASK, is_whole=one)) for one in (False, True)]
             log, whole = (log and _seen(log) for log in logs)
             self._read[key] = log is not None and log == whole
         return self._read[key]
@@ -223,13 +224,3 @@ def _end_of(head: Head) -> str:
     """How the key of HEAD's snapshot ends."""
     mark = f"{head.incarnation}/!{head.snapshot.version}"
     return f"/{mark}/{head.snapshot.digest}.{head.snapshot.length}"
-
-
-def _done(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that waits for nothing."""
-    try:
-        coroutine.send(None)
-    except StopIteration as ended:
-        result: T = ended.value
-        return result
-    raise AssertionError

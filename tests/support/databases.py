@@ -6,11 +6,10 @@ import itertools
 import os
 import threading
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 from unittest import mock
 
 import boto3
@@ -45,32 +44,11 @@ BACKENDS = ["memory", "file", LOCAL]
 _starts = itertools.count(8_000_000_000_000, -1_000_000_000)
 
 
-class Stored(ABC):
-    """A table behind the code's back: its items as DynamoDB's API has them."""
+class Dictionaries:
+    """A table in dictionaries, whose readers poll as those of DynamoDB.
 
-    @abstractmethod
-    def storage(self, **options: Any) -> DurableStorage:
-        """A storage in a scope that no other test has."""
-
-    @abstractmethod
-    def items(self) -> list[_Typed]:
-        """Everything that is stored."""
-
-    @abstractmethod
-    def get(self, item_key: _Typed) -> _Typed | None:
-        """An item; None: there is none."""
-
-    @abstractmethod
-    def put(self, item: _Typed) -> None:
-        """Replace an item."""
-
-    @abstractmethod
-    def delete(self, item_key: _Typed) -> None:
-        """Delete an item."""
-
-
-class Dictionaries(Stored):
-    """A table in dictionaries, whose readers poll as those of DynamoDB."""
+    Its items are as DynamoDB's API has them, as are those of a `Database`.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._table = PolledTable(clock)
@@ -96,7 +74,7 @@ class Dictionaries(Stored):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Database(Stored):
+class Database:
     """A DynamoDB table on moto or DynamoDB Local."""
 
     client: Any
@@ -125,6 +103,10 @@ class Database(Stored):
 
     def delete(self, item_key: _Typed) -> None:
         self.client.delete_item(TableName=self.table, Key=item_key)
+
+
+Stored: TypeAlias = Dictionaries | Database
+"""A table behind the code's back."""
 
 
 def on_dynamo(storage: DurableStorage) -> DynamoTable:

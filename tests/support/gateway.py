@@ -188,7 +188,7 @@ def front(settings: Settings, backends: Backends, card: AgentCard) -> Iterator[A
 def _function(entrypoint: Entrypoint, make: Callable[[], Any]) -> Iterator[Function]:
     """A function that is an application: in environments, or behind the adapter."""
     if entrypoint == "stream":
-        yield WebAdapter("stream", observed(make()), timeout_s=900).invoke
+        yield WebAdapter(observed(make()), timeout_s=900).invoke
         return
     environments = Environments("api", lambda _: lambda_handler(make()), limit=100, timeout_s=30)
 

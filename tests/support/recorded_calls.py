@@ -160,26 +160,23 @@ def _inside(function: str, method: Callable[..., Any]) -> Callable[..., Any]:
     A coroutine's body runs in the context of the task that awaits it: the variable is set there.
     """
     if not inspect.iscoroutinefunction(method):
-
-        @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            token = _function.set(function)
-            try:
-                return method(*args, **kwargs)
-            finally:
-                _function.reset(token)
-
-        return call
+        return _doing_of(function)(method)
 
     @functools.wraps(method)
     async def run(*args: Any, **kwargs: Any) -> Any:
-        token = _function.set(function)
-        try:
+        with _doing_of(function):
             return await method(*args, **kwargs)
-        finally:
-            _function.reset(token)
 
     return run
+
+
+@contextmanager
+def _doing_of(function: str | None) -> Iterator[None]:
+    token = _function.set(function)
+    try:
+        yield
+    finally:
+        _function.reset(token)
 
 
 def _by_entrypoint(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,10 +185,7 @@ def _by_entrypoint(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     async def run(app: FastAPI, scope: Any, receive: Any, send: Any) -> None:
         # Named one by one: what can be called without arguments is a factory to uvicorn.
-        token = _function.set(ENTRYPOINTS.get(getattr(app.state, "entrypoint", "")))
-        try:
+        with _doing_of(ENTRYPOINTS.get(getattr(app.state, "entrypoint", ""))):
             await call(app, scope, receive, send)
-        finally:
-            _function.reset(token)
 
     return run

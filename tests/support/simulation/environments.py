@@ -15,8 +15,9 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
+
+from tests.support.handlers import LambdaContext
 
 Handler = Callable[[dict[str, Any], Any], Any]
 """A Lambda handler: takes an event and a context, and returns an answer."""
@@ -25,31 +26,8 @@ JOIN_S = 2.0
 """Seconds for which closing waits for running invocations."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocalContext:
-    """The context of an invocation, as Lambda passes it to a handler."""
-
-    function_name: str
-    deadline: float
-    """Monotonic seconds."""
-    aws_request_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    function_version: str = "$LATEST"
-    memory_limit_in_mb: int = 1024
-    log_group_name: str = "local"
-    log_stream_name: str = "local"
-
-    @property
-    def invoked_function_arn(self) -> str:
-        return f"arn:aws:lambda:local:000000000000:function:{self.function_name}"
-
-    def get_remaining_time_in_millis(self) -> int:
-        return max(0, int((self.deadline - time.monotonic()) * 1000))
-
-
-@dataclass(frozen=True, slots=True)
-class _Invocation:
-    event: dict[str, Any]
-    answer: Future[Any]
+Invocation = tuple[dict[str, Any], Future[Any]]
+"""An event, and what becomes of it."""
 
 
 class Environments:
@@ -67,7 +45,7 @@ class Environments:
         self.limit = limit
         self._make_handler = make_handler
         self._timeout_s = timeout_s
-        self._invocations: queue.SimpleQueue[_Invocation | None] = queue.SimpleQueue()
+        self._invocations: queue.SimpleQueue[Invocation | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._free = 0
         self._threads: list[threading.Thread] = []
@@ -83,7 +61,7 @@ class Environments:
                 self._free -= 1
             elif len(self._threads) < self.limit:
                 self._start()
-            self._invocations.put(_Invocation(event, answer))
+            self._invocations.put((event, answer))
         return answer
 
     def close(self) -> None:
@@ -113,22 +91,21 @@ class Environments:
             environment.callback(asyncio.set_event_loop, None)
             handler: Handler | None = None
             while (invocation := self._invocations.get()) is not None:
-                if not invocation.answer.set_running_or_notify_cancel():
+                event, future = invocation
+                if not future.set_running_or_notify_cancel():
                     self._release()
                     continue
+                context = LambdaContext(str(uuid.uuid4()), self._timeout_s)
                 try:
                     handler = handler or self._make_handler(environment)
-                    answer = handler(invocation.event, self._context())
+                    answer = handler(event, context)
                 except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - Lambda's edge: the invocation has failed
                     self._release()
-                    invocation.answer.set_exception(error)
+                    future.set_exception(error)
                 else:
                     self._release()
-                    invocation.answer.set_result(answer)
+                    future.set_result(answer)
 
     def _release(self) -> None:
         with self._lock:
             self._free += 1
-
-    def _context(self) -> LocalContext:
-        return LocalContext(function_name=self.name, deadline=time.monotonic() + self._timeout_s)

@@ -1,45 +1,24 @@
-"""Sources of the pumps' records: queues of AWS or on a table."""
+"""Lambda's event source mapping of a queue: its records become invocations, one by one."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from a2a_serverless import aws
 from a2a_serverless.clock import SystemClock
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.queues.sqs import SqsRequests
-from a2a_serverless.queues.table import TableQueue
-from tests.support.queues import records
+from a2a_serverless_tools.local.background import repeat, surviving
+from a2a_serverless_tools.local.sources import Records
+from tests.support.simulation.environments import Environments
+
+QUEUE_RETRY_S = 1.0
+"""Seconds between two attempts to read a queue that fails."""
 
 
-class EventSource(ABC):
-    """Records as SQS's event source makes them, with a batch size of 1."""
-
-    @abstractmethod
-    def records(self) -> AsyncIterator[EventRecord]:
-        """Yield deliveries as they come, without end."""
-
-    @abstractmethod
-    async def delete(self, record: Mapping[str, Any]) -> None:
-        """Remove a record that the function did not report as failed."""
-
-
-class TableSource(EventSource):
-    """The deliveries of a queue on a table."""
-
-    def __init__(self, queue: TableQueue[Any]) -> None:
-        self._queue = queue
-
-    def records(self) -> AsyncIterator[EventRecord]:
-        return records(self._queue)
-
-    async def delete(self, record: EventRecord) -> None:
-        await self._queue.delete(record)
-
-
-class SqsSource(EventSource):
+class SqsSource:
     """The deliveries of a queue of AWS.
 
     Args:
@@ -102,3 +81,51 @@ class SqsSource(EventSource):
         while True:
             if (record := await self.receive()) is not None:
                 yield record
+
+
+class QueuePump:
+    """Passes records to a function, one each, as many at a time as it has environments.
+
+    Records that the function does not report as failed are deleted. The others stay in the queue,
+    and come again when their visibility ends, which the worker's back-off has set.
+    """
+
+    def __init__(self, make_source: Callable[[], SqsSource], function: Environments) -> None:
+        self._make_source = make_source
+        self._function = function
+
+    async def run(self) -> None:
+        """Pump until cancelled; then running invocations go on, but their records stay."""
+        await repeat(
+            self._pass_on,
+            pause_s=QUEUE_RETRY_S,
+            failure="The queue cannot be read.",
+            action="pump_failed",
+        )
+
+    async def _pass_on(self) -> None:
+        source = self._make_source()
+        free = asyncio.Semaphore(self._function.limit)
+        async with asyncio.TaskGroup() as running:
+            await free.acquire()  # before the receive: a delivery's lease runs from then on
+            async for record in source.records():
+                running.create_task(self._invoke(source, record, free))
+                await free.acquire()
+
+    async def _invoke(
+        self, source: SqsSource, record: Mapping[str, Any], free: asyncio.Semaphore
+    ) -> None:
+        try:
+            # After a failure the message comes again at the end of its visibility, as on AWS.
+            with surviving(f"{self._function.name} failed.", action="invoke_failed"):
+                failed = await _failures(self._function, [dict(record)])
+                if record["messageId"] not in failed:
+                    await source.delete(record)
+        finally:
+            free.release()
+
+
+async def _failures(function: Environments, records: Records) -> set[Any]:
+    """Invoke the function; return the identifiers in its partial batch response."""
+    answer = await asyncio.wrap_future(function.invoke({"Records": records}))
+    return {failure["itemIdentifier"] for failure in (answer or {}).get("batchItemFailures") or []}

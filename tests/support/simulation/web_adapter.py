@@ -16,21 +16,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from a2a_serverless.http.context import INVOCATION_HEADER
 from a2a_serverless.http.function import CONTEXT_HEADER
-from tests.support.simulation.environments import LocalContext
 
 
 class WebAdapter:
     """A function that is an application behind the adapter."""
 
-    def __init__(self, name: str, app: ASGIApp, *, timeout_s: float) -> None:
-        self.name = name
+    def __init__(self, app: ASGIApp, *, timeout_s: float) -> None:
         self._app = app
         self._timeout_s = timeout_s
 
     async def invoke(self, event: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answer an event; pass the answer to `send` while it comes."""
-        deadline = time.monotonic() + self._timeout_s
-        context = LocalContext(function_name=self.name, deadline=deadline)
+        deadline = int((time.time() + self._timeout_s) * 1000)
         body = (event["body"] or "").encode(errors="replace")
         unread = [body]
 
@@ -39,7 +36,7 @@ class WebAdapter:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
             return await receive()
 
-        await self._app(_scope_of(event, context, len(body)), receive_body_first, send)
+        await self._app(_scope_of(event, deadline, len(body)), receive_body_first, send)
 
 
 def request_of(
@@ -57,8 +54,8 @@ def request_of(
     return event["path"] + (f"?{query}" if query else ""), headers
 
 
-def _scope_of(event: Mapping[str, Any], context: LocalContext, length: int) -> Scope:
-    target, headers = request_of(event, _invocation(context))
+def _scope_of(event: Mapping[str, Any], deadline: int, length: int) -> Scope:
+    target, headers = request_of(event, {"deadline": deadline})
     path, _, query = target.partition("?")
     headers["content-length"] = str(length)
     return {
@@ -77,24 +74,4 @@ def _scope_of(event: Mapping[str, Any], context: LocalContext, length: int) -> S
         ],
         "client": ("127.0.0.1", 0),
         "server": ("127.0.0.1", 8080),
-    }
-
-
-def _invocation(context: LocalContext) -> dict[str, Any]:
-    """Return Lambda's context of an invocation, as the adapter passes it on."""
-    remaining_ms = context.get_remaining_time_in_millis()
-    return {
-        "request_id": context.aws_request_id,
-        "deadline": int(time.time() * 1000) + remaining_ms,
-        "invoked_function_arn": context.invoked_function_arn,
-        "xray_trace_id": None,
-        "client_context": None,
-        "identity": None,
-        "env_config": {
-            "function_name": context.function_name,
-            "memory": context.memory_limit_in_mb,
-            "version": context.function_version,
-            "log_stream": context.log_stream_name,
-            "log_group": context.log_group_name,
-        },
     }
