@@ -6,7 +6,7 @@ import gc
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -38,14 +38,8 @@ class Damage:
     def functions(self) -> list[FunctionType]:
         """Return the functions that have its lines, as they are loaded."""
         importlib.import_module(self._module)
-        gc.unfreeze()  # what was loaded before the tests were collected
-        return [
-            each
-            for each in gc.get_objects()
-            if isinstance(each, FunctionType)
-            and each.__code__.co_filename == self.path
-            and any(self._is_in(code) for code in codes_in(each.__code__))
-        ]
+        found = _functions_of(self.path)
+        return [each for each in found if any(map(self._is_in, codes_in(each.__code__)))]
 
     def _is_in(self, code: CodeType) -> bool:
         return not self.lines.isdisjoint(line for _, _, line in code.co_lines())
@@ -66,6 +60,14 @@ class Damage:
         finally:
             for each, code in whole:
                 each.__code__ = code
+
+
+@cache
+def _functions_of(path: str) -> list[FunctionType]:
+    """Return the functions of a file, of whichever class they are, once its module is loaded."""
+    gc.unfreeze()  # what was loaded before the tests were collected
+    functions = [each for each in gc.get_objects() if isinstance(each, FunctionType)]
+    return [each for each in functions if each.__code__.co_filename == path]
 
 
 def codes_in(code: CodeType) -> Iterator[CodeType]:

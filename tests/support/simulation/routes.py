@@ -46,12 +46,6 @@ def refusals(template: Template) -> Mapping[str, Refusal]:
     }
 
 
-def request_limits(template: Template) -> tuple[float, int]:
-    """Return how many requests each method takes per second, and how many at once."""
-    (setting,) = _properties(template)["MethodSettings"]
-    return float(setting["ThrottlingRateLimit"]), int(setting["ThrottlingBurstLimit"])
-
-
 def _properties(template: Template) -> dict[str, Any]:
     """Return the properties of the API, whose URIs have a function's name instead of its ARN."""
     arns = {f"{name}.Arn": name for name in ("ApiFunction", "StreamFunction")}
