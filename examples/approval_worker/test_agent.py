@@ -1,4 +1,4 @@
-"""Tests of the buyer: approved, declined, no decision, kills behind each record, a cancel."""
+"""Tests of the buyer: approved, declined, no decision, kills behind each record."""
 
 from __future__ import annotations
 
@@ -44,29 +44,20 @@ def test_it_orders_what_is_approved(bench: AgentBench, mails: list[str]) -> None
     assert decline == approve.replace("=approve", "=decline")
 
 
-def test_it_orders_nothing_that_is_declined(bench: AgentBench) -> None:
-    """The client reads that it was declined."""
-    decide(bench, "decline")
-    run = bench.send("12 chairs")
-    assert (run.state, run.text) == ("rejected", f"Declined: {OFFER}. Nothing was ordered.")
-    assert "order" not in run.steps
-
-
-def test_it_gives_up_after_three_days(bench: AgentBench, mails: list[str]) -> None:
-    """No process waits that long, and one mail was sent."""
-    run = bench.send("12 chairs")
-    assert run.state == "failed"
-    assert run.text == "Nobody has decided within 3 days: nothing was ordered."
-    assert bench.clock.monotonic() >= 3 * 86_400
-    assert len(mails) == 1
-
-
-def test_what_is_no_decision_orders_nothing(bench: AgentBench) -> None:
-    """Whoever has the address may post anything."""
-    bench.signal("approval", b"yes, please")
-    run = bench.send("12 chairs")
-    assert (run.state, "order" in run.steps) == ("failed", False)
-    assert run.text.startswith("What was posted does not fit: ")
+def test_without_an_approval_it_orders_nothing(agent_bench: MakeBench, mails: list[str]) -> None:
+    """It was declined, three days have passed, or somebody has posted anything."""
+    buyer = BUYER(lambda *mail: mails.append(mail[2]))
+    for posted, state, text in (
+        ({"decision": "decline"}, "rejected", f"Declined: {OFFER}. Nothing was ordered."),
+        (None, "failed", "Nobody has decided within 3 days: nothing was ordered."),
+        ("yes, please", "failed", "What was posted does not fit: "),
+    ):
+        bench = agent_bench(buyer)
+        if posted is not None:
+            bench.signal("approval", posted)
+        run = bench.send("12 chairs")
+        assert (run.state, run.text.startswith(text)) == (state, True)
+        assert (run.steps.count("mail"), run.steps.count("order")) == (1, 0)
 
 
 @pytest.mark.parametrize("record", ["offer", "mail", "ctx.callback approval", "order"])
@@ -77,12 +68,6 @@ def test_a_kill_mails_and_orders_once(bench: AgentBench, mails: list[str], recor
     assert run.artifacts["final-answer"].text == ORDERED
     assert len(mails) == 1
     assert [run.steps.count(name) for name in ("offer", "mail", "order")] == [1, 1, 1]
-
-
-def test_a_cancel_ends_the_wait(bench: AgentBench, mails: list[str]) -> None:
-    """Whoever clicks afterwards orders nothing."""
-    run = bench.send("12 chairs", cancel_after=step("ctx.callback approval"))
-    assert (run.state, len(mails)) == ("canceled", 1)
 
 
 def test_a_sender_chooses_ses(monkeypatch: pytest.MonkeyPatch) -> None:

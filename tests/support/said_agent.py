@@ -51,8 +51,6 @@ class Said(AgentExecutor):
             case ["picture"]:
                 parts = [Part(raw=PICTURE, filename="../../cat.png", media_type="image/png")]
                 await updater.add_artifact(parts, artifact_id="picture")
-            case ["link", url]:
-                await updater.add_artifact([Part(url=url)], artifact_id="link")
             case ["wait", path]:
                 while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 - a file
                     await asyncio.sleep(0.02)

@@ -1,14 +1,24 @@
-"""What pages say of an agent's `ctx` is complete, and what they say of peers has its sources."""
+"""What pages say: of an agent's `ctx`, of peers, of gaps, threats, contributions and emulators."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
 
 import pytest
 
+import a2a_serverless
+import a2a_serverless_tools
+from a2a_serverless.queues.fifo import FifoQueue, Handle
+from a2a_serverless.storage.blobs import Blobs
+from a2a_serverless.storage.table import Streamed, Table
 from a2a_serverless.worker import TaskContext
-from tests.support import pages
+from a2a_serverless_tools.cli.arguments import Parser
+from tests.cloud.documented import PARTS, scripts
+from tests.emulators import table as emulated
+from tests.support import commands, pages
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
@@ -123,3 +133,118 @@ def test_each_gap_of_conformance_has_its_section_and_its_test() -> None:
             assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), test
     sections = " ".join(section for section, *_ in gaps)
     assert all(one in sections for one in ("3.1.2", "3.1.4", "3.2.2", "4.3.3"))
+
+
+# -- threats --------------------------------------------------------------------------------------
+
+BOTH = pages.text("threats") + pages.text("threats-tools")
+THREATS = re.findall(r"^\| (?!attacker and aim \|).+$", BOTH, re.MULTILINE)
+NAMING = [*THREATS, *re.split(r"\n\n|\n(?=[|-] )", (ROOT / "SECURITY.md").read_text("utf-8"))]
+
+
+def test_every_threat_names_a_test() -> None:
+    """Every row of the threat model names a test."""
+    assert [threat for threat in THREATS if "`tests/" not in threat] == []
+    assert len(THREATS) > 15
+
+
+@pytest.mark.parametrize("text", [it for it in NAMING if "`tests/" in it], ids=lambda it: it[2:40])
+def test_the_tests_exist(text: str) -> None:
+    """Each file is there, and each test is in one of the files of its row or paragraph."""
+    files = [ROOT / path for path in re.findall(r"`(tests/[\w/]+\.py)`", text)]
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    for name in re.findall(r"`(test_\w+)`", text):
+        assert re.search(rf"def {name}\(", sources), name
+
+
+# -- commands of Deploy and Operate ---------------------------------------------------------------
+
+EVERY = [
+    command for part in PARTS for block in commands.blocks(pages.part(part)) for command in block
+]
+
+
+@pytest.mark.parametrize("text", commands.left_out())
+def test_what_is_left_out_is_documented(text: str) -> None:
+    """A row of the table without a command leaves out a later one unseen."""
+    assert [command for command in EVERY if text in command]
+
+
+def test_what_is_run_has_values() -> None:
+    """No command that is run has a name or dots in the place of a value."""
+    names = ("SCOPE", "MESSAGE", "NAME", "REGION", "ACCOUNT")
+    run = [it for _, found in scripts(**dict.fromkeys(names, "value")) for it in found]
+    assert len(run) > 30
+    placeholder = re.compile(r"…|[ =](?!ID\b|AWSPREVIOUS)[A-Z]{3,}(?![\w=])(?!.*#)")
+    assert [it for it in run if placeholder.search(it.partition("  #")[0])] == []
+
+
+# -- pages for contributors -----------------------------------------------------------------------
+
+PACKAGES = (Path(a2a_serverless.__file__).parent, Path(a2a_serverless_tools.__file__).parent)
+
+
+def test_each_folder_has_its_row() -> None:
+    """The table of ARCHITECTURE.md has each folder of the two packages, and no other."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = re.findall(r"(?m)^\| `(\w+)/` \|", text)
+    folders = {path.parent.name for package in PACKAGES for path in package.glob("*/__init__.py")}
+    assert sorted(named) == sorted(folders)
+
+
+def test_a_first_change_touches_four_files_that_exist() -> None:
+    """Each example names at most four files, all there but a module that it adds to a folder."""
+    examples = re.findall(
+        r"(?m)^\| step \| file .*\n\|[-|]+\n((?:\|.*\n)+)", pages.text("first-change")
+    )
+    assert len(examples) == 3
+    for example in examples:
+        rows = [row.split(" | ")[1] for row in example.splitlines()]
+        assert len(rows) <= 4
+        for row in rows:
+            path = re.findall(r"`([^`]+)`", row)[-1]
+            assert any((folder / path).exists() for folder in (ROOT, *PACKAGES)), row
+
+
+def test_the_command_of_a_first_change_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """The module that the page shows adds its command, which prints a limit."""
+    (code,) = re.findall(
+        r'(?ms)^    """`a2a-serverless limits.*?^    ADDERS.*?$', pages.text("first-change")
+    )
+    shown = ModuleType("limits")
+    exec(dedent(code), shown.__dict__)  # noqa: S102 - the page is ours
+    parser = Parser(prog="a2a-serverless")
+    shown.ADDERS["limits"](parser.add_subparsers().add_parser("limits"))
+    options = parser.parse_args(["limits"])
+    assert options.run(options) == 0
+    assert capsys.readouterr().out == "parts of a message: 500\n"
+
+
+@pytest.mark.parametrize("needed", [Table, Streamed, Blobs, FifoQueue, Handle])
+def test_all_that_a_backend_needs_is_listed(needed: type) -> None:
+    """The page `backends` names each method that an author has to write."""
+    rows = re.findall(rf"(?m)^\| `{needed.__name__}`.*$", pages.text("backends"))
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    inherited = Table.__abstractmethods__ if needed is Streamed else frozenset()
+    assert needed.__abstractmethods__ - inherited <= named  # type: ignore[attr-defined]
+
+
+# -- emulators ------------------------------------------------------------------------------------
+
+CHECKS = {case: check for _, checks in emulated.TABLES.values() for case, check in checks.items()}
+SLOW = {"expired_item", "expired_links", "batch_size", "retained"}
+"""They wait for an expiry, write 17 MB, or import all of moto's services."""
+
+
+def test_each_row_of_the_page_is_run() -> None:
+    """A row without a check would be printed as it was, whatever the emulators do."""
+    assert emulated.rows().keys() == CHECKS.keys()
+
+
+@pytest.mark.parametrize(
+    "case", [case for case, check in CHECKS.items() if check.__name__ not in SLOW]
+)
+def test_moto_does_what_the_page_says(case: str) -> None:
+    """Each cell of moto is what the check finds there."""
+    with emulated.of_moto() as client:
+        assert emulated.cell(CHECKS[case], client) == emulated.rows()[case][1]

@@ -1,4 +1,4 @@
-"""`send`, against servers on real sockets: the official SDK's, in three forms, and ours."""
+"""`send`, against servers on real sockets: the official SDK's, in four forms, and ours."""
 
 from __future__ import annotations
 
@@ -228,18 +228,8 @@ def test_each_of_several_questions_is_a_line(agent: str, run: Run) -> None:
     assert run(*named, "city")[:2] == (0, "you said: Oslo to city\n")
 
 
-def test_no_answer_commands_a_terminal_or_breaks_another_encoding(
-    agent: str, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Events as JSON have no control character; what stdout cannot encode is shown escaped."""
-    odd = "\x9b31m\u202e\x7f \u00fc \U0001f600"
-    out = run("send", agent, "--json", odd).out
-    assert out.isprintable() is False
-    assert set("\x9b\u202e\x7f").isdisjoint(out)
-    assert any(
-        odd[-1] in json.dumps(json.loads(line), ensure_ascii=False) for line in out.splitlines()
-    )
-
+def test_what_stdout_cannot_encode_is_escaped(agent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a text, and in events as JSON, which are read as what they were."""
     shown = io.TextIOWrapper(io.BytesIO(), "ascii")
     monkeypatch.setattr("sys.stdout", shown)
     codes = [cli.main(["send", agent, *how, "\u00fc \U0001f600"]) for how in ((), ("--json",))]
@@ -264,29 +254,6 @@ def test_files_go_and_come(agent: str, run: Run, tmp_path: Path) -> None:
     assert [path.name for path in kept] == ["cat-2.png", "cat.png"]
     assert {path.read_bytes() for path in kept} == {PICTURE}
     assert not (tmp_path.parent / "cat.png").exists()
-
-
-def test_a_link_is_fetched_without_the_key(dev: str, run: Run, tmp_path: Path) -> None:
-    """The host of a file is not the agent: it gets nothing of the caller's."""
-    asked: list[Request] = []
-
-    async def file(request: Request) -> Response:
-        asked.append(request)
-        return PlainTextResponse("content")
-
-    out = tmp_path / "out"
-    store = Starlette(routes=[Route("/a/report.txt", file)])
-    with serving(lambda _: store) as far:
-        link = f"link {far}/a/report.txt?signed=yes"
-        arguments = ("--key", KEY, "--header", "X-Mine: too")
-        assert f"file report.txt, {far}/a/report.txt?signed=yes" in run("send", dev, link).err
-        assert run("send", dev, link, *arguments, "--out", str(out)).code == 0
-        missing = run("send", dev, f"link {far}/gone", "--out", str(out))
-
-    assert (out / "report.txt").read_text() == "content"
-    assert {"x-api-key", "x-mine"}.isdisjoint(asked[0].headers)
-    assert (missing.code, "/gone cannot be fetched" in missing.err) == (2, True)
-    assert [path.name for path in out.iterdir()] == ["report.txt"]
 
 
 def test_a_conversation_goes_on(agent: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,74 +341,6 @@ def test_a_cut_stream_goes_on(run: Run, tmp_path: Path) -> None:
         for url in (own, theirs):
             assert run("send", url, "hello")[:2] == (0, "you said: hello\n")
     assert all(app.left < 2 for app in apps)
-
-
-def streaming(url: str, *events: str) -> Starlette:
-    """A server that answers any message with these events of a stream."""
-    body = "".join(f"data: {event}\n\n" for event in events)
-
-    async def answer(_: Request) -> Response:
-        return Response(body, media_type="text/event-stream")
-
-    card = answering(MessageToDict(card_at(url)))
-    return Starlette(routes=[card, Route("/rpc", answer, methods=["POST"])])
-
-
-def event_of(**event: Any) -> str:
-    result = {kind: {"taskId": "t", "contextId": "c", **what} for kind, what in event.items()}
-    return json.dumps({"jsonrpc": "2.0", "id": "1", "result": result}, ensure_ascii=False)
-
-
-def piece(text: str, *, append: bool = True) -> str:
-    artifact = {"artifactId": "a", "parts": [{"text": text}] if text else []}
-    return event_of(artifactUpdate={"artifact": artifact, "append": append})
-
-
-OPENED = event_of(statusUpdate={"status": {"state": "TASK_STATE_WORKING"}})
-ENDED = event_of(statusUpdate={"status": {"state": "TASK_STATE_COMPLETED"}})
-REFUSED = json.dumps({"error": {"code": -32602, "message": "No"}})
-NO_JSON = "The call of URL has failed: Invalid JSON-RPC response in SSE stream"
-OVER = "the answer starts over: what follows replaces its text"
-ONCE = piece("once mo")
-
-
-@pytest.mark.parametrize(
-    ("events", "code", "out", "err"),
-    [
-        ([piece("a\u2028b\x85"), piece("c\u2029"), ENDED], 0, "a\u2028b\x85c\u2029\n", ""),
-        ([piece("half"), "{", ENDED], 2, "half", NO_JSON),
-        ([piece("half"), REFUSED], 2, "half", "URL has refused it: No"),
-        (
-            [ONCE, piece("", append=False), piece("once more"), ENDED],
-            *(0, "once mo\nonce more\n", OVER),
-        ),
-        (
-            [ONCE, piece("once", append=False), piece(" more"), ENDED],
-            *(0, "once mo\nonce more\n", OVER),
-        ),
-        ([piece("once"), piece("once more", append=False), ENDED], 0, "once more\n", ""),
-    ],
-)
-def test_what_a_foreign_stream_says(
-    events: list[str], code: int, out: str, err: str, run: Run
-) -> None:
-    """What is sent is read, what is replaced is said, and only a refusal is called one."""
-    with serving(lambda url: streaming(url, OPENED, *events)) as url:
-        said = run("send", url, "hello")
-    assert said[:2] == (code, out)
-    assert err.replace("URL", url) in said.err
-    assert ("starts over" in said.err) is (err == OVER)
-
-
-def test_a_file_that_is_its_own_url_is_kept(run: Run, tmp_path: Path) -> None:
-    """What comes as a `data:` URL is written as what it holds, and its size is what is said."""
-    part = {"url": "data:text/plain;base64,aGk=", "filename": "a.txt"}
-    made = event_of(artifactUpdate={"artifact": {"artifactId": "a", "parts": [part]}})
-    with serving(lambda url: streaming(url, OPENED, made, ENDED)) as url:
-        told = run("send", url, "hello")
-        run("send", url, "hello", "--out", str(tmp_path / "out"))
-    assert "file a.txt, text/plain, 2 bytes" in told.err
-    assert (tmp_path / "out/a.txt").read_bytes() == b"hi"
 
 
 def task_of(told: str) -> str:

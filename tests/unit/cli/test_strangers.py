@@ -1,4 +1,4 @@
-"""`send` and a server that is a stranger's: what it says, where it leads, how much it gives.
+"""`send` and a server that is a stranger's: what it says, where it leads, what its files are.
 
 That no byte of it commands the terminal, and that nothing is asked but where the card says, is what
 the watch over all tests looks at (`tests/support/terminals.py`).
@@ -40,6 +40,7 @@ class Stranger:
     def __init__(self) -> None:
         self.url = self.interface = self.store = ""
         self.events: list[Any] = []
+        self.raw: list[str] = []
         self.error: Any = None
         self.offer: Any = {}
         self.file = b"content"
@@ -52,11 +53,12 @@ class Stranger:
         if request.url.path == "/files":
             return JSONResponse(self.offer)
         if request.method != "POST":
-            return Response(self.file)
+            return Response(self.file, 404 if request.url.path == "/a/gone" else 200)
         asked = await request.json()
         answer = [{"error": self.error}] if self.error else [{"result": e} for e in self.events]
         lines = [json.dumps({"jsonrpc": "2.0", "id": asked["id"], **one}) for one in answer]
-        return Response("".join(f"data: {x}\n\n" for x in lines), media_type="text/event-stream")
+        body = "".join(f"data: {line}\n\n" for line in self.raw or lines)
+        return Response(body, media_type="text/event-stream")
 
     def _card(self) -> dict[str, Any]:
         own = {"protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
@@ -115,6 +117,17 @@ def task(*parts: Any, state: str = ENDED, task_id: str = "t", text: str = "said"
     status = {"state": f"TASK_STATE_{state}", "message": said}
     artifacts = [{"artifactId": ODD, "name": ODD, "parts": list(parts)}] if parts else []
     return {"task": {"id": task_id, "contextId": ODD, "status": status, "artifacts": artifacts}}
+
+
+def update(kind: str, **what: Any) -> str:
+    """The line of an event, with its characters as they are."""
+    result = {kind: {"taskId": "t", "contextId": "c", **what}}
+    return json.dumps({"jsonrpc": "2.0", "id": "1", "result": result}, ensure_ascii=False)
+
+
+def piece(*parts: Any, append: bool = True) -> str:
+    found = [{"text": part} if isinstance(part, str) else part for part in parts]
+    return update("artifactUpdate", artifact={"artifactId": "a", "parts": found}, append=append)
 
 
 def far(url: str) -> str:
@@ -191,6 +204,61 @@ def test_an_id_that_no_task_can_have_is_refused(task_id: str, stranger: Stranger
     run("send", stranger.url, "hi").refuses("an id that no task can have")
 
 
+# -- what comes of a stream ------------------------------------------------------------------
+
+OPENED, DONE = (
+    update("statusUpdate", status={"state": f"TASK_STATE_{state}"}) for state in (WORKS, ENDED)
+)
+REFUSED = json.dumps({"error": {"code": -32602, "message": "No"}})
+NO_JSON = "The call of URL has failed: Invalid JSON-RPC response in SSE stream"
+OVER = "the answer starts over: what follows replaces its text"
+ONCE = piece("once mo")
+
+
+@pytest.mark.parametrize(
+    ("events", "code", "out", "err"),
+    [
+        ([piece("a\u2028b\x85"), piece("c\u2029"), DONE], 0, "a\u2028b\x85c\u2029\n", ""),
+        ([piece("half"), "{", DONE], 2, "half", NO_JSON),
+        ([piece("half"), REFUSED], 2, "half", "URL has refused it: No"),
+        ([ONCE, piece(append=False), piece("once more"), DONE], 0, "once mo\nonce more\n", OVER),
+        (
+            [ONCE, piece("once", append=False), piece(" more"), DONE],
+            *(0, "once mo\nonce more\n", OVER),
+        ),
+        ([piece("once"), piece("once more", append=False), DONE], 0, "once more\n", ""),
+    ],
+)
+def test_what_a_foreign_stream_says(
+    events: list[str],
+    code: int,
+    out: str,
+    err: str,
+    stranger: Stranger,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is sent is read, what is replaced is said, and only a refusal is called one."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    stranger.raw = [OPENED, *events]
+    said = run("send", stranger.url, "hello")
+    assert said[:2] == (code, out)
+    assert err.replace("URL", stranger.url) in said.err
+    assert ("starts over" in said.err) is (err == OVER)
+
+
+def test_a_file_that_is_its_own_url_is_kept(stranger: Stranger, run: Run) -> None:
+    """What comes as a `data:` URL is written as what it holds; without `--out` it is described."""
+    inline = {"url": "data:text/plain;base64,aGk=", "filename": "a.txt"}
+    stranger.events = [task(inline, {"url": f"{stranger.url}/a/report.txt?signed=yes"})]
+    told = run("send", stranger.url, "hello")
+    assert "file a.txt, text/plain, 2 bytes" in told.err
+    assert f"file report.txt, {stranger.url}/a/report.txt?signed=yes" in told.err
+    run("send", stranger.url, "hello", "--out", "out")
+    kept = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    assert kept == {"a.txt": b"hi", "report.txt": b"content"}
+
+
 # -- where it leads --------------------------------------------------------------------------
 
 GOOD = {"method": "PUT", "url": "/a/1", "headers": {"Content-Type": "x/y"}, "part": {"url": "/u"}}
@@ -256,6 +324,7 @@ def test_a_card_of_another_machine_does_not_lead_to_this_one(
         (False, "http://127.0.0.1:PORT/a/1", "an address of this machine"),
         (False, "https://store.test:PORT/a/1", "an address of this machine"),
         (True, "http://localhost:PORT/a/1", None),
+        (True, "http://localhost:PORT/a/gone", "/gone cannot be fetched"),
         (True, "http://store.example/a/1", "takes https"),
         (True, "file:///etc/passwd", "takes https"),
     ],
@@ -268,7 +337,8 @@ def test_a_file_is_fetched_from_where_it_may_be(
     stranger.interface = f"{url}/rpc"
     stranger.events = [task({"url": stranger.here(link.replace("AGENT", url))})]
     said = run("send", url, "hi", "--out", "out", "--key", KEY)
-    assert (said.code, stranger.asked("GET")) == ((0, ["/a/1"]) if named is None else (2, []))
+    asked = ["/a/1"] if named is None else ["/a/gone"] if "gone" in link else []
+    assert (said.code, stranger.asked("GET")) == (0 if named is None else 2, asked)
     assert named is None or named in said.err
     assert [path.read_bytes() for path in Path("out").iterdir()] == [b"content"] * (named is None)
 
