@@ -129,7 +129,7 @@ def test_number(number, tmp_path):
 def test_each_test_is_run_once_and_a_dead_process_fails_its_own(tmp_path: Path) -> None:
     """All are counted once, with what they have said; what a dead process has left is run."""
     (tmp_path / "test_numbers.py").write_text(TESTS)
-    options = ["-pno:xdist", "-ptests.support.forks", "-n", "2", tmp_path]
+    options = ["-pno:xdist", "-ptests.support.forks", "-n", "2", str(tmp_path)]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=tmp_path,

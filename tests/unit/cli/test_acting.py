@@ -23,7 +23,7 @@ from a2a_serverless.tasks.waits import CALLBACK, Signal, Until, kept_of
 from a2a_serverless_tools.operate.acts import ACTS, AT_ONCE
 from tests.support import pages
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database, Stored, create_table
+from tests.support.databases import Database, create_table
 from tests.support.recorded_calls import needed
 from tests.unit.cli.conftest import ANN, Run, ended, opened, wait
 
@@ -165,27 +165,6 @@ def test_a_wait_for_a_callback_is_ended_and_noted(
     assert re.fullmatch(line, run("journal").out)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("retry",), "retry needs a task's id, or options that choose tasks"),
-        (("cancel", "t", "--state", "failed"), "Name one task, or choose some by options"),
-        (("delete", "--since", "soon"), "soon is no time such as"),
-        (("delete", "--state", "lost"), "lost is no state"),
-        (("retry", "--state", "failed"), "A2A_QUEUE is not set"),
-        (("signal", "t", "paid", "yes"), "JSON: expected value"),
-        (("signal", "t", "paid", "[" * 9_999), "JSON: recursion limit"),
-        (("signal", "t", "paid", "\udcff"), "JSON: "),
-    ],
-    ids=["none", "both", "time", "state", "queue", "word", "deep", "no text"],
-)
-def test_what_no_act_understands(
-    run: Run, database: Stored, arguments: tuple[str, ...], named: str
-) -> None:
-    """One sentence, and nothing is done."""
-    run("tasks", *arguments, "--yes").refuses(named)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("is_noted", [False, True], ids=["no write at all", "none but the note"])
 def test_a_table_that_may_only_be_read(
@@ -306,42 +285,36 @@ def documented(command: str) -> Calls:
     return set(re.findall(r"`(\w+:\w+)`", rights.partition(";")[0] + named))
 
 
-@pytest.mark.long(but=1)
-@pytest.mark.parametrize("act", ACTS)
-def test_an_act_needs_what_the_page_says(
-    run: Run, on_aws: DurableStorage, operations: str, calls: Calls, act: str
+CHOSEN = (("--attention", "failed", "--dry-run"), ("one", "--yes"), ("--user", "ann", "--yes"))
+"""By the index, one task, those of a caller."""
+RIGHTS: dict[str, list[tuple[str, ...]]] = {
+    **{f"tasks {act}": [("tasks", act, *chosen) for chosen in CHOSEN] for act in ACTS},
+    "tasks purge": [
+        ("tasks", "purge", "--user", "ann", "--context", "c", "--yes"),
+        ("tasks", "purge", "--user", "ann", "--yes"),
+    ],
+    "journal": [("journal",), ("journal", "--task", "one", "--scope", ANN.digest)],
+}
+
+
+@pytest.mark.long(but=2)
+@pytest.mark.parametrize("command", ["journal", *(name for name in RIGHTS if name != "journal")])
+def test_a_command_needs_what_the_page_says(
+    run: Run, on_aws: DurableStorage, operations: str, calls: Calls, command: str
 ) -> None:
-    """On one task, on those of a caller and of the index: these rights, and no other."""
+    """These rights, and no other; the journal has acts before, which a purge deletes as well."""
     for task_id in ("one", "other"):
-        opened(on_aws, task_id) if act in ("cancel", "resend") else failed(on_aws, task_id)
+        is_open = command in ("tasks cancel", "tasks resend")
+        opened(on_aws, task_id) if is_open else failed(on_aws, task_id)
+    if command in ("tasks purge", "journal"):
+        assert run("tasks", "redeliver", "--user", "ann", "--yes").code == 0
+    if command == "journal":
+        assert run("tasks", "delete", "one", "--yes").code == 0
     calls.clear()
-    assert run("tasks", act, "--attention", "failed", "--dry-run").code == 0
-    assert run("tasks", act, "one", "--yes").code == 0
-    assert run("tasks", act, "--user", "ann", "--yes").code == 0
-    assert calls == documented(f"tasks {act}")
-
-
-@pytest.mark.long
-def test_a_purge_needs_what_the_page_says(run: Run, on_aws: DurableStorage, calls: Calls) -> None:
-    """Of a context and of all, with webhooks, and a journal that has acts on the caller's tasks."""
-    for task_id in ("one", "other"):
-        failed(on_aws, task_id)
-    assert run("tasks", "redeliver", "--user", "ann", "--yes").code == 0
-    calls.clear()
-    assert run("tasks", "purge", "--user", "ann", "--context", "c", "--yes").code == 0
-    assert run("tasks", "purge", "--user", "ann", "--yes").code == 0
-    assert calls == documented("tasks purge")
-    assert "redeliver" not in run("journal").out
-
-
-def test_the_journal_is_read_with_what_the_page_says(
-    run: Run, on_aws: DurableStorage, calls: Calls
-) -> None:
-    """Without a right to write anything."""
-    failed(on_aws, "t")
-    assert run("tasks", "redeliver", "t", "--yes").code == 0
-    run("tasks", "delete", "t", "--yes")
-    calls.clear()
-    assert run("journal").code == 0
-    assert run("journal", "--task", "t", "--scope", ANN.digest).code == 0
-    assert calls == documented("journal") - {"sts:GetCallerIdentity"}
+    for words in RIGHTS[command]:
+        assert run(*words).code == 0
+    needless = {"sts:GetCallerIdentity"} if command == "journal" else set[str]()  # who reads
+    assert calls == documented(command) - needless
+    assert (run("journal").out.count("redeliver") > 0) is (
+        command in ("tasks redeliver", "journal")
+    )

@@ -40,6 +40,7 @@ class Deployed(ScriptedAws):
         super().__init__()
         self.made, self.calls_of_sam = folder / "made", folder / "calls"
         self.changes: list[dict[str, Any]] = []
+        self.others_meanwhile: list[str] = []
         self.parameters = [*read()["Parameters"]]
         self.answers = {
             "cloudformation.DescribeStacks": {"Stacks": [{"StackName": "mine", "Parameters": []}]},
@@ -59,7 +60,7 @@ class Deployed(ScriptedAws):
 
     def listed(self) -> list[dict[str, Any]]:
         names = ["by-hand", "samcli-deploy1"]  # of others: they stay
-        names += ["samcli-deploy2"] if self.made.exists() else []
+        names += ["samcli-deploy2", *self.others_meanwhile] if self.made.exists() else []
         return [{"ChangeSetName": it, "ChangeSetId": f"arn:{it}"} for it in names]
 
     def _described(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -193,8 +194,17 @@ def test_no_parameter_replaces_what_keeps_data() -> None:
         assert "Condition" not in resource
 
 
-def test_a_sound_update(deployed: Deployed, run: Run) -> None:
-    """The answer says that all is well, and the change set that SAM has made is gone."""
+TELLS = "echo; echo 'Changeset created successfully. arn:samcli-deploy2'"
+
+
+@pytest.mark.parametrize(("how", "listed"), [("exit 0", []), (TELLS, ["samcli-deploy3"])])
+def test_a_sound_update(deployed: Deployed, run: Run, how: str, listed: list[str]) -> None:
+    """The answer says that all is well, and the change set that SAM has made is gone.
+
+    One that another deployment makes meanwhile stays, and is not read: SAM tells its own.
+    """
+    deployed.sam_ends(how)
+    deployed.others_meanwhile = listed
     said = run("preflight")
     assert (said.code, said.out) == (0, "")
     assert "the stack mine keeps its table, bucket, queues and secrets" in said.err
@@ -202,6 +212,7 @@ def test_a_sound_update(deployed: Deployed, run: Run) -> None:
     wanted = f"deploy --no-execute-changeset --no-fail-on-empty-changeset {options}"
     assert deployed.calls_of_sam.read_text().strip() == wanted
     assert {*deployed.called} == {*deployed.answers}
+    assert deployed.called.count("cloudformation.DeleteChangeSet") == 1
 
 
 def test_the_projects_own_sam(
@@ -249,35 +260,66 @@ def test_an_interrupted_preflight(deployed: Deployed, run: Run, number: int) -> 
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_a_change_set_that_others_make_meanwhile(deployed: Deployed, run: Run) -> None:
-    """SAM tells which one is its own; that of another deployment stays, and is not read."""
-    deployed.sam_ends("echo; echo 'Changeset created successfully. arn:samcli-deploy2'")
-    listed = deployed.listed
-
-    def with_another() -> list[dict[str, Any]]:
-        name = "samcli-deploy3"
-        another = [{"ChangeSetName": name, "ChangeSetId": f"arn:{name}"}]
-        return listed() + (another if deployed.made.exists() else [])
-
-    deployed.listed = with_another  # type: ignore[method-assign]
-    assert run("preflight").code == 0
-    assert deployed.called.count("cloudformation.DeleteChangeSet") == 1
-
-
-def test_a_region_with_a_copy_of_the_layer(deployed: Deployed, project: Path, run: Run) -> None:
-    """The copy is written into the template."""
-    template = project / "template.yaml"
-    text = template.read_text(encoding="utf-8")
-    own = text.replace("753240598075:layer:LambdaAdapterLayerArm64:30", f"{ACCOUNT}:layer:mine:1")
-    template.write_text(own, encoding="utf-8")
-    assert run("preflight", "--region", "me-south-1").code == 0
-
-
 def present(deployed: Deployed, status: str = "", **parameters: str) -> None:
     """Have the deployed stack this status and these parameters."""
     pairs = [{"ParameterKey": k, "ParameterValue": v} for k, v in parameters.items()]
     stack = {"StackName": "mine", "StackStatus": status, "Parameters": pairs}
     deployed.answers["cloudformation.DescribeStacks"] = {"Stacks": [stack]}
+
+
+EARLIER = {"TaskTokens": "5000", "FlushMs": "100", "OtelLayer": "arn:layer", "AccessLogs": "false"}
+OWN = {"Shards": "16", "TtlDays": "30", "WarmWriteUnits": "8000", "DeletionProtection": "false"}
+FAILED, WAY_OUT = next(iter(_FAILED.items()))
+CLEANING = "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS"
+
+
+@pytest.mark.parametrize(
+    ("stack", "arguments", "code", "told", "untold"),
+    [
+        (
+            EARLIER,
+            "",
+            2,
+            "The deployed stack has TaskTokens=5000, which is gone: write A2A_TASK_TOKENS=5000",
+            "FlushMs",
+        ),
+        (
+            EARLIER,
+            "Settings=A2A_TASK_TOKENS=4000",
+            0,
+            "the deployed stack has OtelLayer=arn:layer, which is gone: add the layer",
+            "AccessLogs",
+        ),
+        (OWN, "", 0, "DeletionProtection=true protects what it holds", "go from"),
+        (OWN, "DeletionProtection=true", 0, "keeps its table", "protects"),
+        (OWN, "Shards=32 TtlDays=90 WarmWriteUnits=0", 0, "keeps its table", "go from"),
+        (
+            OWN,
+            "Shards=8",
+            2,
+            "Shards would go from 16 to 8, and tasks in the partitions above",
+            "?",
+        ),
+        (OWN, "TtlDays=7", 2, "TtlDays would go from 30 to 7, and the bucket would remove", "?"),
+        (OWN, "WarmWriteUnits=4000", 2, "WarmWriteUnits would go from 8000 to 4000, and AWS", "?"),
+        ("REVIEW_IN_PROGRESS", "", 0, "no stack mine in eu-central-1 yet, so it is new", "?"),
+        (FAILED, "", 2, f"The stack mine is {FAILED} and takes no update: {WAY_OUT}.", "?"),
+        (CLEANING, "", 2, f"is {CLEANING} and takes no update: wait until that is done.", "?"),
+    ],
+)
+def test_what_the_deployed_stack_has_counts(
+    deployed: Deployed,
+    run: Run,
+    stack: str | dict[str, str],
+    arguments: str,
+    code: int,
+    told: str,
+    untold: str,
+) -> None:
+    """Choices of an earlier template, values that may only be raised, its state, its protection."""
+    present(deployed, **(stack if isinstance(stack, dict) else {"status": stack}))
+    said = run("preflight", *arguments.split())
+    assert (said.code, told in said.err, untold in said.err) == (code, True, False), said.err
 
 
 @pytest.mark.parametrize(
@@ -309,27 +351,12 @@ def test_what_is_refused(deployed: Deployed, run: Run, arguments: str, part: str
     assert not deployed.calls_of_sam.exists()
 
 
-def test_a_stack_with_parameters_of_an_earlier_template(deployed: Deployed, run: Run) -> None:
-    """Its choices are asked for as settings, and what has no successor is named."""
-    present(deployed, TaskTokens="5000", FlushMs="100", OtelLayer="arn:layer", AccessLogs="false")
-    said = run("preflight")
-    assert said.code == 2
-    assert (
-        "The deployed stack has TaskTokens=5000, which is gone: write A2A_TASK_TOKENS=5000 into"
-        " Settings. Nothing was changed." in said.err
-    )
-    assert "FlushMs" not in said.err
-    said = run("preflight", "Settings=A2A_TASK_TOKENS=4000")
-    assert said.code == 0
-    assert "the deployed stack has OtelLayer=arn:layer, which is gone: add the layer" in said.err
-    assert "AccessLogs" not in said.err
-
-
-def test_an_unprotected_table_is_told_of(deployed: Deployed, run: Run) -> None:
-    """A first deployment that fails can be taken back; from the second one on there is data."""
-    present(deployed, DeletionProtection="false")
-    assert "DeletionProtection=true protects what it holds" in run("preflight").err
-    assert "protects" not in run("preflight", "DeletionProtection=true").err
+def test_a_region_with_a_copy_of_the_layer(deployed: Deployed, project: Path, run: Run) -> None:
+    """The copy is written into the template."""
+    template = project / "template.yaml"
+    text, aws_own = template.read_text(), "753240598075:layer:LambdaAdapterLayerArm64:30"
+    template.write_text(text.replace(aws_own, f"{ACCOUNT}:layer:mine:1"))
+    assert run("preflight", "--region", "me-south-1").code == 0
 
 
 def test_parameters_of_samconfig(deployed: Deployed, project: Path, run: Run) -> None:
@@ -352,12 +379,6 @@ def test_parameters_of_samconfig(deployed: Deployed, project: Path, run: Run) ->
 
 
 NONE = Refusal("ValidationError", "Stack with id mine does not exist")
-
-
-def test_a_stack_that_has_only_a_change_set_of_others(deployed: Deployed, run: Run) -> None:
-    """Nothing was made yet, so there is nothing to replace; the other change set stays."""
-    present(deployed, "REVIEW_IN_PROGRESS")
-    assert "no stack mine in eu-central-1 yet, so it is new" in run("preflight").err
 
 
 @pytest.mark.parametrize("how", ["exit 0", "exit 1"])
@@ -399,35 +420,6 @@ def test_no_stack_is_named(deployed: Deployed, project: Path, run: Run) -> None:
     assert said.code == 0
     assert "name no stack, so CloudFormation was not asked" in said.err
     assert deployed.called == []
-
-
-@pytest.mark.parametrize(
-    ("state", "way_out"),
-    [
-        next(iter(_FAILED.items())),
-        ("UPDATE_COMPLETE_CLEANUP_IN_PROGRESS", "wait until that is done"),
-    ],
-)
-def test_a_stack_that_takes_no_update(
-    deployed: Deployed, run: Run, state: str, way_out: str
-) -> None:
-    """The sentence names its state and the way out."""
-    present(deployed, state)
-    run("preflight").refuses(f"The stack mine is {state} and takes no update: {way_out}.")
-
-
-def test_what_may_only_be_raised(deployed: Deployed, run: Run) -> None:
-    """A value below that of the deployed stack is refused, as what AWS would not take."""
-    present(deployed, Shards="16", TtlDays="30", WarmWriteUnits="8000")
-    said = run("preflight", "Shards=8", "TtlDays=7", "WarmWriteUnits=4000")
-    assert said.code == 2
-    for part in (
-        "Shards would go from 16 to 8, and tasks in the partitions above",
-        "TtlDays would go from 30 to 7, and the bucket would remove the files",
-        "WarmWriteUnits would go from 8000 to 4000, and AWS",
-    ):
-        assert part in said.err
-    assert run("preflight", "Shards=32", "TtlDays=90", "WarmWriteUnits=0").code == 0
 
 
 KEY = f"arn:aws:kms:eu-central-1:{ACCOUNT}:key/0a1b"

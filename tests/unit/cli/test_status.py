@@ -188,13 +188,3 @@ def test_an_emulator_has_no_ages(monkeypatch: pytest.MonkeyPatch) -> None:
     aws.forget_clients()
     monkeypatch.setattr(aws.client("cloudwatch"), "get_metric_data", pytest.fail)
     assert wait(_oldest_of(["http://127.0.0.1:1/work.fifo"], 0)) == {}
-
-
-def test_a_text_is_looked_for_in_a_list(run: Run, storage: DurableStorage) -> None:
-    """The command says in how many tasks."""
-    for name in ("one", "two"):
-        opened(storage, name)
-    _, out, err = run("tasks", "--user", "ann", "--find", "TW")
-    assert " two " in out
-    assert " one " not in out
-    assert "Looked for the text in 2 tasks, " in err

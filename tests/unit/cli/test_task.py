@@ -284,42 +284,6 @@ def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> N
     assert said["given_back"]["until"] == "2026-11-22T02:15:30.000Z"
 
 
-def test_a_turn_that_sleeps(run: Run, storage: DurableStorage) -> None:
-    """`task` says until when, and what is recorded; one that was handed over waits for a worker."""
-    plan = Recorded(StepId("plan", "Oslo", 1), "json", b"1")
-    head = claimed(storage, opened(storage), "a", plan)
-    end = AttemptEnd(token="a", reason="asleep", at=head.created_at, until=head.created_at + 90_000)
-    slept = Recorded(StepId("ctx.sleep", "", 1), "until", b"[1, 0]")
-    head = committed(storage, head, slept, token="a", parks=end)
-    said, until = run(TASK).out, "2026-11-22T02:15:30.000Z"
-    fields = lines_of(said)
-    assert fields["worker"] == f"no worker; asleep until {until}"
-    assert fields["due"] == f"{until} (in 1 min), the end of its sleep"
-    assert fields["turn"] == "1 (open), attempts 0 since its last record, 2 records in all"
-    assert f"attempt 1 on host-a 17, 0 ms: asleep until {until}" in tree_of(said)
-    assert [line.partition("  ")[2] for line in versions_of(said)][1:] == [
-        "2  status working; record of plan [Oslo], 38 bytes",
-        "3  record of ctx.sleep, 45 bytes",
-    ]
-    shown = run(TASK, "--json").json
-    assert (shown["asleep_until"], shown["in_line"]) == (until, None)
-    assert [one["result"] for one in shown["steps"]] == ["1", "until 1970-01-01T00:00:00.001Z"]
-    (turn,) = shown["turns"]
-    assert turn["attempts"][0]["recorded"] == [
-        {"step": "plan [Oslo]", "version": 2},
-        {"step": "ctx.sleep", "version": 3},
-    ]
-    head = claimed(storage, head, "b", plan)
-    handed = AttemptEnd(token="b", reason="handover", at=head.created_at)
-    committed(storage, head, slept, token="b", parks=handed)
-    said = run(TASK).out
-    assert lines_of(said)["worker"] == "no worker; handed over, and waits for one"
-    went_on = "attempt 2 on host-b 17, went on after record 2 (ctx.sleep), 0 ms"
-    kept = f"{went_on}: handed over to the next process"
-    assert kept in tree_of(said)
-    assert run(TASK, "--json").json["turns"][0]["attempts"][1]["kept"] == 2
-
-
 def test_what_a_newer_release_has_stored(
     run: Run, database: Stored, storage: DurableStorage
 ) -> None:
@@ -435,14 +399,6 @@ def test_the_events_of_a_task(
 # -- what cannot be shown --------------------------------------------------------------------
 
 
-def test_an_expired_task(run: Run, storage: DurableStorage, clock: ManualClock) -> None:
-    """An expired task is found neither by its id nor with its scope, though it is still stored."""
-    opened(storage)
-    clock.advance(31 * 86_400)
-    assert "has no task" in run(TASK).err
-    assert "has no task" in run(TASK, "--scope", ANN.digest).err
-
-
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
 def test_an_id_in_two_scopes(run: Run, storage: DurableStorage, arguments: tuple[str, ...]) -> None:
     """For an id in two scopes both are listed with state and creation; --scope chooses."""
@@ -490,12 +446,3 @@ def test_the_events_of_a_damaged_task(
 def test_what_is_no_task(run: Run, arguments: tuple[str, ...], named: str) -> None:
     """One sentence has the right form of an id or scope, or names the table."""
     run(*arguments).refuses(named)
-
-
-def test_a_table_that_does_not_exist(
-    run: Run, account: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the table does not exist, one sentence names it, the cause, and what to check."""
-    monkeypatch.setenv("A2A_TABLE", "nowhere")
-    way_out = "; check its name (A2A_TABLE), the region and the credentials.\n"
-    run(TASK).refuses("The table nowhere cannot be used: ", "ResourceNotFoundException", way_out)

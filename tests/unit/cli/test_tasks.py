@@ -109,7 +109,9 @@ def test_the_longest_tasks_come_first(
     clock.advance(20)
     ended(storage, long, COMPLETED)
     for which in ((), ("--user", "ann"), ("--find", "HI")):
-        assert ids(run("tasks", "--sort", "duration", *which).out) == ["long", "open", "short"]
+        found = run("tasks", "--sort", "duration", *which)
+        assert ids(found.out) == ["long", "open", "short"]
+    assert "Looked for the text in 3 tasks, " in found.err
     some = ("--state", "completed", "--limit", "1")
     assert ids(run("tasks", "--sort", "duration", *some).out) == ["long"]
 
@@ -278,6 +280,13 @@ def test_a_look_at_a_queue_asks_all_servers(
     ("arguments", "named"),
     [
         (("tasks", "--state", "lost"), "lost is no state"),
+        (("tasks", "retry", "--yes"), "retry needs a task's id, or options that choose tasks"),
+        (("tasks", "cancel", "t", "--state", "failed", "--yes"), "Name one task, or choose some"),
+        (("tasks", "delete", "--since", "soon", "--yes"), "soon is no time such as"),
+        (("tasks", "retry", "--state", "failed", "--yes"), "A2A_QUEUE is not set"),
+        (("tasks", "signal", "t", "paid", "yes", "--yes"), "JSON: expected value"),
+        (("tasks", "signal", "t", "paid", "[" * 9_999, "--yes"), "JSON: recursion limit"),
+        (("tasks", "signal", "t", "paid", "\udcff", "--yes"), "JSON: "),
         (("tasks", "--counts"), "--counts counts the tasks of one owner"),
         (("tasks", "--cost", "--limit", "50"), "by day and by caller: leave --limit out."),
         (("tasks", "--cost", "--sort", "duration"), "leave --sort out."),
@@ -292,7 +301,7 @@ def test_a_look_at_a_queue_asks_all_servers(
     ],
 )
 def test_what_cannot_be_asked(run: Run, arguments: tuple[str, ...], named: str) -> None:
-    """Wrong arguments end with one sentence and exit code 2."""
+    """Wrong arguments end with one sentence and exit code 2, and nothing is done."""
     run(*arguments).refuses(named)
 
 
