@@ -9,7 +9,6 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from a2a_serverless_tools.cli.plain_lines import PlainLines
 from tests.support.observed import root_logger
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.test_send import ours, task_of
-from tests.unit.worker.test_questions import answered
 from tests.unit.worker.test_steps import run as run_worker
 
 HERE = Path(__file__)
@@ -277,18 +275,6 @@ async def test_a_question_and_the_end_of_its_time(caplog: pytest.LogCaptureFixtu
     told = out.getvalue()
     assert "turn 2: completed after " in told
     assert told.endswith(", as nobody had answered\n")
-
-
-async def test_a_turn_behind_a_snapshot() -> None:
-    """Its line has its message, also where the log of the turns before it is not read."""
-    stand, head = await run_worker(lambda ctx: ctx.request_input("Which?"))
-    await answered(stand, "Oslo")
-    log = await stand.bench.storage.read(head.task_id)
-    assert log is not None
-    out, opened = io.StringIO(), log.head.turn.number
-    behind = replace(log, records=log.between(opened - 1, log.head.version))
-    _AuthorLines(Console(file=out, width=80)).ended(behind, log.head)
-    assert out.getvalue().endswith(', "Oslo"\n')
 
 
 def test_each_turn_is_a_line(run: Run, tmp_path: Path) -> None:

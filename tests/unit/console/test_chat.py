@@ -22,7 +22,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless_tools.console.app import Console
 from a2a_serverless_tools.console.chat import Chat
 from a2a_serverless_tools.operate.filters import TaskFilter
-from tests.unit.console.conftest import ECHO, Dev, developing
+from tests.unit.console.conftest import ECHO, Dev, developing, posted
 
 ASKING = Path(__file__).parents[2] / "browser/agent.py"
 KEY = "k" * 24
@@ -110,7 +110,7 @@ def talk(dev: Dev) -> Iterator[Talk]:
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dev]:
     file = tmp_path_factory.mktemp("keyed") / "dev.db"
-    keys = SecretStr(f"ann={KEY}")
+    keys = SecretStr(f"ann={KEY},bob={KEY}-of-bob")
     with developing(file, agent=ASKING, auth="api-key", api_keys=keys) as made:
         yield made
 
@@ -174,22 +174,13 @@ def test_the_question_of_an_older_task_is_answered(talk: Talk) -> None:
     talk.until('<span class="state canceled">')
 
 
-def test_an_answer_to_a_question_that_was_answered_is_not_sent(talk: Talk) -> None:
-    """Such as by another tab: the page says so, and the text comes back."""
-    talk.say("ask")
-    talk.until("The agent asks: <b>Which day?</b>")
-    stale = talk.fields()
-    talk.say("Monday")
-    talk.until("Thank you: Monday")
-    talk.say("Tuesday\u202e\r\nor later", **stale)
-    assert "The question was answered, or has ended" in talk.shown
-    assert talk.unsent() == "Tuesday\u202e\nor later"
-    assert (talk.tasks(), "Thank you: Tuesday" in talk.shown) == (1, False)
-
-
 def test_a_key_that_is_given_again_answers_the_same_task(keyed: Dev) -> None:
-    """So does one that is given to another process, which only knows what the page has."""
+    """So does one that is given to another process, which only knows what the page has.
+
+    What another caller has with the same id of a conversation is not shown.
+    """
     with opened(keyed) as talk:
+        assert posted(keyed[0].url, "return of bob", key=f"{KEY}-of-bob", context=talk.context)
         talk.say("ask")
         talk.until("has refused it")
         assert talk.unsent() == "ask"
@@ -203,7 +194,7 @@ def test_a_key_that_is_given_again_answers_the_same_task(keyed: Dev) -> None:
                 talk.until("The agent asks: <b>Which day?</b>")
             talk.say(day, key=KEY)
             talk.until(f"Thank you: {day}")
-            assert talk.tasks() == number
+            assert (talk.tasks(), "of bob" in talk.shown) == (number, False)
 
 
 def test_the_address_names_the_owner_once_a_task_is_known(keyed: Dev) -> None:

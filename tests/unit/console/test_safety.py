@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 import re
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ import httpx
 import pytest
 from a2a.types import Message, Part, SendMessageRequest
 from botocore.exceptions import ClientError
-from pydantic import SecretStr
 from starlette.responses import Response
 
 from a2a_serverless.tasks.head import Head
@@ -24,7 +22,7 @@ from a2a_serverless_tools.console import app
 from a2a_serverless_tools.console.app import STATIC, Sessions
 from a2a_serverless_tools.operate import waiting
 from tests.support.observed import logged
-from tests.unit.console.conftest import Dev, developing, posted
+from tests.unit.console.conftest import Dev, developing
 
 PAGES = ["/status", "/tasks", "/chat", "/queues", "/card", "/tasks?text=x"]
 
@@ -186,15 +184,14 @@ def test_the_root_is_the_consoles_for_browsers_alone(running: Dev, person: httpx
     assert "console" not in person.get("/", headers={"Accept": "application/json"}).text
 
 
-def test_what_is_not_there(person: httpx.Client) -> None:
-    """Is a page that says so, or nothing, and no error of the server."""
+def test_a_place_that_is_none_is_refused(person: httpx.Client) -> None:
+    """With a sentence, and the console's headers: in lists, the journal, and what a key is of.
+
+    What is not there is a page that says so, or nothing, and no error of the server.
+    """
     ends = ("unknown", "unknown/live", "un%20known", "unknown/part/0/0")
     for path in (*(f"/task/x/{end}" for end in ends), "/nowhere"):
         assert person.get(f"/_console{path}").status_code == 404, path
-
-
-def test_a_place_that_is_none_is_refused(person: httpx.Client) -> None:
-    """With a sentence, and the console's headers: in lists, the journal, and what a key is of."""
     after = ("x", "1/x", f"{'9' * 15}/")
     for path in (
         "/tasks?scope=AAAAAAAAAAAAAAAAAAAAAA&after=x",
@@ -256,26 +253,6 @@ def test_a_key_is_sent_and_not_shown(
     assert shown.count(f"{header}: (yours)") == 2
     assert other not in shown
     assert "top-secret-key" not in shown + repr(wire)
-
-
-def test_a_chat_shows_the_tasks_of_the_caller_whose_key_it_has(tmp_path: Path) -> None:
-    """And nothing of a conversation that another caller has with the same id."""
-    key, other = "k" * 24, "o" * 24
-    keys = SecretStr(f"ann={key},bob={other}")
-    with developing(tmp_path / "dev.db", auth="api-key", api_keys=keys) as (stack, console):
-        assert posted(stack.url, "of bob", key=other, context="c")
-        with httpx.Client(
-            trust_env=False, base_url=stack.url, follow_redirects=True, timeout=60
-        ) as person:
-            person.get(console.open_url())
-            form = {"context": "c", "text": "hello there", "key": key}
-            person.post("/_console/chat", data=form, headers={"Origin": stack.url})
-            until = time.monotonic() + 20
-            while "completed" not in (shown := person.get("/_console/chat?context=c").text):
-                assert time.monotonic() < until
-                time.sleep(0.02)
-    assert "hello there" in shown
-    assert "of bob" not in shown
 
 
 # -- what is shipped ---------------------------------------------------------------------------
