@@ -14,23 +14,19 @@ from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.observability.logs import begun
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.attempts import RetryPolicy
 from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
-from a2a_serverless.tasks.head import Head, Operation
+from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless.worker.sweeper import DeadLetters, Sweeper
+from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.cli.plain_lines import PlainLines, plain_handler
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.operate.log_fields import WHICH, WHY
 from tests.support.clocks import ManualClock
 from tests.support.messages import request
-from tests.support.observed import Line, logged, root_logger
-from tests.support.workers import params_of
+from tests.support.observed import logged, root_logger
 from website.api import modules, tree
 from website.observed import _called, _own, _scopes, _texts
-
-IDS = ("task_id", "context_id", "turn")
 
 
 @pytest.fixture
@@ -43,12 +39,6 @@ def backends(clock: ManualClock) -> Backends:
     return memory_backends(Settings(), clock)
 
 
-def fields(lines: list[Line], action: str, *names: str) -> list[Line]:
-    """These fields of the lines of one action."""
-    found = [line for line in lines if line.get("action") == action]
-    return [{name: line.get(name) for name in names} for line in found]
-
-
 async def second_turn(backends: Backends) -> Head:
     """A task whose second turn was claimed once."""
     storage = backends.storage
@@ -59,47 +49,6 @@ async def second_turn(backends: Backends) -> Head:
     opened = await storage.commit(paused, Commit(entries=(TurnOpened(request("more")),)))
     working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
     return await storage.commit(opened, Commit(entries=(working,), token="t", claims=True))
-
-
-def dead_letters(backends: Backends) -> DeadLetters:
-    """A consumer for which one attempt is all that a turn gets."""
-    retry = RetryPolicy(max_attempts=1)
-    return DeadLetters(backends.storage, backends.operations, retry=retry)
-
-
-def ids_of(head: Head) -> Line:
-    return {"task_id": head.task_id, "context_id": "conversation", "turn": head.turn.number}
-
-
-async def test_the_sweepers_lines(backends: Backends, clock: ManualClock) -> None:
-    """A turn that is sent again, and a task that is canceled at its deadline."""
-    head = await second_turn(backends)
-    assert head.turn.number == 3
-    sweeper = Sweeper(backends.storage, backends.operations, clock=clock)
-    with logged() as lines:
-        clock.advance(7200)
-        await sweeper.sweep()
-        await backends.storage.request_cancel(head.task_id)
-        clock.advance(7200)
-        await sweeper.sweep()
-    wanted = ids_of(head) | {"attempts": 1}
-    assert fields(lines, "resend", *wanted) == [wanted]
-    assert fields(lines, "cancel_at_deadline", *wanted) == [wanted]
-
-
-async def test_the_lines_of_dead_letters(backends: Backends) -> None:
-    """The lines of a dead letter that fails its task, and of a late one, have the task's ids."""
-    head = await second_turn(backends)
-    body = Operation.to_run(params_of(head)).model_dump_json()
-    letters = dead_letters(backends)
-    with logged() as lines:
-        await letters.handle(body)
-        await letters.handle(body)
-    assert fields(lines, "dead_letter_failed", *IDS, "attempts") == [ids_of(head) | {"attempts": 1}]
-    assert fields(lines, "dead_letter_dropped", *IDS) == [ids_of(head)]
-
-
-# -- plain lines -------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -120,7 +69,10 @@ def lines_with(out: io.StringIO, text: str) -> list[str]:
 
 
 async def test_a_turn_that_is_sent_again_is_named(backends: Backends, clock: ManualClock) -> None:
-    """The sweeper's line says which turn it is, and why it was sent: a worker had it, or none."""
+    """The sweeper's line says which turn it is, and why it was sent: a worker had it, or none.
+
+    So does that of a task which is canceled at its deadline, in the form for programs.
+    """
     claimed = await second_turn(backends)
     waits = (await backends.storage.open_task("another", request(), task_id="waits")).head
     sweeper = Sweeper(backends.storage, backends.operations, clock=clock)
@@ -132,6 +84,13 @@ async def test_a_turn_that_is_sent_again_is_named(backends: Backends, clock: Man
     untaken = "turn 1; attempts 0; reason no worker has taken it; sends 1"
     wanted = (f"{said} {claimed.task_id}; {lost}", f"{said} {waits.task_id}; {untaken}")
     assert sorted(lines_with(out, "sent again")) == sorted(wanted)
+    with logged() as lines:
+        await backends.storage.request_cancel(claimed.task_id)
+        clock.advance(7200)
+        await sweeper.sweep()
+    (line,) = [line for line in lines if line.get("action") == "cancel_at_deadline"]
+    ids = {"task_id": claimed.task_id, "context_id": "conversation", "turn": 3, "attempts": 1}
+    assert ids.items() <= line.items()
 
 
 async def test_a_line_of_the_agent_names_its_task(backends: Backends) -> None:

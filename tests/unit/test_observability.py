@@ -236,24 +236,17 @@ def test_nothing_is_lost_between_threads() -> None:
     assert seen.total("Attempts") == 800
 
 
-@pytest.mark.parametrize(
-    ("environment", "is_observed"),
-    [
-        ({}, False),
-        ({"POWERTOOLS_METRICS_NAMESPACE": "A2AServerless"}, False),
-        ({"POWERTOOLS_SERVICE_NAME": "agent"}, True),
-        ({"AWS_LAMBDA_FUNCTION_NAME": "worker"}, True),
-    ],
-)
-def test_functions_and_named_services_are_observed(
-    environment: dict[str, str],
-    is_observed: bool,  # noqa: FBT001 - a case
-) -> None:
+def test_functions_and_named_services_are_observed() -> None:
     """A command at a terminal logs for a person, and one that is deployed as a function does."""
-    with root_logger() as root:
-        before = root.handlers[:]
-        observability.start(environment)
-        assert (root.handlers != before) is is_observed
+    for name, is_observed in (
+        ("POWERTOOLS_METRICS_NAMESPACE", False),
+        ("POWERTOOLS_SERVICE_NAME", True),
+        ("AWS_LAMBDA_FUNCTION_NAME", True),
+    ):
+        with root_logger() as root:
+            before = root.handlers[:]
+            observability.start({name: "agent"})
+            assert (root.handlers != before) is is_observed
 
 
 def test_one_variable_has_what_is_observed() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -88,24 +87,19 @@ def test_a_value_arrives_as_it_was(value: Any, arrives: Any) -> None:
 
 
 def test_a_variable_without_a_value_is_left_out() -> None:
-    """A variable without a value is not stored, even with a default; the worker's value stays."""
+    """It is not stored, even with a default; the worker's value stays.
+
+    A worker whose list is shorter sets what it knows: nothing is imported by a stored name. Each
+    attempt gets a value of its own: a list that one has changed is whole for the next.
+    """
     assert taken() == ""
     assert taken(defaulted="x") == '{"here:DEFAULTED":"x"}'
     assert given("") == ("nothing", "default")
     there = {PLAIN: "the worker's", DEFAULTED: "the worker's"}
     assert given(taken(defaulted="x"), there=there) == ("the worker's", "x")
-
-
-def test_a_name_that_is_not_known_is_left_out() -> None:
-    """A worker whose list is shorter sets what it knows: nothing is imported by a stored name."""
     assert given('{"os:environ": "x", "here:PLAIN": "y"}') == ("y", "default")
-
-
-def test_what_an_agent_changes_is_its_own() -> None:
-    """Each attempt gets a value of its own: a list that one has changed is whole for the next."""
     text = taken(plain=["a"])
-    first, _ = given(text)
-    first.append("b")
+    given(text)[0].append("b")
     assert given(text) == (["a"], "default")
 
 
@@ -244,18 +238,3 @@ def test_a_module_beside_the_agent_is_found(modules: Path, tmp_path: Path) -> No
     propagated = propagated_variables("beside_here:LOCALE")
     assert propagated is not None
     assert sys.modules["beside_here"].__dict__["LOCALE"] in propagated._variables.values()
-
-
-async def test_values_stay_with_their_task() -> None:
-    """A restored value is seen only in its asyncio task, and in that task's threads and tasks."""
-
-    async def inside(text: str) -> tuple[Any, Any]:
-        BOTH.restore(text)
-        return await asyncio.to_thread(PLAIN.get), await asyncio.create_task(later())
-
-    async def later() -> Any:
-        return PLAIN.get("nothing")
-
-    values = [taken(plain=number) for number in range(3)]
-    assert await asyncio.gather(*map(inside, values)) == [(0, 0), (1, 1), (2, 2)]
-    assert PLAIN.get("nothing") == "nothing"

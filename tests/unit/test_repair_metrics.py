@@ -139,11 +139,14 @@ async def test_a_cancel_that_cannot_be_sent_is_counted(
 
 
 async def test_dead_letters_are_counted_by_their_outcome(backends: Backends) -> None:
-    """A turn sent again, a failed task, a dropped operation, a message that is no operation."""
+    """A turn sent again, a failed task, a dropped operation, a message that is no operation.
+
+    The lines of the log name the task, its conversation and its turn.
+    """
     head = (await backends.storage.open_task("ctx", request())).head
     body = Operation.to_run(params_of(head)).model_dump_json()
     dead_letters = dead_letters_of(backends)
-    with counted() as seen:
+    with counted() as seen, logged() as lines:
         await dead_letters.handle(body)
         now = present(await backends.storage.head(head.task_id))
         await backends.storage.commit(now, Commit(token="t", claims=True))
@@ -151,6 +154,9 @@ async def test_dead_letters_are_counted_by_their_outcome(backends: Backends) -> 
             await dead_letters.handle(letter)
     for outcome in ("resent", "failed", "dropped", "undecodable"):
         assert seen.values("DeadLetters", outcome=outcome) == [1.0]
+    ids = {"task_id": head.task_id, "context_id": "ctx", "turn": 1}
+    told = {line.get("action"): ids.items() <= line.items() for line in lines}
+    assert (told["dead_letter_failed"], told["dead_letter_dropped"]) == (True, True)
 
 
 @pytest.mark.parametrize("state", [TaskState.TASK_STATE_COMPLETED, TaskState.TASK_STATE_REJECTED])

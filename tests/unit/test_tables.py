@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.sqlite import SqliteTable
@@ -24,8 +22,6 @@ from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import check_backends, open_backends, open_storage, open_table
 from tests.support.messages import request
 from tests.support.workers import params_of
-
-Opening = Callable[[DurableStorage], DurableStorage]
 
 opened: list[tuple[str, Clock]] = []
 
@@ -39,16 +35,6 @@ def open_colours(url: str, clock: Clock) -> Table:
 def open_nothing(url: str, clock: Clock) -> object:
     """What a package of another release may have."""
     return url, clock
-
-
-@pytest.fixture
-def outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two packages with tables of their own."""
-    points = [
-        EntryPoint(name, f"{__name__}:{function}", wiring.TABLES)
-        for name, function in (("colours", "open_colours"), ("nothing", "open_nothing"))
-    ]
-    monkeypatch.setattr(wiring, "entry_points", lambda *, group: points if group else [])
 
 
 def refused(name: str) -> str:
@@ -86,43 +72,28 @@ def test_a_file_that_is_named_wrongly_is_refused(name: str) -> None:
     assert refused(name) == sentence
 
 
-@pytest.mark.usefixtures("outside")
-def test_another_package_may_have_the_table() -> None:
-    """Its entry point is called with the whole value, and with the clock."""
+def test_another_package_may_have_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its entry point is called with the whole value, and with the clock.
+
+    Else one sentence names what is installed, and what to install.
+    """
+    functions = {"colours": "open_colours", "nothing": "open_nothing"}
+    points = [EntryPoint(name, f"{__name__}:{it}", wiring.TABLES) for name, it in functions.items()]
+    monkeypatch.setattr(wiring, "entry_points", lambda *, group: points if group else [])
     clock = SystemClock()
     assert isinstance(open_table("colours://host/table", clock), MemoryTable)
     assert opened == [("colours://host/table", clock)]
-
-
-@pytest.mark.usefixtures("outside")
-def test_a_table_of_no_package_is_refused() -> None:
-    """One sentence names what is installed, and what to install."""
     sentence = refused("postgresql://host/table")
     assert sentence.startswith("A2A_TABLE begins with postgresql: no installed package has tables")
     assert "(installed: colours, nothing)" in sentence
     assert refused("nothing://x").startswith("The entry point tests.unit.test_tables:open_nothing")
 
 
-@pytest.fixture
-def opening() -> Iterator[Opening]:
-    """Closes the files of storages at the end of a test."""
-    with ExitStack() as stack:
-
-        def close_later(storage: DurableStorage) -> DurableStorage:
-            assert isinstance(storage.table, SqliteTable)
-            stack.callback(storage.table.close)
-            return storage
-
-        yield close_later
-
-
-async def test_a_file_has_storage_and_queues(tmp_path: Path, opening: Opening) -> None:
+async def test_a_file_has_storage_and_queues(tmp_path: Path) -> None:
     """What one process stores and sends, another one reads and receives."""
     settings = Settings(table=f"file:{tmp_path}/tasks.db", push_queue="push", worker_turns=2)
     api, worker = open_backends(settings), open_backends(settings)
-    storage = opening(open_storage(settings))
-    for backends in (api, worker):
-        opening(backends.storage)
+    storage = open_storage(settings)
     await check_backends(worker, settings)
     head = (await api.storage.open_task("context", request())).head
     await api.operations.send(Operation.to_run(params_of(head)))
@@ -130,9 +101,8 @@ async def test_a_file_has_storage_and_queues(tmp_path: Path, opening: Opening) -
     assert handle.message.params.task_id == head.task_id
     assert await storage.head(head.task_id) is not None
     named = [worker.operations, worker.quarantining(), worker.dead_letters, worker.pushing().jobs]
-    assert [queue.name for queue in named if isinstance(queue, TableQueue)] == [
-        "queue",
-        "quarantine_queue",
-        "dead_letter_queue",
-        "push",
-    ]
+    names = [queue.name for queue in named if isinstance(queue, TableQueue)]
+    assert names == ["queue", "quarantine_queue", "dead_letter_queue", "push"]
+    for opened_here in (api.storage, worker.storage, storage):
+        assert isinstance(opened_here.table, SqliteTable)
+        opened_here.table.close()

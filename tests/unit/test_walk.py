@@ -11,11 +11,10 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import pytest
@@ -55,8 +54,7 @@ WAITS = {
 MOST_FUNCTIONS = 412
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One step of the walk: a leg (Request, Turn, Answer), a module's path, a function's name."""
 
     leg: str
@@ -64,19 +62,11 @@ class Step:
     link: str
     function: str
 
-    @property
-    def room(self) -> str:
-        """The folder of the module."""
-        return self.module.partition("/")[0]
-
 
 def walk() -> list[Step]:
     """The steps of the page, in its order."""
-    return [
-        Step(leg, module, link, function)
-        for leg, text in LEG.findall(PAGE.read_text(encoding="utf-8"))
-        for module, link, function in STEP.findall(text)
-    ]
+    legs = LEG.findall(PAGE.read_text(encoding="utf-8"))
+    return [Step(leg, *found) for leg, text in legs for found in STEP.findall(text)]
 
 
 class Trace:
@@ -84,15 +74,10 @@ class Trace:
 
     def __init__(self) -> None:
         self.entered: list[tuple[str, str]] = []
-        self._is_running = False
-
-    @property
-    def functions(self) -> set[tuple[str, str]]:
-        """The distinct functions of our own, on all threads."""
-        return set(self.entered)
+        self.is_running = False
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or not self._is_running:
+        if event != "call" or not self.is_running:
             return
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(PACKAGE):
@@ -110,14 +95,6 @@ class Trace:
         finally:
             sys.setprofile(before)
             threading.setprofile(before)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self._is_running = True
-        try:
-            yield
-        finally:
-            self._is_running = False
 
 
 class Greeter(Worker):
@@ -152,9 +129,9 @@ async def _send_twice(trace: Trace) -> None:
             await _send(client)
             sends: list[list[tuple[str, str]]] = []
             for number in range(MOST_SENDS):
-                trace.entered = []
-                with trace.running():
-                    await _send(client)
+                trace.entered, trace.is_running = [], True
+                await _send(client)
+                trace.is_running = False
                 sends.append(trace.entered)
                 if number + 1 >= SENDS and min(map(_functions, sends)) <= MOST_FUNCTIONS:
                     break
@@ -177,38 +154,29 @@ async def _send(client: httpx.AsyncClient) -> None:
 
 
 def test_the_walk_is_a_send(trace: Trace) -> None:
-    """The functions that the page names are entered in the page's order."""
-    rest = iter(trace.entered)
-    missed = [
-        step for step in walk() if not any(seen == (step.module, step.function) for seen in rest)
-    ]
+    """The functions that the page names are entered in the page's order.
+
+    A reader passes 25 functions at most, and a send enters as many as the pages say.
+    """
+    rest, steps = iter(trace.entered), walk()
+    missed = [each for each in steps if not any(it == (each.module, each.function) for it in rest)]
     assert not missed, "entered earlier, or not at all: the first of these"
-
-
-def test_the_walk_is_short(trace: Trace) -> None:
-    """A reader passes 25 functions at most, and a send enters as many as the pages say."""
-    assert 0 < len(walk()) <= MOST_STEPS
-    assert len(trace.functions) <= MOST_FUNCTIONS, f"see the end of {PAGE}"
+    assert 0 < len(steps) <= MOST_STEPS
+    assert _functions(trace.entered) <= MOST_FUNCTIONS, f"see the end of {PAGE}"
     assert f"A blocking send enters at most {MOST_FUNCTIONS} functions" in pages.text("one-send")
     contributing = (PAGE.parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert f"the send enters at most {MOST_FUNCTIONS} functions" in contributing
 
 
-def test_the_walk_enters_each_room_once_in_a_leg() -> None:
-    """A room that the walk has left is not entered again on the same leg."""
-    for leg, steps in groupby(walk(), key=lambda step: step.leg):
-        rooms = [room for room, _ in groupby(step.room for step in steps)]
-        assert len(rooms) == len(set(rooms)), (leg, rooms)
-
-
 def test_the_walk_leads_to_the_functions() -> None:
-    """Each step's link is the file that it names."""
-    steps = walk()
-    assert [step.leg for step in steps] == sorted(
-        (step.leg for step in steps), key=["Request", "Turn", "Answer"].index
-    )
-    for step in steps:
-        assert (PAGE.parent / step.link).resolve() == PACKAGE / step.module, step
+    """Each step's link is the file that it names; a room that was left is not entered again."""
+    legs = {leg: [*steps] for leg, steps in groupby(walk(), key=lambda step: step.leg)}
+    assert [*legs] == ["Request", "Turn", "Answer"]
+    for leg, steps in legs.items():
+        rooms = [room for room, _ in groupby(step.module.partition("/")[0] for step in steps)]
+        assert len(rooms) == len(set(rooms)), (leg, rooms)
+        for step in steps:
+            assert (PAGE.parent / step.link).resolve() == PACKAGE / step.module, step
 
 
 WEB = {"fastapi", "mangum", "sse_starlette", "starlette.routing", "uvicorn"}
@@ -240,13 +208,6 @@ def test_an_agent_finds_the_packages_that_the_sdk_does_without(
     assert importlib.import_module("click").__name__ == "click"
 
 
-@pytest.fixture
-def frozen() -> Iterator[None]:
-    """Give back what a test has put out of the collector's reach."""
-    yield
-    gc.unfreeze()
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_garbage_is_looked_for_after_the_start_only(*, fails: bool) -> None:
     """The collector rests while a function is imported, and works again whatever came of it."""
@@ -256,9 +217,7 @@ def test_garbage_is_looked_for_after_the_start_only(*, fails: bool) -> None:
     assert gc.isenabled()
 
 
-def test_only_a_function_keeps_its_start_for_good(
-    monkeypatch: pytest.MonkeyPatch, frozen: None
-) -> None:
+def test_only_a_function_keeps_its_start_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only in Lambda the objects of the start are frozen, so that later collections skip them."""
     monkeypatch.delenv("AWS_LAMBDA_FUNCTION_NAME", raising=False)
     before = gc.get_freeze_count()
@@ -268,4 +227,7 @@ def test_only_a_function_keeps_its_start_for_good(
     monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "worker")
     with root_logger(), cold_start():
         pass
-    assert gc.get_freeze_count() > before
+    try:
+        assert gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()
