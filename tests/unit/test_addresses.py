@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from a2a_serverless import addresses
-from a2a_serverless.addresses import AllowedHosts, Receiver, check_receiver
+from a2a_serverless.addresses import AllowedHosts, check_receiver
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
 from tests.unit.push import hostile
 from tests.unit.push.hostile import resolve
@@ -36,36 +36,27 @@ async def test_a_hostile_url_is_not_registered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "origin"),
+    ("url", "origin", "target"),
     [
-        ("https://example.com", "https://example.com"),
-        ("https://example.com/hook?token=a@b#part", "https://example.com"),
-        ("HTTPS://Example.COM:443/", "https://example.com"),
-        ("https://example.com:8443/hook", "https://example.com:8443"),
-        ("https://hooks.example.com?x=1", "https://hooks.example.com"),
-        ("https://xn--bcher-kva.example/", "https://xn--bcher-kva.example"),
-        ("https://nat64.example/", "https://nat64.example"),
-        (f"https://{hostile.PUBLIC}/", f"https://{hostile.PUBLIC}"),
-        (f"https://[{hostile.PUBLIC_V6}]:8443/", f"https://[{hostile.PUBLIC_V6}]:8443"),
-        ("https://[64:ff9b::5db8:d70e]/", "https://[64:ff9b::5db8:d70e]"),
+        ("https://example.com", "https://example.com", "/"),
+        ("https://example.com/hook?token=a@b#part", "https://example.com", "/hook?token=a@b"),
+        ("HTTPS://Example.COM:443/", "https://example.com", "/"),
+        ("https://example.com:8443/a/../b?c#d", "https://example.com:8443", "/a/../b?c"),
+        ("https://hooks.example.com?x=1", "https://hooks.example.com", "/?x=1"),
+        ("https://xn--bcher-kva.example/", "https://xn--bcher-kva.example", "/"),
+        ("https://nat64.example/", "https://nat64.example", "/"),
+        (f"https://{hostile.PUBLIC}/", f"https://{hostile.PUBLIC}", "/"),
+        (f"https://[{hostile.PUBLIC_V6}]:8443/", f"https://[{hostile.PUBLIC_V6}]:8443", "/"),
+        ("https://[64:ff9b::5db8:d70e]/", "https://[64:ff9b::5db8:d70e]", "/"),
     ],
 )
-async def test_a_public_receiver_is_registered(url: str, origin: str) -> None:
-    """A name or an address of the public internet, on 443 or an unprivileged port."""
-    assert (await check_receiver(url, NOBODY, resolve=resolve)).origin == origin
+async def test_a_public_receiver_is_registered(url: str, origin: str, target: str) -> None:
+    """A name or an address of the public internet, on 443 or an unprivileged port.
 
-
-@pytest.mark.parametrize(
-    ("url", "target"),
-    [
-        ("https://example.com", "/"),
-        ("https://example.com?a=1", "/?a=1"),
-        ("https://example.com/a/../b?c#d", "/a/../b?c"),
-    ],
-)
-def test_path_and_query_are_sent_as_given(url: str, target: str) -> None:
-    """Path and query are sent as given; a missing path becomes `/`, a fragment is left out."""
-    assert Receiver.parse(url).target == target
+    Path and query are sent as given; a missing path becomes `/`, a fragment is left out.
+    """
+    receiver = await check_receiver(url, NOBODY, resolve=resolve)
+    assert (receiver.origin, receiver.target) == (origin, target)
 
 
 async def test_a_refusal_by_form_asks_no_dns_server() -> None:
@@ -110,35 +101,29 @@ async def test_the_system_is_asked_for_the_host_alone(monkeypatch: pytest.Monkey
     assert asked == [("example.com", 8443)]
 
 
-ALLOWED = AllowedHosts.parse(
-    " localhost, 10.0.0.0/8 ,db.internal,[::1], 192.168.1.9,hooks.example.com."
-)
-
-
 LISTED = """
 http://localhost:8000/hook https://LOCALHOST/hook https://private.example/
 http://private.example:81/ http://10.9.9.9/ http://[::1]:9000/ http://printer/
 http://db.internal/ http://hooks.example.com/ https://example.com/
 """
-
-
-async def test_a_listed_receiver_may_be_private() -> None:
-    """A name or a network on the list lifts the rules, TLS and port among them."""
-    for url in LISTED.split():
-        assert (await check_receiver(url, ALLOWED, resolve=resolve)).host in url.lower()
-
-
 UNLISTED = """
 http://127.0.0.1:8000/ http://example.com/ https://mixed.example/ https://loopback.example/
 http://sub.localhost/ https://metadata.example/ http://user@localhost/
 """
 
 
-async def test_the_list_allows_nobody_else() -> None:
-    """A name is not its addresses, and a network covers all addresses of a name or none."""
+async def test_a_listed_receiver_may_be_private() -> None:
+    """A name or a network on the list lifts the rules, TLS and port among them, for nobody else.
+
+    A name is not its addresses, and a network covers all addresses of a name or none.
+    """
+    networks = " localhost, 10.0.0.0/8 ,db.internal,[::1], 192.168.1.9,hooks.example.com."
+    allowed = AllowedHosts.parse(networks)
+    for url in LISTED.split():
+        assert (await check_receiver(url, allowed, resolve=resolve)).host in url.lower()
     for url in UNLISTED.split():
         with pytest.raises(InvalidArgumentError):
-            await check_receiver(url, ALLOWED, resolve=resolve)
+            await check_receiver(url, allowed, resolve=resolve)
 
 
 async def _answer(address: str, host: str, port: int) -> list[str]:
@@ -159,14 +144,15 @@ async def _nobody(host: str, port: int) -> list[str]:
     raise OSError
 
 
-METADATA = (
-    "169.254.169.254",  # instances
-    "169.254.170.2",  # containers
-    "169.254.170.23",  # pods
+METADATA = [
+    "169.254.169.254",
+    "169.254.170.2",
+    "169.254.170.23",
     "fd00:ec2::254",
     "fd00:ec2::23",
     "fe80::1",
-)
+]
+"""Of instances, containers and pods."""
 
 
 @pytest.mark.parametrize(

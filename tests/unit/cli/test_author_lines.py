@@ -195,7 +195,13 @@ def test_a_key_that_is_missing_or_not_taken(error: Exception | None, way_out: st
 
 
 def test_an_exception_that_a_library_logs() -> None:
-    """The author's lines of it and its text; of the runtime's own, and with --verbose, all."""
+    """The author's lines of it and its text; of the runtime's own, and with --verbose, all.
+
+    Sentences for the author have neither time nor logger.
+    """
+    kept = record("agent_shared", text=f"{HERE} is broken.")
+    del vars(kept)["task_id"]
+    assert printed(kept).endswith("test_author_lines.py is broken.\n")
     error = raised(parse).__cause__
     made = record("", error=error, text="Node failed")
     made.name = "google_adk.node"
@@ -224,17 +230,6 @@ def test_nothing_colours_the_terminal_but_this() -> None:
     del vars(made)["attempts"], vars(made)["max_attempts"]
     line = "task 3a2e… turn 1 webhook crm\\x1b[0m attempt 4: Receiver not told (status 503)\n"
     assert printed(made) == line
-
-
-def test_other_records_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As every command prints them; sentences for the author without time and logger."""
-    assert printed(record("sweep_failed", text="Odd")).endswith(
-        f" WARNING a2a_serverless.worker: Odd{ABOUT}\n"
-    )
-    kept = record("agent_shared", text=f"{HERE} is broken.")
-    del vars(kept)["task_id"]
-    monkeypatch.chdir(HERE.parent)
-    assert printed(kept) == "test_author_lines.py is broken.\n"
 
 
 def test_the_handler_of_the_command_line_alone_is_replaced(
