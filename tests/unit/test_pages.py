@@ -1,4 +1,4 @@
-"""What pages say: of an agent's `ctx`, of peers, of gaps, threats, contributions and emulators."""
+"""What pages say: of an agent's `ctx`, of peers, of gaps, of threats and of contributions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from a2a_serverless.storage.table import Streamed, Table
 from a2a_serverless.worker import TaskContext
 from a2a_serverless_tools.cli.arguments import Parser
 from tests.cloud.documented import PARTS, scripts
-from tests.emulators import table as emulated
 from tests.support import commands, pages
 
 ROOT = Path(__file__).parents[2]
@@ -227,24 +226,3 @@ def test_all_that_a_backend_needs_is_listed(needed: type) -> None:
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     inherited = Table.__abstractmethods__ if needed is Streamed else frozenset()
     assert needed.__abstractmethods__ - inherited <= named  # type: ignore[attr-defined]
-
-
-# -- emulators ------------------------------------------------------------------------------------
-
-CHECKS = {case: check for _, checks in emulated.TABLES.values() for case, check in checks.items()}
-SLOW = {"expired_item", "expired_links", "batch_size", "retained"}
-"""They wait for an expiry, write 17 MB, or import all of moto's services."""
-
-
-def test_each_row_of_the_page_is_run() -> None:
-    """A row without a check would be printed as it was, whatever the emulators do."""
-    assert emulated.rows().keys() == CHECKS.keys()
-
-
-@pytest.mark.parametrize(
-    "case", [case for case, check in CHECKS.items() if check.__name__ not in SLOW]
-)
-def test_moto_does_what_the_page_says(case: str) -> None:
-    """Each cell of moto is what the check finds there."""
-    with emulated.of_moto() as client:
-        assert emulated.cell(CHECKS[case], client) == emulated.rows()[case][1]
