@@ -141,10 +141,13 @@ def are(**values: Any) -> list[Check]:
 
 def holds(item: Mapping[str, Any] | None, when: When) -> bool:
     """Return True if an item as it is stored meets a condition; None: there is no item."""
-    return all(
-        one.passes(item) if isinstance(one, Check) else any(each.passes(item) for each in one)
-        for one in when
-    )
+    for check in when:
+        if isinstance(check, Check):
+            if not check.passes(item):
+                return False
+        elif not [one for one in check if one.passes(item)]:
+            return False
+    return True
 
 
 # -- changes ---------------------------------------------------------------------------------

@@ -289,7 +289,7 @@ def check_readable(entries: Iterable[Entry]) -> None:
                 f" {_MAX_NESTED_OBJECTS} objects or {_MAX_NESTED_ARRAYS} arrays within one another."
             )
             raise InvalidArgumentError(msg) from error
-        if may_be_infinite(raw) and not is_finite(answer):
+        if NOT_FINITE.search(raw) and not is_finite(answer):
             msg = "Data or metadata has a number that JSON does not have (NaN or infinity)."
             raise InvalidArgumentError(msg)
 
@@ -378,11 +378,6 @@ def with_content(entry: Entry, content: AnyMessage) -> Entry:
 _CONTENTS: Final = frozenset({"request", "message", "status", "artifact"})
 
 
-def may_be_infinite(raw: bytes) -> bool:
-    """Return True if a message that is made of these bytes is worth a look by `is_finite`."""
-    return _NOT_FINITE.search(raw) is not None
-
-
 def is_finite(message: AnyMessage) -> bool:
     """Return True if JSON can express all numbers of a message."""
     return all(math.isfinite(number) for number in _numbers(message))
@@ -418,7 +413,7 @@ def has_time(status: TaskStatus) -> bool:
     return _FIRST_S <= at.seconds <= _LAST_S and 0 <= at.nanos < _NANOS
 
 
-_NOT_FINITE: Final = re.compile(rb"\x11.{6}[\xf0-\xff][\x7f\xff]", re.DOTALL)
+NOT_FINITE: Final = re.compile(rb"\x11.{6}[\xf0-\xff][\x7f\xff]", re.DOTALL)
 """Finds every `number_value` that is NaN or infinite; other bytes may match it as well."""
 _LONGEST_INT: Final = 1e21
 _NUMBERS_IN: Final = frozenset({float, dict, list})
@@ -510,7 +505,7 @@ def _decode(kind: bytes, flags: int, payload: bytes) -> Entry:
     except (DecodeError, ValueError, TypeError, KeyError, RecursionError):
         return Unknown(kind, flags | CRITICAL, payload)
     has_no_time = isinstance(entry, StatusChanged) and not has_time(entry.status)
-    if has_no_time or (may_be_infinite(payload) and not is_finite(_shown_in(entry))):
+    if has_no_time or (NOT_FINITE.search(payload) and not is_finite(_shown_in(entry))):
         return Unknown(kind, flags | CRITICAL, payload)
     return entry
 

@@ -26,6 +26,7 @@ from a2a_serverless.errors import InvalidArgumentError, NewerReleaseError
 from a2a_serverless.tasks.blobs import blob_of, is_text, joining
 from a2a_serverless.tasks.entries import (
     LATE,
+    NOT_FINITE,
     ArtifactWritten,
     Caller,
     Entry,
@@ -43,7 +44,6 @@ from a2a_serverless.tasks.entries import (
     has_time,
     is_finite,
     is_plain,
-    may_be_infinite,
 )
 from a2a_serverless.tasks.head import TERMINAL, AttemptEnd, Head
 from a2a_serverless.tasks.identity import digest
@@ -633,7 +633,7 @@ def task_of_head(head: Head) -> Task | None:
             task.metadata.ParseFromString(head.metadata)
     except DecodeError:
         return None
-    is_shown = not may_be_infinite(head.status + head.metadata) or is_finite(task)
+    is_shown = not NOT_FINITE.search(head.status + head.metadata) or is_finite(task)
     return task if has_time(task.status) and is_shown else None
 
 
