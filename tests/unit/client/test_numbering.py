@@ -11,16 +11,15 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import StreamResponse, SubscribeToTaskRequest, TaskState
+from a2a.types import StreamResponse, TaskState
 
 from a2a_serverless.client.event_ids import Known
 from a2a_serverless.tasks.fold import joined
 from tests.support.databases import LONG
-from tests.unit.client.conftest import World, collect
+from tests.unit.client.conftest import World
 from tests.unit.client.scripted_server import (
     BINDINGS,
     LOST,
-    TASK,
     Fault,
     ScriptedServer,
     chunk,
@@ -239,21 +238,6 @@ async def test_nothing_is_lost(way: type[NumberingServer]) -> None:
             assert not any(event.HasField("task") for event in events[1:]), f"seed {seed}"
         connections += len(server.requests)
     assert connections > 2 * RUNS
-
-
-async def test_an_id_that_is_the_first_of_every_stream() -> None:
-    """A chunk that came while nobody listened is not lost with the Task that has its id."""
-    world = World(BINDINGS[0], PerConnection(random.Random(1), [COMPLETED]))  # noqa: S311
-    server: Any = world.server
-    server.log = [opened(), status(WORKING), chunk("x"), chunk("x"), status(COMPLETED)]
-    server.faults.append(Fault(events=1, error=LOST))
-
-    def later() -> None:
-        server.now = 1 if len(server.requests) == 1 else 3
-
-    server.at_request = later
-    shown = await collect(world.client().subscribe(SubscribeToTaskRequest(id=TASK)))
-    assert shown == [server.as_of(1), server.as_of(3), *server.log[3:]]
 
 
 def test_a_task_is_known_however_its_text_is_cut() -> None:

@@ -222,16 +222,6 @@ def test_a_kill_after_a_record_costs_no_step(
     assert "steps: plan, ctx.sleep, search, search, attempts" in str(run)
 
 
-@pytest.mark.parametrize("at", ["plan", "ctx.sleep"])
-def test_a_cancel_after_a_record(agent_bench: MakeBench, at: str) -> None:
-    """The client cancels when the step is recorded, or while the turn sleeps: nothing follows."""
-    agent = Researcher()
-    bench = agent_bench(agent)
-    run = bench.send("hello", cancel_after=step(at))
-    assert (run.state, agent.ran, run.attempts) == ("canceled", ["plan"], 1)
-    assert bench.clock.monotonic() < 3600
-
-
 def test_a_kill_stops_all_that_the_agent_does(agent_bench: MakeBench) -> None:
     """No `except`, no `finally` and no other task of the dead worker's agent runs on."""
     ran: list[str] = []
@@ -528,3 +518,44 @@ def test_an_answer_that_is_none_is_refused() -> None:
         with pytest.raises(ValueError, match="No question of the task has a `timeout_s`"):
             bench.answer(run, None)
         assert bench.answer(run, {"day": new_data_part(3)}).questions == {"hour": "Hour?"}
+
+
+# -- signals ---------------------------------------------------------------------------------------
+
+
+class Approver(Worker):
+    async def handle(self, ctx: TaskContext) -> None:
+        await ctx.step("plan", len, ctx.user_text)
+        callback = await ctx.callback("approved")
+        assert callback.url.startswith("https://agent.example/callbacks/")
+        try:
+            posted = await callback.wait(timeout_s=3600)
+        except WaitTimeoutError:
+            await ctx.complete("late")
+        else:
+            await ctx.step("book", len, "x")
+            await ctx.complete(str(posted.data))
+
+
+@pytest.mark.parametrize(
+    ("posted", "shown"),
+    [
+        ({"value": {"by": "pat"}}, "{'by': 'pat'}"),
+        ({"value": {"by": "pat"}, "form": True}, "{'by': 'pat'}"),
+        ({"value": b"%PDF"}, "None"),
+        (None, "late"),
+    ],
+    ids=["JSON", "form", "bytes", "nothing"],
+)
+def test_a_signal_is_posted_when_the_turn_waits(posted: dict[str, Any] | None, shown: str) -> None:
+    """The clock does not move to the end of the wait, and a kill changes nothing.
+
+    Without a signal the time of the wait ends, as for any sleep.
+    """
+    with AgentBench(Approver) as bench:
+        bench.signal("another", 1)
+        if posted is not None:
+            bench.signal("approved", **posted)
+        run = bench.send("go", kill_after=step("plan"))
+        assert run.artifacts["final-answer"].text == shown
+        assert (bench.clock.monotonic() < 3600) is (posted is not None)

@@ -14,8 +14,6 @@ from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless_tools.contract import Storage
-from tests.support.messages import said
 from tests.support.workers import Agent, S, chunk, complete, status
 from tests.unit.worker.stand import Stand, ask, beside, run
 
@@ -125,17 +123,6 @@ async def test_nothing_comes_behind_the_end_that_the_runtime_gives(
     assert (states[-1], states.count(wanted), await stand.state()) == (wanted, 1, wanted)
 
 
-async def test_a_paused_task_is_cancelled_by_its_operation() -> None:
-    """cancel() is called for a task that waits for input, then the task is canceled."""
-    stand, _ = await run(Agent(ask))
-    await stand.cancel()
-    await stand.work()
-    (told,) = stand.agent.cancelled
-    assert told.current_task.status.state == S.TASK_STATE_INPUT_REQUIRED
-    await assert_canceled(stand)
-    assert said(await stand.shown()) == ["hello", "which?"]
-
-
 async def test_the_cancel_of_a_paused_task_is_acknowledged_with_its_end() -> None:
     """What cancel() emits before it acknowledges nothing: a worker may die until the end."""
     left = list[Any]()
@@ -195,17 +182,6 @@ async def test_an_agent_that_swallows_the_cancel_is_overruled() -> None:
     left.append(asyncio.Event())
     await stand.clock.pass_time(100)
     assert (await stand.head()).version == version
-
-
-async def test_a_task_that_somebody_else_ended_stops_its_agent() -> None:
-    """The API's own cancellation is seen within two seconds; nothing is written after it."""
-    stand = Stand(Agent(silent))
-    working = await stand.begin(2)
-    await Storage(stand.storage).update_task(stand.task.task_id, S.TASK_STATE_CANCELED)
-    version = (await stand.head()).version
-    await stand.clock.pass_time(2)
-    assert await working
-    assert ((await stand.head()).version, stand.agent.cancelled) == (version, [])
 
 
 async def test_a_cancel_that_comes_before_the_claim_is_heard_by_it(

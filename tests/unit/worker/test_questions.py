@@ -10,17 +10,16 @@ from a2a.helpers import new_data_part
 from a2a.types import Part, SendMessageRequest
 from pydantic import BaseModel, StrictBool, StrictInt
 
-from a2a_serverless.errors import TaskNotAcceptingMessagesError
-from a2a_serverless.storage.conversation import conversation_queue
-from a2a_serverless.tasks.entries import Caller
+from a2a_serverless.storage.signals import signal
+from a2a_serverless.tasks.entries import Caller, StepId
 from a2a_serverless.tasks.head import Head
+from a2a_serverless.tasks.waits import Signal, SignalDecision
 from a2a_serverless.worker import Answer, TaskContext, WaitTimeoutError
-from a2a_serverless.worker.context import WorkerExecutor
+from a2a_serverless.worker.context import active_turn
 from a2a_serverless.worker.failures import WrongCallError
-from tests.support.clocks import ManualClock
 from tests.support.messages import said
 from tests.support.workers import S, user_request
-from tests.unit.worker.stand import Script, Stand, run
+from tests.unit.worker.stand import Stand, run
 
 
 class Bank:
@@ -269,29 +268,6 @@ async def test_a_time_out_that_is_not_caught_fails_the_task() -> None:
     assert (await stand.text()).startswith("Nobody has answered the question 'account' in time. ")
 
 
-async def test_an_answer_in_time_comes_before_its_time_out() -> None:
-    """Then the time-out ends nothing; and an answer behind it is refused."""
-
-    async def handle(ctx: TaskContext) -> None:
-        try:
-            await ctx.complete((await ctx.ask("Which?", timeout_s=60)).text)
-        except WaitTimeoutError:
-            await ctx.complete("late")
-
-    stand, _ = await run(handle)
-    await go_on(stand, user_request(Part(text="a")))
-    await stand.pass_time(61)
-    await stand.work()
-    assert await finals(stand) == ["a"]
-
-    stand, _ = await run(handle)
-    await stand.pass_time(61)
-    with pytest.raises(TaskNotAcceptingMessagesError):
-        await go_on(stand, user_request(Part(text="a")))
-    await stand.work()
-    assert await finals(stand) == ["late"]
-
-
 async def test_a_question_waits_for_what_is_under_way() -> None:
     """A step and a blocking function beside it come to their ends first."""
     ended: list[str] = []
@@ -402,38 +378,121 @@ async def test_code_that_differs_before_its_question_fails_with_what_differs(
     assert says in await stand.text()
 
 
-class Keeps(Script):
-    """A worker of turns that run one after the other."""
-
-    keeps_conversation = True
+# -- signals from outside --------------------------------------------------------------------------
 
 
-async def test_a_serial_conversation_goes_on_while_a_task_waits_for_its_answer() -> None:
-    """The question gives up the place; the turn of the answer takes another one, and loads anew."""
-    seen: list[Any] = []
+PAID = StepId("paid", "", 1)
+TAKE, DONE, OVER = SignalDecision.TAKE, SignalDecision.DONE, SignalDecision.OVER
 
-    async def handle(ctx: TaskContext) -> None:
-        heard = await ctx.load_context() or []
-        await ctx.update_context([*heard, ctx.user_text])
-        if ctx.user_text == "asks":
-            await ctx.ask("Which?", timeout_s=3600)
-            seen.append(await ctx.load_context())
-            await ctx.update_context([*seen[0], "answered"])
+
+class Payer:
+    """An agent that waits for `PAID` for ten minutes, behind a step; `before` runs before that."""
+
+    def __init__(self) -> None:
+        self.steps = self.starts = 0
+        self.said: list[SignalDecision] = []
+
+    async def __call__(self, ctx: TaskContext) -> None:
+        await ctx.step("plan", self._plan)
+        await self.before()
+        found = await active_turn(ctx).signal(PAID, 600)
+        await ctx.complete("late" if found is None else Signal.of(found).body.decode())
+
+    async def before(self) -> None:
+        """Do nothing."""
+
+    def _plan(self) -> None:
+        self.steps += 1
+
+
+async def send(stand: Stand, body: str = "7", *, turn: int = 1, mark: str = "") -> SignalDecision:
+    """Send a signal for the stand's task."""
+    return await signal(
+        stand.storage,
+        stand.task.task_id,
+        mark or stand.task.incarnation,
+        turn=turn,
+        step_id=PAID,
+        given=Signal(body.encode(), "application/json"),
+    )
+
+
+async def final(stand: Stand) -> str:
+    return (await stand.artifacts())["final-answer"][0]
+
+
+async def test_a_signal_wakes_the_turn_that_waits() -> None:
+    """It is taken once, goes on at once, and no step runs again."""
+    payer = Payer()
+    stand, head = await run(payer)
+    assert (head.turn.parked, head.turn.signaled) == ("asleep", 0)
+    assert await send(stand) is TAKE
+    assert await send(stand, "8") is DONE
+    woken = await stand.head()
+    assert (woken.turn.parked, woken.needs) == ("", 3)
+    head = await stand.work()
+    assert (head.state, await final(stand), payer.steps) == (S.TASK_STATE_COMPLETED, "7", 1)
+    assert await send(stand, "9") is OVER
+
+
+async def test_a_signal_that_another_wait_has_heard_is_not_lost() -> None:
+    """What one wait of several hears may be for another one, which has looked before that."""
+    told: list[str] = []
+
+    async def both(ctx: TaskContext) -> None:
+        turn = active_turn(ctx)
+
+        async def paid() -> None:
+            found = await turn.signal(PAID, 900)
+            told.append("late" if found is None else Signal.of(found).body.decode())
+
+        async def other() -> None:
+            await ctx.step("beside", beside)
+            await turn.signal(StepId("other", "", 1), 600)
+
+        async def beside() -> None:
+            while PAID not in turn._sleeping:  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0)
+            assert await send(stand) is TAKE
+
+        await ctx.gather(paid(), other())
         await ctx.complete()
 
-    async def in_line() -> int:
-        return len((await conversation_queue(stand.storage, "ctx")).positions)
+    stand = Stand(both)
+    head = await stand.work()
+    assert (head.turn.parked, told) == ("asleep", ["7"])
 
-    agent = WorkerExecutor(Keeps(handle))
-    stand = Stand(agent, clock=ManualClock(), conversations="serial")
-    asks = await stand.send("asks")
-    await stand.work()
-    await stand.send("other")
-    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
-    assert await in_line() == 0
-    stand.task = asks
-    await stand.follow_up("a")
-    assert await in_line() == 1
-    assert (await stand.work()).state == S.TASK_STATE_COMPLETED
-    assert (await in_line(), seen) == (0, [["asks", "other"]])
-    assert (await stand.storage.contexts.find("ctx")).value == ["asks", "other", "answered"]
+
+async def test_the_end_of_the_time_counts_if_it_comes_first() -> None:
+    """The code is told so once and for all, and a signal behind it is refused."""
+    attempts: list[str] = []
+
+    async def ends(ctx: TaskContext) -> None:
+        found = await active_turn(ctx).signal(PAID, 600)
+        attempts.append("late" if found is None else "found")
+        if len(attempts) == 1:
+            assert await send(stand) is OVER
+            raise RuntimeError("no")
+        await ctx.complete(attempts[-1])
+
+    stand, head = await run(ends)
+    await stand.pass_time(601)
+    head = await stand.work()
+    assert (head.state, attempts) == (S.TASK_STATE_COMPLETED, ["late", "late"])
+
+
+async def test_a_signal_is_of_one_code_of_one_task() -> None:
+    """Neither one for another turn nor one for another incarnation is taken."""
+    stand, _ = await run(Payer())
+    assert await send(stand, turn=2) is OVER
+    assert await send(stand, mark="another") is OVER
+    assert (await stand.head()).turn.signaled == 0
+
+
+async def test_a_signal_of_a_task_that_is_to_be_canceled_wakes_nothing() -> None:
+    """The cancel ends the task."""
+    stand, _ = await run(Payer())
+    await stand.storage.request_cancel(stand.task.task_id)
+    assert await send(stand) is TAKE
+    head = await stand.head()
+    assert (head.turn.parked, head.turn.signaled) == ("asleep", head.version)

@@ -23,8 +23,8 @@ from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.worker import FinalError
 from a2a_serverless_tools.contract import Storage
 from tests.support.messages import request, said
-from tests.support.workers import Agent, Execute, S, chunk, complete, params_of, status, status_text
-from tests.unit.worker.stand import Stand, actions, ask, beside, lines, run
+from tests.support.workers import Agent, Execute, S, chunk, complete, params_of, status
+from tests.unit.worker.stand import Stand, actions, beside, lines, run
 
 
 async def returning(context: RequestContext, queue: EventQueue) -> None:
@@ -193,29 +193,6 @@ async def test_a_task_that_is_deleted_while_it_runs_ends() -> None:
     assert (await delete_data(stand.storage)).is_done
 
 
-async def test_a_follow_up_gets_the_task_as_it_was() -> None:
-    """The second turn sees the question it answers, the first turn's work, and its own message."""
-
-    async def ask_then_answer(context: RequestContext, queue: EventQueue) -> None:
-        if context.current_task is None:
-            await queue.enqueue_event(chunk(context, "draft "))
-            await ask(context, queue)
-        else:
-            await queue.enqueue_event(chunk(context, "final"))
-            await complete(context, queue)
-
-    stand, _ = await run(Agent(ask_then_answer))
-    await stand.follow_up("that one")
-    await stand.work()
-    second = stand.agent.started[1]
-    assert second.get_user_input() == "that one"
-    assert second.current_task.status.state == S.TASK_STATE_INPUT_REQUIRED
-    assert status_text(second.current_task) == "which?"
-    assert said(second.current_task) == ["hello"]
-    assert await stand.artifacts() == {"a": ["draft final"]}
-    assert said(await stand.shown()) == ["hello", "which?", "that one"]
-
-
 async def test_the_caller_comes_to_the_agent() -> None:
     """User, tenant and extensions of the request are in the executor's call context."""
     stand = Stand(Agent(complete))
@@ -382,22 +359,6 @@ async def test_an_exception_after_the_end_changes_nothing(
     _, head = await run(Agent(late))
     assert (head.state, head.version) == (state, 2)
     assert [r.__dict__["action"] for r in caplog.records if r.exc_info] == ["error_after_end"]
-
-
-async def test_what_a_failed_attempt_had_not_committed_is_gone() -> None:
-    """The next attempt starts over, so that nothing more of the failed one is stored for it."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        await queue.enqueue_event(chunk(context, "stored"))
-        await stand.clock.sleep(0.05)
-        await queue.enqueue_event(chunk(context, "waits for others"))
-        raise ValueError
-
-    stand = Stand(Agent(execute))
-    working = await stand.begin(1)
-    assert await working is False
-    assert await stand.state() == S.TASK_STATE_WORKING
-    assert await stand.artifacts() == {"a": ["stored"]}
 
 
 async def test_an_event_beyond_the_limit_fails_the_task() -> None:
