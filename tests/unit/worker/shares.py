@@ -1,14 +1,13 @@
 """Callers who share the places of a deployment: its workers under a clock that jumps.
 
 `python -m tests.unit.worker.shares RUNS` prints the tables of the page `shares`, and with `wakes`
-in the place of the number how 1,000 of 11,000 that sleep go on.
+in the place of the number how long turns wait that wake together.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import random
 import secrets
 import selectors
@@ -26,7 +25,6 @@ from unittest import mock
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
 
-from a2a_serverless.aws import THREADS
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.queues.fifo import EventRecord
 from a2a_serverless.settings import Settings
@@ -40,7 +38,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.shares import Shares
-from a2a_serverless.worker.sweeper import BUDGET_S, Sweeper
+from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.testing.process import _InlineHeartbeat
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue
@@ -51,9 +49,6 @@ REQUEST_S: Final = 0.008
 """Seconds of one request to the table."""
 QUEUE_S: Final = 0.02
 """Seconds of a send, a receive or an acknowledgement."""
-CPU_S: Final = 0.0017
-"""Seconds of one request's work in the sweeper's process: 1 ms of a whole core, of which it has
-0.58."""
 SWEEP_S: Final = 60.0
 RESTART_S: Final = 3.0
 """Seconds from a worker's death until another one has its place."""
@@ -143,23 +138,6 @@ class LaggingTable(MemoryTable):
                 self._shown._store(key, self._shown._items.get(key), item)
 
 
-class TableOfOne(LaggingTable):
-    """A table as one process reaches it: through its threads, with its CPU, in times that vary."""
-
-    def __init__(self, lag: Callable[[], float]) -> None:
-        super().__init__(lag)
-        self._chance = random.Random(0)  # noqa: S311 - seeded times
-        self._threads = asyncio.Semaphore(THREADS)
-        self._cpu = asyncio.Lock()
-
-    async def _request(self) -> None:
-        self.requests += 1
-        async with self._threads:
-            async with self._cpu:
-                await asyncio.sleep(CPU_S)
-            await asyncio.sleep(self._chance.lognormvariate(math.log(REQUEST_S), 0.6))
-
-
 class SlowQueue(MemoryQueue[Operation]):
     """A queue whose requests take their time."""
 
@@ -200,7 +178,7 @@ class House:
     visibility_s: int = 60
     is_serial: bool = False
     lag_s: float = 0.05
-    table: type[LaggingTable] = LaggingTable
+
     deaths: float = 0.0
     """The share of the deliveries whose worker dies before it does anything."""
     turn_s: dict[str, float] = field(default_factory=dict)
@@ -269,7 +247,7 @@ class House:
         return SlowQueue(Operation, visibility_s=self.visibility_s, clock=self.clock, name=name)
 
     def _table(self) -> LaggingTable:
-        return self.table(lambda: self.chance.expovariate(1 / self.lag_s))
+        return LaggingTable(lambda: self.chance.expovariate(1 / self.lag_s))
 
     async def _place(self, adapter: WorkerAdapter) -> None:
         while True:
@@ -384,40 +362,36 @@ def behind(places: int, count: int, turn_s: float, *, seed: int, **options: Any)
     return house.waits(found)[0]
 
 
-def wakes(parked: int, due: int, *, budget_s: float = BUDGET_S) -> list[tuple[float, int, int]]:
+def wakes(parked: int, due: int) -> list[tuple[int, int]]:
     """Sweeps while `parked` turns sleep on, and until `due` that sleep no longer are sent.
 
-    The seconds of each, its requests to the table, and how many turns it has sent.
+    The requests of each to the table, and how many turns it has sent.
     """
 
     async def play(house: House) -> None:
         at = await _fallen_asleep(house, parked, due)
         table = house.storage.table
-        assert isinstance(table, TableOfOne)
-        while sum(sent for *_, sent in done) <= due:
-            begun, before = house.clock.monotonic(), table.requests
-            sweeper = Sweeper(house.storage, house.queue, clock=house.clock, budget_s=budget_s)
-            report = await sweeper.sweep()
-            seconds = house.clock.monotonic() - begun
-            done.append((seconds, table.requests - before, report.requeued))
-            await house.clock.sleep(max(at + 0.01 - house.clock.monotonic(), SWEEP_S - seconds))
+        assert isinstance(table, LaggingTable)
+        while sum(sent for _, sent in done) <= due:
+            before = table.requests
+            report = await Sweeper(house.storage, house.queue, clock=house.clock).sweep()
+            done.append((table.requests - before, report.requeued))
+            await house.clock.sleep(max(at + 0.01 - house.clock.monotonic(), SWEEP_S))
         house.ended = house.sent
 
-    done = list[tuple[float, int, int]]()
-    House(places=0, seed=1, table=TableOfOne).run(play)
+    done = list[tuple[int, int]]()
+    House(places=0, seed=1).run(play)
     return done
 
 
-def woken(
-    parked: int, due: int, *, places: int, turn_s: float, seed: int
-) -> tuple[list[float], float]:
+def woken(due: int, *, places: int, turn_s: float, seed: int) -> tuple[list[float], float]:
     """How long after their time turns start that all wake at once: `due` of A, the last one of B.
 
     The waits of A's, and that of B.
     """
 
     async def play(house: House) -> None:
-        await _fallen_asleep(house, parked, due)
+        await _fallen_asleep(house, 0, due)
         while len(house.ended) < len(house.sent):
             await house.clock.sleep(1)
 
@@ -476,11 +450,8 @@ def main() -> None:
     """Print the figures of each case: waits in seconds, shares of the places in percent."""
     logging.disable()
     if sys.argv[1] == "wakes":
-        for seconds, requests, sent in wakes(10_000, 1000):
-            _print(f"{sent} sent, {requests} requests, {seconds:.1f} s")
-        for turn_s in (0.5, 2.0):
-            waits, of_b = woken(0, 1000, places=10, turn_s=turn_s, seed=0)
-            _print(f"turns of {turn_s} s: A {_figures(waits)} s, B {of_b:.1f} s")
+        waits, of_b = woken(1000, places=10, turn_s=0.5, seed=0)
+        _print(f"1,000 turns of A that wake: A {_figures(waits)} s, B {of_b:.1f} s")
         return
     seeds = range(int(sys.argv[1]))
     cases: list[tuple[str, int, int, float, dict[str, float]]] = [
