@@ -90,18 +90,12 @@ FUNCTION = (
 THERE = "Executor, Waiter, Demanding, Abstract, Keyless, executor, waiter"
 
 
-@pytest.mark.parametrize("name", ["Executor", "executor"])
-def test_an_executor_is_taken_as_it_is(folder: Path, name: str) -> None:
-    """A class is called without arguments, an instance is the agent."""
+@pytest.mark.parametrize("name", ["Executor", "executor", "Waiter", "waiter"])
+def test_what_is_named_becomes_an_executor(folder: Path, name: str) -> None:
+    """A class is called without arguments; a Worker runs behind the SDK's interface."""
     agent = load_agent(f"{folder}/agent_file.py:{name}")
     assert isinstance(agent, AgentExecutor)
-    assert not isinstance(agent, WorkerExecutor)
-
-
-@pytest.mark.parametrize("name", ["Waiter", "waiter"])
-def test_a_worker_becomes_an_executor(folder: Path, name: str) -> None:
-    """A Worker runs behind the SDK's interface; its module may import its neighbours."""
-    assert isinstance(load_agent(f"{folder}/agent_file.py:{name}"), WorkerExecutor)
+    assert isinstance(agent, WorkerExecutor) is (name.lower() == "waiter")
 
 
 def test_a_file_alone_names_its_agent(folder: Path) -> None:

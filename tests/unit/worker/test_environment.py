@@ -47,11 +47,15 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("text", ['{"REGION": "eu", "KEY": "x"}', " REGION = eu , KEY=x,"])
-def test_variables_of_the_parameters(text: str) -> None:
-    """A JSON object and a list of pairs say the same."""
+def test_variables_of_the_parameters_and_of_the_secret(secret: dict[str, str], text: str) -> None:
+    """A JSON object and a list of pairs say the same; the secret's entries win, as they are."""
     environment: dict[str, str] = {"PATH": "/bin"}
     take_environment(Settings(agent_environment=text), environment)
     assert environment == {"PATH": "/bin", "REGION": "eu", "KEY": "x"}
+    entries = {"KEY": VALUE, "_PEM": "line\nline, with = and spaces "}
+    secret[SECRET] = json.dumps(entries)
+    take_environment(Settings(agent_secret=SECRET, agent_environment=text), environment)
+    assert environment == {"PATH": "/bin", "REGION": "eu", **entries}
 
 
 @pytest.mark.parametrize("named", ["", "$HOME/.aws/config"])
@@ -73,14 +77,6 @@ def test_a_home_of_the_agents_does_not_move_the_files_of_aws(
     assert Session().full_config["profiles"]["default"]["endpoint_url"] == "http://127.0.0.1:1"
     credentials = os.environ["AWS_SHARED_CREDENTIALS_FILE"]
     assert credentials == str(tmp_path / "old/.aws/credentials")
-
-
-def test_variables_of_the_secret(secret: dict[str, str]) -> None:
-    """The secret's entries are set as they are, and win over the parameters'."""
-    secret[SECRET] = json.dumps({"KEY": VALUE, "_PEM": "line\nline, with = and spaces "})
-    environment = {"KEY": "old"}
-    take_environment(Settings(agent_secret=SECRET, agent_environment="KEY=y,OTHER=z"), environment)
-    assert environment == {"KEY": VALUE, "_PEM": "line\nline, with = and spaces ", "OTHER": "z"}
 
 
 REFUSED = """

@@ -14,18 +14,18 @@ from google.protobuf.json_format import MessageToDict
 from a2a_serverless.worker import Retry, TaskContext
 from a2a_serverless_tools.testing import AgentBench
 from a2a_serverless_tools.testing.fixtures import MakeBench
-from tests.unit.worker.stand import Handle, Script, actions
+from tests.unit.worker.stand import Script, actions
 
 WAIT_S = 20.0
 NAME: ContextVar[str] = ContextVar("name", default="")
 
-Bench = Callable[[Handle], AgentBench]
+Bench = Callable[..., AgentBench]
 
 
 @pytest.fixture
 def bench(agent_bench: MakeBench) -> Bench:
     """Make the bench of a worker that is a function."""
-    return lambda handle: agent_bench(Script(handle))
+    return lambda handle, **settings: agent_bench(Script(handle), **settings)
 
 
 # -- progress ----------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_a_cancel_waits_for_the_function(bench: Bench) -> None:
 
 
 def test_a_function_that_does_not_end_is_left_behind(
-    agent_bench: MakeBench, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """When the time for a cancel is over the task is canceled, and the log names the thread."""
     gate = threading.Event()
@@ -213,7 +213,7 @@ def test_a_function_that_does_not_end_is_left_behind(
         stand.cancel_running()
         await ctx.run_sync(gate.wait, WAIT_S)
 
-    stand = agent_bench(Script(handle), cancel_timeout_s=0.1)
+    stand = bench(handle, cancel_timeout_s=0.1)
     try:
         with caplog.at_level(logging.WARNING):
             assert stand.send("hi").state == "canceled"
