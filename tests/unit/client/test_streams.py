@@ -102,14 +102,6 @@ class TestTrouble:
             await world.send()
         assert (len(world.server.requests), status_of(failed.value)) == (1, None)
 
-    async def test_a_redeploy(self, world: World) -> None:
-        """Refused connections and 502, 503, 504 in between cost nothing but time."""
-        statuses = [Fault(status=code) for code in (502, 503, 504)]
-        refused = [Fault(error=REFUSED)] * 3
-        world.server.faults.extend([*refused, Fault(events=3, error=LOST), *statuses, *refused])
-        assert await world.send() == LOG
-        assert world.clock.monotonic() > 1
-
     @pytest.mark.parametrize(
         ("options", "waits_s"),
         [
@@ -162,21 +154,20 @@ class TestTrouble:
         with pytest.raises(GaveUpError, match=r"No end within 0\.05 s"):
             await world.send(time_limit_s=0.05, clock=SystemClock())
 
-    @pytest.mark.parametrize("code", [401, 404, 413])
-    async def test_final_statuses(self, world: World, code: int) -> None:
+    @pytest.mark.parametrize(
+        ("fault", "error"),
+        [
+            *((Fault(status=code), A2AError) for code in (401, 404, 413)),
+            (Fault(reason="TASK_NOT_FOUND"), TaskNotFoundError),
+        ],
+    )
+    async def test_final_errors(self, world: World, fault: Fault, error: type[A2AError]) -> None:
         """An error that another try cannot help is raised at once, also in a continued stream."""
-        world.server.faults.extend([Fault(events=2), Fault(status=code)])
-        with pytest.raises(A2AError) as caught:
+        world.server.faults.extend([Fault(events=2), fault])
+        with pytest.raises(error) as caught:
             await world.send()
         assert not isinstance(caught.value, GaveUpError)
         assert len(world.server.requests) == 2
-
-    async def test_final_errors(self, world: World) -> None:
-        """The protocol's errors are raised as themselves, and the call is not repeated."""
-        world.server.faults.append(Fault(reason="TASK_NOT_FOUND"))
-        with pytest.raises(TaskNotFoundError):
-            await world.subscribe()
-        assert len(world.server.requests) == 1
 
     async def test_internal_errors(self, world: World) -> None:
         """A server's own failure is tried again a few times, and is then the call's."""

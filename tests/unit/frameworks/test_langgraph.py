@@ -6,7 +6,6 @@ import asyncio
 import operator
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import cycle
 from typing import Annotated, Any, TypedDict
 from uuid import uuid4
@@ -41,7 +40,7 @@ from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.runtime import get_runtime
-from langgraph.types import CachePolicy, Command, Send, interrupt
+from langgraph.types import CachePolicy, Send, interrupt
 from pydantic import BaseModel
 
 from a2a_serverless.errors import ConfigurationError
@@ -125,10 +124,6 @@ async def test_what_the_turns_of_a_task_say_is_parted() -> None:
 
     def says(_: MessagesState) -> Update:
         return {"messages": [AIMessage("Deleting it.")]}
-
-    talk = Talk(LangGraphWorker(chain(MessagesState, says=says, repeat=repeat).compile()))
-    head, _ = await talk.say("a")
-    assert answered(await talk.bench.task(head)) == "Deleting it.\n\n[a, Deleting it.]"
 
     def asks(_: MessagesState) -> Update:
         return {"messages": [AIMessage(f"It is {interrupt('sure?')}.")]}
@@ -221,27 +216,8 @@ class Shapes(BaseModel):
     tags: set[int] = set()
 
 
-@dataclass
-class Plain:
-    messages: Annotated[list[AnyMessage], add_messages]
-
-
-def message_again(text: str) -> HumanMessage:
-    """A message with ids that are new each time: its own, and its block's."""
-    return HumanMessage([dict(create_text_block(text))], id=uuid4().hex)
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("state", "make"),
-    [
-        (MessagesState, lambda _, text: Command(update={"messages": [message_again(text)]})),
-        (Plain, lambda _, text: Plain([message_again(text)])),
-        # The order of a set is that in which its members came.
-        (Shapes, lambda n, text: Shapes(messages=[message_again(text)], tags={8 * n, 8 - 8 * n})),
-    ],
-)
-async def test_an_equal_input_is_the_same_one(state: Any, make: Any) -> None:
+async def test_an_equal_input_is_the_same_one() -> None:
     """Ids that are made anew in each attempt, and the order of a set, differ in nothing."""
 
     async def play(calls: list[str]) -> Any:
@@ -249,13 +225,16 @@ async def test_an_equal_input_is_the_same_one(state: Any, make: Any) -> None:
 
         class Anew(LangGraphWorker):
             def begin(self, ctx: TaskContext) -> Any:
-                return make(next(numbers), ctx.user_text)
+                block = dict(create_text_block(ctx.user_text))
+                said, number = HumanMessage([block], id=uuid4().hex), next(numbers)
+                # The order of a set is that in which its members came.
+                return Shapes(messages=[said], tags={8 * number, 8 - 8 * number})
 
-        def say(given: Any) -> Update:
+        def say(_: Shapes) -> Update:
             calls.append("say")
             return {"messages": [AIMessage("Said.")]}
 
-        graph: Any = chain(state, first=say, second=say).compile()
+        graph = chain(Shapes, first=say, second=say).compile()
         return answered((await Talk(Anew(graph), max_attempts=3).say("one"))[1])
 
     assert await killed_everywhere(play) == ["first", "second"]

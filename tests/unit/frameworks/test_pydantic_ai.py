@@ -117,26 +117,22 @@ async def test_the_messages_are_the_conversation() -> None:
         assert answers == ["a", "a, b", last]
 
 
-async def test_an_approval_is_asked_for() -> None:
-    """The call goes out as data; a yes runs the tool, and anything else is told to the model."""
-    talk = Talk(PydanticAIWorker(agent(calls("delete"))))
-    head, task = await talk.say("draft")
+async def test_calls_that_wait_are_asked_for_one_at_a_time() -> None:
+    """One to approve goes out as data, one to answer as its question; a refusal is told on.
+
+    The run goes on when all of them are answered.
+    """
+    talk = Talk(PydanticAIWorker(agent(calls("look_up", "delete"))))
+    head, task = await talk.say("it")
     asked = question(task)
-    assert (asked["tool"], asked["arguments"]) == ("delete", {"what": "draft"})
-    assert answered(await talk.answer(head, {"approved": True})) == "draft | deleted draft"
+    assert (asked["tool"], asked["arguments"]) == ("delete", {"what": "it"})
+    task = await talk.answer(head, {"approved": True})
+    assert question(task) == "What is it?"
+    assert answered(await talk.answer(head, "a book")) == "it | a book | deleted it"
+    talk = Talk(PydanticAIWorker(agent(calls("delete"))))
     head, _ = await talk.say("all")
     refused = answered(await talk.answer(head, "rather not"))
     assert refused.endswith("all | The user has refused: rather not")
-
-
-async def test_several_calls_are_asked_one_at_a_time() -> None:
-    """The run goes on when all of them are answered."""
-    talk = Talk(PydanticAIWorker(agent(calls("look_up", "delete"))))
-    head, task = await talk.say("it")
-    assert question(task)["tool"] == "delete"
-    task = await talk.answer(head, "yes")
-    assert question(task) == "What is it?"
-    assert answered(await talk.answer(head, "a book")) == "it | a book | deleted it"
 
 
 def paid(calls: list[str], *, streams: bool = False, tells: bool = True) -> Agent[None, Any]:
