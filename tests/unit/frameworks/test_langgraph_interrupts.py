@@ -151,24 +151,6 @@ def one_node(function: Any, **options: Any) -> LangGraphWorker:
     return Begins(graph.compile(), answer="said")
 
 
-async def test_code_that_asks_side_by_side() -> None:
-    """A node may ask without a tool: in tasks of its own, which come in any order."""
-
-    async def ask(name: str) -> str:
-        for _ in range(random.randrange(20)):  # noqa: S311 - chance alone
-            await asyncio.sleep(0)
-        return f"{name}: {interrupt(name)}"
-
-    async def asks(_: Said) -> Any:
-        return {"said": await asyncio.gather(*map(ask, ("a", "b", "c")))}
-
-    talk = Talk(one_node(asks))
-    head, task = await talk.say("go")
-    for _ in range(3):
-        task = await talk.answer(head, f"yes to {question(task)}")
-    assert answered(task) == ["a: yes to a", "b: yes to b", "c: yes to c"]
-
-
 async def test_a_question_that_has_changed_is_asked() -> None:
     """What was answered was another one."""
     prices = iter([10, 12, 12])

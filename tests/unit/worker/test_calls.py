@@ -189,21 +189,6 @@ def go_on(peer: Peer) -> None:
 SENT = step("ctx.call_agent.sent books")
 
 
-def test_a_cancel_cancels_the_other_task_while_the_caller_waits(peer: Peer) -> None:
-    """The code is in the call: it is canceled here and there."""
-
-    async def waits(ctx: TaskContext) -> None:
-        await ctx.gather(buys(ctx), cancels(ctx))
-
-    async def cancels(ctx: TaskContext) -> None:
-        await ctx.sleep(3)
-        tested.cancel_running()
-
-    with bench(peer, waits) as tested:
-        assert tested.send("wait").state == "canceled"
-    assert peer.states == ["CANCELED"]
-
-
 @each_side
 def test_a_cancel_cancels_the_other_task_while_nobody_runs(peer: Peer) -> None:
     """The caller was killed, sleeps, or asks its own client: the records say what to cancel."""

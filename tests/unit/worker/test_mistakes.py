@@ -49,21 +49,39 @@ def told(caplog: pytest.LogCaptureFixture, action: str) -> list[str]:
 # -- forgotten awaits --------------------------------------------------------------------------
 
 
-async def test_a_forgotten_emit_fails_the_turn(caplog: pytest.LogCaptureFixture) -> None:
+async def emits(ctx: TaskContext) -> None:
+    ctx.emit_text_artifact("lost")  # type: ignore[unused-coroutine]  # forgotten emit
+    await ctx.respond("Done.")
+
+
+async def uses(ctx: TaskContext) -> None:
+    """A coroutine in the place of a state makes Python raise something else, further down."""
+    state: Any = ctx.load_context()  # forgotten answer
+    await ctx.complete(state["name"])
+
+
+async def executes(context: RequestContext, queue: EventQueue) -> None:
+    queue.enqueue_event(chunk(context, "lost"))  # type: ignore[unused-coroutine]  # forgotten event
+    await complete(context, queue)
+
+
+@pytest.mark.parametrize(
+    ("does", "mark", "call"),
+    [
+        (emits, "forgotten emit", "ctx.emit_text_artifact(…)"),
+        (uses, "forgotten answer", "ctx.load_context(…)"),
+        (Agent(executes), "forgotten event", "event_queue.enqueue_event(…)"),
+    ],
+)
+async def test_a_forgotten_await_fails_the_turn(
+    does: Any, mark: str, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """It does not complete without its artifact: the client is told the call, the log the line."""
-
-    async def handle(ctx: TaskContext) -> None:
-        ctx.emit_text_artifact("lost")  # type: ignore[unused-coroutine]  # forgotten emit
-        await ctx.respond("Done.")
-
-    stand, head = await run(handle)
+    stand, head = await run(does)
     assert head.state == S.TASK_STATE_FAILED
-    sentence = (
-        "The agent has not awaited ctx.emit_text_artifact(…):"
-        " write `await ctx.emit_text_artifact(…)`."
-    )
+    sentence = f"The agent has not awaited {call}: write `await {call}`."
     assert await stand.text() == sentence
-    place = f"({HERE}, line {line_of('forgotten emit')})"
+    place = f"({HERE}, line {line_of(mark)})"
     assert told(caplog, "agent_at_fault") == [f"Task failed: {sentence} {place}"]
 
 
@@ -78,18 +96,6 @@ async def test_every_ending_asks_for_forgotten_calls(ending: str) -> None:
     stand, head = await run(handle)
     assert head.state == S.TASK_STATE_FAILED
     assert "await ctx.send_status(…)" in await stand.text()
-
-
-async def test_the_use_of_a_forgotten_answer_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    """A coroutine in the place of a state makes Python raise something else, further down."""
-
-    async def handle(ctx: TaskContext) -> None:
-        state: Any = ctx.load_context()  # forgotten answer
-        await ctx.complete(state["name"])
-
-    stand, _ = await run(handle)
-    assert "write `await ctx.load_context(…)`" in await stand.text()
-    assert f"line {line_of('forgotten answer')})" in told(caplog, "agent_at_fault")[0]
 
 
 async def test_an_exception_before_the_await_is_tried_again(
@@ -112,18 +118,6 @@ async def test_an_exception_before_the_await_is_tried_again(
     assert [each.partition(" (")[0] for each in told(caplog, "never_awaited")] == [
         "ctx.emit_text_artifact(…) was never awaited"
     ]
-
-
-async def test_an_executor_that_forgets_its_queue(caplog: pytest.LogCaptureFixture) -> None:
-    """Events of an AgentExecutor are not lost either."""
-
-    async def execute(context: RequestContext, queue: EventQueue) -> None:
-        queue.enqueue_event(chunk(context, "lost"))  # type: ignore[unused-coroutine]  # forgotten event
-        await complete(context, queue)
-
-    stand, _ = await run(Agent(execute))
-    assert "write `await event_queue.enqueue_event(…)`" in await stand.text()
-    assert f"line {line_of('forgotten event')})" in told(caplog, "agent_at_fault")[0]
 
 
 async def test_calls_that_are_awaited_some_other_way(caplog: pytest.LogCaptureFixture) -> None:

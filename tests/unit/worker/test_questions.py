@@ -421,20 +421,6 @@ async def final(stand: Stand) -> str:
     return (await stand.artifacts())["final-answer"][0]
 
 
-async def test_a_signal_wakes_the_turn_that_waits() -> None:
-    """It is taken once, goes on at once, and no step runs again."""
-    payer = Payer()
-    stand, head = await run(payer)
-    assert (head.turn.parked, head.turn.signaled) == ("asleep", 0)
-    assert await send(stand) is TAKE
-    assert await send(stand, "8") is DONE
-    woken = await stand.head()
-    assert (woken.turn.parked, woken.needs) == ("", 3)
-    head = await stand.work()
-    assert (head.state, await final(stand), payer.steps) == (S.TASK_STATE_COMPLETED, "7", 1)
-    assert await send(stand, "9") is OVER
-
-
 async def test_a_signal_that_another_wait_has_heard_is_not_lost() -> None:
     """What one wait of several hears may be for another one, which has looked before that."""
     told: list[str] = []

@@ -22,8 +22,6 @@ from a2a.utils import errors
 from a2a.utils.errors import A2AError, InternalError
 from google.auth.exceptions import DefaultCredentialsError, TransportError
 
-from a2a_serverless.tasks.attempts import RetryPolicy
-from a2a_serverless.tasks.head import Uncounted
 from a2a_serverless.worker import FinalError, RetryLater
 from a2a_serverless.worker.failures import is_final
 from a2a_serverless.worker.services import (
@@ -31,7 +29,6 @@ from a2a_serverless.worker.services import (
     Passing,
     Refusal,
     meaning_of,
-    no_longer,
     refuses_content,
 )
 
@@ -318,13 +315,6 @@ def test_what_an_exception_and_its_causes_say(error: BaseException, says: Any) -
     """The whole of it, or its kind."""
     meaning = meaning_of(error, NOW_MS)
     assert meaning == says or (isinstance(says, type) and isinstance(meaning, says))
-
-
-def test_the_end_of_the_waits_is_told_as_it_is() -> None:
-    """Without a wait that was asked for, the client reads how often the service was not there."""
-    waited = Uncounted(faults=4, waited=900_000)
-    text = no_longer(Passing("HTTP 503"), waited, RetryPolicy())
-    assert text.startswith("A service that the agent calls was not there at 5 starts (HTTP 503):")
 
 
 DECIDED: dict[type[A2AError], bool] = {

@@ -76,25 +76,6 @@ async def test_each_attempt_counts() -> None:
     assert (await stand.artifacts())["final-answer"] == ["whole"]
 
 
-async def test_a_recorded_step_counts_once() -> None:
-    """However often the turn's code runs again; and its checkpoint stays where the record is."""
-
-    async def ask(ctx: TaskContext) -> str:
-        ctx.usage("m", input_tokens=7)
-        return "answer"
-
-    async def handle(ctx: TaskContext) -> None:
-        answer = await ctx.step("ask", ask, ctx)
-        if stand.script.starts < 3:
-            raise RuntimeError("again")
-        await ctx.complete(answer)
-
-    stand = Stand(handle)
-    head = await stand.work()
-    assert total(head.usage) == Usage("", 1, 7)
-    assert (await stand.kinds()).count("Restarted") == 0
-
-
 @pytest.mark.parametrize("is_stored", [True, False])
 async def test_a_commit_without_an_answer_counts_once(
     monkeypatch: pytest.MonkeyPatch, *, is_stored: bool
