@@ -19,7 +19,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import httpx
 import pytest
 from a2a.types import AgentCard
 from moto.backends import get_backend
@@ -30,6 +29,7 @@ from a2a_serverless import aws
 from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import Amounts, count_data, delete_data, delete_task
+from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import FENCE, task_partition
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks, page_token
 from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
@@ -77,15 +77,6 @@ def new_tenant() -> str:
     return f"tenant-{uuid.uuid4().hex}"
 
 
-def strangers_to(owner: Caller) -> dict[str, Caller]:
-    """Return callers that are not the owner, to compare with another user of another tenant."""
-    return {
-        "no tenant": replace(owner, tenant=""),
-        "another user": new_caller(owner.tenant),
-        "another tenant": replace(owner, tenant=new_tenant()),
-    }
-
-
 def _file_of_nobody() -> str:
     """The place of a file as links and uploads have it, of a task that there is not."""
     owner = BlobOwner(uuid.uuid4().hex, str(uuid.uuid4()), uuid.uuid4().hex[:12])
@@ -117,11 +108,13 @@ class Ids:
 
 @dataclass(frozen=True)
 class Operation:
-    """A call of 1.0 whose parameters and headers are made of ids in angle brackets."""
+    """A call whose parameters and headers are made of ids in angle brackets."""
 
     method: str
     params: Mapping[str, Any]
     headers: Mapping[str, str] = field(default_factory=dict)
+    is_older: bool = False
+    """Of before 1.0: without tenants. `method` is that of JSON-RPC, or a verb and a path."""
 
     def call(self, ids: Ids) -> tuple[dict[str, Any], dict[str, str]]:
         params, headers = ids.fill([self.params, {"A2A-Version": "1.0", **self.headers}])
@@ -129,26 +122,20 @@ class Operation:
 
     def request(self, binding: str, tenant: str, ids: Ids) -> tuple[str, str, Any, dict[str, str]]:
         """Verb, path, body and headers."""
-        params, headers = self.call(ids)
-        if tenant:
-            params["tenant"] = tenant
-        return *target(binding, self.method, params), headers
-
-
-@dataclass(frozen=True)
-class OlderOperation(Operation):
-    """A call from before 1.0, where there are no versions and no tenants.
-
-    `method` is that of JSON-RPC, or verb and path of HTTP+JSON.
-    """
-
-    def request(self, binding: str, tenant: str, ids: Ids) -> tuple[str, str, Any, dict[str, str]]:
+        if not self.is_older:
+            params, headers = self.call(ids)
+            params |= {"tenant": tenant} if tenant else {}
+            return *target(binding, self.method, params), headers
         method, params, headers = ids.fill([self.method, self.params, dict(self.headers)])
         verb, _, path = method.partition(" ")
         if not path:
             verb, path = "POST", "/"
             params = {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
         return verb, path, params if verb == "POST" else None, headers
+
+
+def older(method: str, params: Mapping[str, Any], headers: Mapping[str, str] = {}) -> Operation:
+    return Operation(method, params, headers, is_older=True)
 
 
 def said(**fields: Any) -> dict[str, Any]:
@@ -255,47 +242,45 @@ RECEIVER_0_3 = {"pushNotificationConfig": {"id": "<config>", "url": RECEIVER}}
 NAMED_0_3 = {**TASK, "pushNotificationConfigId": "<config>"}
 
 OLDER_OPERATIONS = [
-    OlderOperation("message/send", said_0_3(taskId="<task>")),
-    OlderOperation("message/stream", said_0_3(taskId="<task>")),
-    OlderOperation(f"{PUSH_0_3}/set", {"taskId": "<task>", **RECEIVER_0_3}),
-    OlderOperation(f"{PUSH_0_3}/get", NAMED_0_3),
-    OlderOperation(f"{PUSH_0_3}/list", TASK),
-    OlderOperation(f"{PUSH_0_3}/delete", NAMED_0_3),
-    OlderOperation("POST /v1/message:send", body_0_3(taskId="<task>")),
-    OlderOperation("POST /v1/message:stream", body_0_3(taskId="<task>")),
-    OlderOperation("GET /v1/tasks/<task>", {}),
-    OlderOperation("POST /v1/tasks/<task>:subscribe", {}),
-    OlderOperation(
+    older("message/send", said_0_3(taskId="<task>")),
+    older("message/stream", said_0_3(taskId="<task>")),
+    older(f"{PUSH_0_3}/set", {"taskId": "<task>", **RECEIVER_0_3}),
+    older(f"{PUSH_0_3}/get", NAMED_0_3),
+    older(f"{PUSH_0_3}/list", TASK),
+    older(f"{PUSH_0_3}/delete", NAMED_0_3),
+    older("POST /v1/message:send", body_0_3(taskId="<task>")),
+    older("POST /v1/message:stream", body_0_3(taskId="<task>")),
+    older("GET /v1/tasks/<task>", {}),
+    older("POST /v1/tasks/<task>:subscribe", {}),
+    older(
         f"POST {PUSH_PATH}",
         {"parent": "tasks/<task>", "configId": "<config>", "config": RECEIVER_0_3},
     ),
-    OlderOperation(f"GET {PUSH_PATH}", {}),
-    OlderOperation(f"GET {PUSH_PATH}/<config>", {}),
+    older(f"GET {PUSH_PATH}", {}),
+    older(f"GET {PUSH_PATH}/<config>", {}),
     # Methods of 0.1 have the same names, and its answers contain those of 0.3.
     *(
-        OlderOperation(f"tasks/{method}", TASK, {**version, **resumed})
+        older(f"tasks/{method}", TASK, {**version, **resumed})
         for method, resumed in (("get", {}), ("resubscribe", RESUMED), ("cancel", {}))
         for version in ({}, {"A2A-Version": "0.3"})
     ),
-    OlderOperation("tasks/status", {"taskId": "<task>"}),
-    OlderOperation("POST /v1/tasks/<task>:cancel", {}),
+    older("tasks/status", {"taskId": "<task>"}),
+    older("POST /v1/tasks/<task>:cancel", {}),
 ]
 
 IN_CONTEXT: Any = {"contextId": "<context>"}
 FILE_0_3 = [{"kind": "file", "file": {"uri": "<link>"}}]
 OLDER_ELSEWHERE = [
-    OlderOperation("message/send", said_0_3(**IN_CONTEXT)),
-    OlderOperation("message/send", said_0_3(), KEYED),
-    OlderOperation("message/send", said_0_3(parts=FILE_0_3)),
-    OlderOperation("message/stream", said_0_3(**IN_CONTEXT)),
-    OlderOperation("POST /v1/message:send", body_0_3(**IN_CONTEXT)),
-    OlderOperation(
-        "POST /v1/message:send", body_0_3(content=[{"file": {"fileWithUri": "<upload>"}}])
-    ),
-    OlderOperation("tasks/send", said_0_1(**TASK)),
-    OlderOperation("tasks/send", said_0_1(sessionId="<context>")),
-    OlderOperation("tasks/sendSubscribe", said_0_1(**TASK)),
-    OlderOperation("tasks/submit", said_0_1(taskId="<task>")),
+    older("message/send", said_0_3(**IN_CONTEXT)),
+    older("message/send", said_0_3(), KEYED),
+    older("message/send", said_0_3(parts=FILE_0_3)),
+    older("message/stream", said_0_3(**IN_CONTEXT)),
+    older("POST /v1/message:send", body_0_3(**IN_CONTEXT)),
+    older("POST /v1/message:send", body_0_3(content=[{"file": {"fileWithUri": "<upload>"}}])),
+    older("tasks/send", said_0_1(**TASK)),
+    older("tasks/send", said_0_1(sessionId="<context>")),
+    older("tasks/sendSubscribe", said_0_1(**TASK)),
+    older("tasks/submit", said_0_1(taskId="<task>")),
 ]
 """Among them those by which a client chooses an id: others have their own task under it."""
 
@@ -334,8 +319,22 @@ class Stack:
     calls: Calls
     table: str
 
-    def function(self, binding: str, name: Entrypoint) -> Function:
-        return Function(stack=self, client=client_of(self.functions[name]), binding=binding)
+    async def ask(
+        self, caller: Caller, operation: Operation, ids: Ids, binding: str = JSONRPC
+    ) -> Outcome:
+        """The answer of the binding's function, in which the ids are replaced by their names."""
+        verb, path, body, headers = operation.request(binding, caller.tenant, ids)
+        content = None if body is None else json.dumps(body).encode()
+        client = client_of(self.functions[WAYS[binding]])
+        sent = {**caller.headers(), **headers}
+        self.calls.take()
+        response = await client.request(verb, path, content=content, headers=sent)
+        return Outcome(
+            status=response.status_code,
+            headers=dict(response.headers),
+            body=_neutral(response.text, ids),
+            calls=self.calls.take(),
+        )
 
 
 def leave_out_stream(table: str) -> None:
@@ -415,29 +414,6 @@ class Outcome:
         return found[1] if found else ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Function:
-    """One of the functions, called in one binding."""
-
-    stack: Stack
-    client: httpx.AsyncClient
-    binding: str
-
-    async def ask(self, caller: Caller, operation: Operation, ids: Ids) -> Outcome:
-        """The answer, in which the ids are replaced by their names."""
-        verb, path, body, headers = operation.request(self.binding, caller.tenant, ids)
-        content = None if body is None else json.dumps(body).encode()
-        sent = {**caller.headers(), **headers}
-        self.stack.calls.take()
-        response = await self.client.request(verb, path, content=content, headers=sent)
-        return Outcome(
-            status=response.status_code,
-            headers=dict(response.headers),
-            body=_neutral(response.text, ids),
-            calls=self.stack.calls.take(),
-        )
-
-
 def _neutral(text: str, ids: Ids) -> str:
     for name, value in vars(ids).items():
         text = text.replace(value, f"<{name}>")
@@ -446,28 +422,18 @@ def _neutral(text: str, ids: Ids) -> str:
     return re.sub(r"id: 1\.0\.[\w-]+", "id: <event>", text)
 
 
-WAYS: tuple[tuple[str, Entrypoint], ...] = ((JSONRPC, "stream"), (REST, "api"))
+WAYS: dict[str, Entrypoint] = {JSONRPC: "stream", REST: "api"}
+IN_EITHER_BINDING = pytest.mark.parametrize("binding", WAYS)
 
 
-def in_either_binding(operations: Mapping[str, Operation]) -> pytest.MarkDecorator:
-    """Each operation in one of the bindings, by turns: what a caller owns is behind both."""
+def each_of(named: Mapping[str, Operation], older: list[Operation]) -> pytest.MarkDecorator:
+    """Each operation of 1.0 in one of the bindings, by turns; older ones say theirs."""
+    operations = [*named.items(), *((one.method, one) for one in older)]
     cases = [
-        pytest.param(WAYS[number % 2], operation, id=f"{WAYS[number % 2][0]}-{name}")
-        for number, (name, operation) in enumerate(operations.items())
+        pytest.param([*WAYS][number % 2], operation, id=name)
+        for number, (name, operation) in enumerate(operations)
     ]
-    return pytest.mark.parametrize(("function", "operation"), cases, indirect=["function"])
-
-
-@pytest.fixture(params=WAYS, ids="-".join)
-def function(request: pytest.FixtureRequest, stack: Stack) -> Function:
-    binding, name = request.param
-    return stack.function(binding, name)
-
-
-@pytest.fixture
-def older_function(stack: Stack) -> Function:
-    """A function for operations that say their binding themselves."""
-    return stack.function("", "stream")
+    return pytest.mark.parametrize(("binding", "operation"), cases)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -480,28 +446,38 @@ class Owned:
     made: Any = None
     """What is stored of it when all of it is there."""
 
+    def strangers(self, *, is_older: bool = False) -> list[Caller]:
+        """Who does not own it: another user, then the owner elsewhere; at last in no tenant."""
+        another = new_caller(self.owner.tenant)
+        if is_older:
+            return [another, *([self.owner] if self.owner.tenant else [])]
+        return [another, *(replace(self.owner, tenant=each) for each in (new_tenant(), ""))]
+
+    @property
+    def storage(self) -> DurableStorage:
+        scope = Scope.of(self.owner.tenant, self.owner.name)
+        return self.stack.backends.storage.for_scope(scope)
+
     def stored(self) -> Any:
         """What strangers must not change: the task's items, and the files of its owner.
 
         The items are HEAD, log, receivers and flag.
         """
-        scope = Scope.of(self.owner.tenant, self.owner.name)
+        scope = Scope.of(self.owner.tenant, self.owner.name).digest
         found = aws.client("dynamodb").query(
             TableName=self.stack.table,
             KeyConditionExpression="PK = :task",
-            ExpressionAttributeValues={":task": {"S": task_partition(scope.digest, self.ids.task)}},
+            ExpressionAttributeValues={":task": {"S": task_partition(scope, self.ids.task)}},
         )
-        return [*found["Items"], *(key for key in stored_blobs() if key.startswith(scope.digest))]
+        return [*found["Items"], *(key for key in stored_blobs() if key.startswith(scope))]
 
     def is_unchanged(self) -> bool:
         return bool(self.made == self.stored())
 
     async def tasks_of_its_context(self) -> int:
         """How many the owner has there."""
-        scope = Scope.of(self.owner.tenant, self.owner.name)
-        storage = self.stack.backends.storage.for_scope(scope)
         query = ListTasksQuery(context_id=self.ids.context, page_size=100)
-        return (await list_tasks(storage, query)).total_size
+        return (await list_tasks(self.storage, query)).total_size
 
 
 @pytest.fixture(scope="module")
@@ -516,7 +492,7 @@ def owned_in_no_tenant(stack: Stack) -> Owned:
     return asyncio.run(make_owned(stack, ""))
 
 
-async def make_owned(stack: Stack, tenant: str) -> Owned:
+async def make_owned(stack: Stack, tenant: str = TENANT) -> Owned:
     """Two tasks of a new owner; the first one is known to everybody by all its ids."""
     owner, ids = new_caller(tenant), Ids()
     app = stack.functions["stream"]
@@ -549,92 +525,64 @@ async def make_owned(stack: Stack, tenant: str) -> Owned:
     return replace(made, made=made.stored())
 
 
-NOT_FOUND = {"TASK_NOT_FOUND", "-32001"}
-
-
-async def check_anonymous(function: Function, operation: Operation, ids: Ids) -> None:
+async def check_anonymous(owned: Owned, operation: Operation, binding: str) -> None:
     """Who shows no key gets 401 whatever there is, and causes no request of AWS."""
-    there = await function.ask(Caller(""), operation, ids)
-    assert there == await function.ask(Caller(""), operation, Ids(event=ids.event))
+    unknown = Ids(event=owned.ids.event)
+    there = await owned.stack.ask(Caller(""), operation, owned.ids, binding)
+    assert there == await owned.stack.ask(Caller(""), operation, unknown, binding)
     assert (there.status, there.calls) == (401, [])
 
 
 @pytest.mark.long(one_in=3)
-@in_either_binding(OPERATIONS)
+@each_of(OPERATIONS, OLDER_OPERATIONS)
 async def test_somebody_elses_task_is_no_task(
-    function: Function, owned: Owned, operation: Operation
+    stack: Stack, owned: Owned, owned_in_no_tenant: Owned, binding: str, operation: Operation
 ) -> None:
-    """A stranger gets the same answer, with the same requests of AWS, as for an unknown task."""
-    nowhere = await function.ask(new_caller(new_tenant()), operation, Ids(event=owned.ids.event))
-    assert nowhere.reason() == "TASK_NOT_FOUND"
-    assert nowhere.calls
-    for name, stranger in strangers_to(owned.owner).items():
-        there = await function.ask(stranger, operation, owned.ids)
-        assert (name, there) == (name, nowhere)
-    await check_anonymous(function, operation, owned.ids)
-    assert owned.is_unchanged()
+    """A stranger gets the same answer, with the same requests of AWS, as for an unknown task.
 
-
-@pytest.mark.long(one_in=3)
-@in_either_binding(ELSEWHERE)
-async def test_somebody_elses_contexts_and_keys_are_free(
-    function: Function, owned: Owned, operation: Operation
-) -> None:
-    """A stranger who names the owner's ids elsewhere gets what a new caller with new ids gets."""
-    strangers = strangers_to(owned.owner)
-    del strangers["no tenant"]  # has tasks there by now; it is one more tenant, called ""
-    nowhere = await function.ask(new_caller(new_tenant()), operation, Ids())
-    for name, stranger in strangers.items():
-        there = await function.ask(stranger, operation, owned.ids)
-        assert (name, there.comparable()) == (name, nowhere.comparable())
-    await check_anonymous(function, operation, owned.ids)
-    assert await owned.tasks_of_its_context() == 1
-    assert owned.is_unchanged()
-
-
-@pytest.mark.long(one_in=3)
-@pytest.mark.parametrize("operation", OLDER_OPERATIONS, ids=lambda one: one.method)
-async def test_nor_is_it_one_in_older_versions(
-    older_function: Function, owned: Owned, owned_in_no_tenant: Owned, operation: Operation
-) -> None:
-    """A stranger's task, and one's own in a tenant, are answered as unknown in older versions."""
+    In older versions so does an owner whose task is in a tenant.
+    """
     unknown = Ids(event=owned.ids.event)
-    nowhere = await older_function.ask(new_caller(""), operation, unknown)
+    nowhere = await stack.ask(new_caller(new_tenant()), operation, unknown, binding)
     is_status = operation.method == "tasks/status"
-    assert nowhere.reason() in ({""} if is_status else NOT_FOUND)
+    assert nowhere.reason() in ({""} if is_status else {"TASK_NOT_FOUND", "-32001"})
     assert ("not_found" in nowhere.body) == is_status
     assert nowhere.calls
-    assert await older_function.ask(new_caller(""), operation, owned_in_no_tenant.ids) == nowhere
-    assert await older_function.ask(owned.owner, operation, owned.ids) == nowhere
-    await check_anonymous(older_function, operation, owned_in_no_tenant.ids)
-    assert owned.is_unchanged()
-    assert owned_in_no_tenant.is_unchanged()
+    for place in (owned, *([owned_in_no_tenant] if operation.is_older else [])):
+        for stranger in place.strangers(is_older=operation.is_older):
+            there = await stack.ask(stranger, operation, place.ids, binding)
+            assert (stranger, there) == (stranger, nowhere)
+        await check_anonymous(place, operation, binding)
+        assert place.is_unchanged()
 
 
 @pytest.mark.long(one_in=3)
-@pytest.mark.parametrize("operation", OLDER_ELSEWHERE, ids=lambda one: one.method)
-async def test_nor_are_ids_taken_in_older_versions(
-    older_function: Function, owned_in_no_tenant: Owned, operation: Operation
+@each_of(ELSEWHERE, OLDER_ELSEWHERE)
+async def test_somebody_elses_contexts_and_keys_are_free(
+    stack: Stack, owned: Owned, owned_in_no_tenant: Owned, binding: str, operation: Operation
 ) -> None:
-    """A stranger who sends with the owner's contexts, keys or ids gets what a new caller gets."""
-    ids = owned_in_no_tenant.ids
-    nowhere = await older_function.ask(new_caller(""), operation, Ids())
-    there = await older_function.ask(new_caller(""), operation, ids)
-    assert there.comparable() == nowhere.comparable()
-    assert (there.status, there.reason()) == (200, "")
-    await check_anonymous(older_function, operation, ids)
-    assert await owned_in_no_tenant.tasks_of_its_context() == 1
-    assert owned_in_no_tenant.is_unchanged()
+    """A stranger who names the owner's ids elsewhere gets what a new caller with new ids gets."""
+    place = owned_in_no_tenant if operation.is_older else owned
+    nowhere = await stack.ask(new_caller(new_tenant()), operation, Ids(), binding)
+    # In no tenant the owner has tasks by now.
+    for stranger in place.strangers(is_older=operation.is_older)[:2]:
+        there = await stack.ask(stranger, operation, place.ids, binding)
+        assert (stranger, there.comparable()) == (stranger, nowhere.comparable())
+    assert not operation.is_older or (nowhere.status, nowhere.reason()) == (200, "")
+    await check_anonymous(place, operation, binding)
+    assert await place.tasks_of_its_context() == 1
+    assert place.is_unchanged()
 
 
 @pytest.mark.long(but=1)
-async def test_a_page_token_opens_nothing(function: Function, owned: Owned) -> None:
+@IN_EITHER_BINDING
+async def test_a_page_token_opens_nothing(stack: Stack, owned: Owned, binding: str) -> None:
     """A page token with another caller's place lists the caller's own tasks and their count."""
     stranger = new_caller()
     for _ in range(3):
-        sent = await function.ask(stranger, Operation("SendMessage", said()), Ids())
+        sent = await stack.ask(stranger, Operation("SendMessage", said()), Ids(), binding)
         assert sent.status == 200
-    agent = Agent(function.client, function.binding)
+    agent = Agent(client_of(stack.functions[WAYS[binding]]), binding)
     asked_first = {"pageSize": 1, "tenant": stranger.tenant}
     first = await agent.call("ListTasks", asked_first, stranger.headers())
     tokens = [owned.ids.page, owned.ids.page_of_state, first.result["nextPageToken"]]
@@ -642,25 +590,26 @@ async def test_a_page_token_opens_nothing(function: Function, owned: Owned) -> N
     assert len({place[-1] for place in places}) == len(places)
     (theirs, *_), (mine, total, made_for) = places[0], places[-1]
     assert total == 3
-    for place in (theirs, mine, "9" * 15 + "#z"):
+
+    async def listed(place: Any, made_for: Any, size: int) -> Outcome:
         changed = base64.urlsafe_b64encode(json.dumps([place, total, made_for]).encode()).decode()
-        asked = Operation("ListTasks", {"pageSize": 100, "pageToken": changed.rstrip("=")})
-        page = await function.ask(stranger, asked, owned.ids)
+        asked = Operation("ListTasks", {"pageSize": size, "pageToken": changed.rstrip("=")})
+        return await stack.ask(stranger, asked, owned.ids, binding)
+
+    for place in (theirs, mine, "9" * 15 + "#z"):
+        page = await listed(place, made_for, 100)
         assert page.status == 200
-        assert "<task>" not in page.body
-        assert "<context>" not in page.body
+        assert not any(name in page.body for name in ("<task>", "<context>"))
         assert '"totalSize":3' in page.body
     for changed_for in (places[0][-1], places[1][-1], "", None, stranger.name):
-        changed = base64.urlsafe_b64encode(json.dumps([mine, total, changed_for]).encode()).decode()
-        asked = Operation("ListTasks", {"pageSize": 1, "pageToken": changed.rstrip("=")})
-        refused = await function.ask(stranger, asked, owned.ids)
-        assert refused.reason() == "INVALID_PARAMS"
-        assert refused.calls == []
+        refused = await listed(mine, changed_for, 1)
+        assert (refused.reason(), refused.calls) == ("INVALID_PARAMS", [])
     assert owned.is_unchanged()
 
 
 @pytest.mark.long(but=1)
-async def test_the_owner_is_answered(function: Function) -> None:
+@IN_EITHER_BINDING
+async def test_the_owner_is_answered(stack: Stack, binding: str) -> None:
     """Each of these operations does something for the owner."""
     refused = {
         "send to a task": "UNSUPPORTED_OPERATION",
@@ -668,63 +617,56 @@ async def test_the_owner_is_answered(function: Function) -> None:
         "send to a task, keyed": "INVALID_PARAMS",
         "send to a task, with a receiver": "UNSUPPORTED_OPERATION",
     }
-    owned = await make_owned(function.stack, TENANT)
+    owned = await make_owned(stack)
     in_order = sorted(OPERATIONS.items(), key=lambda named: named[0] == "cancel")
     for name, operation in in_order:
-        there = await function.ask(owned.owner, operation, owned.ids)
+        there = await stack.ask(owned.owner, operation, owned.ids, binding)
         assert (name, there.reason()) == (name, refused.get(name, ""))
 
 
 @pytest.mark.long(but=1)
-async def test_a_file_is_its_owners_until_it_is_deleted(function: Function) -> None:
+@IN_EITHER_BINDING
+async def test_a_file_is_its_owners_until_it_is_deleted(stack: Stack, binding: str) -> None:
     """What strangers send as a URL of their own is the file when its owner sends it.
 
     Its link is refused when its task is deleted, also when there is one of the same id again.
     """
-    owned = await make_owned(function.stack, TENANT)
+    owned = await make_owned(stack)
     for operation in ("send a link", "send an upload", "stream an upload"):
-        there = await function.ask(owned.owner, ELSEWHERE[operation], owned.ids)
+        there = await stack.ask(owned.owner, ELSEWHERE[operation], owned.ids, binding)
         assert there.status == 200
-        assert "<link>" not in there.body
-        assert "<upload>" not in there.body
+        assert not any(name in there.body for name in ("<link>", "<upload>"))
         assert any('"CopyObject"' in call for call in there.calls)
     blob = present(linked_blob(owned.ids.link))
-    storage = function.stack.backends.storage
-    assert await delete_task(storage.for_scope(Scope.of(TENANT, owned.owner.name)), owned.ids.task)
+    assert await delete_task(owned.storage, owned.ids.task)
     assert blob.key not in stored_blobs()
     for is_there_again in (False, True):
-        there = await function.ask(owned.owner, ELSEWHERE["send a link"], owned.ids)
+        if is_there_again:
+            made = await stack.ask(owned.owner, FIRST, owned.ids, binding)
+            found = [text in made.body for text in ("<task>", blob.digest, blob.key)]
+            assert found == [True, True, False]
+        there = await stack.ask(owned.owner, ELSEWHERE["send a link"], owned.ids, binding)
         assert there.reason() == "INVALID_PARAMS"
         assert "names a file that is not stored" in there.body
-        if not is_there_again:
-            made = await function.ask(owned.owner, FIRST, owned.ids)
-            assert "<task>" in made.body
-            assert blob.digest in made.body
-            assert blob.key not in made.body
 
 
 async def test_who_deletes_deletes_his_own(stack: Stack, owned: Owned) -> None:
     """A stranger who deletes all data, or a context of the same id, deletes none of the owner's."""
-    storage = stack.backends.storage
-    own = storage.for_scope(Scope.of(owned.owner.tenant, owned.owner.name))
-    await Storage(own).update_context(owned.ids.context, "the owner's")
-    strangers = strangers_to(owned.owner)
-    del strangers["no tenant"]  # has tasks by now, of the same context: see below
-    for name, stranger in strangers.items():
-        theirs = storage.for_scope(Scope.of(stranger.tenant, stranger.name))
+    await Storage(owned.storage).update_context(owned.ids.context, "the owner's")
+    for stranger in owned.strangers()[:2]:  # in no tenant the owner has tasks by now
+        theirs = stack.backends.storage.for_scope(Scope.of(stranger.tenant, stranger.name))
         for context in (owned.ids.context, None):
-            counted = await count_data(theirs, context)
-            assert (name, counted.is_nothing) == (name, True)
-            assert (name, await delete_data(theirs, context)) == (name, Amounts())
+            assert (await count_data(theirs, context)).is_nothing
+            assert await delete_data(theirs, context) == Amounts()
         assert await delete_task(theirs, owned.ids.task) is False
     assert owned.is_unchanged()
-    assert (await own.contexts.load(owned.ids.context))[0] == "the owner's"
+    assert (await owned.storage.contexts.load(owned.ids.context))[0] == "the owner's"
 
 
 async def test_what_the_owner_deletes_is_nobody_elses(stack: Stack) -> None:
     """A stranger's task with the same context, key and receiver stays, item by item."""
-    owned = await make_owned(stack, TENANT)
-    stranger = replace(owned, owner=new_caller(TENANT))
+    owned = await make_owned(stack)
+    stranger = replace(owned, owner=new_caller())
     keyed = told_of(said(contextId="<context>", messageId="<message>"))
     _, _, body, headers = Operation("SendMessage", keyed, KEYED).request(JSONRPC, TENANT, owned.ids)
     sent = await client_of(stack.functions["api"]).post(
@@ -734,21 +676,23 @@ async def test_what_the_owner_deletes_is_nobody_elses(stack: Stack) -> None:
     stranger = replace(stranger, ids=ids)
     before = stranger.stored()
     assert len(before) == 3  # HEAD, its first commit, its receiver
-    storage = stack.backends.storage.for_scope(Scope.of(TENANT, owned.owner.name))
     deleted = Amounts(after="")
     while not deleted.is_done:
-        deleted += await delete_data(storage)
+        deleted += await delete_data(owned.storage)
     assert (deleted.tasks, deleted.webhooks) == (2, 1)
     assert owned.stored() == []
     assert stranger.stored() == before
 
 
-async def test_the_extended_card_is_for_all_who_are_known(function: Function, owned: Owned) -> None:
+@IN_EITHER_BINDING
+async def test_the_extended_card_is_for_all_who_are_known(
+    stack: Stack, owned: Owned, binding: str
+) -> None:
     """3.1.11, 13.3: known callers get the same card, without requests of AWS; others get 401."""
     operation = Operation("GetExtendedAgentCard", {})
-    mine = await function.ask(owned.owner, operation, Ids())
+    mine = await stack.ask(owned.owner, operation, Ids(), binding)
     assert "Tells another story" in mine.body
     assert (mine.headers["cache-control"], mine.calls) == ("no-store", [])
-    for stranger in strangers_to(owned.owner).values():
-        assert await function.ask(stranger, operation, Ids()) == mine
-    assert (await function.ask(Caller(""), operation, Ids())).status == 401
+    for stranger in owned.strangers():
+        assert await stack.ask(stranger, operation, Ids(), binding) == mine
+    assert (await stack.ask(Caller(""), operation, Ids(), binding)).status == 401
