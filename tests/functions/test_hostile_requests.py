@@ -2,35 +2,48 @@
 
 Each is answered: with what was asked for, or with one refusal that is logged once, counted once,
 and says in a sentence what to do. None of them is an exception out of a handler, or an internal
-error.
+error. What a client writes into headers and ids gets nowhere but into data: no control character
+into a log line or the words of an error, nothing into a header of the answer, or an expression for
+DynamoDB.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
+from a2a_serverless import aws
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler, observed
+from a2a_serverless.http.operations import OPERATIONS
 from a2a_serverless.observability import metrics
+from a2a_serverless.observability.json_lines import json_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.listing import ListTasksQuery, _Listing
 from a2a_serverless.tasks.identity import Scope
-from a2a_serverless.wiring import memory_backends
-from tests.support.a2a_calls import message
+from a2a_serverless.wiring import Backends, aws_backends, memory_backends
+from a2a_serverless_tools.cli.plain_lines import PlainLines
+from tests.support.a2a_calls import JSONRPC, REST, message, target
 from tests.support.gateway import rest_event
 from tests.support.messages import storyteller
+from tests.support.observed import root_logger
+from tests.support.simulation.simulated_aws import simulated_aws
 from tests.support.simulation.web_adapter import WebAdapter
 
 KEY = "a-key-of-more-than-twenty-characters"
+MARK = "m4rk"
+CARD_PATH = "/.well-known/agent-card.json"
 SETTINGS = Settings(
     auth="api-key",
     api_keys=SecretStr(f"alice={KEY}"),
@@ -39,6 +52,7 @@ SETTINGS = Settings(
     stream_limit_s=0.01,
     cancel_timeout_s=0.01,
     push_queue="push",
+    push_allowed_hosts="127.0.0.1",
 )
 CARD = storyteller(pushes=True)
 
@@ -106,13 +120,12 @@ GOOD = {
 
 
 def about_hosts() -> Iterator[Request]:
-    card = "/.well-known/agent-card.json"
     listing = '{"jsonrpc": "2.0", "id": 1, "method": "ListTasks"}'
     for header, good in GOOD.items():
         wrong = 400, f"The header {header.title()} is malformed: send "
         for name, value in GARBAGE.items():
             told = (200, "") if name in good else wrong
-            yield Request(f"{header}: {name}", card, None, {header: value}, *told)
+            yield Request(f"{header}: {name}", CARD_PATH, None, {header: value}, *told)
         told = 400, "or leave it out"
         yield Request(f"{header} of JSON-RPC", "/", listing, {header: "\x7f"}, *told)
 
@@ -221,33 +234,149 @@ HEADERS = {
 
 
 def about_headers() -> Iterator[Request]:
-    body = json.dumps({"message": message(), "configuration": {"returnImmediately": True}})
     for name, headers in HEADERS.items():
         yield Request(f"GET with {name}", headers=headers)
-        yield Request(f"POST with {name}", "/message:send", body, headers)
+        yield Request(f"POST with {name}", "/message:send", json.dumps(SENT), headers)
 
 
-REQUESTS = [*about_hosts(), *about_lists(), *about_bodies(), *about_paths(), *about_headers()]
-
-Ask = Callable[[dict[str, Any]], tuple[int, str]]
-"""Asks a function by an event; status and body of its answer."""
+SENT = {"message": message(), "configuration": {"returnImmediately": True}}
 
 
-@pytest.fixture(scope="module")
-def functions() -> Iterator[dict[str, Ask]]:
+def about_methods() -> Iterator[Request]:
+    """Each method of JSON-RPC in each version: none of its errors is left to the SDK."""
+    named = [name for one in OPERATIONS for name in (one.name, one.name_0_3) if name]
+    params: list[Any] = [{}, [], {"id": "nobody"}, {"id": 5}, {"taskId": "nobody", "id": "c"}]
+    cases = [*product(params, [1]), ({}, "\ud800")]
+    for method, version, (given, call_id) in product(
+        [*named, "tasks/submit"], ("", "1.0", "0.3.x"), cases
+    ):
+        body = {"jsonrpc": "2.0", "id": call_id, "method": method, "params": given}
+        yield Request(f"{method} {given}", "/", json.dumps(body), {"a2a-version": version})
+
+
+VALUES = {
+    "a line of its own": f"{MARK}\r\nSet-Cookie: a=b\r\n\r\n{{'level': 'ERROR'}}",
+    "colours": f"\x1b[2J\x1b[31m{MARK}\x1b[0m\x07",
+    "colours of eight bits": f"\x9b31m{MARK}\x85",
+    "NUL": f"{MARK}\x00{MARK}",
+    "right to left": f"\u202e{MARK}\u2028\u2066",
+    "a lot of Unicode": f"{MARK}{'👩‍👩‍👧‍👦' * 200}",
+    "formats": f"%s%n%(levelname)s{{0}}{{self.__class__}}${{jndi:ldap://x}}{MARK}",
+    "expressions": f"{MARK} = :x OR attribute_exists(PK) #state",
+    "key parts": f"TASK#{MARK}#HEAD",
+    "quotes": f"\"'`{MARK}</script>",
+}
+
+# `host` is left out: API Gateway finds its API by it, so another value never arrives.
+READ_HEADERS = [
+    *("x-api-key", "authorization", "a2a-version", "a2a-extensions", "x-a2a-extensions", "accept"),
+    *("content-type", "content-length", "cookie", "if-none-match", "idempotency-key"),
+    *("last-event-id", "traceparent", "tracestate", "user-agent", "x-amzn-lambda-context"),
+    *("x-amzn-request-context", "x-amzn-trace-id", "x-forwarded-for", "x-forwarded-proto"),
+]
+
+LATER = {"returnImmediately": True}
+CONFIG = {"taskId": "t", "id": "c"}
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("GetTask", {"id": "<value>"}),
+    ("GetTask", {"id": "t", "tenant": "<value>"}),
+    ("CancelTask", {"id": "<value>"}),
+    ("SubscribeToTask", {"id": "<value>"}),
+    ("ListTasks", {"contextId": "<value>"}),
+    ("ListTasks", {"pageToken": "<value>"}),
+    ("ListTasks", {"status": "<value>"}),
+    ("ListTasks", {"statusTimestampAfter": "<value>"}),
+    ("ListTasks", {"pageSize": "<value>"}),
+    ("ListTasks", {"<value>": "x"}),
+    ("SendMessage", {"message": message(taskId="<value>"), "configuration": LATER}),
+    ("SendMessage", {"message": message(contextId="<value>"), "configuration": LATER}),
+    ("SendMessage", {"message": message(messageId="<value>"), "configuration": LATER}),
+    ("SendMessage", {"message": message(role="<value>"), "configuration": LATER}),
+    ("SendMessage", {"message": message(parts=[{"text": "x", "mediaType": "<value>"}])}),
+    ("SendMessage", {"message": message(parts=[{"raw": "<value>"}])}),
+    ("SendMessage", {"message": message(extensions=["<value>"]), "configuration": LATER}),
+    ("SendMessage", {"message": message(metadata={"<value>": 1}), "configuration": LATER}),
+    ("SendMessage", {"message": message(), "configuration": {"historyLength": "<value>"}}),
+    ("SendMessage", {"message": "<value>"}),
+    ("CreateTaskPushNotificationConfig", {"taskId": "<value>", "url": "https://127.0.0.1/"}),
+    ("CreateTaskPushNotificationConfig", {**CONFIG, "id": "<value>", "url": "https://127.0.0.1/"}),
+    ("CreateTaskPushNotificationConfig", {**CONFIG, "url": "<value>"}),
+    ("CreateTaskPushNotificationConfig", {**CONFIG, "url": "https://x/", "token": "<value>"}),
+    ("GetTaskPushNotificationConfig", {**CONFIG, "id": "<value>"}),
+    ("ListTaskPushNotificationConfigs", {"taskId": "t", "pageToken": "<value>"}),
+    ("DeleteTaskPushNotificationConfig", {**CONFIG, "taskId": "<value>"}),
+]
+OLDER: list[tuple[str, Any]] = [
+    ("tasks/get", {"id": {"<value>": 1}}),
+    ("tasks/get", {"historyLength": "<value>"}),
+    ("message/send", {"message": "<value>"}),
+    ("tasks/send", {"id": "<value>"}),
+    ("tasks/status", {"taskId": "<value>"}),
+]
+WRONG: list[dict[str, Any]] = [
+    {"id": "<value>", "params": {"id": "nobody"}},
+    *({name: "<value>"} for name in ("id", "method", "jsonrpc", "params")),
+    {"id": "<value>", "method": "tasks/get", "params": {"id": "<value>"}},
+    *({"method": method, "params": params} for method, params in OLDER),
+]
+ENVELOPES = [{"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {}, **it} for it in WRONG]
+"""JSON-RPC's own fields, and the methods of older dialects."""
+
+
+def filled(template: Any, value: str) -> Any:
+    """`template` with `<value>` replaced, in names too."""
+    quoted = json.dumps(value)[1:-1]
+    return json.loads(json.dumps(template).replace("<value>", quoted))
+
+
+def about_value(value: str) -> Iterator[Request]:
+    """The value in every header that is read, in every field and envelope, and in paths."""
+    for name in READ_HEADERS:
+        yield Request(f"a send with {name}", "/message:send", json.dumps(SENT), {name: value})
+        yield Request(f"the card with {name}", CARD_PATH, headers={name: value})
+        denied = {name: value, "x-api-key": "wrong"}
+        yield Request(f"a stranger with {name}", "/tasks/nobody", headers=denied)
+    for binding, (method, params) in product((JSONRPC, REST), CALLS):
+        verb, path, body = target(binding, method, filled(params, value))
+        content = None if body is None else json.dumps(body)
+        yield Request(f"{binding} {method} {params}", path, content, verb=verb)
+    for envelope, version in product(ENVELOPES, ("1.0", "")):
+        content = json.dumps(filled(envelope, value))
+        yield Request(f"{envelope}", "/", content, {"a2a-version": version})
+    for path, verb in product(("/tasks/{}", "/{}/tasks", "/{}", "/v1/tasks/{}"), VERBS[:4]):
+        content = "{}" if verb == "POST" else None
+        yield Request(f"{verb} {path}", path.format(value).replace("?", ""), content, verb=verb)
+
+
+REQUESTS: dict[str, list[Request]] = {
+    "hosts": [*about_hosts()],
+    "lists": [*about_lists()],
+    "bodies": [*about_bodies()],
+    "paths": [*about_paths()],
+    "headers": [*about_headers()],
+    "methods": [*about_methods()],
+    **{name: [*about_value(value)] for name, value in VALUES.items()},
+}
+
+Ask = Callable[[dict[str, Any]], tuple[int, Mapping[str, str], str]]
+"""Asks a function by an event; status, headers and body of its answer."""
+
+
+@contextmanager
+def running(backends: Backends) -> Iterator[dict[str, Ask]]:
     """Both functions, each in an environment of its own."""
-    backends = memory_backends(SETTINGS)
     streamed = observed(create_app(SETTINGS, backends, CARD, entrypoint="stream"))
     adapter = WebAdapter(streamed, timeout_s=30)
     with asyncio.Runner() as runner:
         asyncio.set_event_loop(runner.get_loop())
         handler = lambda_handler(create_app(SETTINGS, backends, CARD, entrypoint="api"))
 
-        def api(event: dict[str, Any]) -> tuple[int, str]:
+        def api(event: dict[str, Any]) -> tuple[int, Mapping[str, str], str]:
             answer = handler(event, None)
-            return answer["statusCode"], answer["body"]
+            assert not answer["multiValueHeaders"]
+            return answer["statusCode"], answer["headers"], answer["body"]
 
-        def stream(event: dict[str, Any]) -> tuple[int, str]:
+        def stream(event: dict[str, Any]) -> tuple[int, Mapping[str, str], str]:
             sent: list[Any] = []
 
             async def receive() -> Any:
@@ -258,21 +387,52 @@ def functions() -> Iterator[dict[str, Ask]]:
 
             runner.run(adapter.invoke(event, receive, send))
             body = b"".join(message.get("body", b"") for message in sent[1:])
-            return sent[0]["status"], body.decode()
+            headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+            return sent[0]["status"], headers, body.decode()
 
         yield {"ApiFunction": api, "StreamFunction": stream}
     asyncio.set_event_loop(None)
 
 
-@pytest.mark.long(but=1)
+@pytest.fixture(scope="module")
+def functions() -> Iterator[dict[str, Ask]]:
+    with running(memory_backends(SETTINGS)) as functions:
+        yield functions
+
+
+class Logs:
+    """The log of one request, as CloudWatch and as a terminal would show it."""
+
+    def __init__(self, root: logging.Logger) -> None:
+        self._as_json, self._plain = io.StringIO(), io.StringIO()
+        printing = logging.StreamHandler(self._plain)
+        printing.setFormatter(PlainLines("%(levelname)s %(name)s: %(message)s"))
+        root.setLevel(logging.INFO)
+        root.handlers += [json_handler(self._as_json, "test", shows_texts=True), printing]
+
+    def take(self) -> tuple[list[str], list[str]]:
+        """Return the lines since the last call, in JSON and plain."""
+        found = self._as_json.getvalue().splitlines(), self._plain.getvalue().splitlines()
+        for log in (self._as_json, self._plain):
+            log.seek(0)
+            log.truncate()
+        return found
+
+
+@pytest.mark.long(but=len(REQUESTS))
+@pytest.mark.parametrize("about", REQUESTS)
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
 def test_each_is_answered(
     functions: dict[str, Ask],
     function: str,
-    caplog: pytest.LogCaptureFixture,
+    about: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No exception, no internal error; a refusal is logged and counted once, and has a sentence."""
+    """No exception, no internal error; a refusal is logged and counted once, and has a sentence.
+
+    What prints, and nothing that a terminal or a reader of lines acts on, is in the logs, the
+    headers and the words of errors; and no header is of the client's making.
+    """
     counted: list[tuple[str, str]] = []
 
     def count(name: str, *_: Any, reason: str = "", **__: Any) -> None:
@@ -280,35 +440,88 @@ def test_each_is_answered(
             counted.append((name, reason))
 
     monkeypatch.setattr(metrics, "count", count)
-    caplog.set_level(logging.INFO, "a2a_serverless")
-    wrong = []
-    assert len(REQUESTS) >= 300
-    for request in REQUESTS:
-        counted.clear()
-        caplog.clear()
-        status, body = functions[function](request.event())
-        said = [vars(line) for line in caplog.records if vars(line).get("action") == "refused"]
-        reasons = [line["reason"] for line in said]
-        is_refused = status >= 400 or sentence_of(body) != ""
-        holds = (
-            status < 500,
-            not [line for line in caplog.records if line.exc_info],
-            counted == [("RequestsRefused", reason) for reason in reasons],
-            len(reasons) == is_refused,
-            not is_refused or request.verb == "HEAD" or len(sentence_of(body)) > 5,
-            request.status in (None, status) and request.says in body,
-        )
-        if not all(holds):
-            wrong.append((request.name, status, body[:200], reasons, holds))
+    with root_logger() as root:
+        logs = Logs(root)
+        wrong = [
+            (request.name, found)
+            for request in REQUESTS[about]
+            if (found := broken(functions[function], request, logs, counted))
+        ]
     assert wrong == []
 
 
+def broken(
+    function: Ask, request: Request, logs: Logs, counted: list[tuple[str, str]]
+) -> list[str]:
+    """What does not hold of a request's answer, and of what is logged and counted for it."""
+    counted.clear()
+    status, headers, body = function(request.event())
+    as_json, plain = logs.take()
+    lines = [json.loads(line) for line in as_json]
+    reasons = [line["reason"] for line in lines if line.get("action") == "refused"]
+    sentence = sentence_of(body)
+    is_refused = status >= 400 or sentence != ""
+    shown = (*as_json, *plain, *headers.values(), sentence)
+    rules = {
+        f"{status} is no internal error": status < 500 and "Correlation id" not in body,
+        "no exception is logged": not any("exception" in line for line in lines),
+        f"{reasons} are counted": counted == [("RequestsRefused", each) for each in reasons],
+        f"{reasons} are logged once": len(reasons) == is_refused,
+        f"{sentence!r} is a sentence": not is_refused
+        or request.verb == "HEAD"
+        or len(sentence) > 5,
+        f"{body[:200]} says": request.status in (None, status) and request.says in body,
+        "all that is shown prints": all(text.isprintable() for text in shown),
+        "no line is of its making": not any(line.startswith("Set-Cookie") for line in plain),
+        "no header is of its making": not any(MARK in value for value in headers.values()),
+    }
+    return [name for name, holds in rules.items() if not holds]
+
+
 def sentence_of(body: str) -> str:
-    """The words of an error; empty for an answer that is none."""
+    """The words of an error, on one line; empty for an answer that is none."""
     text = body.removeprefix("data: ").strip()
     try:
         answer = json.loads(text)
     except ValueError:
         return ""
     error = answer.get("error") if isinstance(answer, dict) else None
-    return str(error["message"]) if isinstance(error, dict) else ""
+    return " ".join(texts(error)).replace("\n", " ") if isinstance(error, dict) else ""
+
+
+def texts(value: Any) -> Iterator[str]:
+    """All texts inside of a JSON value, names included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for inner in value:
+            yield from texts(inner)
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            yield name
+            yield from texts(inner)
+
+
+def test_expressions() -> None:
+    """No client's value is part of an expression for DynamoDB."""
+    expressions: list[str] = []
+
+    def note(params: Mapping[str, Any], **_: Any) -> None:
+        actions = [action for item in params.get("TransactItems", ()) for action in item.values()]
+        for request in (params, *actions):
+            expressions.extend(v for k, v in request.items() if k.endswith("Expression"))
+            expressions.extend(map(str, request.get("ExpressionAttributeNames", {}).items()))
+
+    with simulated_aws() as provisioned:
+        names = provisioned.environment().items()
+        settings = SETTINGS.model_copy(
+            update={name.removeprefix("A2A_").lower(): value for name, value in names}
+        )
+        aws.client("dynamodb").meta.events.register("provide-client-params.dynamodb", note)
+        with running(aws_backends(settings)) as functions:
+            for (method, params), value in product(CALLS, (MARK, VALUES["expressions"])):
+                verb, path, body = target(JSONRPC, method, filled(params, value))
+                event = Request(method, path, json.dumps(body), verb=verb).event()
+                assert functions["ApiFunction"](event)[0] == 200
+    assert len(set(expressions)) > 5
+    assert not [text for text in expressions if MARK in text]

@@ -6,14 +6,12 @@ import base64
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from itertools import product
 from typing import Any
 
 import httpx
 import pytest
 from pydantic import SecretStr
 
-from a2a_serverless.http.operations import OPERATIONS
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
@@ -254,25 +252,3 @@ async def test_every_refusal_is_logged_with_its_reason(
     said = [vars(record) for record in caplog.records if vars(record).get("action") == "refused"]
     assert [(line["levelname"], line["reason"]) for line in said] == [("INFO", reason)]
     assert counted == [f"RequestsRefused {reason}"]
-
-
-async def test_no_refusal_is_left_to_the_sdk(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every error of JSON-RPC is counted once as a refusal, by method, version and parameters."""
-    counted: list[str] = []
-    monkeypatch.setattr(metrics, "count", lambda name, **_: counted.append(name))
-    named = [name for one in OPERATIONS for name in (one.name, one.name_0_3) if name]
-    versions = ("", "1.0", "0.3.x")
-    contents: list[Any] = [{}, [], {"id": "nobody"}, {"id": 5}, {"taskId": "nobody", "id": "c"}]
-    cases = [*product(contents, [None]), ({}, "\ud800")]
-    for case in product([*named, "tasks/submit"], versions, cases):
-        method, version, (params, call_id) = case
-        counted.clear()
-        body = rpc(method=method, params=params, id=call_id)
-        headers = {**TYPED, "A2A-Version": version}
-        response = await client.post("/", content=body, headers=headers)
-        # The SDK answers some calls of 0.3 with a stream of one error.
-        error = json.loads(response.text.removeprefix("data: ")).get("error", {})
-        assert error.get("code") != -32603, case
-        assert counted == (["RequestsRefused"] if error else []), case
