@@ -92,7 +92,7 @@ def text(events: list[StreamResponse]) -> str:
 
 @IN_EACH_VERSION
 async def test_a_conversation(world: World, binding: str, version: str) -> None:
-    """Send, pause, resume with a stream, read, and cancel another task."""
+    """Send, pause, resume with a stream, read, wait for another task, and cancel a third."""
     client = await world.client(binding, version)
 
     asked = await collect(client.send_message(request("ask")))
@@ -112,6 +112,9 @@ async def test_a_conversation(world: World, binding: str, version: str) -> None:
     assert [m.parts[0].text for m in stored.history] == ["ask", "Which one?", "go"]
 
     blocking = await world.client(binding, version, streaming=False)
+    (waited_for,) = await collect(blocking.send_message(request("go", context_id="another")))
+    assert waited_for.task.status.state == TaskState.TASK_STATE_COMPLETED
+    assert get_artifact_text(waited_for.task.artifacts[0]) == "Once upon a time."
     hanging = request("obey")
     hanging.configuration.return_immediately = True
     (sent,) = await collect(blocking.send_message(hanging))

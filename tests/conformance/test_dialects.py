@@ -1,4 +1,4 @@
-"""Clients of 0.3 and 0.1 run the same conversation; what the older methods are beyond it.
+"""What clients of 0.1, of simple_a2a and of the EMM see; those of 0.3 are in `test_client.py`.
 
 Numbers with E are those of the statements on `tasks/submit` and `tasks/status`.
 """
@@ -6,7 +6,7 @@ Numbers with E are those of the statements on `tasks/submit` and `tasks/status`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,11 +21,9 @@ from a2a_serverless.wiring import Backends
 from tests.conformance.conftest import FUNCTIONS, ServedAgent, serving
 from tests.conformance.older_clients import (
     Client01,
-    Client03,
     RpcError,
     Seen,
     SimpleA2A,
-    Talker,
     sent,
 )
 from tests.support.a2a_calls import JSONRPC
@@ -37,22 +35,18 @@ SUBMIT_PATH = "/api/a2a/tasks"
 STORY = "Once upon a time."
 WAITING = 2
 """The version at which the agents of "wait" and "auth" wait."""
-TALKERS: dict[str, Callable[[ServedAgent], Talker]] = {
-    "0.3 over JSON-RPC": lambda agent: Client03(agent.client, "JSONRPC"),
-    "0.3 over HTTP+JSON": lambda agent: Client03(agent.client, "HTTP+JSON"),
-    "0.1": lambda agent: Client01(agent.client),
-}
 
 
 @pytest.fixture
-def settings() -> Settings:
+def settings(request: pytest.FixtureRequest) -> Settings:
+    """All that older methods need; a test that says so has other settings."""
+    chosen = {"older_dialects": True, "push_queue": "pushes.fifo"}
     return Settings(
         auth="none",
         cancel_timeout_s=5,
         blocking_limit_s=20,
-        older_dialects=True,
-        push_queue="pushes.fifo",
         push_allowed_hosts="receiver.example",
+        **getattr(request, "param", chosen),
     )
 
 
@@ -76,13 +70,8 @@ def client(agent: ServedAgent) -> Client01:
 
 
 @pytest.mark.parametrize("agent", FUNCTIONS, indirect=True)
-@pytest.mark.parametrize("talker", TALKERS.values(), ids=TALKERS.keys())
-async def test_the_same_conversation(
-    agent: ServedAgent, talker: Callable[[ServedAgent], Talker]
-) -> None:
-    """Send, stream, pause, resume and cancel have the same outcome in every dialect."""
-    client = talker(agent)
-
+async def test_the_same_conversation(client: Client01) -> None:
+    """Send, stream, pause, resume and cancel have the outcome that they have in later versions."""
     told = await client.send("go")
     assert (told.states, told.text) == (["completed"], STORY)
 
@@ -152,7 +141,10 @@ async def test_a_0_3_client_without_a_header(agent: ServedAgent, client: Client0
 
 class TestVersion01:
     async def test_the_task_it_reads(self, client: Client01) -> None:
-        """0.1: a task has id, sessionId, status, numbered artifacts, and the history asked for."""
+        """0.1: a task has id, sessionId, status, numbered artifacts, and the history asked for.
+
+        Also where the agent answers with a Message alone, which is that of the status.
+        """
         params = {**sent("go"), "sessionId": "s-1", "historyLength": 5, "metadata": {"a": 1}}
         task = await client.call("tasks/send", params)
         assert (task["id"], task["sessionId"]) == (params["id"], "s-1")
@@ -161,6 +153,8 @@ class TestVersion01:
         assert task["history"][0]["parts"][0]["text"] == "go"
         assert task["history"][0]["role"] == "user"
         assert "history" not in await client.call("tasks/send", sent("go"))
+        reply = await client.call("tasks/send", sent("reply"))
+        assert reply["status"]["message"]["parts"][0]["text"] == "Hello."
 
     async def test_every_kind_of_part_arrives(
         self, client: Client01, worker: ScriptedWorker, card: AgentCard
@@ -192,11 +186,6 @@ class TestVersion01:
         frames = await streaming
         shown = [(f["status"]["state"], f["final"]) for f in frames]
         assert shown[-2:] == [("input-required", False), ("completed", True)]
-
-    async def test_a_message_alone_is_a_task(self, client: Client01) -> None:
-        """0.1 answers with tasks only: the reply is the message of its status."""
-        task = await client.call("tasks/send", sent("reply"))
-        assert task["status"]["message"]["parts"][0]["text"] == "Hello."
 
     async def test_a_running_task_is_canceled(
         self, client: Client01, worker: ScriptedWorker
@@ -305,14 +294,10 @@ class TestSimpleA2A:
     def simple(self, agent: ServedAgent) -> SimpleA2A:
         return SimpleA2A(agent.client)
 
-    async def test_the_card(self, simple: SimpleA2A) -> None:
-        """A client of this dialect finds the card under `agentCard`, relative to the endpoint."""
-        card = await simple.card()
-        assert card["name"]
-        assert card["capabilities"]["streaming"]
-
     async def test_a_stream_in_its_own_frames(self, simple: SimpleA2A) -> None:
-        """A client that splits at two LF and reads `type` gets every event."""
+        """It finds the card under `agentCard`; who splits at two LF and reads `type` gets all."""
+        card = (await simple.http.get("/agentCard")).json()
+        assert (bool(card["name"]), card["capabilities"]["streaming"]) == (True, True)
         events = await simple.send_subscribe("go")
         kinds = [event["type"] for event in events if "type" in event]
         assert "TaskArtifactUpdateEvent" in kinds
@@ -321,20 +306,19 @@ class TestSimpleA2A:
 
     async def test_push(self, simple: SimpleA2A, worker: ScriptedWorker) -> None:
         """As in its example: set, get, list and delete, with its names; no secret comes back."""
-        task = await simple.send_task("ask")
+        push = "tasks/pushNotification"
+        named = {"id": (await simple.send_task("ask"))["id"]}
         info = {"scheme": "Bearer", "value": "secret"}
         config = {"webhookUrl": "https://receiver.example/", "authenticationInfo": info}
-        made = await simple.rpc_call(
-            "tasks/pushNotification/set", id=task["id"], pushNotificationConfig=config
-        )
-        assert made["id"] == task["id"]
+        made = await simple.call(f"{push}/set", {**named, "pushNotificationConfig": config})
+        assert made["id"] == named["id"]
         assert made["pushNotificationConfig"]["webhookUrl"] == config["webhookUrl"]
         assert made["pushNotificationConfig"]["authenticationInfo"] == {"scheme": "Bearer"}
-        assert await simple.rpc_call("tasks/pushNotification/get", id=task["id"]) == made
-        assert await simple.rpc_call("tasks/pushNotification/list") == [made]
-        assert await simple.rpc_call("tasks/pushNotification/delete", id=task["id"]) is None
-        assert await simple.rpc_call("tasks/pushNotification/get", id=task["id"]) is None
-        assert await simple.rpc_call("tasks/pushNotification/list", id=task["id"]) == []
+        assert await simple.call(f"{push}/get", named) == made
+        assert await simple.call(f"{push}/list", {}) == [made]
+        assert await simple.call(f"{push}/delete", named) is None
+        assert await simple.call(f"{push}/get", named) is None
+        assert await simple.call(f"{push}/list", named) == []
 
     async def test_a_list(self, simple: SimpleA2A) -> None:
         """A list has the caller's tasks as one JSON list, newest first, with histories.
@@ -343,9 +327,9 @@ class TestSimpleA2A:
         """
         sent = [await simple.send_task("go") for _ in range(2)]
         sent.append(await simple.send_task("go", context_id="here"))
-        listed = await simple.list_tasks()
-        assert await simple.list_tasks(contextId="") == listed
-        assert await simple.list_tasks(contextId="here") == listed[:1]
+        listed = await simple.call("tasks/list", {})
+        assert await simple.call("tasks/list", {"contextId": ""}) == listed
+        assert await simple.call("tasks/list", {"contextId": "here"}) == listed[:1]
         histories = [task.pop("history") for task in listed]
         assert listed == list(reversed(sent))
         assert listed[0]["contextId"] == "here"
@@ -528,42 +512,34 @@ class TestSubmitting:
         assert task["status"] == "completed"
 
 
-class TestWithoutPush:
-    @pytest.fixture
-    def settings(self) -> Settings:
-        return Settings(auth="none", older_dialects=True)
-
-    async def test_push_is_refused(self, client: Client01) -> None:
-        """-32003, also in a message, where the card offers none."""
-        config = {"url": "https://receiver.example/"}
-        for method, params in (
-            ("tasks/send", {**sent("go"), "pushNotification": config}),
-            ("tasks/pushNotification/set", {"id": "x", "pushNotificationConfig": config}),
-            ("tasks/pushNotification/list", {"id": "x"}),
-        ):
-            with pytest.raises(RpcError) as caught:
-                await client.call(method, params)
-            assert caught.value.code == -32003
+CONFIG = {"url": "https://receiver.example/"}
 
 
-class TestSwitchedOff:
-    @pytest.fixture
-    def settings(self) -> Settings:
-        return Settings(auth="none")
+@pytest.mark.parametrize("settings", [{"older_dialects": True}], indirect=True)
+async def test_push_is_refused_where_the_card_offers_none(client: Client01) -> None:
+    """-32003, also in a message."""
+    for method, params in (
+        ("tasks/send", {**sent("go"), "pushNotification": CONFIG}),
+        ("tasks/pushNotification/set", {"id": "x", "pushNotificationConfig": CONFIG}),
+        ("tasks/pushNotification/list", {"id": "x"}),
+    ):
+        with pytest.raises(RpcError) as caught:
+            await client.call(method, params)
+        assert caught.value.code == -32003
 
-    async def test_is_the_default(self, client: Client01, agent: ServedAgent) -> None:
-        """Without the setting there are neither methods nor path; clients still find the card."""
-        for method in ("tasks/send", "tasks/sendSubscribe", "tasks/submit", "tasks/status"):
-            with pytest.raises(RpcError) as caught:
-                await client.call(method, {"taskId": "t", **sent("go")})
-            assert caught.value.code == -32601
-        assert (await agent.client.get(SUBMIT_PATH)).status_code == 404
-        card = await agent.client.get("/.well-known/agent.json")
-        assert card.json()["url"] == "https://test/"
+
+@pytest.mark.parametrize("settings", [{}], indirect=True)
+async def test_older_methods_are_switched_off(client: Client01, agent: ServedAgent) -> None:
+    """By default there are neither methods nor path; clients still find the card."""
+    for method in ("tasks/send", "tasks/sendSubscribe", "tasks/submit", "tasks/status"):
+        with pytest.raises(RpcError) as caught:
+            await client.call(method, {"taskId": "t", **sent("go")})
+        assert caught.value.code == -32601
+    assert (await agent.client.get(SUBMIT_PATH)).status_code == 404
+    card = await agent.client.get("/.well-known/agent.json")
+    assert card.json()["url"] == "https://test/"
 
 
 async def test_a_version_that_is_named_is_spoken(agent: ServedAgent) -> None:
     """`tasks/send` with A2A-Version 1.0 is no method of 1.0, whatever is switched on."""
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/send", "params": sent("go")}
-    response = await agent.client.post("/", json=body, headers={"A2A-Version": "1.0"})
-    assert response.json()["error"]["code"] == -32601
+    assert (await agent.call("tasks/send", sent("go"))).code == -32601
