@@ -70,6 +70,10 @@ CASES = {
         {"message": message(parts=[{"data": nested(46)}])}, has_field=False
     ),
     "metadata of 300 levels": invalid({"message": message(metadata=nested(300))}, has_field=False),
+    "metadata of 46 levels": invalid({"message": message(metadata=nested(46))}, has_field=False),
+    "metadata that is a list": invalid({"message": message(), "metadata": []}),
+    "a role that is no text": invalid({"message": message(role="\ud800")}, has_field=False),
+    "a configuration that is a list": invalid({"message": message(), "configuration": ["x"]}),
     "a body of 100,000 levels": unread(b"[" * 100_000),
     "no JSON": unread(b'{"message": '),
     "nothing": unread(b""),

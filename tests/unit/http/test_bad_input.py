@@ -16,7 +16,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import ArtifactWritten
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of, message, read
+from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of, message, read, target
 from tests.support.asgi_streams import live
 from tests.support.scripted_worker import ScriptedWorker, Turn
 
@@ -27,11 +27,6 @@ JSON = {**VERSION, **TYPED}
 
 def nested(depth: int) -> Any:
     return json.loads('{"a": ' * depth + "1" + "}" * depth)
-
-
-async def post(agent: Agent, content: bytes, headers: dict[str, str] = JSON) -> httpx.Response:
-    path = "/" if agent.binding == JSONRPC else "/message:send"
-    return await agent.client.post(path, content=content, headers=headers)
 
 
 def assert_error(response: httpx.Response, binding: str, code: int, status: int = 400) -> None:
@@ -47,109 +42,65 @@ def assert_error(response: httpx.Response, binding: str, code: int, status: int 
         assert answer.reason
 
 
-@pytest.mark.parametrize("binding", [JSONRPC, REST])
-async def test_a_body_that_is_no_json(agent: Agent) -> None:
-    """No UTF-8, or a number that JSON does not have, is -32700, or 400 in HTTP+JSON."""
-    for content in (b'{"a": "\xc3\x28"}', b'{"a": 1e999}', b'{"a": ' + b"9" * 5000 + b"}"):
-        assert_error(await post(agent, content), agent.binding, -32700)
+def call(method: str, params: Any, **members: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params, **members}
 
 
-GET = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": {"id": "x"}}
-
-
-@pytest.mark.parametrize(
-    ("envelope", "code"),
-    [
-        ([], -32600),
-        ([GET], -32600),
-        ("text", -32600),
-        (GET | {"jsonrpc": "1.0"}, -32600),
-        ({"jsonrpc": "2.0", "id": 1}, -32600),
-        (GET | {"method": ["GetTask"]}, -32600),
-        (GET | {"id": "\ud800"}, -32600),
-        (GET | {"method": "NoSuchMethod"}, -32601),
-        (GET | {"params": []}, -32602),
-        (GET | {"params": {}}, -32602),
-        (GET | {"params": {"id": 5}}, -32602),
-    ],
-)
-async def test_envelopes(client: httpx.AsyncClient, envelope: Any, code: int) -> None:
-    """Each kind of wrong JSON-RPC request has its code (JSON-RPC 2.0, section 5.1)."""
-    content = json.dumps(envelope).encode()
-    response = await client.post("/", content=content, headers=JSON)
-    assert_error(response, JSONRPC, code)
-
-
-async def test_an_unknown_member_of_an_envelope(client: httpx.AsyncClient) -> None:
-    """5.7: it is ignored in every version, as unknown fields are; so is an id that is null."""
-    for method, version in (("GetTask", "1.0"), ("tasks/get", "0.3")):
-        call = {"jsonrpc": "2.0", "id": None, "method": method, "params": {"id": "x"}, "more": 1}
-        response = await client.post("/", json=call, headers={"A2A-Version": version})
-        assert_error(response, JSONRPC, -32001)
-        assert response.json()["id"] is None
-
-
-def call_0_3(method: str, params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+GET = call("GetTask", {"id": "x"})
+GET_0_3 = call("tasks/get", {"id": "x"})
 
 
 @pytest.mark.parametrize(
-    ("envelope", "code"),
+    ("version", "envelope", "code"),
     [
-        (None, -32600),
-        ({**call_0_3("tasks/get", {"id": "x"}), "id": [1]}, -32600),
-        ({**call_0_3("tasks/get", {"id": "x"}), "id": 1.5}, -32600),
-        ({"jsonrpc": "2.0", "id": 1, "method": "tasks/get"}, -32602),
-        (call_0_3("tasks/get", {"id": 5}), -32602),
-        (call_0_3("tasks/get", {"id": "\ud800"}), -32602),
-        (call_0_3("tasks/get", {"id": "x", "historyLength": "many"}), -32602),
-        (call_0_3("tasks/get", {"id": "x", "historyLength": -1}), -32602),
-        (call_0_3("tasks/get", {"id": "nobody"}), -32001),
-        (call_0_3("tasks/cancel", {"id": "x", "metadata": nested(200)}), -32602),
-        (call_0_3("tasks/cancel", {"id": "nobody"}), -32001),
-        (call_0_3("tasks/resubscribe", []), -32602),
-        (call_0_3("message/send", {"message": {"taskId": "nobody"}}), -32602),
+        ("1.0", b'{"a": "\xc3\x28"}', -32700),
+        ("1.0", b'{"a": 1e999}', -32700),
+        ("1.0", b'{"a": ' + b"9" * 5000 + b"}", -32700),
+        *(("1.0", body, -32600) for body in ([], [GET], "text", {"jsonrpc": "2.0", "id": 1})),
+        ("1.0", GET | {"jsonrpc": "1.0"}, -32600),
+        ("1.0", GET | {"method": ["GetTask"]}, -32600),
+        ("1.0", GET | {"id": "\ud800"}, -32600),
+        ("1.0", GET | {"method": "NoSuchMethod"}, -32601),
+        *(("1.0", GET | {"params": wrong}, -32602) for wrong in ([], {}, {"id": 5})),
+        ("1.0", GET | {"id": None, "more": 1}, -32001),
+        ("1.0", call("message/stream", {}), -32009),
+        ("2.0", call("tasks/get", {}), -32009),
+        ("", None, -32600),
+        *(("", GET_0_3 | {"id": wrong}, -32600) for wrong in ([1], 1.5)),
+        ("", {"jsonrpc": "2.0", "id": 1, "method": "tasks/get"}, -32602),
+        *(("", call("tasks/get", {"id": wrong}), -32602) for wrong in (5, "\ud800")),
+        *(
+            ("", call("tasks/get", {"id": "x", "historyLength": wrong}), -32602)
+            for wrong in ("many", -1)
+        ),
+        ("", call("tasks/cancel", {"id": "x", "metadata": nested(200)}), -32602),
+        ("", call("tasks/resubscribe", []), -32602),
+        ("", call("message/send", {"message": {"taskId": "nobody"}}), -32602),
+        ("", call("tasks/cancel", {"id": "nobody"}), -32001),
+        ("", GET_0_3 | {"id": None, "more": 1}, -32001),
     ],
 )
-async def test_a_clients_mistake_in_0_3_is_no_failure_of_the_server(
-    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, envelope: Any, code: int
+async def test_envelopes(
+    client: httpx.AsyncClient,
+    caplog: pytest.LogCaptureFixture,
+    version: str,
+    envelope: Any,
+    code: int,
 ) -> None:
-    """A client's mistake in 0.3 gets its code, no words of a parser, and no error in the log."""
-    content = json.dumps(envelope).encode()
-    response = await client.post("/", content=content, headers=TYPED)
+    """Each kind of wrong JSON-RPC request has its code (JSON-RPC 2.0, section 5.1).
+
+    So in 0.3, in no words of a parser, and no mistake of a client is an error in the log; 5.7: an
+    unknown member is none, nor is an id that is null.
+    """
+    content = envelope if isinstance(envelope, bytes) else json.dumps(envelope).encode()
+    headers = {**TYPED, "A2A-Version": version}
+    response = await client.post("/", content=content, headers=headers)
     assert_error(response, JSONRPC, code)
     assert "validation error" not in response.text
     assert [r for r in caplog.records if r.levelname in ("ERROR", "CRITICAL")] == []
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"message": message(metadata=nested(46))},
-        {"message": message(), "metadata": []},
-        {"message": message(role="\ud800")},
-        {"message": message(), "configuration": ["x"]},
-    ],
-)
-@pytest.mark.parametrize("binding", [JSONRPC, REST])
-async def test_messages_that_make_no_sense(agent: Agent, wrong: Any) -> None:
-    """-32602 or 400, before anything is stored."""
-    for method in ("SendMessage", "SendStreamingMessage"):
-        answer = await agent.call(method, wrong)
-        assert_error(answer.response, agent.binding, -32602)
-    assert (await agent.call("ListTasks", {})).result["totalSize"] == 0
-
-
 NO_BASE64 = ["%%%", "é", "Q", "QQ==QQ==", "Q=Q=", "QQ\n"]
-
-
-@pytest.mark.parametrize("binding", [JSONRPC, REST])
-async def test_a_file_that_is_no_base64(agent: Agent) -> None:
-    """A file that is not base64 is refused, and the sentence names the field."""
-    for raw in NO_BASE64:
-        answer = await agent.call("SendMessage", {"message": message(parts=[{"raw": raw}])})
-        assert_error(answer.response, agent.binding, -32602)
-        assert answer.message == "message.parts.raw is not base64.", raw
 
 
 async def test_a_file_in_any_base64(agent: Agent) -> None:
@@ -173,7 +124,7 @@ def sent_in_0_3(file: str, *, is_rest: bool) -> tuple[str, dict[str, Any]]:
         return "/v1/message:send", {"request": said}
     parts = [{"kind": "text", "text": "go"}, {"kind": "file", "file": {"bytes": file}}]
     said = {"messageId": "1", "role": "user", "kind": "message", "parts": parts}
-    return "/", call_0_3("message/send", {"message": said})
+    return "/", call("message/send", {"message": said})
 
 
 def twice(text: str) -> str:
@@ -181,16 +132,23 @@ def twice(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
 @pytest.mark.parametrize("is_rest", [False, True])
-async def test_a_file_that_is_no_base64_in_0_3(client: httpx.AsyncClient, *, is_rest: bool) -> None:
-    """The same in 0.3, which has one alphabet, and where padding belongs to it."""
-    files = [*NO_BASE64, "-_-_", "QQ"]
-    if is_rest:
-        files = [*map(twice, files), *NO_BASE64]
-    field = "request.content.file.fileWithBytes" if is_rest else "message.parts.file.bytes"
+async def test_a_file_that_is_no_base64(
+    client: httpx.AsyncClient, version: str, *, is_rest: bool
+) -> None:
+    """It is refused by the name of its field; 0.3 has one alphabet, and padding belongs to it."""
+    files, field = NO_BASE64, "message.parts.raw"
+    if version == "0.3":
+        files = [*NO_BASE64, "-_-_", "QQ"]
+        files = [*map(twice, files), *NO_BASE64] if is_rest else files
+        field = "request.content.file.fileWithBytes" if is_rest else "message.parts.file.bytes"
     for file in files:
         path, body = sent_in_0_3(file, is_rest=is_rest)
-        response = await client.post(path, json=body, headers={"A2A-Version": "0.3"})
+        if version == "1.0":
+            params = {"message": message(parts=[{"raw": file}])}
+            _, path, body = target(REST if is_rest else JSONRPC, "SendMessage", params)
+        response = await client.post(path, json=body, headers={"A2A-Version": version})
         assert_error(response, REST if is_rest else JSONRPC, -32602)
         assert read(response).message == f"{field} is not base64.", file
 
@@ -235,7 +193,7 @@ def read_0_3(binding: str, task_id: str, *, stream: bool = False) -> tuple[str, 
     """How a client of 0.3 gets a task, or subscribes to it: method, path and body."""
     if binding == JSONRPC:
         method = "tasks/resubscribe" if stream else "tasks/get"
-        return "POST", "/", call_0_3(method, {"id": task_id})
+        return "POST", "/", call(method, {"id": task_id})
     return "GET", f"/v1/tasks/{task_id}{':subscribe' if stream else ''}", None
 
 
@@ -301,7 +259,7 @@ async def test_null_beside_a_parts_content(agent: Agent, worker: ScriptedWorker,
 
 OF_0_3 = {"message": {"messageId": "1", "role": 1, "content": [{"text": "go"}]}}
 BODIES: dict[str, Any] = {
-    "/": call_0_3("SendMessage", {"message": message()}),
+    "/": call("SendMessage", {"message": message()}),
     **{path: {"message": message()} for path in ("/message:send", "/message:stream")},
     **dict.fromkeys(("/v1/message:send", "/v1/message:stream"), OF_0_3),
 }
@@ -342,16 +300,6 @@ async def test_parts_of_a_type_that_the_card_includes(agent: Agent, worker: Scri
     assert answer.reason == "CONTENT_TYPE_NOT_SUPPORTED"
 
 
-async def test_what_is_of_0_3_in_another_version(client: httpx.AsyncClient) -> None:
-    """-32009 in words that tell the client what to change (3.6.2); so over HTTP+JSON."""
-    for method, version in (("message/stream", "1.0"), ("tasks/get", "2.0")):
-        called = call_0_3(method, {})
-        response = await client.post("/", json=called, headers={"A2A-Version": version})
-        assert_error(response, JSONRPC, -32009)
-        assert "0.3" in response.text
-    assert_error(await client.get("/v1/tasks/x", headers=VERSION), REST, -32009)
-
-
 @pytest.mark.parametrize("method", ["message/send", "tasks/get"])
 async def test_extensions_in_0_3(
     settings: Settings, backends: Backends, card: AgentCard, method: str
@@ -362,9 +310,9 @@ async def test_extensions_in_0_3(
     """
     card.capabilities.extensions.add(uri="urn:must", required=True)
     client = client_of(create_app(settings, backends, card))
-    refused = await client.post("/", json=call_0_3(method, {"id": "x"}))
+    refused = await client.post("/", json=call(method, {"id": "x"}))
     headers = {"A2A-Version": "0.3", "X-A2A-Extensions": "urn:must"}
-    taken = await client.post("/", json=call_0_3("tasks/get", {"id": "x"}), headers=headers)
+    taken = await client.post("/", json=call("tasks/get", {"id": "x"}), headers=headers)
     assert_error(refused, JSONRPC, -32008)
     assert_error(taken, JSONRPC, -32001)
     assert taken.headers["X-A2A-Extensions"] == "urn:must"
