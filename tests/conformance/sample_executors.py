@@ -30,8 +30,6 @@ from a2a.types import (
 )
 from a2a.utils.errors import UnsupportedOperationError
 
-from tests.conformance.request_variables import LOCALE, REQUEST_ID, SESSION
-
 S = TaskState
 Act = Callable[[TaskUpdater], Awaitable[Any]]
 BLOCKED_S = 1.5
@@ -430,25 +428,6 @@ class WhoCalls(Sample):
         )
         updater = await self.open(context, event_queue)
         await updater.complete()
-
-
-class ReadsContextVariables(Asking):
-    """Notes what a middleware around the server may have set, in all that it does."""
-
-    def note(self, *what: str) -> None:
-        session = SESSION.get()
-        self.seen.append([*what, REQUEST_ID.get(), LOCALE.get(), session and session.user])
-
-    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self.note()
-        await asyncio.gather(asyncio.to_thread(self.note, "thread"))
-        REQUEST_ID.set("the agent's own")
-        await super().execute(context, event_queue)
-        del self.seen[-1]  # what `Asking` notes
-
-    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        self.note("cancel")
-        await updater_of(context, event_queue).cancel()
 
 
 class EveryField(Sample):

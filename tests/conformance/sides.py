@@ -45,7 +45,6 @@ from a2a_serverless.tasks.head import state_name
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.lease import HeadPoller
-from tests.conformance.request_variables import CARRIED, RequestVariables
 from tests.support.present import present
 
 CARD = AgentCard(
@@ -87,7 +86,6 @@ async def durable(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
         retry_base_s=0.01,
         cancel_timeout_s=5,
         blocking_limit_s=20,
-        context_variables=CARRIED,
     )
     backends = memory_backends(settings)
     worker = WorkerAdapter(backends, executor, settings, has_heartbeat=False)
@@ -118,7 +116,6 @@ class Play:
         message_id: str | None = None,
         tenant: str = "",
         extension: str = "",
-        headers: Mapping[str, str] | None = None,
         immediately: bool = False,
         waits_s: float = ANSWER_S,
         **fields: Any,
@@ -143,9 +140,8 @@ class Play:
             tenant=tenant,
             configuration=SendMessageConfiguration(return_immediately=immediately),
         )
-        parameters = ServiceParametersFactory.create_from(
-            dict(headers or {}), [with_a2a_extensions([extension] if extension else [])]
-        )
+        extensions = [with_a2a_extensions([extension] if extension else [])]
+        parameters = ServiceParametersFactory.create(extensions)
         context = ClientCallContext(service_parameters=parameters)
         try:
             async with asyncio.timeout(waits_s):
@@ -158,12 +154,11 @@ class Play:
         else:
             self.answers += map(_answer, answers)
 
-    async def cancel(self, *, headers: Mapping[str, str] | None = None) -> None:
+    async def cancel(self) -> None:
         """Cancel the task."""
         task = present(await self.task())
-        context = ClientCallContext(service_parameters=dict(headers or {}))
         try:
-            canceled = await self.client.cancel_task(CancelTaskRequest(id=task.id), context=context)
+            canceled = await self.client.cancel_task(CancelTaskRequest(id=task.id))
         except A2AError as error:
             self.answers.append(type(error).__name__)
         else:
@@ -219,9 +214,7 @@ async def outcome(
     """
     async with (
         side(executor) as app,
-        httpx.AsyncClient(
-            transport=httpx.ASGITransport(RequestVariables(app)), base_url="http://test"
-        ) as http,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as http,
     ):
         client = ClientFactory(ClientConfig(httpx_client=http, streaming=streaming)).create(CARD)
         play = Play(client=client, executor=executor)

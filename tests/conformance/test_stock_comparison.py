@@ -64,17 +64,6 @@ async def logs_in_elsewhere(play: Play) -> None:
     await play.reaches(S.TASK_STATE_COMPLETED)
 
 
-async def sets_a_variable_per_turn(play: Play) -> None:
-    await play.send("one", headers={"x-request-id": "r1"})
-    await play.send("two", headers={"x-request-id": "r2"})
-    await play.send("done")
-
-
-async def sets_another_variable_for_the_cancel(play: Play) -> None:
-    await play.send("one", headers={"x-request-id": "r1"})
-    await play.cancel(headers={"x-request-id": "r2"})
-
-
 HELLO = says("hello")
 NO_MODEL, WRONG = ValueError("no model"), InvalidParamsError(message="Wrong question.")
 
@@ -119,19 +108,6 @@ CASES: dict[str, tuple[Callable[[], x.Sample], Script]] = {
     "returns working": (x.unfinished, HELLO),
     "emits nothing": (x.silent, says("hello", waits_s=1)),
     "the call context": (x.WhoCalls, says("hello", tenant="acme", extension="urn:x")),
-    "a context variable": (x.ReadsContextVariables, sets_a_variable_per_turn),
-    "a context variable and cancel()": (
-        x.ReadsContextVariables,
-        sets_another_variable_for_the_cancel,
-    ),
-    "a context variable that is not listed": (
-        x.ReadsContextVariables,
-        says("done", headers={"x-locale": "de"}),
-    ),
-    "a context variable that is no JSON": (
-        x.ReadsContextVariables,
-        says("done", headers={"x-session": "ann"}),
-    ),
     "every field": (x.EveryField, sends_every_field),
     "every field in one Task": (x.EveryFieldInOneTask, sends_every_field),
     "a Message with files": (x.MessageOfAllParts, HELLO),
@@ -155,17 +131,13 @@ REASONS = {
     "order": "The SDK's documentation has this order.",
     "canceled": "A cancel that was asked for takes place.",
     "unended": "The task would stay open for ever.",
-    "process": "The agent runs in another process.",
-    "json": "It is stored with the turn, as JSON.",
     "chunks": "Readers put a line break between parts.",
-    "asked": "It cleans up after that turn.",
 }
 """Each is the last column of a row of the table in the page `sdk-executors`."""
 
 RUNS = (["run"], ["run"] * 3, "retry")
 REFERENCE = "The agent could not finish the task. Correlation id: <id>."
 CANCEL = ("cancel", None, True)
-OF_R1 = [["r1", "unset", None], ["thread", "r1", "unset", None]]
 ORDER = ([CANCEL, "CancelledError"], ["CancelledError", CANCEL], "order")
 SAYS_CANCELED = "The task was canceled."
 CANCELED = {
@@ -318,24 +290,6 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, Any, str]]] = {
         "state": (None, "FAILED", "unended"),
         "message": (None, NO_ENDING.format("none"), "unended"),
         "history": (None, ["user: hello"], "durable"),
-    },
-    "a context variable and cancel()": {
-        "seen": (
-            [*OF_R1, ["cancel", "r2", "unset", None]],
-            [*OF_R1, ["cancel", "r1", "unset", None]],
-            "asked",
-        )
-    },
-    "a context variable that is not listed": {
-        "seen": (
-            [["unset", "de", None], ["thread", "unset", "de", None]],
-            [["unset", "unset", None], ["thread", "unset", "unset", None]],
-            "process",
-        )
-    },
-    "a context variable that is no JSON": {
-        "answers": (["task COMPLETED"], ["InternalError"], "json"),
-        "seen": ([["unset", "unset", "ann"], ["thread", "unset", "unset", "ann"]], None, "json"),
     },
     "a Message with files": {
         "message": (None, MESSAGE_OF_ALL_PARTS, "durable"),

@@ -4,31 +4,51 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from contextvars import ContextVar
 
 import pytest
 from a2a.types import AgentCard
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.conformance.request_variables import CARRIED, REQUEST_ID, RequestVariables
 from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of, message
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.stream_calls import all_events
 
-REQUEST_ID_NAME, SESSION_NAME = CARRIED.split(", ")
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="unset")
+SESSION: ContextVar[object] = ContextVar("session", default=None)
+REQUEST_ID_NAME, SESSION_NAME = (f"{__name__}:{name}" for name in ("REQUEST_ID", "SESSION"))
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"context_variables": CARRIED})
+    return settings.model_copy(update={"context_variables": f"{REQUEST_ID_NAME}, {SESSION_NAME}"})
+
+
+class RequestVariables:
+    """A middleware of ASGI that sets them for as long as a request is served."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        with ExitStack() as stack:
+            if given := headers.get("x-request-id"):
+                stack.callback(REQUEST_ID.reset, REQUEST_ID.set(given))
+            if "x-session" in headers:
+                stack.callback(SESSION.reset, SESSION.set(object()))
+            await self._app(scope, receive, send)
 
 
 def around_the_application(app: FastAPI) -> None:
-    """A middleware of ASGI, as `app.add_middleware` takes it."""
     app.add_middleware(RequestVariables)
 
 
