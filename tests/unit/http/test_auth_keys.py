@@ -211,33 +211,28 @@ def test_a_secret_without_keys_stops_the_start(
     assert KEY not in str(caught.value)
 
 
-class SlowSecret:
-    """Answers with another key when a test says so."""
-
-    def __init__(self) -> None:
-        self.asked, self.may_answer, self.reads = asyncio.Event(), asyncio.Event(), 0
-
-    async def read(self) -> str:
-        self.reads += 1
-        self.asked.set()
-        await self.may_answer.wait()
-        return f"default={OTHER}"
-
-
 async def test_while_one_reads_the_others_use_what_is_there(clock: ManualClock) -> None:
     """A slow Secrets Manager slows one request in five minutes; one that leaves is replaced."""
-    secret = SlowSecret()
-    keys = _ApiKeys(f"default={KEY}", clock=clock, read=secret.read)
+    asked, may_answer, reads = asyncio.Event(), asyncio.Event(), 0
+
+    async def slow() -> str:
+        nonlocal reads
+        reads += 1
+        asked.set()
+        await may_answer.wait()
+        return f"default={OTHER}"
+
+    keys = _ApiKeys(f"default={KEY}", clock=clock, read=slow)
     clock.advance(MAX_AGE_S)
     for number in (1, 2):
         reading = asyncio.create_task(who(keys, OTHER))
-        await secret.asked.wait()
+        await asked.wait()
         assert [await who(keys, KEY) for _ in range(3)] == ["default"] * 3
-        assert secret.reads == number
+        assert reads == number
         if number == 1:
-            secret.asked.clear()
+            asked.clear()
             reading.cancel()
             await asyncio.wait([reading])
-    secret.may_answer.set()
+    may_answer.set()
     assert await reading == "default"
-    assert (secret.reads, await who(keys, KEY)) == (2, "UnknownKey")
+    assert (reads, await who(keys, KEY)) == (2, "UnknownKey")
