@@ -156,7 +156,8 @@ async def test_what_no_agent_could_read_is_refused(
 async def test_an_address_is_of_one_wait(card: AgentCard) -> None:
     """A token that was changed, or made with another secret, names nothing.
 
-    Another spelling that decodes to the same bytes neither, and it has the strangers' rate.
+    Another spelling that decodes to the same bytes neither. Strangers have a rate of their own:
+    beyond it an address that counts is answered.
     """
     desk, other = Desk(card), Desk(card)
     url = await desk.begin()
@@ -169,6 +170,7 @@ async def test_an_address_is_of_one_wait(card: AgentCard) -> None:
     url = await desk.begin()
     spellings = [f"{url}!!!!", f"{url[:-2]}~~~~{url[-2:]}", f"{url}$$$$"]
     assert [await desk.post(each) for each in spellings] == [404, 404, 429]
+    assert [await desk.post() for _ in range(3)] == [200, 409, 429]
 
 
 async def test_a_post_behind_the_end_of_the_time_is_gone(card: AgentCard) -> None:
@@ -209,15 +211,6 @@ async def test_a_schema_gives_the_data_its_type(card: AgentCard) -> None:
         texts.append(task.status.message.parts[0].text)
     assert texts[0] == "Payment(amount=7)"
     assert texts[1].startswith("What was posted does not fit: amount: Input should be a valid int")
-
-
-async def test_strangers_have_a_rate_of_their_own(card: AgentCard) -> None:
-    """Beyond it they are told when to come again, and an address that counts is answered."""
-    desk = Desk(card, requests_per_s=1)
-    await desk.begin()
-    statuses = [await desk.post(f"{URL}/callbacks/x") for _ in range(3)]
-    assert statuses == [404, 404, 429]
-    assert [await desk.post() for _ in range(3)] == [200, 409, 429]
 
 
 async def test_a_browser_gets_pages(card: AgentCard, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,11 +76,17 @@ async def test_security_follows_the_deployment(backends: Backends, card: AgentCa
     assert "securitySchemes" not in await fetch(Settings(auth="none"), backends, card)
 
 
-async def test_a_card_may_offer_less(backends: Backends, card: AgentCard) -> None:
-    """Where the file names bindings and versions, these alone are offered: here none of 0.3."""
-    card.supported_interfaces.add(protocol_binding="HTTP+JSON", protocol_version="1.0")
+async def test_a_card_may_name_interfaces(backends: Backends, card: AgentCard) -> None:
+    """Then these alone are offered, here none of 0.3; 4.4.6: each with its own tenant."""
+    offered = [("HTTP+JSON", ""), *(("JSONRPC", tenant) for tenant in ("acme", "other", ""))]
+    for binding, tenant in offered:
+        card.supported_interfaces.add(
+            protocol_binding=binding, protocol_version="1.0", tenant=tenant
+        )
     fetched = await fetch(Settings(auth="none"), backends, card)
-    assert [i["url"] for i in fetched["supportedInterfaces"]] == [OWN]
+    assert [(i["url"], i.get("tenant", "")) for i in fetched["supportedInterfaces"]] == [
+        (OWN if binding == "HTTP+JSON" else f"{OWN}/", tenant) for binding, tenant in offered
+    ]
     assert "preferredTransport" not in fetched
 
 
@@ -102,18 +108,6 @@ def test_a_tenant_that_nobody_can_name(
     (tmp_path / "card.json").write_text(MessageToJson(card), encoding="utf-8")
     with pytest.raises(ConfigurationError, match="tenant that no client can name"):
         load_card("card.json", folder=tmp_path)
-
-
-async def test_a_card_may_name_tenants(backends: Backends, card: AgentCard) -> None:
-    """4.4.6: an interface keeps its tenant, and there may be several."""
-    for tenant in ("acme", "other", ""):
-        card.supported_interfaces.add(
-            protocol_binding="JSONRPC", protocol_version="1.0", tenant=tenant
-        )
-    fetched = await fetch(Settings(auth="none"), backends, card)
-    assert [(i["url"], i.get("tenant", "")) for i in fetched["supportedInterfaces"]] == [
-        (f"{OWN}/", tenant) for tenant in ("acme", "other", "")
-    ]
 
 
 async def test_skills_without_modes(backends: Backends, card: AgentCard) -> None:
@@ -276,7 +270,7 @@ def client(
 
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_an_extended_card_is_promised_and_given(agent: Agent) -> None:
-    """The public card says that there is one; with a key it comes, with this deployment's URLs."""
+    """The public card says that there is one; with a key it comes, with its URLs, also in 0.3."""
     public = (await agent.client.get(PATH)).json()
     assert public["capabilities"]["extendedAgentCard"] is True
     assert [skill["id"] for skill in public["skills"]] == ["tell"]
@@ -285,15 +279,11 @@ async def test_an_extended_card_is_promised_and_given(agent: Agent) -> None:
     assert answer.result["supportedInterfaces"] == public["supportedInterfaces"]
     assert answer.result["securityRequirements"] == public["securityRequirements"]
     assert answer.result["capabilities"]["extendedAgentCard"] is True
-
-
-async def test_clients_of_0_3_get_the_extended_card(client: httpx.AsyncClient) -> None:
-    """A client of 0.3 gets the card with its skills by REST and by JSON-RPC."""
-    plain = await client.get("/v1/card", headers=MINE)
-    assert [skill["id"] for skill in plain.json()["skills"]] == ["tell", "secret"]
     body = {"jsonrpc": "2.0", "id": 1, "method": "agent/getAuthenticatedExtendedCard"}
-    called = await client.post("/", json=body, headers=MINE)
-    assert [skill["id"] for skill in called.json()["result"]["skills"]] == ["tell", "secret"]
+    over_jsonrpc = (await agent.client.post("/", json=body, headers=MINE)).json()["result"]
+    over_rest = (await agent.client.get("/v1/card", headers=MINE)).json()
+    for of_0_3 in (over_jsonrpc, over_rest):
+        assert [skill["id"] for skill in of_0_3["skills"]] == ["tell", "secret"]
 
 
 def test_an_open_endpoint_has_no_extended_card(

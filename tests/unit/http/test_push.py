@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import socket
 import threading
 from collections.abc import Mapping
@@ -43,40 +44,32 @@ def settings() -> Settings:
     )
 
 
-class Resolver:
-    """A name server that answers with a public address when it is let."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.is_asked = threading.Event()
-        self.may_answer = threading.Event()
-        self.may_answer.set()
-
-    def getaddrinfo(self, host: str, port: int, *_: Any) -> list[Any]:
-        self.asked.append(host)
-        self.is_asked.set()
-        assert self.may_answer.wait(10)
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (PUBLIC, port))]
+@pytest.fixture
+def may_answer() -> threading.Event:
+    """Whether the name server answers."""
+    event = threading.Event()
+    event.set()
+    return event
 
 
 @pytest.fixture
-def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
-    resolver = Resolver()
-    monkeypatch.setattr(socket, "getaddrinfo", resolver.getaddrinfo)
-    return resolver
+def asked(monkeypatch: pytest.MonkeyPatch, may_answer: threading.Event) -> queue.Queue[str]:
+    """What a name server is asked, which has public addresses."""
+    asked = queue.Queue[str]()
+
+    def getaddrinfo(host: str, port: int, *_: Any) -> list[Any]:
+        asked.put(host)
+        assert may_answer.wait(10)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (PUBLIC, port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    return asked
 
 
 @pytest.fixture
 async def task_id(agent: Agent) -> str:
     sent = await agent.send("ask", configuration={"returnImmediately": True})
     return str(sent.task["id"])
-
-
-async def test_a_name_is_looked_up(agent: Agent, task_id: str, resolver: Resolver) -> None:
-    """A receiver's host is resolved when it is registered, once."""
-    config = {"taskId": task_id, "url": "https://receiver.example.com/hook"}
-    assert not (await agent.call(CREATE, config)).reason
-    assert resolver.asked == ["receiver.example.com"]
 
 
 DIGEST = {"authentication": {"scheme": "Digest", "credentials": "x"}}
@@ -96,7 +89,7 @@ DIGEST = {"authentication": {"scheme": "Digest", "credentials": "x"}}
 async def test_no_name_is_looked_up_in_vain(
     agent: Agent,
     task_id: str,
-    resolver: Resolver,
+    asked: queue.Queue[str],
     method: str,
     whose: str,
     change: Mapping[str, Any],
@@ -111,21 +104,22 @@ async def test_no_name_is_looked_up_in_vain(
     refused = await agent.call(method, params)
     foreign = {"TASK_NOT_FOUND"} if (method, whose) == (CREATE, "nobody's") else {"INVALID_PARAMS"}
     assert {refused.reason} == foreign
-    assert resolver.asked == []
+    assert asked.empty()
 
 
 async def test_a_slow_name_server_stops_nobody_else(
-    agent: Agent, task_id: str, resolver: Resolver
+    agent: Agent, task_id: str, asked: queue.Queue[str], may_answer: threading.Event
 ) -> None:
-    """While it is waited for, the process answers other requests."""
-    resolver.may_answer.clear()
+    """A receiver's host is resolved once; meanwhile the process answers other requests."""
+    may_answer.clear()
     config = {"taskId": task_id, "url": "https://receiver.example.com/hook"}
     registering = asyncio.create_task(agent.call(CREATE, config))
-    await asyncio.to_thread(resolver.is_asked.wait, 10)
+    assert await asyncio.to_thread(asked.get, timeout=10) == "receiver.example.com"
     assert (await agent.call("GetTask", {"id": task_id})).task["id"] == task_id
     assert not registering.done()
-    resolver.may_answer.set()
+    may_answer.set()
     assert not (await registering).reason
+    assert asked.empty()
 
 
 async def test_an_unknown_name(
