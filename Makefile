@@ -202,7 +202,7 @@ bench-imports: $(VENV)/.stamp ## what a cold start imports, beside the official 
 
 .PHONY: conformance
 conformance: $(VENV)/.stamp ## the A2A project's kits of 1.0 and 0.3: KIT=/its/checkout KIT_0_3=/another, see docs/understand/conformance-kit.md
-	$(BIN)/python -m tests.conformance.kit "$(KIT)" "$(KIT_0_3)" $(KIT_ARGS)
+	$(BIN)/python -m tests.conformance.kit "$(KIT)" "$(KIT_0_3)"
 
 .PHONY: live
 live: $(VENV)/.stamp ## the checks of `make cloud` on a stack of your AWS account: STACK=name REGION=region, see docs/maintain/live.md

@@ -33,30 +33,22 @@ def completed_with(text: str) -> Scenario:
     return scenario
 
 
-def artifact(part: Part) -> Scenario:
+def artifact(*parts: Part, works: bool = False) -> Scenario:
+    """One artifact, in as many chunks as it has parts; `works`: behind a status."""
+
     async def scenario(task: TaskUpdater, _: EventQueue) -> None:
-        await task.add_artifact([part])
+        if works:
+            await task.start_work()
+        for number, part in enumerate(parts, 1):
+            is_last, several = number == len(parts), len(parts) > 1
+            await task.add_artifact([part], "made", append=several, last_chunk=several and is_last)
         await task.complete()
 
     return scenario
 
 
-def streamed(part: Part) -> Scenario:
-    async def scenario(task: TaskUpdater, _: EventQueue) -> None:
-        await task.start_work()
-        await task.add_artifact([part])
-        await task.complete()
-
-    return scenario
-
-
-async def streamed_in_chunks(task: TaskUpdater, _: EventQueue) -> None:
-    await task.start_work()
-    await task.add_artifact([Part(text="chunk-1 ")], artifact_id="chunked", append=True)
-    await task.add_artifact(
-        [Part(text="chunk-2")], artifact_id="chunked", append=True, last_chunk=True
-    )
-    await task.complete()
+def streamed(*parts: Part) -> Scenario:
+    return artifact(*parts, works=True)
 
 
 async def long_run(task: TaskUpdater, _: EventQueue) -> None:
@@ -65,16 +57,8 @@ async def long_run(task: TaskUpdater, _: EventQueue) -> None:
     await task.complete()
 
 
-async def just_completed(task: TaskUpdater, _: EventQueue) -> None:
-    await task.complete()
-
-
 async def message_alone(task: TaskUpdater, queue: EventQueue) -> None:
     await queue.enqueue_event(task.new_agent_message([Part(text="Direct message response")]))
-
-
-async def input_required(task: TaskUpdater, _: EventQueue) -> None:
-    await task.requires_input()
 
 
 async def rejected(task: TaskUpdater, _: EventQueue) -> None:
@@ -88,15 +72,15 @@ SCENARIOS: Mapping[str, Scenario] = {
     "tck-artifact-file-url": artifact(LINKED_FILE),
     "tck-artifact-data": artifact(new_data_part({"key": "value", "count": 42})),
     "tck-message-response": message_alone,
-    "tck-input-required": input_required,
+    "tck-input-required": lambda task, _: task.requires_input(),
     "tck-reject-task": rejected,
     "tck-stream-001": streamed(Part(text="Stream hello from TCK")),
-    "tck-stream-002": just_completed,
+    "tck-stream-002": artifact(),
     "tck-stream-003": streamed(Part(text="Stream task lifecycle")),
     "tck-stream-ordering-001": streamed(Part(text="Ordered output")),
     "tck-stream-artifact-text": streamed(Part(text="Streamed text content")),
     "tck-stream-artifact-file": streamed(FILE),
-    "tck-stream-artifact-chunked": streamed_in_chunks,
+    "tck-stream-artifact-chunked": streamed(Part(text="chunk-1 "), Part(text="chunk-2")),
     "test-resubscribe-message-id": long_run,
 }
 

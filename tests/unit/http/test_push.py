@@ -1,4 +1,4 @@
-"""Registering receivers: what is looked up and when; the key set and who keeps it for how long.
+"""Registering receivers: what is looked up and when, and how many; the key set, and how long.
 
 What clients see of configurations, in each binding and of each function, is in
 `tests/conformance`.
@@ -22,15 +22,17 @@ from starlette.requests import Request
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.settings import Settings
+from a2a_serverless.storage.allowance import Allowance
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.keys import KeyStore, PublishedKey
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.tasks.identity import ANONYMOUS
+from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
 from tests.support.present import present
+from tests.unit.push.world import COMPLETED, World
 
 CREATE = "CreateTaskPushNotificationConfig"
 PUBLIC = "93.184.216.34"
@@ -155,6 +157,49 @@ async def test_secrets_are_kept_for_the_deliverer(
         request = present(await storage.read(told)).fold().opening(1)[0]
         assert isinstance(request, SendMessageRequest)
         assert not request.configuration.HasField("task_push_notification_config")
+
+
+async def test_a_webhook_is_open_until_it_was_told_of_the_end() -> None:
+    """All of a caller's tenants count; what was deleted, or has been told, does not."""
+    world = World(push_events="ends")
+    head = await world.open("https://10.1.2.3/a", "https://10.1.2.3/b")
+    webhooks = world.storage.webhooks
+    assert await webhooks.count_open() == 2
+    await webhooks.delete(head.task_id, "hook-2")
+    assert await webhooks.count_open() == 1
+    elsewhere = world.storage.for_scope(Scope.of("tenant", "")).webhooks
+    assert await elsewhere.count_open() == 1
+    assert await world.storage.for_scope(Scope.of("", "bob")).webhooks.count_open() == 0
+    await world.say(head, COMPLETED)
+    assert await webhooks.count_open() == 1
+    await world.pump()  # it is given up: the address is private
+    assert await webhooks.count_open() == 0
+    world.clock.advance(1)
+    await world.open("https://10.1.2.3/c")
+    world.clock.advance(world.storage.timing.ttl_s)
+    assert await webhooks.count_open() == 0
+
+
+async def test_most_webhooks_cost_no_request() -> None:
+    """They are counted once for many; near the limit more often, and never beyond it."""
+    opened, counts = 0, 0
+
+    async def count() -> int:
+        nonlocal counts
+        counts += 1
+        return opened
+
+    bound = Allowance(1000)
+    while await bound.admits("ann", 0, count):
+        opened += 1
+        if opened == 250:
+            assert counts == 1
+    assert opened == 1000
+    assert counts < 40
+    before: Any = counts
+    assert not await bound.admits("ann", 0, count)
+    assert counts == before
+    assert await Allowance(0).admits("ann", 0, count)
 
 
 class TestKeySet:
