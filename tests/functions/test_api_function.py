@@ -17,7 +17,7 @@ from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import Backends, aws_backends
 from a2a_serverless_tools.local.provision import Names
 from tests.support.gateway import HOST
-from tests.support.handlers import cold_start, event_file
+from tests.support.handlers import cold_start
 from tests.support.messages import request
 
 ROOT = Path(__file__).parents[2]
@@ -92,15 +92,6 @@ def test_every_event(backends: Backends, loop: asyncio.AbstractEventLoop) -> Non
             event_id, told = told.split("\n\n")[0].split("\n")
             assert event_id.startswith("id: 1.0.")
         assert CHECKS[path.stem](json.loads(told.removeprefix("data: "))), path
-
-
-def test_without_the_key_nothing_is_answered(
-    backends: Backends, loop: asyncio.AbstractEventLoop
-) -> None:
-    """A fresh endpoint is not open."""
-    event = event_file("api-jsonrpc-send-message")
-    del event["headers"]["X-API-Key"], event["multiValueHeaders"]["X-API-Key"]
-    assert cold_start("api").handler(event, None)["statusCode"] == 401
 
 
 @pytest.fixture

@@ -201,20 +201,6 @@ def begins(succession: Succession, parent: Connection, says: str | None, sent_at
         assert not parent.poll()
 
 
-def test_turns_begin_until_a_successor_serves(
-    succession: Succession, parent: tuple[Connection, Connection], folder: Path
-) -> None:
-    """One that comes after an edit is the successor's, and so are all others from then on."""
-    agent = succession.agent()
-    assert begins(succession, parent[0], None)
-    assert answer(agent) == "one low here"
-    (folder / "words.py").write_text("WORD = 'two'\n")
-    assert not begins(succession, parent[0], "")
-    assert succession.over.is_set()
-    (folder / "words.py").write_text("WORD = 'three'\n")
-    assert not begins(succession, parent[0], None)
-
-
 def test_turns_fail_while_the_code_cannot_be_loaded(
     succession: Succession, parent: tuple[Connection, Connection], folder: Path, clock: ManualClock
 ) -> None:

@@ -42,6 +42,12 @@ def test_the_folder_is_the_users_alone_and_git_takes_nothing_of_it(tmp_path: Pat
     assert (file.parent / ".gitignore").read_text() == "*\n"
     with held(tmp_path / "other.db"):
         assert not (tmp_path / ".gitignore").exists()
+    ignored = file.parent / ".gitignore"
+    ignored.unlink()  # as in a folder that was made by hand or copied
+    for content in ("*\n", "mine\n"):
+        with held(file):
+            assert ignored.read_text() == content
+        ignored.write_text("mine\n")
 
 
 def test_a_second_dev_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
@@ -172,13 +178,3 @@ def test_what_is_not_ours_is_not_emptied(tmp_path: Path, table: str) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot be emptied: .*Remove it, or name"):
         empty(text)
     assert (other.read_bytes(), text.read_bytes()) == before
-
-
-def test_git_ignores_a_folder_that_was_there(tmp_path: Path) -> None:
-    """A folder made by hand or copied gets its .gitignore, one that has its own keeps it."""
-    folder = tmp_path / ".a2a"
-    folder.mkdir()
-    for content in ("*\n", "mine\n"):
-        with held(folder / "dev.db"):
-            assert (folder / ".gitignore").read_text(encoding="utf-8") == content
-        (folder / ".gitignore").write_text("mine\n", encoding="utf-8")

@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a2a.server.agent_execution import RequestContext
-from a2a.server.events import EventQueue
 from a2a.types import SendMessageRequest, TaskState, TaskStatus
 
 from a2a_serverless.settings import Settings
@@ -32,10 +30,9 @@ from tests.support.heads import with_fields
 from tests.support.memory import memory_storage
 from tests.support.messages import request
 from tests.support.present import present
-from tests.support.workers import Agent, Bench
+from tests.support.workers import Bench
 from tests.unit.operate.timelines import timeline_of
 from tests.unit.tasks.heads import claimed, opened
-from tests.unit.worker.test_ends_of_attempts import begin, serving, told_to_end
 from tests.unit.worker.test_steps import Handle, Stand
 
 TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
@@ -147,47 +144,6 @@ async def test_a_turn_that_is_handed_over_waits_for_the_next_process() -> None:
     recorded = [[step.name for step in one.recorded] for one in attempts]
     assert recorded == [["part 0"], ["part 1"], ["part 2"], []]
     assert [one.kept for one in attempts] == [0, 1, 2, 3]
-
-
-async def test_an_attempt_beyond_its_time_is_given_back() -> None:
-    """Its name is that of the deadline, and it has no line of the author's."""
-    clock = PacedClock()
-
-    async def slow(_: RequestContext, __: EventQueue) -> None:
-        await clock.sleep(1_000)
-
-    bench = Bench(Agent(slow), clock=clock)
-    task = await bench.send()
-    working = asyncio.create_task(bench.work(deadline=clock.monotonic() + 100))
-    await clock.pass_time(101)
-    assert await working is False
-    await clock.pass_time(30)
-    shown = await shown_of(bench, task)
-    (first,) = shown.turns[0].attempts
-    assert (first.outcome, first.reason, first.place) == ("gave back", "DeadlineError", "")
-    assert 85_000 <= (first.took_ms or 0) <= 100_000
-    assert re.fullmatch(
-        r"waits [34]\d\.\d s so far for the next try; the last attempt ended"
-        r" with DeadlineError \(correlation id \w+\)",
-        why(shown),
-    )
-
-
-async def test_a_worker_that_is_told_to_stop_ends_its_attempt_then() -> None:
-    """What follows is the wait for another worker."""
-    clock = PacedClock()
-    bench = Bench(Agent(begin), clock=clock)
-    task = await bench.send()
-    worker = await serving(bench, clock)
-    await told_to_end(bench, worker)
-    await clock.pass_time(20)
-    shown = await shown_of(bench, task)
-    (attempt,) = shown.turns[0].attempts
-    assert (attempt.outcome, attempt.reason) == ("gave back", SHUTDOWN)
-    assert attempt.took_ms is not None
-    assert why(shown).startswith(
-        "waits 20.0 s so far for another worker, as its own was told to stop"
-    )
 
 
 def test_a_cancel_during_an_attempt_is_its_end() -> None:

@@ -196,17 +196,6 @@ def test_an_attempt_that_the_task_ended_without() -> None:
     assert (gave_up.attempts[0].outcome, gave_up.attempts[0].reason) == ("failed", "ValueError")
 
 
-def given_back(at: int | None) -> Timeline:
-    """A task whose first attempt was given back by a commit-less release at `at`."""
-    end = AttemptEnd(token="A", reason="ValueError", at=at)
-    return of(
-        record(1, OPENING, at=0),
-        record(2, token="A", at=100, worker="host 1"),
-        record(3, Restarted(1), token="B", at=120_100, worker="host 2", ended=end),
-        head=with_fields(claimed(token="B"), sends=2),
-    )
-
-
 def test_a_turn_with_records_tells_how_it_went_on() -> None:
     """What each attempt has recorded, how it has left, and after which record the next goes on."""
 
@@ -269,30 +258,6 @@ def test_the_first_step_of_a_turn_took_no_longer_than_since_its_message() -> Non
     opening = record(1, OPENING, at=100)
     shown = of(opening, record(2, made, token="A", at=900), record(3, more, token="A", at=950))
     assert [step.took_ms for step in shown.steps] == [800, 50]
-
-
-def test_an_attempt_ends_when_it_says_so() -> None:
-    """What follows is a wait: it belongs to no attempt, and the next one starts at its end."""
-    (turn,) = given_back(420).turns
-    first, second = turn.attempts
-    assert (first.over_at, first.took_ms, second.waited_ms) == (420, 320, 119_680)
-    head = with_fields(
-        claimed(token="A"), released=AttemptEnd(token="A", reason="ValueError", at=420)
-    )
-    shown = of(record(2, token="A", at=100, worker="host 1"), head=head)
-    assert shown.turns[0].attempts[0].took_ms == 320
-    assert what_holds(shown) == (
-        "no worker; given back at 1970-01-01T00:00:00.420Z (in 0 s): ValueError"
-    )
-
-
-@pytest.mark.parametrize("at", [None, 0])
-def test_an_end_without_a_time_has_no_length(at: int | None) -> None:
-    """An item may have lost it, and one from before the turn waited is of another end."""
-    (turn,) = given_back(at).turns
-    first, second = turn.attempts
-    assert (first.outcome, first.over_at, first.took_ms) == ("gave back", None, None)
-    assert second.waited_ms is None
 
 
 def test_write_units_are_those_that_were_counted() -> None:
