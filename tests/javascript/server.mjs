@@ -1,4 +1,4 @@
-// The official JavaScript server with the agent of tests/conformance/sdks.py: node server.mjs
+// The official JavaScript server with the agent of tests/conformance/test_sdks.py: node server.mjs
 // Prints its URL. The text of a message says what the agent does.
 
 import { createServer } from "node:http";

@@ -18,21 +18,18 @@ from google.protobuf.struct_pb2 import Value
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.http.operations import (
-    _MAX_ANSWER_BYTES,
     Entrypoint,
-    _fitting,
     _sent_bytes,
     _shown_page,
 )
 from a2a_serverless.settings import Settings
-from a2a_serverless.storage.blobs import WHOLE, MemoryBlobs
+from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.tasks.blobs import Blob
-from a2a_serverless.tasks.entries import Replied, StatusChanged, copied
+from a2a_serverless.tasks.entries import Replied, StatusChanged
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import ArtifactWrite, Storage
 from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of, message
 from tests.support.gateway import deployed, rest_event
-from tests.support.memory import memory_storage
 from tests.support.messages import agent_message, artifact, request
 from tests.support.scripted_worker import ScriptedWorker, Turn
 
@@ -221,21 +218,6 @@ def test_the_size_of_an_answer_is_that_of_the_answer(part: Part) -> None:
 
     assert answered([task] * 3) - answered([task] * 2) == _sent_bytes(task)
     assert _sent_bytes(task) <= 20 * task.ByteSize()
-
-
-async def test_what_fits() -> None:
-    """The first tasks up to the limit, by their size as they are shown; of none, none."""
-    storage = memory_storage()
-
-    async def fitting(*tasks: Task) -> int:
-        return await _fitting([copied(task) for task in tasks], storage, WHOLE)
-
-    small = Task(id="t")
-    half = Task(id="t", metadata={"x": "y" * (_MAX_ANSWER_BYTES // 2 - 1000)})
-    assert [await fitting(*[half] * number) for number in range(5)] == [0, 1, 2, 2, 2]
-    assert await fitting(*[small] * 100) == 100
-    assert await fitting(*[small] * 98, half, half, half) == 100
-    assert await fitting(half, *[small] * 99) == 100
 
 
 @pytest.mark.parametrize(("values", "is_refused"), [(49_000, True), (10_000, False)])

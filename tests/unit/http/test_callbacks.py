@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http import callbacks
 from a2a_serverless.http.app import create_app
-from a2a_serverless.worker import Posted, TaskContext, WaitTimeoutError
+from a2a_serverless.worker import Posted, TaskContext
 from a2a_serverless.worker.failures import WrongCallError
 from tests.support.a2a_calls import client_of
 from tests.support.observed import recorded
@@ -171,25 +171,6 @@ async def test_an_address_is_of_one_wait(card: AgentCard) -> None:
     spellings = [f"{url}!!!!", f"{url[:-2]}~~~~{url[-2:]}", f"{url}$$$$"]
     assert [await desk.post(each) for each in spellings] == [404, 404, 429]
     assert [await desk.post() for _ in range(3)] == [200, 409, 429]
-
-
-async def test_a_post_behind_the_end_of_the_time_is_gone(card: AgentCard) -> None:
-    """The code was told that nothing has come."""
-    told: list[str] = []
-
-    async def handle(ctx: TaskContext) -> None:
-        callback = await ctx.callback("paid")
-        desk.urls.append(callback.url)
-        with pytest.raises(WaitTimeoutError, match="'paid'"):
-            await callback.wait(timeout_s=60)
-        told.append(str(await desk.post()))
-        await ctx.complete()
-
-    desk = Desk(card, handle)
-    await desk.begin()
-    await desk.stand.pass_time(61)
-    head = await desk.stand.work()
-    assert (head.state, told) == (S.TASK_STATE_COMPLETED, ["410"])
 
 
 async def test_a_schema_gives_the_data_its_type(card: AgentCard) -> None:

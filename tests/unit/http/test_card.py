@@ -10,7 +10,7 @@ import httpx
 import pytest
 from a2a.types import AgentCard
 from a2a.utils.signing import create_agent_card_signer, create_signature_verifier
-from google.protobuf.json_format import MessageToDict, MessageToJson, ParseDict
+from google.protobuf.json_format import MessageToJson, ParseDict
 from pydantic import SecretStr
 
 from a2a_serverless.errors import ConfigurationError
@@ -174,11 +174,6 @@ class TestFile:
         path.write_text(content, encoding="utf-8")
         return path
 
-    def test_a_relative_path_starts_at_the_folder(self, tmp_path: Path, card: AgentCard) -> None:
-        """A function finds its card beside its handler, wherever it is started."""
-        self.write(tmp_path, json.dumps(MessageToDict(card)))
-        assert load_card("card.json", folder=tmp_path) == card
-
     def test_a_card_of_5_mb(self, tmp_path: Path, card: AgentCard) -> None:
         """It is refused unparsed, with its size and the limit; at the limit it is taken."""
         for size in (5_000_000, 1_000_001):
@@ -210,11 +205,6 @@ class TestFile:
         shown["nmae"] = "Typo"
         with pytest.raises(ConfigurationError, match='no field named "nmae"'):
             load_card(self.write(tmp_path, json.dumps(shown)))
-
-    def test_a_missing_card_is_named(self, tmp_path: Path) -> None:
-        """A card that cannot be read raises an error that names its path."""
-        with pytest.raises(ConfigurationError, match=r"nowhere\.json cannot be read"):
-            load_card(tmp_path / "nowhere.json")
 
     @pytest.mark.parametrize(
         ("content", "complaint"),

@@ -53,14 +53,6 @@ async def test_a_turn_that_sleeps_until_its_credentials_come_is_answered(
     assert (head.turn.parked, head.turn.attempts) == ("asleep", 0)
 
 
-async def test_the_agent_learns_who_sent_the_message(agent: Agent, worker: ScriptedWorker) -> None:
-    """The caller's tenant and declared extensions go along with the turn."""
-    headers = {"A2A-Extensions": "urn:b, urn:a"}
-    await agent.call("SendMessage", {"message": message("go"), "tenant": "acme"}, headers)
-    caller = worker.started[0].caller
-    assert (caller.tenant, caller.extensions) == ("acme", ("urn:a", "urn:b"))
-
-
 async def test_a_message_to_a_full_conversation_is_refused(
     agent: Agent, backends: Backends
 ) -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from a2a_serverless.settings import Settings
-from tests.support.a2a_calls import Agent, message, read
+from tests.support.a2a_calls import message, read
 
 JSON = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 SAID = {"message": message("go"), "configuration": {"returnImmediately": True}}
@@ -67,15 +67,6 @@ async def test_a_request_is_in_one_tenant(client: httpx.AsyncClient, path: str, 
     """A request that names two tenants, or one that is not a text, is refused."""
     answer = await post(client, path, body)
     assert answer.reason == "INVALID_PARAMS"
-
-
-async def test_long_names(agent: Agent) -> None:
-    """A tenant's name has at most 256 characters."""
-    longest = await agent.call("ListTasks", {"tenant": "x" * 256})
-    assert longest.result["totalSize"] == 0
-    refused = await agent.call("ListTasks", {"tenant": "x" * 257})
-    assert refused.reason == "INVALID_PARAMS"
-    assert refused.message == "A tenant's name may have at most 256 characters."
 
 
 async def test_0_3_has_no_tenants(client: httpx.AsyncClient) -> None:
