@@ -98,7 +98,7 @@ class SimpleA2A(Client01):
         return await self.call("tasks/send", params)
 
     async def send_subscribe(self, text: str) -> list[dict[str, Any]]:
-        body = {"jsonrpc": "2.0", "id": "uuid", "method": "tasks/sendSubscribe"}
+        body: dict[str, Any] = {"jsonrpc": "2.0", "id": "uuid", "method": "tasks/sendSubscribe"}
         body |= {"params": self.params(text)}
         response = await self.http.post("/", json=body, headers={"accept": "text/event-stream"})
         events = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
@@ -41,7 +43,7 @@ class World:
     def __init__(self, card: AgentCard) -> None:
         self.clock, self.card = ManualClock(), card
         keys = SecretStr(",".join(f"{name}={key}" for name, key in KEYS.items()))
-        most = {"sleeping_turns_per_caller": MOST}
+        most: dict[str, Any] = {"sleeping_turns_per_caller": MOST}
         self.settings = Settings(auth="api-key", api_keys=keys, **most)
         backends = memory_backends(self.settings, self.clock)
         agent = workers.Agent(sleeping)
