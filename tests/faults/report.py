@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass, field
 
 import pytest
 
-from tests.support.summaries import print_section
-
 PROPERTY = "kill point"
 
 
@@ -60,10 +58,11 @@ def check(rows: Sequence[Runs]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what the kill points have shown."""
-    print_section(
-        terminalreporter,
-        "kill points",
-        PROPERTY,
-        lambda values: table([Runs.from_json(value) for value in values]),
-    )
+    """Print what the kill points have shown, as its tests have recorded it."""
+    ended = [each for how in ("passed", "failed") for each in terminalreporter.stats.get(how, [])]
+    recorded = [pair for report in ended for pair in report.user_properties]
+    rows = [Runs.from_json(value) for name, value in recorded if name == PROPERTY]
+    if rows:
+        terminalreporter.section("kill points")
+        for line in table(rows):
+            terminalreporter.write_line(line)

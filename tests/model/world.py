@@ -158,7 +158,7 @@ class Turn(NamedTuple):
 
 
 class World:
-    """The rules, and all HEADs, commits and logs met so far."""
+    """All HEADs, commits and logs met so far."""
 
     def __init__(self, turns: tuple[Turn, ...], attempts: int) -> None:
         self.turns = turns
