@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from a2a_serverless.clock import Clock
 from a2a_serverless.observability import metrics
-from tests.support.template import Template
+from tests.support.template import Template, read
 
 Json = dict[str, Any]
 Value = float | None
@@ -32,29 +32,12 @@ STACK: Final = "agent"
 NAMESPACE: Final = "A2AServerless"
 MINUTE_MS: Final = 60_000
 
+_RESOURCES: Final = read()["Resources"]
 _NAMES: Final = {
     "AWS::StackName": STACK,
     "AWS::Region": "us-east-1",
-    **{
-        name: name
-        for name in (
-            "ApiFunction",
-            "PushFunction",
-            "StreamFunction",
-            "SweeperFunction",
-            "TaskTable",
-            "WorkerFunction",
-        )
-    },
-    **{
-        f"{name}.QueueName": name
-        for name in (
-            "DeadLetterQueue",
-            "OperationsQueue",
-            "PushDeadLetterQueue",
-            "UndecodableQueue",
-        )
-    },
+    **{name: name for name in _RESOURCES},
+    **{f"{name}.QueueName": name for name in _RESOURCES},
 }
 
 _STATISTICS: Final[Mapping[str, Callable[[Sequence[float]], float]]] = {

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Scope
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,26 @@ class LiveResponse:
         return ServerEvent(json.loads(fields["data"]), fields.get("id"), fields.get("event"))
 
 
+def scope_of(method: str, target: str, headers: Mapping[str, str]) -> Scope:
+    """The ASGI scope of a request; what is no text in it is replaced."""
+    path, _, query = target.partition("?")
+    lines = [(k.encode(errors="replace"), v.encode(errors="replace")) for k, v in headers.items()]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": unquote(path),
+        "raw_path": path.encode(errors="replace"),
+        "root_path": "",
+        "query_string": query.encode(errors="replace"),
+        "headers": lines,
+        "server": ("test", 80),
+        "client": ("127.0.0.1", 1),
+    }
+
+
 @asynccontextmanager
 async def live(
     app: ASGIApp,
@@ -103,7 +124,6 @@ async def live(
     The application may be `window` messages ahead of the reader, 0: any number; then its sending
     blocks, as that of a server does whose client does not read.
     """
-    path, _, query = target.partition("?")
     content = (
         b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     )
@@ -111,20 +131,7 @@ async def live(
     given = {"host": "test", "content-type": "application/json", "a2a-version": "1.0"}
     given |= {name.lower(): value for name, value in (headers or {}).items()}
     sent = {name: value for name, value in given.items() if value is not None}
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": query.encode(),
-        "headers": [(k.encode(), v.encode()) for k, v in sent.items()],
-        "server": ("test", 80),
-        "client": ("127.0.0.1", 1),
-    }
+    scope = scope_of(method, target, sent)
     response = LiveResponse(window)
     gone = asyncio.Event()
     requests: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]

@@ -11,11 +11,11 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import boto3
 from botocore.config import Config
@@ -71,11 +71,21 @@ class Emulator:
             config=Config(**config),
         )
 
+    def answers(self) -> bool:
+        """Return whether it answers a request."""
+        once = {"total_max_attempts": 1, "mode": "standard"}
+        client = self.client(connect_timeout=1, read_timeout=5, retries=once)
+        try:
+            (client.list_tables if self.service == "dynamodb" else client.list_queues)()
+        except (BotoCoreError, ClientError):
+            return False
+        return True
+
 
 def missing() -> str | None:
     """Return one sentence that names what the emulators lack here; None when all is there."""
     try:
-        _dynamodb_local_command(0)
+        _dynamodb_local_command()
         _fauxqs_command()
     except EmulatorMissingError as error:
         return str(error)
@@ -85,10 +95,8 @@ def missing() -> str | None:
 @contextmanager
 def dynamodb_local() -> Iterator[Emulator]:
     """Run DynamoDB Local for the block."""
-    port = free_port()
-    command = _dynamodb_local_command(port)
-    folder = Path(command[command.index("-jar") + 1]).parent
-    with _running("dynamodb", command, port, cwd=folder) as emulator:
+    port, command = free_port(), _dynamodb_local_command()
+    with _running("dynamodb", [*command, "-port", str(port)], port) as emulator:
         yield emulator
 
 
@@ -96,17 +104,11 @@ def dynamodb_local() -> Iterator[Emulator]:
 def fauxqs() -> Iterator[Emulator]:
     """Run the SQS emulator fauxqs for the block."""
     port = free_port()
-    with _running(
-        "sqs", _fauxqs_command(), port, environment={"FAUXQS_PORT": str(port)}
-    ) as emulator:
+    with _running("sqs", _fauxqs_command(), port, FAUXQS_PORT=str(port)) as emulator:
         yield emulator
 
 
-def _folder() -> Path:
-    return Path(os.environ.get(EMULATORS_VARIABLE) or EMULATORS)
-
-
-def _dynamodb_local_command(port: int) -> list[str]:
+def _dynamodb_local_command() -> list[str]:
     java = _program("java", "Java 17 or later")
     archive = _file(_JAR, "DynamoDB Local")
     return [
@@ -119,8 +121,6 @@ def _dynamodb_local_command(port: int) -> list[str]:
         str(archive),
         "-inMemory",
         "-sharedDb",
-        "-port",
-        str(port),
     ]
 
 
@@ -140,76 +140,42 @@ def _program(name: str, description: str) -> str:
 
 
 def _file(relative: Path, description: str) -> Path:
-    path = _folder() / relative
+    path = Path(os.environ.get(EMULATORS_VARIABLE) or EMULATORS) / relative
     if not path.is_file():
         raise EmulatorMissingError(f"{description} is not installed: run `make emulators`.")
-    return path
+    return path.absolute()
 
 
 @contextmanager
 def _running(
-    service: str,
-    command: Sequence[str],
-    port: int,
-    *,
-    cwd: Path | None = None,
-    environment: Mapping[str, str] | None = None,
+    service: str, command: Sequence[str], port: int, **variables: str
 ) -> Iterator[Emulator]:
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(
             command,
-            cwd=cwd,
-            env={**os.environ, **(environment or {})},
+            cwd=folder,
+            env={**os.environ, **variables},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-        )
-        emulator = Emulator(
-            service=service, endpoint_url=f"http://127.0.0.1:{port}", pid=process.pid
-        )
+        ) as process,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        emulator = Emulator(service=service, endpoint_url=url, pid=process.pid)
+        deadline = time.monotonic() + START_SECONDS
         try:
-            _wait_until_it_answers(emulator, process, output)
+            while not emulator.answers():
+                if process.poll() is not None or time.monotonic() > deadline:
+                    output.seek(0)
+                    said = output.read()[-2000:].decode(errors="replace").strip()
+                    raise EmulatorStartError(f"{service} has not answered: {said}")
+                time.sleep(0.05)
             yield emulator
         finally:
-            _stop(process)
-
-
-def _wait_until_it_answers(
-    emulator: Emulator, process: subprocess.Popen[bytes], output: IO[bytes]
-) -> None:
-    client = emulator.client(
-        connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1, "mode": "standard"}
-    )
-    list_something: Callable[[], object] = (
-        client.list_tables if emulator.service == "dynamodb" else client.list_queues
-    )
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            list_something()
-        except (BotoCoreError, ClientError) as error:
-            if process.poll() is not None:
-                raise EmulatorStartError(
-                    f"{emulator.service}: the emulator ended at once: {_tail(output)}"
-                ) from error
-            if time.monotonic() > deadline:
-                raise EmulatorStartError(
-                    f"{emulator.service}: no answer within {START_SECONDS:g} s: {_tail(output)}"
-                ) from error
-            time.sleep(0.05)
-        else:
-            return
-
-
-def _tail(output: IO[bytes]) -> str:
-    output.seek(0)
-    return output.read()[-2000:].decode(errors="replace").strip()
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -10,12 +10,13 @@ import json
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlencode
+from urllib.parse import urlencode
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Send
 
 from a2a_serverless.http.context import INVOCATION_HEADER
 from a2a_serverless.http.function import CONTEXT_HEADER
+from tests.support.asgi_streams import scope_of
 
 
 class WebAdapter:
@@ -36,7 +37,10 @@ class WebAdapter:
                 return {"type": "http.request", "body": unread.pop(), "more_body": False}
             return await receive()
 
-        await self._app(_scope_of(event, deadline, len(body)), receive_body_first, send)
+        target, headers = request_of(event, {"deadline": deadline})
+        headers["content-length"] = str(len(body))
+        scope = scope_of(event["httpMethod"], target, headers)
+        await self._app(scope, receive_body_first, send)
 
 
 def request_of(
@@ -52,26 +56,3 @@ def request_of(
     headers[CONTEXT_HEADER] = json.dumps(event["requestContext"])
     headers[INVOCATION_HEADER] = json.dumps(invocation)
     return event["path"] + (f"?{query}" if query else ""), headers
-
-
-def _scope_of(event: Mapping[str, Any], deadline: int, length: int) -> Scope:
-    target, headers = request_of(event, {"deadline": deadline})
-    path, _, query = target.partition("?")
-    headers["content-length"] = str(length)
-    return {
-        "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.1",
-        "method": event["httpMethod"],
-        "scheme": "http",
-        "path": unquote(path),
-        "raw_path": path.encode(errors="replace"),
-        "query_string": query.encode(errors="replace"),
-        "root_path": "",
-        "headers": [
-            (name.encode(errors="replace"), value.encode(errors="replace"))
-            for name, value in headers.items()
-        ],
-        "client": ("127.0.0.1", 0),
-        "server": ("127.0.0.1", 8080),
-    }
