@@ -11,14 +11,11 @@ import sys
 import time
 from collections.abc import Iterable
 
-from tests.model import scenarios, worlds
-from tests.model.explore import explored
 from tests.model.guards import GUARDS, Guard
 from tests.model.logs import check_logs
 from tests.model.search import Report, Small
+from tests.model.worlds import LONG, SHORT
 
-SHORT = (*explored(scenarios.SHORT), *worlds.SHORT)
-LONG = (*explored(scenarios.LONG), *worlds.LONG)
 LOGS = 50_000
 """Random logs that the long form folds."""
 

@@ -8,12 +8,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.model import scenarios, worlds
-from tests.model.explore import explored
 from tests.model.search import Finding, Report
+from tests.model.worlds import LONG, SHORT, world_of
 from tests.support.damages import Damage
 
-_OF_ONE_TASK = {one.name: one for one in explored((*scenarios.SHORT, *scenarios.LONG))}
+_NAMED = {one.name: one for one in SHORT + LONG}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,15 +32,15 @@ class Guard:
 
     @property
     def is_of_one_task(self) -> bool:
-        return self.world in _OF_ONE_TASK
+        return self.world in _NAMED  # all others are described
 
     def explore(self) -> Report:
         """Visit the states of its world without it."""
-        known = _OF_ONE_TASK.get(self.world)
+        named = _NAMED.get(self.world)
         with ExitStack() as off:
             for damage in self.damages:
                 off.enter_context(damage.made())
-            return known.explore() if known else worlds.world_of(self.world).explore()
+            return named.explore() if named else world_of(self.world).explore()
 
     def is_found_by(self, finding: Finding | None) -> bool:
         """Whether what the explorer has found without the guard is what it had to find."""

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.model.__main__ import SHORT, main
+from tests.model.__main__ import main
 from tests.model.guards import GUARDS, Guard
 from tests.model.search import Finding, Small
+from tests.model.worlds import SHORT
 from tests.support import pages
 
 QUICK = 400

@@ -1,15 +1,66 @@
-"""The worlds of lines, deletions, blobs and snapshots."""
+"""The worlds: that of one task, with its actors; and lines, deletions, blobs and snapshots."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from operator import attrgetter
 from typing import Any, Final
 
+from tests.model import scenarios
 from tests.model.blobs import FIRST, UPLOADED, Files
 from tests.model.deletion import DeletionJob
 from tests.model.lines import Lines
-from tests.model.search import Small, fields_of, table
+from tests.model.readers import Readers
+from tests.model.scenarios import Scenario
+from tests.model.search import Game, Report, Small, fields_of, table
+from tests.model.services import Services
 from tests.model.snapshots import Turns
+from tests.model.state import IDLE, Move, Reader, State
+from tests.model.workers import Attempts
+from tests.model.world import World, inc_of, summary
+
+
+def explore(scenario: Scenario) -> Report:
+    """Visit every state of a scenario that can be reached; see `Game.explore`."""
+    world = World(scenario.turns, scenario.attempts)
+    attempts, services = Attempts(world, scenario), Services(world, scenario)
+    readers = Readers(world)
+
+    def steps(state: State) -> Iterator[Move]:
+        yield from services.moves(state)
+        yield from attempts.moves(state)
+        if state.reader is not None:
+            yield from readers.moves(state)
+
+    first = State(
+        workers=(IDLE,) * scenario.workers,
+        budget=scenario.budget,
+        reader=Reader() if scenario.budget.torn else None,
+    )
+    game = Game(
+        first=first,
+        steps=steps,
+        wrong=attrgetter("wrong"),
+        rests=is_at_rest,
+        stuck="the task never comes to rest",
+        shown=lambda state: summary(state.head),
+    )
+    return game.explore()
+
+
+def is_at_rest(state: State) -> bool:
+    """Whether nothing is left to do, and nothing promised is outstanding."""
+    if state.queue or state.dead:
+        return False
+    seen = state.head
+    if seen is None or seen.head.is_terminal:
+        return True
+    was_asked = state.asked == inc_of(seen.head)
+    has_time = seen.head.turn.asks and seen.head.due_at is not None
+    return not (seen.head.turn.is_open or was_asked or has_time)
+
 
 _KINDS: Final[dict[str, Lines | DeletionJob | Files]] = {
     "talk": Lines(is_late=False, is_serial=True),  # a conversation, whose turns wait for no share
@@ -31,6 +82,10 @@ def world_of(words: str) -> Lines | DeletionJob | Files:
     return replace(_KINDS[kind], **fields)
 
 
+def _of_one_task(scenario: Scenario) -> Small:
+    return Small(scenario.name, scenario.least, partial(explore, scenario))
+
+
 def _worlds(rows: str) -> tuple[Small, ...]:
     """Worlds by rows: the name, the states that it has at the least, and what it is."""
     return tuple(
@@ -38,7 +93,9 @@ def _worlds(rows: str) -> tuple[Small, ...]:
     )
 
 
-SHORT = _worlds("""
+SHORT = (
+    *map(_of_one_task, scenarios.SHORT),
+    *_worlds("""
 two messages of a conversation | 300 | prompt
 a death beside a conversation | 2_500 | talk deaths
 a cancel in a conversation | 1_000 | talk accepted=2 places cancels
@@ -65,9 +122,12 @@ snapshots beside a reader | 2_500 | snapshots readings
 snapshots and a transaction seen in part | 500 | snapshots halves
 snapshots of two tasks of one id | 4_000 | snapshots creations=2 turns=1 deletions deaths
 snapshots that expire | 300 | snapshots turns=1 days=2
-""")
+"""),
+)
 
-LONG = _worlds("""
+LONG = (
+    *map(_of_one_task, scenarios.LONG),
+    *_worlds("""
 three messages of a conversation | 10_000 | prompt callers=aaa
 a cancel beside a conversation | 50_000 | talk cancels
 two deaths beside a conversation | 10_000 | talk deaths=2
@@ -86,4 +146,5 @@ snapshots of three turns at once | 100_000 | snapshots turns=3
 snapshots beside a deletion | 100_000 | snapshots deletions
 a reader of two tasks of one id that have snapshots | 20_000 |
     snapshots creations=2 turns=1 deletions readings
-""")
+"""),
+)
