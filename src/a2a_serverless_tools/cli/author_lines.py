@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
+from rich.style import Style
 from rich.text import Text
 
 from a2a_serverless.tasks.entries import ModelsUsed, TurnOpened
@@ -105,7 +106,11 @@ class _AuthorLines(logging.Handler, Watch):
         used = _tokens_of_turn(log, head)
         tokens = f", {used:,} tokens" if used else ""
         line = f"{about}: {state}{took}{tokens}, {why}"
-        self._console.print(Text(line, style=_ENDS_IN.get(state, "yellow")), soft_wrap=True)
+        # Not by `print`, which takes longer than the turn's commit.
+        style = Style.parse(_ENDS_IN.get(state, "yellow"))
+        has_colors = self._console.color_system is not None and not self._console.no_color
+        self._console.file.write(f"{style.render(line) if has_colors else line}\n")
+        self._console.file.flush()
 
     def emit(self, record: logging.LogRecord) -> None:
         action = getattr(record, "action", "")
