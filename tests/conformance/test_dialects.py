@@ -415,25 +415,20 @@ class TestSubmitting:
     @pytest.mark.parametrize("agent", FUNCTIONS, indirect=True)
     @pytest.mark.parametrize("path", [SUBMIT_PATH, "/"])
     async def test_submit_answers_with_the_finished_task(
-        self, agent: ServedAgent, path: str
+        self, agent: ServedAgent, worker: ScriptedWorker, path: str
     ) -> None:
-        """E1-E4: submit answers under the client's id, with a flat status and one artifact."""
+        """E1-E4: submit answers under the client's id, with a flat status and one artifact.
+
+        E5-E8, E12-E14, E17: status answers the same to anybody, again and again, without a run; of
+        an unknown task, also by an id that none can have, a result says so, and no error.
+        """
         client = Client01(agent.client, path)
         task = (await client.call("tasks/submit", self.submission("go")))["task"]
         assert set(task) == {"id", "status", "artifact"}
         assert (task["id"], task["status"]) == ("test-1", "completed")
         assert [part["text"] for part in task["artifact"]["parts"]] == ["Once upon a time."]
-
-    async def test_status_answers_the_same_to_anybody(
-        self, client: Client01, worker: ScriptedWorker
-    ) -> None:
-        """E5-E8, E12-E14, E17: what submit has answered, again and again, without a run.
-
-        Of an unknown task, also by an id that none can have, a result says so, and no error.
-        """
-        submitted = await client.call("tasks/submit", self.submission("go"))
         for _ in range(3):
-            assert await client.call("tasks/status", {"taskId": "test-1"}) == submitted
+            assert await client.call("tasks/status", {"taskId": "test-1"}) == {"task": task}
         assert len(worker.started) == 1
         for task_id in ("nobody", "no id/at all"):
             result = await client.call("tasks/status", {"taskId": task_id})

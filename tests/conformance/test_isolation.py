@@ -663,27 +663,6 @@ async def test_who_deletes_deletes_his_own(stack: Stack, owned: Owned) -> None:
     assert (await owned.storage.contexts.load(owned.ids.context))[0] == "the owner's"
 
 
-async def test_what_the_owner_deletes_is_nobody_elses(stack: Stack) -> None:
-    """A stranger's task with the same context, key and receiver stays, item by item."""
-    owned = await make_owned(stack)
-    stranger = replace(owned, owner=new_caller())
-    keyed = told_of(said(contextId="<context>", messageId="<message>"))
-    _, _, body, headers = Operation("SendMessage", keyed, KEYED).request(JSONRPC, TENANT, owned.ids)
-    sent = await client_of(stack.functions["api"]).post(
-        "/", json=body, headers={**stranger.owner.headers(), **headers}
-    )
-    ids = replace(owned.ids, task=sent.json()["result"]["task"]["id"])
-    stranger = replace(stranger, ids=ids)
-    before = stranger.stored()
-    assert len(before) == 3  # HEAD, its first commit, its receiver
-    deleted = Amounts(after="")
-    while not deleted.is_done:
-        deleted += await delete_data(owned.storage)
-    assert (deleted.tasks, deleted.webhooks) == (2, 1)
-    assert owned.stored() == []
-    assert stranger.stored() == before
-
-
 @IN_EITHER_BINDING
 async def test_the_extended_card_is_for_all_who_are_known(
     stack: Stack, owned: Owned, binding: str

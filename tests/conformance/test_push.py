@@ -66,24 +66,26 @@ def fields(answer: Answer) -> list[str]:
     return [violation["field"] for violation in violations]
 
 
-class TestCreate:
-    async def test_what_comes_back(self, agent: ServedAgent, task_id: str) -> None:
-        """3.1.7: the configuration with its id; token and credentials are left out."""
-        created = await agent.call(CREATE, {"taskId": task_id, "id": "mine", "url": URL, **SECRETS})
-        assert created.result == {
-            "id": "mine",
-            "taskId": task_id,
-            "url": URL,
-            "authentication": {"scheme": "Bearer"},
-        }
+@pytest.mark.parametrize("is_inline", [False, True])
+async def test_what_comes_back(agent: ServedAgent, *, is_inline: bool) -> None:
+    """3.1.7: the configuration with its id; token and credentials are left out.
 
-    async def test_receivers_that_the_deployment_allows(
-        self, agent: ServedAgent, task_id: str
-    ) -> None:
-        """13.2, RFC 9110: they may be private, without TLS; a scheme is shown as it was given."""
-        shown = {"url": "http://127.0.0.2:8080/", "authentication": {"scheme": "bASIC"}}
-        allowed = await agent.call(CREATE, {"taskId": task_id, **shown})
-        assert shown.items() <= allowed.result.items()
+    3.2.2: that of a message is its task's from the beginning.
+    """
+    config = {"id": "mine", "url": URL, **SECRETS}
+    configuration = {"taskPushNotificationConfig": config} if is_inline else {}
+    sent = await agent.send("ask", configuration=configuration)
+    params = {"taskId": sent.task["id"], "id": "mine"}
+    answer = await agent.call(*((GET, params) if is_inline else (CREATE, {**params, **config})))
+    assert answer.result == {**params, "url": URL, "authentication": {"scheme": "Bearer"}}
+    assert CREDENTIALS not in sent.response.text
+
+
+async def test_receivers_that_the_deployment_allows(agent: ServedAgent, task_id: str) -> None:
+    """13.2, RFC 9110: they may be private, without TLS; a scheme is shown as it was given."""
+    shown = {"url": "http://127.0.0.2:8080/", "authentication": {"scheme": "bASIC"}}
+    allowed = await agent.call(CREATE, {"taskId": task_id, **shown})
+    assert shown.items() <= allowed.result.items()
 
 
 BAD: Mapping[str, tuple[dict[str, Any], list[str]]] = {
@@ -155,19 +157,6 @@ async def test_delete(agent: ServedAgent, task_id: str) -> None:
 
 
 class TestInline:
-    async def test_a_new_task(self, agent: ServedAgent) -> None:
-        """3.2.2: the configuration of a message is its task's from the beginning."""
-        config = {"id": "mine", "url": URL, **SECRETS}
-        sent = await agent.send("ask", configuration={"taskPushNotificationConfig": config})
-        assert CREDENTIALS not in sent.response.text
-        found = await agent.call(GET, {"taskId": sent.task["id"], "id": "mine"})
-        assert found.result == {
-            "id": "mine",
-            "taskId": sent.task["id"],
-            "url": URL,
-            "authentication": {"scheme": "Bearer"},
-        }
-
     async def test_a_stream(self, agent: ServedAgent) -> None:
         """3.2.2, 13.2: so may a streamed message; with a bad one it is an error and no stream."""
 

@@ -79,13 +79,6 @@ class TestRequiredExtension:
         assert answer.response.headers["A2A-Extensions"] == self.URI
 
 
-async def test_an_unknown_extension_is_ignored(agent: ServedAgent) -> None:
-    """4.6.3: an extension that the agent does not have is ignored and not named as active."""
-    answer = await agent.send("go", headers={"A2A-Extensions": "urn:unknown"})
-    assert answer.state == "COMPLETED"
-    assert "A2A-Extensions" not in answer.response.headers
-
-
 class TestVersions:
     async def test_another_one(self, agent: ServedAgent) -> None:
         """3.6.2: VersionNotSupportedError; an empty header means 0.3, which has other methods."""

@@ -46,6 +46,18 @@ def call(method: str, params: Any, **members: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params, **members}
 
 
+def said_0_3(*parts: Any, role: str = "user") -> dict[str, Any]:
+    return {"kind": "message", "messageId": "1", "role": role, "parts": parts}
+
+
+TEXT_0_3 = {"kind": "text", "text": "go"}
+NO_PARTS_OF_0_3: list[dict[str, Any]] = [
+    *({"kind": "file", "file": file} for file in ({"bytes": "not base64!"}, {})),
+    *({"kind": "text", **text} for text in ({}, {"text": 5}, {"text": "\ud800"})),
+    {"kind": "picture"},
+    {"kind": "data", "data": nested(60)},
+    {**TEXT_0_3, "metadata": nested(60)},
+]
 GET = call("GetTask", {"id": "x"})
 GET_0_3 = call("tasks/get", {"id": "x"})
 
@@ -78,6 +90,12 @@ GET_0_3 = call("tasks/get", {"id": "x"})
         ("", call("tasks/cancel", {"id": "x", "metadata": nested(200)}), -32602),
         ("", call("tasks/resubscribe", []), -32602),
         ("", call("message/send", {"message": {"taskId": "nobody"}}), -32602),
+        *(
+            ("", call(f"message/{way}", {"message": said_0_3(part)}), -32602)
+            for part in NO_PARTS_OF_0_3
+            for way in ("send", "stream")
+        ),
+        ("", call("message/send", {"message": said_0_3(TEXT_0_3, role="agent")}), -32602),
         ("", call("tasks/cancel", {"id": "nobody"}), -32001),
         ("", GET_0_3 | {"id": None, "more": 1}, -32001),
     ],
@@ -124,8 +142,7 @@ def sent_in_0_3(file: str, *, is_rest: bool) -> tuple[str, dict[str, Any]]:
         content = [{"text": "go"}, {"file": {"fileWithBytes": file}}]
         said = {"messageId": "1", "role": "ROLE_USER", "content": content}
         return "/v1/message:send", {"request": said}
-    parts = [{"kind": "text", "text": "go"}, {"kind": "file", "file": {"bytes": file}}]
-    said = {"messageId": "1", "role": "user", "kind": "message", "parts": parts}
+    said = said_0_3(TEXT_0_3, {"kind": "file", "file": {"bytes": file}})
     return "/", call("message/send", {"message": said})
 
 

@@ -36,6 +36,7 @@ LARGE = bytes(range(256)) * 4_000
 SMALL = LARGE[:100_000]
 TEXT = "ä long text. " * 10_000
 NOW = {"returnImmediately": True}
+BYTES = "application/octet-stream"
 
 
 Handle = Callable[[TaskContext], Awaitable[None]]
@@ -124,21 +125,6 @@ async def test_a_large_file_is_a_link(run: Run, client: httpx.AsyncClient) -> No
     assert base64.b64decode(small["bytes"]) == SMALL
 
 
-async def test_a_file_is_none_of_the_protocols_answers(run: Run, client: httpx.AsyncClient) -> None:
-    """It keeps the type of its link, and a refused link its form, whatever the caller accepts."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.emit_file(io.BytesIO(LARGE), media_type="application/a2a+json")
-        await ctx.respond()
-
-    url = parts_of(await run(handle))["file"]["url"]
-    headers = {"Accept": "application/json"}
-    got = await client.get(url, headers=headers)
-    assert got.headers["content-type"] == "application/a2a+json"
-    refused = await client.get(url.partition("?")[0], headers=headers)
-    assert (refused.status_code, refused.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
-
-
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_all_readings_agree(
     app: FastAPI, agent: Agent, binding: str, backends: Backends
@@ -179,13 +165,20 @@ async def test_a_link_ends(run: Run, backends: Backends, client: httpx.AsyncClie
 
 
 @pytest.mark.parametrize(
-    ("media_type", "filename"),
-    [("image/日本", ""), ("text/plain\nx: y" + "x" * 20_000, "a\n" + "n" * 20_000 + ".png")],
+    ("media_type", "filename", "served"),
+    [
+        ("application/a2a+json", "", "application/a2a+json"),
+        ("image/日本", "", BYTES),
+        ("text/plain\nx: y" + "x" * 20_000, "a\n" + "n" * 20_000 + ".png", BYTES),
+    ],
 )
-async def test_what_no_header_can_have_is_served(
-    run: Run, client: httpx.AsyncClient, media_type: str, filename: str
+async def test_what_is_served(
+    run: Run, client: httpx.AsyncClient, media_type: str, filename: str, served: str
 ) -> None:
-    """A file whose type or name no header takes has a link of a usual length to its bytes."""
+    """A file keeps its type, whatever its caller accepts, or has none if no header takes it.
+
+    Its link has a usual length, and a refused one the form of the protocol's errors.
+    """
 
     async def handle(ctx: TaskContext) -> None:
         await ctx.emit_file(io.BytesIO(LARGE), media_type=media_type, filename=filename)
@@ -194,11 +187,13 @@ async def test_what_no_header_can_have_is_served(
     part = parts_of(await run(handle))["file"]
     assert part["mediaType"] == media_type
     assert len(part["url"]) < 1_000
-    got = await client.get(part["url"])
-    assert got.content == LARGE
-    assert got.headers["content-type"] == "application/octet-stream"
+    accepted = {"Accept": "application/json"}
+    got = await client.get(part["url"], headers=accepted)
+    assert (got.content, got.headers["content-type"]) == (LARGE, served)
     assert got.headers["x-content-type-options"] == "nosniff"
     assert got.headers["content-disposition"].endswith("png") == bool(filename)
+    refused = await client.get(part["url"].partition("?")[0], headers=accepted)
+    assert (refused.status_code, refused.json()["error"]["status"]) == (403, "PERMISSION_DENIED")
 
 
 @pytest.mark.parametrize("way", ["get", "link"])
@@ -328,81 +323,63 @@ async def test_a_link_gives_a_part(
         ("DATA:;base64,aGk%2B/w==", "text/plain", b"hi>\xff"),
         ("data:text/csv;charset=utf-8,a%2Cb%0A1,2", "text/csv;charset=utf-8", b"a,b\n1,2"),
         (f"data:;base64,{base64.b64encode(SMALL).decode()}", "text/plain", SMALL),
+        ("data:a", "", "data: URL cannot be decoded"),
+        ("data:;base64,a*aa", "", "data: URL cannot be decoded"),
+        ("https://example.com/a.png", "", "never fetches"),
     ],
 )
-async def test_a_url_that_is_the_file(run: Run, url: str, media_type: str, content: bytes) -> None:
-    """What comes as a `data:` URL is content for the agent, and the client's part stays a URL."""
-    seen: list[Any] = []
+async def test_a_url_that_is_the_file(
+    run: Run, url: str, media_type: str, content: bytes | str
+) -> None:
+    """What comes as a `data:` URL is content for the agent, and the client's part stays a URL.
+
+    One that cannot be decoded and a client's own stay URLs; reading one says why.
+    """
 
     async def handle(ctx: TaskContext) -> None:
         (file,) = ctx.files
-        seen.extend([file.media_type, await ctx.read_file(file), file.url])
-        await ctx.respond()
-
-    task = await run(handle, parts=[{"url": url}])
-    assert seen == [media_type, content, None]
-    assert task["history"][0]["parts"] == [{"url": url}]
-
-
-@pytest.mark.parametrize(
-    ("url", "calls", "said"),
-    [
-        ("data:a", ["read_file"], "data: URL cannot be decoded"),
-        ("data:;base64,a*aa", ["read_file"], "data: URL cannot be decoded"),
-        ("https://example.com/a.png", ["read_file", "link_to"], "never fetches"),
-    ],
-)
-async def test_a_url_that_is_no_file(run: Run, url: str, calls: list[str], said: str) -> None:
-    """A data: URL that cannot be decoded and a client's own stay URLs; reading one says why."""
-
-    async def handle(ctx: TaskContext) -> None:
-        (file,) = ctx.files
-        assert file.url == url
-        for call in calls:
-            with pytest.raises(TypeError, match=said):
-                await getattr(ctx, call)(file)
+        if isinstance(content, bytes):
+            read = file.media_type, await ctx.read_file(file), file.url
+            assert read == (media_type, content, None)
+        else:
+            assert file.url == url
+            calls = (ctx.read_file, *([] if "data:" in url else [ctx.link_to]))
+            for call in calls:
+                with pytest.raises(TypeError, match=content):
+                    await call(file)
         await ctx.complete("read")
 
     task = await run(handle, parts=[{"url": url}])
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
-
-
-async def test_an_answer_has_the_files_that_it_is_about(run: Run) -> None:
-    """In the turn of an answer the files of all messages are there, the newest first."""
-    names: list[Any] = []
-
-    async def ask(ctx: TaskContext) -> None:
-        await ctx.request_input("Which page?")
-
-    async def look(ctx: TaskContext) -> None:
-        names.append([file.filename for file in ctx.files])
-        names.append([[file.filename for file in message.files] for message in ctx.history])
-        assert [await ctx.read_file(file) for file in ctx.files] == [b"x", b"1", LARGE]
-        await ctx.respond("seen")
-
-    first = [raw(b"1", filename="a.txt"), raw(LARGE, filename="b.pdf")]
-    task_id = (await run(ask, parts=first))["id"]
-    await run(look, taskId=task_id, parts=[{"text": "3"}, raw(b"x", filename="c.txt")])
-    assert names == [["c.txt", "a.txt", "b.pdf"], [["a.txt", "b.pdf"], []]]
+    assert task["history"][0]["parts"] == [{"url": url}]
 
 
 async def test_a_later_turn_reads_what_is_there(run: Run) -> None:
-    """Files of earlier turns are in the agent's task, and are loaded again at any time."""
+    """Files of earlier turns are in the agent's task, and are loaded again at any time.
+
+    In the turn of an answer the files of all messages are there, the newest first.
+    """
 
     async def ask(ctx: TaskContext) -> None:
         await ctx.emit_file(io.BytesIO(LARGE * 10), "big", media_type="image/png")
         await ctx.emit_artifact("small", file_bytes=SMALL)
-        await ctx.request_input("more?")
+        await ctx.request_input("Which page?")
 
     async def look(ctx: TaskContext) -> None:
+        assert [file.filename for file in ctx.files] == ["c.txt", "a.txt", "b.pdf"]
+        names = [[file.filename for file in message.files] for message in ctx.history]
+        assert names == [["a.txt", "b.pdf"], []]
+        assert [await ctx.read_file(file) for file in ctx.files] == [b"x", b"1", LARGE]
         big, small = (artifact.files[0] for artifact in ctx.previous_artifacts)
-        assert big.content is None
+        assert (big.content, small.content) == (None, SMALL)
         assert await ctx.read_file(big) == LARGE * 10
-        assert small.content == SMALL
         assert linked_blob(await ctx.link_to(big)) == linked_blob(big.url or "")
         await ctx.respond("seen")
 
-    task = await run(look, taskId=(await run(ask))["id"])
+    first = [raw(b"1", filename="a.txt"), raw(LARGE, filename="b.pdf")]
+    task_id = (await run(ask, parts=first))["id"]
+    answer = [{"text": "3"}, raw(b"x", filename="c.txt")]
+    task = await run(look, taskId=task_id, parts=answer)
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
 
 

@@ -51,20 +51,16 @@ def problem(response: httpx.Response, status: int, binding: str) -> str:
 
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_long_headers(agent: Agent) -> None:
-    """431: one long header, or many short ones, whatever they are called."""
+    """431: one long header, or many; 414 for path and query together, before anything else."""
     many = {f"X-{number}": "x" * 40 for number in range(100)}
     for headers in ({"X-API-Key": "x" * 4096}, {"A2A-Extensions": "x" * 4096}, many):
         answer = await agent.call("ListTasks", {}, headers)
         said = problem(answer.response, 431, agent.binding)
         assert said == "The headers are longer than 4096 bytes."
     assert (await agent.call("ListTasks", {}, {"X": "x" * 3000})).reason == ""
-
-
-async def test_long_paths(client: httpx.AsyncClient) -> None:
-    """414 for path and query together, before anything looks at them."""
     for url in ("/tasks/" + "x" * 5000, "/tasks?pageToken=" + "x" * 5000):
-        response = await client.get(url, headers={"A2A-Version": "1.0"})
-        assert problem(response, 414, "rest") == "The path and query are longer than 4096 bytes."
+        response = await agent.client.get(url, headers={"A2A-Version": "1.0"})
+        assert problem(response, 414, REST) == "The path and query are longer than 4096 bytes."
 
 
 @pytest.mark.parametrize("length", ["announced", "not said"])

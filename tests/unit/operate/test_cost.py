@@ -53,7 +53,11 @@ def line(of: Cost, what: str) -> tuple[str, float | None, float | None]:
 
 
 def test_a_lost_attempt_has_bounds() -> None:
-    """It ran until its last sign at least, and until the next one began at most."""
+    """It ran until its last sign at least, and until the next one began at most.
+
+    No invocation is longer than its timeout: it was cut off before. Turns that share a worker have
+    at least their part of its time, at most all of it.
+    """
     of = cost(log(worker=FUNCTION))
     second = 2 * prices.GB_SECOND
     amount, least, most = line(of, "Time of the worker")
@@ -61,6 +65,15 @@ def test_a_lost_attempt_has_bounds() -> None:
     assert [least, most] == pytest.approx([13 * second, 73 * second])
     assert of.most - of.least == pytest.approx(60 * second)
     assert dollars(of.least, of.most) == f"${of.least:.7f} to ${of.most:.7f}"
+    (told,) = [one for one in of.lines if "Time" in one.what]
+    assert told.counted_from == (
+        "starts and ends of its attempts; of one whose end is unknown from the last sign up to"
+        " the next attempt or 120 s"
+    )
+    late = line(cost(log(worker=FUNCTION, next_s=7_200)), "Time of the worker")
+    assert late[0] == "13.0 to 124.0 s of 2,048 MB"
+    shared = line(cost(log(worker=FUNCTION), replace(NAMED, turns=4)), "Time of the worker")
+    assert shared[1:] == pytest.approx([13 / 4 * second, 73 * second])
 
 
 @pytest.mark.parametrize(
@@ -81,25 +94,6 @@ def test_a_function_is_known_by_its_name(
     monkeypatch.setenv("AWS_LAMBDA_LOG_STREAM_NAME", stream)
     found = cost(log(worker=process_name.__wrapped__()))
     assert [one.what for one in found.lines if one.what.startswith("Time of")] == [what]
-
-
-def test_no_invocation_is_longer_than_its_timeout() -> None:
-    """The next attempt may come hours later: the lost one was cut off long before."""
-    amount, _, _ = line(cost(log(worker=FUNCTION, next_s=7_200)), "Time of the worker")
-    assert amount == "13.0 to 124.0 s of 2,048 MB"
-    (told,) = [one for one in cost(log(worker=FUNCTION)).lines if "Time" in one.what]
-    assert told.counted_from == (
-        "starts and ends of its attempts; of one whose end is unknown from the last sign up to"
-        " the next attempt or 120 s"
-    )
-
-
-def test_turns_that_share_a_worker_share_its_time() -> None:
-    """At least its part, at most all of it."""
-    shared = replace(NAMED, turns=4)
-    _, least, most = line(cost(log(worker=FUNCTION), shared), "Time of the worker")
-    second = 2 * prices.GB_SECOND
-    assert [least, most] == pytest.approx([13 / 4 * second, 73 * second])
 
 
 @pytest.mark.parametrize(

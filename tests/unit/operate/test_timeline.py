@@ -110,16 +110,6 @@ def test_the_last_sign_of_a_holder_is_a_commit_or_a_renewal() -> None:
     assert sent == _Holder(worker="host 1", since=2_000, seen_at=2_000, lease_until=None)
 
 
-def test_an_end_is_that_of_the_attempt_before_or_its_own() -> None:
-    """A claim says how the one before ended; a commit that fails its task, how its own did."""
-    shown = of(
-        record(1, token="B", ended=AttemptEnd(token="A", reason=LOST)),
-        record(2, token="B", ended=AttemptEnd(token="B", reason="ValueError")),
-        record(3),
-    )
-    assert [commit.ended_itself for commit in shown.commits] == [False, True, False]
-
-
 def test_parts_that_are_elsewhere_are_counted() -> None:
     """Whichever entry refers to them."""
     blob = Blob.of(b"x", BlobOwner("s" * 32, "t", "i" * 12))
@@ -154,13 +144,6 @@ def test_an_unknown_entry_keeps_its_kind(kind: bytes, shown: str) -> None:
     assert made.unreadable == (f"version 2 has an unknown entry of kind {shown!r}",)
 
 
-def test_a_task_changed_when_it_was_last_committed() -> None:
-    """Where commits have lost their time, the status has one."""
-    head = replace(opened(), status_at=5)
-    assert of(record(1, at=1), record(2, at=7), head=head).changed_at == 7
-    assert of(record(1), head=head).changed_at == 5
-
-
 def test_turns_and_their_attempts() -> None:
     """A turn has the attempts from its first claim to its end; a later message waits behind it."""
     opening = TurnOpened(SendMessageRequest(), Caller("ann"))
@@ -178,6 +161,8 @@ def test_turns_and_their_attempts() -> None:
     )
     first, second = shown.turns
     assert (first.number, first.by, first.waited_ms, first.ended) == (1, "ann", 100, 6)
+    assert [commit.ended_itself for commit in shown.commits] == [False] * 7
+    assert shown.changed_at == 4_500
     assert [(a.number, a.worker, a.outcome, a.over_at) for a in first.attempts] == [
         (1, "host 1", "lost", 2_100),
         (2, "host 2", "ended the turn", 4_000),
@@ -194,6 +179,9 @@ def test_an_attempt_that_the_task_ended_without() -> None:
     end = AttemptEnd(token="A", reason="ValueError", correlation_id="c1")
     (gave_up,) = of(record(1, OPENING), claim, record(3, failed, TurnEnded(), ended=end)).turns
     assert (gave_up.attempts[0].outcome, gave_up.attempts[0].reason) == ("failed", "ValueError")
+    at_the_end = record(3, failed, TurnEnded(), token="A", ended=end)
+    itself = of(record(1, OPENING), claim, at_the_end, head=replace(opened(), status_at=5))
+    assert (itself.commits[-1].ended_itself, itself.changed_at) == (True, 5)
 
 
 def test_a_turn_with_records_tells_how_it_went_on() -> None:
