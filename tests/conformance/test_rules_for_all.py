@@ -181,14 +181,6 @@ async def test_both_bindings_show_the_same_task(
 
 
 class TestCard:
-    async def test_it_says_how_to_reach_the_agent(self, agent: ServedAgent) -> None:
-        """4.4.1, 8.2: the card is at the well-known path, without headers, with all fields."""
-        card = (await agent.client.get(CARD)).json()
-        required = {"name", "description", "version", "capabilities", "supportedInterfaces"}
-        assert required | {"defaultInputModes", "defaultOutputModes", "skills"} <= set(card)
-        ways = {(i["protocolBinding"], i["protocolVersion"]) for i in card["supportedInterfaces"]}
-        assert {("JSONRPC", "1.0"), ("HTTP+JSON", "1.0")} <= ways
-
     async def test_it_can_be_cached(self, agent: ServedAgent) -> None:
         """8.6: 304 for what is known by tag or time; where both are sent, the tag alone counts."""
         known = (await agent.client.get(CARD)).headers

@@ -102,26 +102,32 @@ def forgotten_clients() -> Iterator[None]:
     aws.forget_clients()
 
 
+QUEUES = ["A2A_UNDECODABLE_QUEUE", "A2A_PUSH_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"]
+UNSET = r"^{} is not set: it names [^.]+\.$"
+
+
 @pytest.mark.parametrize(
-    ("variable", "value", "complaint"),
+    ("function", "variable", "value", "complaint"),
     [
-        ("A2A_TABLE", None, "A2A_TABLE is not set"),
-        ("A2A_QUEUE", None, "A2A_QUEUE is not set"),
-        ("A2A_AUTH", None, "A2A_AUTH is not set"),
-        ("A2A_API_KEYS", None, "A2A_API_KEYS is not set"),
-        ("A2A_CARD", "nowhere.json", "nowhere.json cannot be read"),
-        ("A2A_TTL_DAYS", "soon", "A2A_TTL_DAYS"),
+        *(("stream", name, None, UNSET) for name in ("A2A_TABLE", "A2A_QUEUE")),
+        *(("stream", name, None, "{} is not set") for name in ("A2A_AUTH", "A2A_API_KEYS")),
+        ("api", "A2A_CARD", "nowhere.json", "nowhere.json cannot be read"),
+        ("api", "A2A_TTL_DAYS", "soon", "{}"),
+        ("worker", "A2A_TABLE", None, UNSET),
+        *(("sweeper", name, None, UNSET) for name in ("A2A_TABLE", "A2A_QUEUE", QUEUES[0])),
+        *(("push", name, None, UNSET) for name in QUEUES[1:]),
     ],
 )
 @pytest.mark.usefixtures("forgotten_clients")
 def test_a_start_with_a_missing_piece_stops(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str | None, complaint: str
+    monkeypatch: pytest.MonkeyPatch, function: str, variable: str, value: str | None, complaint: str
 ) -> None:
     """A start with a missing variable or file stops with one sentence that names it."""
-    for name, fine in {**ELSEWHERE, **CLOSED, variable: value}.items():
+    queues = dict.fromkeys(QUEUES, ELSEWHERE["A2A_QUEUE"])
+    for name, fine in {**ELSEWHERE, **queues, **CLOSED, variable: value}.items():
         if fine is None:
             monkeypatch.delenv(name, raising=False)
         else:
             monkeypatch.setenv(name, fine)
-    with pytest.raises(ConfigurationError, match=complaint):
-        cold_start("api", "api" if value else "stream")
+    with pytest.raises(ConfigurationError, match=complaint.format(variable)):
+        cold_start("api" if function == "stream" else function, function)

@@ -12,14 +12,13 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless import aws
-from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.signing import _signing_key
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.local.provision import Names
-from tests.support.handlers import ALL_DONE, LambdaContext, cold_start, event_file
+from tests.support.handlers import ALL_DONE, LambdaContext, event_file
 from tests.support.messages import request
 from tests.support.present import present
 from tests.support.simulation.sources import SqsSource
@@ -151,13 +150,3 @@ def test_a_message_that_is_no_job_is_kept(function: ModuleType, provisioned: Nam
     undecodable = event_file("push-sqs-undecodable")
     assert function.handler(undecodable, LambdaContext()) == ALL_DONE
     assert messages(provisioned.push_dead_letter_queue) == [undecodable["Records"][0]["body"]]
-
-
-def test_a_missing_queue_is_named(provisioned: Names, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its queues the function does not start, and says which variable is missing."""
-    for name in ("A2A_PUSH_QUEUE", "A2A_PUSH_DEAD_LETTER_QUEUE"):
-        said = rf"^{name} is not set: it names [^.]+\.$"
-        with monkeypatch.context() as patched:
-            patched.delenv(name)
-            with pytest.raises(ConfigurationError, match=said):
-                cold_start("push")

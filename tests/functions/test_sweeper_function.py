@@ -11,7 +11,7 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless import aws
-from a2a_serverless.errors import ConfigurationError, InvalidArgumentError
+from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.push import LONG_WAIT_MS
@@ -121,13 +121,3 @@ def test_an_event_of_another_source_is_refused(function: ModuleType) -> None:
     """An event of another source raises InvalidArgumentError."""
     with pytest.raises(InvalidArgumentError):
         function.handler({"source": "aws.s3"}, None)
-
-
-def test_a_missing_setting_is_named(provisioned: Names, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a variable is missing, the function does not start, and the error names it."""
-    for name in ("A2A_TABLE", "A2A_QUEUE", "A2A_UNDECODABLE_QUEUE"):
-        said = rf"^{name} is not set: it names [^.]+\.$"
-        with monkeypatch.context() as patched:
-            patched.delenv(name)
-            with pytest.raises(ConfigurationError, match=said):
-                cold_start("sweeper")

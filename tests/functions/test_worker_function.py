@@ -13,7 +13,6 @@ import pytest
 from a2a.types import Task, TaskState
 
 from a2a_serverless import aws
-from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.settings import load_settings
 from a2a_serverless.tasks.head import Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit
@@ -128,14 +127,6 @@ def test_an_undecodable_record_is_reported(
     message_id = undecodable["Records"][0]["messageId"]
     assert answer == {"batchItemFailures": [{"itemIdentifier": message_id}]}
     assert [record.__dict__["action"] for record in caplog.records] == ["undecodable"]
-
-
-def test_a_missing_table_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deployment without its settings says which one is missing, in one sentence."""
-    monkeypatch.delenv("A2A_TABLE", raising=False)
-    aws.forget_clients()
-    with pytest.raises(ConfigurationError, match=r"^A2A_TABLE is not set: it names the table\.$"):
-        cold_start("worker")
 
 
 KEYED = """

@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from a2a.types import SendMessageRequest
@@ -23,9 +23,7 @@ from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.allowance import Allowance
-from a2a_serverless.storage.dictionaries import MemoryTable
-from a2a_serverless.storage.keys import KeyStore, PublishedKey
-from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.wiring import Backends
 from tests.support.a2a_calls import Agent, message
@@ -219,33 +217,21 @@ class TestKeySet:
         clock.advance(1)
         assert await fetched(served) == (200, ["first"], "public, max-age=300")
 
-    async def test_a_store_that_does_not_answer(self, clock: ManualClock) -> None:
+    async def test_a_store_that_does_not_answer(
+        self, store: KeyStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The set of before serves for five minutes, then nothing does: it might miss a key."""
-        store = Unreliable()
         served = KeySet(store, clock)
+        await store.publish(KEY)
         assert (await fetched(served))[1] == ["first"]
-        store.answers = False
-        clock.advance(299)
-        assert (await fetched(served))[1] == ["first"]
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "keys", AsyncMock(side_effect=UnavailableError))
+            clock.advance(299)
+            assert (await fetched(served))[1] == ["first"]
+            clock.advance(1)
+            assert (await fetched(served))[0] == 503
         clock.advance(1)
-        assert (await fetched(served))[0] == 503
-        store.answers = True
-        clock.advance(1)
         assert (await fetched(served))[1] == ["first"]
-
-
-class Unreliable(KeyStore):
-    """Has one key, and says so or not."""
-
-    answers = True
-
-    def __init__(self) -> None:
-        super().__init__(MemoryTable(INDEXES))
-
-    async def keys(self) -> list[PublishedKey]:
-        if not self.answers:
-            raise UnavailableError
-        return [PublishedKey(jwk=KEY, published_at=0, expires_at=1)]
 
 
 async def fetched(served: KeySet) -> tuple[int, list[str], str]:
