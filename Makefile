@@ -129,7 +129,7 @@ faults: $(VENV)/.stamp emulators ## the long form of the fault tests, of polls o
 	A2A_FAULTS=long $(BIN)/python -m pytest $(PYTEST_ARGS) $(ALL) tests/faults tests/contract \
 		tests/e2e/test_neighbours.py tests/e2e/test_upgrade.py \
 		tests/unit/tasks/test_fold_logs.py \
-		tests/unit/worker/test_late_writes.py tests/unit/worker/test_outages.py \
+		tests/unit/worker/test_outages.py \
 		tests/unit/worker/test_question_kills.py tests/unit/worker/test_shares.py \
 		tests/unit/worker/test_short_sleeps.py \
 		tests/unit/frameworks/test_langgraph_interrupts.py --timeout 3600

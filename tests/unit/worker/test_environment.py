@@ -5,12 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
-import socket
 import ssl
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -97,46 +92,6 @@ def test_a_refused_name_sets_nothing_and_is_not_shown(secret: dict[str, str], na
     assert str(refused.value).startswith(f"The secret {SECRET}: entry 2 has ")
     assert VALUE not in str(refused.value)
     assert environment == {}
-
-
-@pytest.fixture
-def listeners() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """A service of AWS and a proxy, on this machine."""
-    here = ("127.0.0.1", 0)
-    with socket.create_server(here) as service, socket.create_server(here) as proxy:
-        yield service, proxy
-
-
-@pytest.mark.parametrize("name", ["https_proxy", "SSLKEYLOGFILE"])
-def test_the_agents_settings_do_not_move_the_runtimes_requests(
-    listeners: tuple[socket.socket, socket.socket],
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A proxy, and a file for the keys of TLS, that the agent's settings name get nothing."""
-    service, proxy = listeners
-    keys = tmp_path / "keys"
-    where = f"http://127.0.0.1:{proxy.getsockname()[1]}" if "proxy" in name.lower() else str(keys)
-    for variable in ("AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(variable, "nowhere")
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"https://127.0.0.1:{service.getsockname()[1]}")
-    monkeypatch.setenv(name, "")  # so that it is taken back in the end
-    monkeypatch.delenv(name)
-    with suppress(ConfigurationError):
-        take_environment(Settings(agent_environment=f"{name}={where}"), os.environ)
-    aws.forget_clients()
-    try:
-        client = aws.client("dynamodb")
-        with ThreadPoolExecutor() as pool:
-            pool.submit(client.list_tables)
-            is_asked, _, _ = select.select(listeners, [], [], 30)
-            for listener in listeners:
-                listener.close()
-    finally:
-        aws.forget_clients()
-    assert is_asked == [service]
-    assert not keys.exists()
 
 
 def variables_read(package: str) -> set[str]:

@@ -513,7 +513,7 @@ def fresh(client: Any, numbers: Iterator[int], clock: PacedClock) -> Table:
 @pytest.mark.parametrize(
     ("kind", "seeds"),
     [
-        ("memory", 200 if LONG else 3),
+        ("memory", 200 if LONG else 1),
         ("file", 60 if LONG else 1),
         pytest.param("dynamodb", 40 if LONG else 1, marks=pytest.mark.emulators),
     ],
@@ -535,7 +535,7 @@ def test_random_kills_repeat_no_step_and_no_question(kind: str, seeds: int, tmp_
 @pytest.mark.parametrize(
     ("script", "least", "step"),
     [
-        (SHORT, 40, 1 if LONG else 5),
+        (SHORT, 40, 1 if LONG else 11),
         pytest.param(EVERYTHING, 400, 1 if LONG else 211, marks=pytest.mark.long),
     ],
     ids=["short", "everything"],
