@@ -20,6 +20,7 @@ from langchain_core.messages import (
     AnyMessage,
     BaseMessage,
     HumanMessage,
+    RemoveMessage,
     ToolMessage,
 )
 from langchain_core.messages.block_translators.openai import convert_to_openai_data_block
@@ -38,7 +39,7 @@ from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.graph.message import add_messages
+from langgraph.graph.message import REMOVE_ALL_MESSAGES, add_messages
 from langgraph.runtime import get_runtime
 from langgraph.types import CachePolicy, Send, interrupt
 from pydantic import BaseModel
@@ -156,6 +157,18 @@ async def test_classes_of_a_state_are_allowed(caplog: pytest.LogCaptureFixture) 
     _, task = await talk.say("cake")
     assert answered(task) == ["tea", "cake"]
     assert "unregistered" not in caplog.text
+
+
+async def test_what_a_graph_removes_is_forgotten() -> None:
+    """A conversation that is summed up stays short."""
+
+    def shorten(state: MessagesState) -> Update:
+        kept = AIMessage(f"{len(state['messages'])}")
+        return {"messages": [RemoveMessage(REMOVE_ALL_MESSAGES), kept]}
+
+    talk = Talk(LangGraphWorker(chain(MessagesState, shorten=shorten).compile()))
+    answers = [answered((await talk.say("a"))[1]) for _ in range(3)]
+    assert answers == ["1", "2", "2"]
 
 
 async def test_a_breakpoint_fails_the_task() -> None:
