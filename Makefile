@@ -128,7 +128,7 @@ format: $(VENV)/.stamp ## format, and fix what the linter can fix
 faults: $(VENV)/.stamp emulators ## the long form of the fault tests, of polls of hours and of parallel calls
 	A2A_FAULTS=long $(BIN)/python -m pytest $(PYTEST_ARGS) $(ALL) tests/faults tests/contract \
 		tests/e2e/test_neighbours.py tests/e2e/test_upgrade.py \
-		tests/unit/tasks/test_fold_logs.py \
+		tests/unit/tasks/test_fold.py \
 		tests/unit/worker/test_outages.py \
 		tests/unit/worker/test_question_kills.py tests/unit/worker/test_shares.py \
 		tests/unit/worker/test_short_sleeps.py \

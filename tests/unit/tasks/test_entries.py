@@ -1,4 +1,4 @@
-"""What the log takes, and how a message's caller is stored across releases."""
+"""What the log takes, and reads again: also what a newer release, or damage, has left in it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 import pytest
 from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskStatus
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
+from hypothesis import given
+from hypothesis import strategies as st
 
 from a2a_serverless.errors import InvalidArgumentError
 from a2a_serverless.tasks.entries import (
@@ -16,23 +18,101 @@ from a2a_serverless.tasks.entries import (
     Entry,
     MessageAppended,
     MetadataMerged,
+    Replied,
+    Restarted,
     StatusChanged,
+    TurnEnded,
     TurnOpened,
+    Unknown,
     advice_on_size,
     check_readable,
     decode_entries,
     encode_entries,
 )
-from tests.support.messages import request
+from a2a_serverless.tasks.fold import Fold, Record, events_of
+from tests.support.commits import WORKING, status, wrote
+from tests.support.messages import agent_message, request
+from tests.support.newer import BODIES, UNKNOWN
 
-REQUEST = request("hello", message_id="m")
+METADATA = Struct(fields={"k": Value(list_value=ListValue(values=[Value(number_value=1)]))})
+KNOWN: st.SearchStrategy[Entry] = st.sampled_from(
+    [
+        TurnOpened(request("hi"), Caller("ann", "acme", ("urn:x", "urn:y"), '{"a:B":"\\ud800 ü"}')),
+        TurnOpened(request("hi"), Caller()),
+        MessageAppended(agent_message("x")),
+        status(WORKING, "said"),
+        StatusChanged(TaskStatus(state=WORKING), METADATA, archive=True),
+        wrote("x"),
+        ArtifactWritten(Artifact(artifact_id="b"), last_chunk=True, metadata=METADATA),
+        MetadataMerged(METADATA),
+        Restarted(7),
+        TurnEnded(),
+        Replied(agent_message("r")),
+    ]
+)
 
 
-@pytest.mark.parametrize("variables", ["", '{"tracing:ID":"r1"}', '{"a:B":"\\ud800 ü"}'])
-def test_a_caller_is_read_as_it_was_written(variables: str) -> None:
-    """A caller's user, tenant, extensions and variables are read as they were written."""
-    opened = TurnOpened(REQUEST, Caller("ann", "acme", ("urn:x", "urn:y"), variables))
-    assert decode_entries(encode_entries([opened])) == (opened,)
+def folded(entries: tuple[Entry, ...]) -> Fold:
+    fold = Fold("t", "c")
+    fold.add(Record(version=1, entries=entries))
+    return fold
+
+
+@given(body=st.binary(max_size=200) | BODIES)
+def test_any_bytes_are_read(body: bytes) -> None:
+    """Into entries that a fold takes, and of which events are shown."""
+    fold = folded(decode_entries(body))
+    assert fold.newest is not None
+    assert fold.shown == len(list(events_of(fold.newest, fold)))
+    assert fold.task().id == "t"
+
+
+@given(entries=st.lists(KNOWN | UNKNOWN, max_size=8).map(tuple))
+def test_entries_are_read_as_they_were_written(entries: tuple[Entry, ...]) -> None:
+    """Of every kind; unknown ones change nothing, and encoded again they are the same bytes."""
+    assert decode_entries(encode_entries(entries)) == entries
+    known = tuple(entry for entry in entries if not isinstance(entry, Unknown))
+    assert folded(entries).task() == folded(known).task()
+    assert folded(entries).shown == folded(known).shown
+
+
+@given(entries=st.lists(KNOWN, min_size=1, max_size=4).map(tuple), at=st.integers(1, 2000))
+def test_a_body_that_is_cut_off_is_critical(entries: tuple[Entry, ...], at: int) -> None:
+    """Unless the cut is between two entries; those before it are read."""
+    body = encode_entries(entries)
+    read = decode_entries(body[: at % len(body)])
+    whole = [entry for entry in read if not isinstance(entry, Unknown)]
+    assert whole == list(entries[: len(whole)])
+    assert all(entry.is_critical for entry in read if isinstance(entry, Unknown))
+
+
+def opening_of(sender: bytes) -> bytes:
+    """An entry that opens a turn, without a message."""
+    payload = len(sender).to_bytes(4, "big") + sender
+    return b"T\x00" + len(payload).to_bytes(4, "big") + payload
+
+
+@pytest.mark.parametrize(
+    ("body", "is_critical"),
+    [
+        (b"Z\x00\x00\x00\x00\x00", False),
+        (b"Z\x80\x00\x00\x00\x00", True),
+        (b"S\x80\x00\x00\x00\x00", True),  # a known kind with a newer meaning
+        (b"S\x00\x00\x00\x00\x02\xff\xff", True),  # no status
+        (opening_of(b""), True),
+        (opening_of(b"[" * 100_000), True),  # nested too deeply
+        (opening_of(b'[1, "", []]'), True),  # of types that no release writes
+        (opening_of(b'["", "", [1]]'), True),
+        (opening_of(b'["", "", [], 1]'), True),
+        (b"A", True),  # cut off in its header
+        (b"A\x00\x00\x00\x00\x09\x0a\x05", True),  # cut off in its payload
+    ],
+)
+def test_what_must_not_be_skipped_says_so(body: bytes, is_critical: bool) -> None:  # noqa: FBT001 - a parameter
+    """An entry that its writer, or its damage, makes more than an addition is critical."""
+    (entry,) = decode_entries(body)
+    assert isinstance(entry, Unknown)
+    assert entry.is_critical is is_critical
 
 
 def nested(levels: int, *, arrays: bool) -> Value:

@@ -1,4 +1,4 @@
-"""Which message answers which question, as the log says it."""
+"""Which message answers which question, as the log says it (unit/worker/test_questions asks)."""
 
 from __future__ import annotations
 
@@ -28,62 +28,46 @@ def asks(*ids: StepId, until: int = 0) -> tuple[Recorded | TurnEnded, ...]:
     return (*(Asked(until).record(each) for each in ids), TurnEnded())
 
 
-def found(*commits: tuple[object, ...]) -> Questions:
-    questions = Questions()
-    for number, entries in enumerate(commits, start=2):
-        questions.add(Record(version=number, entries=entries))  # type: ignore[arg-type]
-    return questions
-
-
-def test_a_message_without_ids_answers_all_that_is_open() -> None:
-    """One that names some answers those; asked anew, a question waits for another answer."""
-    some, rest = message(part("noon", "hour")), message(part("Friday"))
-    questions = found(asks(DAY, HOUR), (some,))
-    assert (questions.answers, [*questions.open]) == ({HOUR: some}, [DAY])
-    questions = found(asks(DAY, HOUR), (some,), asks(DAY), (rest,))
-    assert (questions.answers, questions.open) == ({HOUR: some, DAY: rest}, {})
-    questions = found(asks(DAY), (rest,), asks(DAY))
-    assert (questions.answers, [*questions.open]) == ({}, [DAY])
-
-
-def test_a_message_from_before_the_question_answers_it() -> None:
-    """It has waited for the end of the turn that asks, as one in auth-required is answered."""
-    early, later = message(part("?")), message(part("!"))
-    assert found((early,), asks(DAY)).answers == {DAY: early}
-    # The turn that it has opened is over with the next question, which waits for its own answer.
-    questions = found((early,), asks(DAY), asks(HOUR))
-    assert (questions.answers, [*questions.open]) == ({DAY: early}, [HOUR])
-    questions = found(asks(DAY), (early,), (later,), asks(HOUR))
-    assert questions.answers == {DAY: early, HOUR: later}
-
-
-def test_a_question_whose_time_is_over_has_no_answer() -> None:
-    """The next message is not its answer; others wait on."""
-    questions = found(asks(DAY, until=5), (Recorded(DAY, LATE, b""),), asks(HOUR))
-    assert (questions.answers, [*questions.open]) == ({}, [HOUR])
-
-
-def test_those_are_late_whose_time_has_come() -> None:
-    """One without a time is never late."""
-    both = (Asked(5).record(DAY), Asked().record(HOUR), TurnEnded())
-    assert (found(both).late(4), found(both).late(5)) == ([], [DAY])
+SOME, REST = message(part("noon", "hour")), message(part("Friday"))
+IS_LATE = (Recorded(DAY, LATE, b""),)
 
 
 @pytest.mark.parametrize(
-    ("step_id", "name"),
+    ("commits", "answers", "is_open"),
     [
-        (StepId(ASK, "day", 1), "day"),
-        (StepId(ASK, "day", 2), "day#2"),
-        (StepId(ASK, "", 1), "#1"),
-        (StepId(ASK, "", 2), "#2"),
+        # A message that names some answers those, another one all that is open.
+        ([asks(DAY, HOUR), (SOME,)], {HOUR: SOME}, [DAY]),
+        ([asks(DAY, HOUR), (SOME,), asks(DAY), (REST,)], {HOUR: SOME, DAY: REST}, []),
+        ([asks(DAY), (REST,), asks(DAY)], {}, [DAY]),
+        # One from before the question has waited for the end of the turn that asks, and no longer.
+        ([(REST,), asks(DAY)], {DAY: REST}, []),
+        ([(REST,), asks(DAY), asks(HOUR)], {DAY: REST}, [HOUR]),
+        ([asks(DAY), (REST,), (SOME,), asks(HOUR)], {DAY: REST, HOUR: SOME}, []),
+        # The next message is no answer to a question whose time is over.
+        ([asks(DAY, until=5), IS_LATE, asks(HOUR)], {}, [HOUR]),
     ],
 )
-def test_each_question_has_an_id_of_its_own(step_id: StepId, name: str) -> None:
-    """Its own id, and a number where it was asked before or has none."""
-    assert id_on_parts(step_id) == name
+def test_a_message_answers_what_is_open(
+    commits: list[tuple[object, ...]], answers: dict[StepId, TurnOpened], is_open: list[StepId]
+) -> None:
+    """Each question has one answer; asked anew, it waits for another one."""
+    questions = Questions()
+    for number, entries in enumerate(commits, start=2):
+        questions.add(Record(version=number, entries=entries))  # type: ignore[arg-type]
+    assert (questions.answers, [*questions.open]) == (answers, is_open)
 
 
-def test_an_answer_has_its_own_parts_and_those_of_none() -> None:
-    """Parts that answer another question are left out."""
+def test_each_question_has_an_id_of_its_own() -> None:
+    """Its own id, and a number where it was asked before or has none.
+
+    Parts that answer another question are left out of its answer.
+    """
+    for step, number, name in (
+        ("day", 1, "day"),
+        ("day", 2, "day#2"),
+        ("", 1, "#1"),
+        ("", 2, "#2"),
+    ):
+        assert id_on_parts(StepId(ASK, step, number)) == name
     parts = [part("Friday", "day"), part("noon", "hour"), part("!")]
     assert [each.text for each in own_parts(parts, DAY)] == ["Friday", "!"]
