@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -122,82 +119,32 @@ async def test_a_put_beside_a_worker_without_pause(
     assert await storage.webhooks.all(at.task_id) == by_id
 
 
-# -- every order of requests -------------------------------------------------------------------
-
-
-WRITER = ContextVar[int]("writer")
-
-
-async def at_once() -> None:
-    """Wait for nothing."""
+# -- any order of requests ---------------------------------------------------------------------
 
 
 class Waiting(MemoryTable):
-    """Dictionaries whose requests wait until a test lets them through."""
+    """Dictionaries whose requests each wait for a while, which is drawn from a seed."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__(INDEXES)
-        self.before: Callable[[], Awaitable[None]] = at_once
+        self._random = random.Random(seed)  # noqa: S311 - a seeded schedule
+
+    async def _wait(self) -> None:
+        for _ in range(self._random.randrange(1, 9)):
+            await asyncio.sleep(0)
 
     async def load(self, keys: Iterable[Key], **options: Any) -> dict[Key, Item | None]:
-        await self.before()
+        await self._wait()
         return await super().load(keys, **options)
 
     async def query(self, wanted: Range) -> AsyncGenerator[list[Item], None]:
-        await self.before()
+        await self._wait()
         async for page in super().query(wanted):
             yield page
 
     async def write(self, *writes: Write, exactly: bool = False) -> None:
-        await self.before()
+        await self._wait()
         await super().write(*writes, exactly=exactly)
-
-
-class Schedule:
-    """Lets one request through at a time, the next of which is drawn from a seed.
-
-    The draw is made when every writer that runs has come to wait, so that a seed always gives the
-    same order.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - a seeded schedule
-        self._running = 0
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self.order: list[int] = []
-
-    async def turn(self) -> None:
-        """Wait until a request of this writer may be sent."""
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((WRITER.get(), turn))
-        self._leave()
-        await turn
-
-    async def play(self, table: Waiting, writers: Sequence[Callable[[], Awaitable[None]]]) -> None:
-        """Let all writers run to their end."""
-        self._running, table.before = len(writers), self.turn
-
-        async def follow(number: int) -> None:
-            WRITER.set(number)
-            try:
-                await writers[number]()
-            finally:
-                self._leave()
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(len(writers)):
-                group.create_task(follow(number))
-        table.before = at_once
-
-    def _leave(self) -> None:
-        self._running -= 1
-        if self._running or not self._waiting:
-            return
-        self._waiting.sort(key=itemgetter(0))
-        writer, turn = self._waiting.pop(self._random.randrange(len(self._waiting)))
-        self.order.append(writer)
-        self._running += 1
-        turn.set_result(None)
 
 
 class Race:
@@ -207,8 +154,7 @@ class Race:
     """
 
     def __init__(self, seed: int) -> None:
-        self.schedule, self.table = Schedule(seed), Waiting()
-        self.storage = DurableStorage(self.table, scope=new_scope(), clock=new_clock())
+        self.storage = DurableStorage(Waiting(seed), scope=new_scope(), clock=new_clock())
         self.tasks, self.task_id = Storage(self.storage), ""
         self.woken: dict[int, set[str]] = {}
         self.put: dict[str, tuple[int, int]] = {}
@@ -219,8 +165,8 @@ class Race:
         self.task_id = opened.head.task_id
         await self.tasks.update_task(self.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
         self.woken = {1: {"inline"}, 2: {"inline"}}
-        puts = [partial(self._put, name) for name in "aba"]
-        await self.schedule.play(self.table, [self._answer, self._add, self._add, *puts])
+        puts = [self._put(name) for name in "aba"]
+        await asyncio.gather(self._answer(), self._add(), self._add(), *puts)
         pushes = await self.storage.webhooks.all(self.task_id)
         assert {push.config.id for push in pushes} == {"inline", "with-answer", "a", "b"}
         assert sorted(self.woken) == list(range(1, len(self.woken) + 1))
@@ -265,21 +211,13 @@ async def test_a_commit_is_before_the_cursor_or_delivered() -> None:
     races = [Race(seed) for seed in range(INTERLEAVINGS)]
     for race in races:
         await race.run()
-    assert len({tuple(race.schedule.order) for race in races}) == INTERLEAVINGS
     assert len({race.put["a"] for race in races}) > 3
 
 
 async def test_a_worker_wins_against_any_number_of_puts() -> None:
     """Its commits are tried again at once, and puts that have lost wait: both get on."""
-    clock, table = SystemClock(), Waiting()
-    pauses = random.Random(7)  # noqa: S311 - a seeded schedule
-
-    async def pause() -> None:
-        for _ in range(pauses.randrange(1, 9)):
-            await asyncio.sleep(0)
-
-    table.before = pause
-    storage = DurableStorage(table, scope=new_scope(), clock=clock)
+    clock = SystemClock()
+    storage = DurableStorage(Waiting(7), scope=new_scope(), clock=clock)
     head = (await storage.open_task("ctx", request())).head
     lost: list[int] = []
     stored = Counter[int]()

@@ -14,13 +14,11 @@ from a2a.types import Part, SendMessageConfiguration, Task, TaskState
 from google.protobuf.json_format import MessageToDict
 
 from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.attempts import MOST_INTERRUPTIONS
 from a2a_serverless.tasks.entries import Caller
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.progress import Progress, progress_in
 from a2a_serverless.wiring import Backends, memory_backends
 from a2a_serverless.worker import FinalError, TaskContext, Worker
-from a2a_serverless.worker.attempt import NO_ENDING
 from a2a_serverless.worker.context import WorkerExecutor
 from a2a_serverless.worker.outbox import FLUSH_BYTES
 from a2a_serverless_tools.contract import Storage
@@ -68,20 +66,15 @@ Run = Callable[..., Awaitable[Task]]
 
 @pytest.fixture
 def run(backends: Backends) -> Run:
-    """Run a task of one or several turns; `works` says how each delivery ends.
+    """Run a task of one or several turns; `more` are further parts of the first message."""
 
-    `more` are further parts of the first message.
-    """
-
-    async def running(
-        handle: Handle, *texts: str, works: tuple[bool, ...] = (True,), more: Sequence[Part] = ()
-    ) -> Task:
+    async def running(handle: Handle, *texts: str, more: Sequence[Part] = ()) -> Task:
         bench = bench_of(backends, handle)
         head = await opened(bench, texts[0] if texts else "hello", *more)
         for text in (None, *texts[1:]):
             if text is not None:
                 await bench.follow_up(head, text)
-            assert [await bench.work() for _ in works] == list(works)
+            assert await bench.work()
         return await bench.task(head)
 
     return running
@@ -105,11 +98,6 @@ async def opened(bench: Bench, text: str, *more: Part) -> Head:
     task = await bench.storage.open_task("ctx", request, caller=caller)
     await bench.enqueue(task.head)
     return task.head
-
-
-async def stored(backends: Backends, ctx: TaskContext) -> Task:
-    """The worker's task as everybody else sees it."""
-    return present(await backends.storage.load_task(ctx.task_id))
 
 
 async def test_reading(run: Run) -> None:
@@ -287,41 +275,6 @@ async def test_the_ways_to_log_in(run: Run) -> None:
     assert get_data_parts([hints]) == [told]
 
 
-async def test_a_turn_without_an_ending(run: Run) -> None:
-    """Returning without an ending fails the task; what was emitted is kept."""
-
-    async def handle(ctx: TaskContext) -> None:
-        await ctx.emit_text_artifact("half")
-        await ctx.send_status("nearly")
-
-    task = await run(handle)
-    assert task.status.state == S.TASK_STATE_FAILED
-    assert status_text(task) == NO_ENDING.format("TASK_STATE_WORKING")
-    assert artifact_texts(task) == {"answer": ["half"]}
-
-
-async def test_an_exception_before_the_ending(run: Run, backends: Backends) -> None:
-    """The turn is started over, without what the failed attempt had emitted or stored."""
-    starts = []
-
-    async def handle(ctx: TaskContext) -> None:
-        starts.append(await ctx.load_context())
-        await ctx.update_context(len(starts))
-        assert await ctx.load_context() == len(starts)
-        await ctx.emit_text_artifact(f"attempt {len(starts)}", append=True)
-        await ctx.emit_text_artifact(AT_ONCE, "bulk", append=True)
-        assert artifact_texts(await stored(backends, ctx))["answer"] == [f"attempt {len(starts)}"]
-        if len(starts) < 3:
-            raise ValueError
-        await ctx.respond()
-
-    task = await run(handle, works=(False, False, True))
-    assert starts == [None, None, None]
-    assert artifact_texts(task) == {"answer": ["attempt 3"], "bulk": [AT_ONCE]}
-    assert task.status.state == S.TASK_STATE_COMPLETED
-    assert await backends.storage.contexts.load("ctx") == (3, 1)
-
-
 async def fails(_ctx: TaskContext) -> None:
     raise FinalError
 
@@ -401,52 +354,3 @@ async def test_two_tasks_update_the_state_at_the_same_time(
     tasks = [await bench.task(head) for head in heads]
     assert [t.status.state for t in tasks] == [S.TASK_STATE_COMPLETED] * 2
     assert sorted(artifact_texts(t)["answer"][0][0] for t in tasks) == ["0", "1"]
-
-
-async def test_an_update_that_never_gets_through_fails_its_task(backends: Backends) -> None:
-    """Behind the last start the task fails: an update that is lost is never lost silently."""
-    starts, contract = MOST_INTERRUPTIONS + 3, Storage(backends.storage)
-
-    async def handle(ctx: TaskContext) -> None:
-        count = await ctx.load_context() or 0
-        await contract.update_context("ctx", count + 1)  # somebody is always faster
-        await ctx.update_context("mine")
-        await ctx.respond()
-
-    bench = bench_of(backends, handle)
-    head = await opened(bench, "hello")
-    done = [await bench.work() for _ in range(starts)]
-    assert done == [False] * (starts - 1) + [True]
-    assert (await bench.task(head)).status.state == S.TASK_STATE_FAILED
-    assert await contract.load_context("ctx") == starts
-
-
-async def test_a_cancel(backends: Backends) -> None:
-    """A waiting worker gets CancelledError; one that looks at `is_cancelled` may just return."""
-    left: list[bool] = []
-    for looks in (False, True):
-        started = asyncio.Event()
-
-        async def handle(
-            ctx: TaskContext, *, looks: bool = looks, started: asyncio.Event = started
-        ) -> None:
-            await ctx.update_context("half done")
-            await ctx.emit_text_artifact(AT_ONCE)
-            started.set()
-            while not (looks and ctx.is_cancelled):  # noqa: ASYNC110 - the flag is the API
-                await asyncio.sleep(0)
-            left.append(ctx.is_cancelled)
-
-        bench = bench_of(backends, handle)
-        head = await opened(bench, "hello")
-        working = asyncio.create_task(bench.work())
-        await started.wait()
-        await bench.storage.request_cancel(head.task_id)
-        assert await working
-        task = await bench.task(head)
-        assert (task.status.state, status_text(task)) == (
-            S.TASK_STATE_CANCELED,
-            "The task was canceled.",
-        )
-    assert left == [True]
-    assert await Storage(backends.storage).load_context("ctx") is None

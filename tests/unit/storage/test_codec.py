@@ -15,14 +15,12 @@ from a2a_serverless.storage.codec import (
     event_items,
     head_item,
     head_of,
-    replaced,
     seconds,
     text_of,
     value_of,
 )
 from a2a_serverless.storage.dynamodb import _Typed, plain, typed
-from a2a_serverless.storage.finding import due_tasks
-from a2a_serverless.storage.table import Item, holds
+from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import MessageAppended, encode_entries
 from a2a_serverless.tasks.head import (
     FAILED,
@@ -36,11 +34,8 @@ from a2a_serverless.tasks.head import (
 )
 from a2a_serverless.tasks.rules import Step
 from a2a_serverless.tasks.usage import Usage
-from tests.support.clocks import ManualClock
-from tests.support.databases import Dictionaries
 from tests.support.heads import SMALL, with_fields
-from tests.support.messages import agent_message, request
-from tests.support.newer import head_key, set_attributes
+from tests.support.messages import agent_message
 
 FULL = with_fields(
     SMALL,
@@ -170,17 +165,6 @@ def written(version: int, size: int = 1) -> list[Item]:
     return event_items(step, encode_entries(entries))
 
 
-def test_a_commit_is_cut_into_parts() -> None:
-    """A large commit becomes parts under 350 KB that carry the same marks."""
-    parts = written(7, 1_000_000)
-    assert [part["SK"][-4:] for part in parts] == ["#000", "#001", "#002"]
-    assert all(len(part["body"]) <= 340_000 for part in parts)
-    assert parts[0].pop("at") == 1_700_000_000_007
-    marks = [{**part, "SK": None, "body": None} for part in parts]
-    assert marks == [marks[0]] * 3
-    assert marks[0]["parts"] == 3
-
-
 def versions(*pages: list[Item], after: int = 0) -> list[int]:
     commits = Commits(SMALL.incarnation, after)
     for page in pages:
@@ -212,19 +196,6 @@ def test_commits_are_complete_and_in_order() -> None:
     assert versions(two + three, after=1) == [2, 3]
 
 
-def test_a_record_has_what_was_written() -> None:
-    """Entries, token, commit id and time of a record are those of its commit."""
-    commits = Commits(SMALL.incarnation, 0)
-    commits.add(written(1, 400_000) + written(2))
-    first, second = commits.records
-    assert (first.token, first.commit_id) == ("token", "commit-1")
-    assert (second.token, second.commit_id) == (None, "commit-2")
-    assert (first.at, second.at) == (1_700_000_000_001, 1_700_000_000_002)
-    (entry,) = first.entries
-    assert isinstance(entry, MessageAppended)
-    assert len(entry.message.parts[0].text) == 400_000
-
-
 ODD: _Typed = {"f": {"N": "1.5"}, "t": {"BOOL": True}, "m": {"M": {}}, "l": {"SS": ["1"]}}
 
 
@@ -245,27 +216,6 @@ def test_what_was_read_is_written_as_it_was() -> None:
     with pytest.raises(TypeError, match="no value of type object"):
         typed({"x": object()})
     assert [seconds(ms) for ms in (0, 1, 999, 1000, 1001)] == [0, 1, 1, 1, 2]
-
-
-async def test_an_item_of_the_due_index_has_a_time() -> None:
-    """An item is due at its millisecond, without a fraction."""
-    database = Dictionaries(ManualClock())
-    storage = database.storage()
-    head = (await storage.open_task("c", request())).head
-    for due_at in ("7", "7.9"):
-        set_attributes(database, head_key(head), {"due_at": {"N": due_at}})
-        assert [due.due_at for due in await due_tasks(storage, 10)] == [7]
-
-
-def test_a_write_replaces_the_head_that_was_read() -> None:
-    """No other write may have come in between, not even one that changes nothing."""
-    seen = replace(SMALL, mark="one")
-    write = replaced(seen, replace(seen, version=7, mark="two"), now_ms=0)
-    assert holds(head_item(seen), write.when)
-    for other in (replace(seen, mark="three"), replace(seen, incarnation="later")):
-        assert not holds(head_item(other), write.when)
-    assert not holds(head_item(replace(seen, expires_at=0)), write.when)
-    assert not holds(None, write.when)
 
 
 def test_a_newer_releases_fields_stay() -> None:
