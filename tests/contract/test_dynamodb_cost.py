@@ -93,7 +93,7 @@ pytestmark = pytest.mark.emulators
 
 CHUNKS = 400
 T = TypeVar("T")
-Cost = tuple[float, ...]
+Cost = tuple[Any, ...]
 """Requests, write units and read units."""
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
-from a2a.types import Message, SendMessageRequest, Task, TaskState, TaskStatus
+from a2a.types import Task, TaskState
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
@@ -29,53 +30,43 @@ from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.entries import (
     ArtifactWritten,
     Caller,
-    Entry,
     MessageAppended,
     MetadataMerged,
     Replied,
     StatusChanged,
-    TurnOpened,
     encode_entries,
 )
-from a2a_serverless.tasks.fold import Cursor, Log, incarnation_tag
+from a2a_serverless.tasks.fold import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, releasing, renewing
 from a2a_serverless.worker.attempt import turn_of
 from tests.support.clocks import ManualClock
+from tests.support.commits import (
+    AUTH_REQUIRED,
+    COMPLETED,
+    INPUT_REQUIRED,
+    WORKING,
+    claim,
+    follow_up,
+    log_of,
+    newest,
+    opened,
+    status,
+    to,
+    wrote,
+)
 from tests.support.databases import LONG
 from tests.support.heads import with_fields
-from tests.support.messages import agent_message, artifact, request, said, texts
+from tests.support.messages import agent_message, request, said, texts
 from tests.support.present import present
 
-WORKING = TaskState.TASK_STATE_WORKING
-COMPLETED = TaskState.TASK_STATE_COMPLETED
-INPUT_REQUIRED = TaskState.TASK_STATE_INPUT_REQUIRED
-AUTH_REQUIRED = TaskState.TASK_STATE_AUTH_REQUIRED
-
-
-def status(state: TaskState, message: Message | None = None) -> StatusChanged:
-    return StatusChanged(TaskStatus(state=state, message=message))
-
-
-def piece(text: str) -> ArtifactWritten:
-    return ArtifactWritten(artifact("a", text), append=True)
-
-
-LARGE = piece("x" * 700_000)
+LARGE = wrote("x" * 700_000)
 
 
 def metadata(**values: str) -> MetadataMerged:
     struct = Struct()
     struct.update(values)
     return MetadataMerged(struct)
-
-
-def claim(token: str, *entries: Entry) -> Commit:
-    return Commit(token=token, claims=True, entries=entries)
-
-
-async def opened(storage: DurableStorage, sent: SendMessageRequest | None = None) -> Head:
-    return (await storage.open_task("ctx", sent or request("hello"))).head
 
 
 async def load(storage: DurableStorage, head: Head) -> Task:
@@ -90,23 +81,23 @@ async def test_head_says_what_commit_returned(storage: DurableStorage) -> None:
     head = await opened(storage)
     assert await storage.head(head.task_id) == head
     for commit in (
-        claim("t1", status(WORKING, agent_message("busy")), metadata(k="v")),
-        Commit(token="t1", entries=(piece("x"),)),
-        Commit(token="t1", entries=(status(WORKING, agent_message("x" * 5000)),)),
+        claim("t1", status(WORKING, "busy"), metadata(k="v")),
+        Commit(token="t1", entries=(wrote("x"),)),
+        Commit(token="t1", entries=(status(WORKING, "x" * 5000),)),
         Commit(token="t1", entries=(metadata(large="x" * 5000),)),
         Commit(token="t1", entries=(Replied(agent_message("reply")),)),
-        Commit(token="t1", entries=(status(INPUT_REQUIRED),)),
-        Commit(entries=(TurnOpened(request("more")),), idempotency_key="key"),
+        to(INPUT_REQUIRED, token="t1"),
+        follow_up(idempotency_key="key"),
         claim("t2"),
         claim("t3"),
-        Commit(token="t3", entries=(status(AUTH_REQUIRED),)),
-        Commit(entries=(TurnOpened(request("token")),)),
-        Commit(token="t3", entries=(status(WORKING),), ends_turn=True),
+        to(AUTH_REQUIRED, token="t3"),
+        follow_up("token"),
+        to(WORKING, token="t3", ends_turn=True),
         claim("t4", status(COMPLETED)),
     ):
         head = await storage.commit(head, commit)
         assert await storage.head(head.task_id) == head
-    log = present(await storage.read(head.task_id))
+    log = await log_of(storage, head)
     assert log.head == head
     assert [record.version for record in log.records] == list(range(1, head.version + 1))
     assert head.size == sum(len(encode_entries(record.entries)) for record in log.records)
@@ -115,13 +106,13 @@ async def test_head_says_what_commit_returned(storage: DurableStorage) -> None:
 async def test_a_record_says_who_wrote_it(storage: DurableStorage, clock: ManualClock) -> None:
     """A record has the entries, the token, the id and the time of its commit, in parts too."""
     head = await opened(storage)
-    written = [claim("t1", status(WORKING), piece("x")), Commit(token="t1", entries=(LARGE,))]
+    written = [claim("t1", status(WORKING), wrote("x")), Commit(token="t1", entries=(LARGE,))]
     times = [head.created_at]
     for commit in written:
         clock.advance(1.5)
         times.append(clock.now_ms())
         head = await storage.commit(head, commit)
-    first, *others = present(await storage.read(head.task_id)).records
+    first, *others = (await log_of(storage, head)).records
     assert [record.at for record in (first, *others)] == times
     for version, record, commit in zip((2, 3), others, written, strict=True):
         assert (record.version, record.token) == (version, "t1")
@@ -133,7 +124,7 @@ async def test_a_log_is_read_behind_a_version(storage: DurableStorage) -> None:
     """A read after a version has HEAD and what came later; after the newest it has HEAD alone."""
     head = await opened(storage)
     for text in "abc":
-        head = await storage.commit(head, Commit(entries=(piece(text),)))
+        head = await storage.commit(head, Commit(entries=(wrote(text),)))
     for after, incarnation in [(0, None), (2, head.incarnation), (4, head.incarnation)]:
         log = present(await storage.read(head.task_id, after=after, incarnation=incarnation))
         assert log.head == head
@@ -154,9 +145,9 @@ async def test_the_opening_message_keeps_its_caller(storage: DurableStorage) -> 
 async def test_a_stale_head_loses(storage: DurableStorage) -> None:
     """A commit onto a HEAD that has moved writes nothing and names the stored version."""
     stale = await opened(storage)
-    head = await storage.commit(stale, Commit(entries=(piece("x"),)))
+    head = await storage.commit(stale, Commit(entries=(wrote("x"),)))
     with pytest.raises(ConcurrencyError) as caught:
-        await storage.commit(stale, Commit(entries=(piece("lost"),)))
+        await storage.commit(stale, Commit(entries=(wrote("lost"),)))
     assert caught.value.current_version == head.version
     assert texts(await load(storage, head), "a") == ["x"]
 
@@ -164,15 +155,15 @@ async def test_a_stale_head_loses(storage: DurableStorage) -> None:
 async def test_a_claim_fences_the_earlier_attempt(storage: DurableStorage) -> None:
     """Once another token owns the turn, the old one cannot write, not even with today's HEAD."""
     head = await opened(storage)
-    old = await storage.commit(head, claim("t1", piece("one")))
+    old = await storage.commit(head, claim("t1", wrote("one")))
     new = await storage.commit(old, claim("t2"))
     assert (new.turn.token, new.turn.attempts) == ("t2", 2)
     with pytest.raises(ConcurrencyError):
-        await storage.commit(old, Commit(token="t1", entries=(piece("late"),)))
+        await storage.commit(old, Commit(token="t1", entries=(wrote("late"),)))
     with pytest.raises(FencedError) as caught:
-        await storage.commit(new, Commit(token="t1", entries=(piece("late"),)))
+        await storage.commit(new, Commit(token="t1", entries=(wrote("late"),)))
     assert caught.value.current_version == new.version
-    await storage.commit(new, Commit(token="t2", entries=(piece("two"),)))
+    await storage.commit(new, Commit(token="t2", entries=(wrote("two"),)))
     assert texts(await load(storage, new), "a") == ["two"]
 
 
@@ -184,16 +175,16 @@ async def test_a_turn_ends_once(storage: DurableStorage) -> None:
     with pytest.raises(TurnFinishedError):
         await storage.commit(head, claim("t2"))
     with pytest.raises(FencedError):
-        await storage.commit(head, Commit(token="t1", entries=(piece("late"),)))
+        await storage.commit(head, Commit(token="t1", entries=(wrote("late"),)))
 
 
 async def test_a_message_opens_the_next_turn(storage: DurableStorage) -> None:
     """On a paused task a message opens a turn, numbered by its version, unclaimed and due."""
     head = await opened(storage)
     with pytest.raises(TaskNotAcceptingMessagesError):
-        await storage.commit(head, Commit(entries=(TurnOpened(request("early")),)))
-    head = await storage.commit(head, claim("t1", status(INPUT_REQUIRED, agent_message("who?"))))
-    head = await storage.commit(head, Commit(entries=(TurnOpened(request("me")),)))
+        await storage.commit(head, follow_up("early"))
+    head = await storage.commit(head, claim("t1", status(INPUT_REQUIRED, "who?")))
+    head = await storage.commit(head, follow_up("me"))
     assert (head.turn.number, head.turn.attempts, head.turn.token) == (3, 0, None)
     assert head.turn.is_open
     assert head.due_at is not None
@@ -229,7 +220,7 @@ async def test_an_unfinished_turn_is_due(storage: DurableStorage, clock: ManualC
     head = await storage.commit(head, claim("t1"))
     assert not await is_due(lease_s - 0.001)
     assert await is_due(lease_s)
-    head = await storage.commit(head, Commit(token="t1", entries=(status(COMPLETED),)))
+    head = await storage.commit(head, to(COMPLETED, token="t1"))
     assert not await is_due(10 * lease_s)
 
 
@@ -238,12 +229,12 @@ async def test_the_owner_of_a_turn_renews_its_lease(
 ) -> None:
     """The due time moves without a commit, also if others have committed since HEAD was read."""
     seen = await storage.commit(await opened(storage), claim("t1"))
-    await storage.commit(seen, Commit(token="t1", entries=(piece("one"),)))
+    await storage.commit(seen, Commit(token="t1", entries=(wrote("one"),)))
     later = clock.now_ms() + 1_000_000
     renewed = present(await storage.change(seen, partial(renewing, token="t1", due_at=later)))
     assert renewed == await storage.head(seen.task_id)
     assert (renewed.due_at, renewed.version) == (later, 3)
-    committed = await storage.commit(renewed, Commit(token="t1", entries=(piece("two"),)))
+    committed = await storage.commit(renewed, Commit(token="t1", entries=(wrote("two"),)))
     assert committed.due_at == later
 
 
@@ -255,7 +246,7 @@ async def test_a_turn_of_others_is_not_changed(
     head = await storage.commit(await opened(storage), claim("t1"))
     match end:
         case "finished":
-            await storage.commit(head, Commit(token="t1", entries=(status(COMPLETED),)))
+            await storage.commit(head, to(COMPLETED, token="t1"))
         case "taken":
             await storage.commit(head, claim("t2"))
         case "deleted" | "made anew":
@@ -293,7 +284,7 @@ async def test_postponing_moves_the_due_time(storage: DurableStorage, clock: Man
     head = await opened(storage)
     later = clock.now_ms() + 500_000
     assert await storage.postpone(head, due_at=later, sends=1) is not None
-    seen = present(await storage.head(head.task_id))
+    seen = await newest(storage, head)
     assert seen == with_fields(head, due_at=later, sends=1)
     assert await storage.postpone(head, due_at=later, sends=1) is None
     for at, is_due in ((later - 1, False), (later, True)):
@@ -302,7 +293,7 @@ async def test_postponing_moves_the_due_time(storage: DurableStorage, clock: Man
     with pytest.raises(ConcurrencyError):
         await storage.commit(head, claim("t1"))
     moved = await storage.commit(seen, claim("t1"))
-    finished = await storage.commit(moved, Commit(token="t1", entries=(status(COMPLETED),)))
+    finished = await storage.commit(moved, to(COMPLETED, token="t1"))
     for old in (head, finished):
         assert await storage.postpone(old, due_at=1, sends=2) is None
     found = {one.task_id for one in await due_tasks(storage, clock.now_ms() + 10**8)}
@@ -321,7 +312,7 @@ async def test_of_changes_at_once_none_is_lost(storage: DurableStorage) -> None:
             head = present(await storage.change(head, slept))
 
     await asyncio.gather(count(first), count(first))
-    stored = present(await storage.head(first.task_id))
+    stored = await newest(storage, first)
     assert (stored.turn.slept_ms, stored.version) == (2 * changes, first.version)
 
 
@@ -331,7 +322,7 @@ async def test_a_change_keeps_what_only_a_newer_release_knows(storage: DurableSt
     newer = {"colour": "green", "weight": 7, "seal": b"x", "nothing": None}
     item = present(await storage.table.get(layout.head_key(head.scope, head.task_id)))
     await storage.table.write(Put(item=item | newer))
-    read = present(await storage.head(head.task_id))
+    read = await newest(storage, head)
     claimed = await storage.commit(read, claim("t1"))
     assert await storage.change(claimed, partial(renewing, token="t1", due_at=1)) is not None
     item = present(await storage.table.get(layout.head_key(head.scope, head.task_id)))
@@ -348,9 +339,9 @@ async def test_a_waiting_reader_comes_back(storage: DurableStorage) -> None:
 async def test_a_commit_repeated_by_its_writer_counts_once(storage: DurableStorage) -> None:
     """A writer that repeats its own commit onto the same HEAD gets its HEAD, written once."""
     head = await opened(storage)
-    once = Commit(entries=(piece("x"),))
+    once = Commit(entries=(wrote("x"),))
     first = await storage.commit(head, once)
-    await storage.commit(first, Commit(entries=(piece("y"),)))
+    await storage.commit(first, Commit(entries=(wrote("y"),)))
     assert await storage.commit(head, once) == first
     assert texts(await load(storage, head), "a") == ["x", "y"]
 
@@ -358,29 +349,25 @@ async def test_a_commit_repeated_by_its_writer_counts_once(storage: DurableStora
 # -- the idempotency keys of follow-ups -------------------------------------------------------
 
 
-ASKS, ENDS = status(INPUT_REQUIRED), status(COMPLETED)
-
-
-def follow_up(key: str | None) -> Commit:
-    return Commit(entries=(TurnOpened(request("pay 100")),), idempotency_key=key)
-
-
-async def waiting(storage: DurableStorage, task_id: str | None = None) -> Head:
+async def waiting(storage: DurableStorage, **options: Any) -> Head:
     """A task that waits for a message."""
-    head = (await storage.open_task("ctx", request(), task_id=task_id)).head
-    return await storage.commit(head, Commit(entries=(ASKS,)))
+    return await storage.commit(await opened(storage, **options), to(INPUT_REQUIRED))
+
+
+def keyed(key: str | None) -> Commit:
+    return follow_up("pay 100", idempotency_key=key)
 
 
 async def answered(storage: DurableStorage, head: Head, key: str | None) -> Head:
     """The task after a message, when it waits for the next one."""
-    opened = await storage.commit(head, follow_up(key))
-    return await storage.commit(opened, Commit(entries=(ASKS,)))
+    opened = await storage.commit(head, keyed(key))
+    return await storage.commit(opened, to(INPUT_REQUIRED))
 
 
 async def refused(storage: DurableStorage, head: Head, key: str) -> int:
     """Say again what came with a key; return the turn that it had opened."""
     with pytest.raises(RepeatedKeyError) as repeated:
-        await storage.commit(head, follow_up(key))
+        await storage.commit(head, keyed(key))
     assert await storage.head(head.task_id) == head
     return repeated.value.turn
 
@@ -400,21 +387,21 @@ async def test_a_key_opens_one_turn_whatever_came_in_between(storage: DurableSto
 async def test_a_key_is_known_where_no_message_is_taken(storage: DurableStorage) -> None:
     """At work and after its end, the task refuses a new message, and a repeated one is found."""
     head = await waiting(storage)
-    at_work = await storage.commit(head, follow_up("one"))
+    at_work = await storage.commit(head, keyed("one"))
     assert await refused(storage, at_work, "one") == at_work.turn.number
     with pytest.raises(TaskNotAcceptingMessagesError):
-        await storage.commit(at_work, follow_up("new"))
-    ended = await storage.commit(at_work, Commit(entries=(ENDS,)))
+        await storage.commit(at_work, keyed("new"))
+    ended = await storage.commit(at_work, to(COMPLETED))
     assert await refused(storage, ended, "one") == at_work.turn.number
     with pytest.raises(TaskTerminalStateError):
-        await storage.commit(ended, follow_up("new"))
+        await storage.commit(ended, keyed("new"))
 
 
 async def test_of_copies_at_once_one_opens_a_turn(storage: DurableStorage) -> None:
     """The others learn that HEAD has moved, and then whose turn it is."""
     head = await waiting(storage)
     made = await asyncio.gather(
-        *(storage.commit(head, follow_up("one")) for _ in range(4)), return_exceptions=True
+        *(storage.commit(head, keyed("one")) for _ in range(4)), return_exceptions=True
     )
     (opened,) = [each for each in made if isinstance(each, Head)]
     others = [each for each in made if each is not opened]
@@ -424,9 +411,9 @@ async def test_of_copies_at_once_one_opens_a_turn(storage: DurableStorage) -> No
 
 async def test_a_key_goes_with_its_task(storage: DurableStorage) -> None:
     """A task with the id of one that was deleted knows nothing of its keys."""
-    head = await answered(storage, await waiting(storage, "mine"), "one")
+    head = await answered(storage, await waiting(storage, task_id="mine"), "one")
     assert await delete_task(storage, head.task_id)
-    again = await waiting(storage, "mine")
+    again = await waiting(storage, task_id="mine")
     assert (await answered(storage, again, "one")).incarnation == again.incarnation
 
 
@@ -434,29 +421,28 @@ async def test_a_key_goes_with_its_task(storage: DurableStorage) -> None:
 
 
 def asks(text: str) -> StatusChanged:
-    state = TaskState.TASK_STATE_INPUT_REQUIRED
-    return StatusChanged(TaskStatus(state=state, message=agent_message(text)), archive=True)
+    return replace(status(INPUT_REQUIRED, text), archive=True)
 
 
-def wrote(text: str) -> ArtifactWritten:
-    return ArtifactWritten(artifact("report", text), append=True)
+def report(text: str) -> ArtifactWritten:
+    return wrote(text, name="report")
 
 
 async def after_three_turns(storage: DurableStorage) -> Head:
     """A task whose second and third turn have each lost their first attempt; the third runs."""
-    head = (await storage.open_task("ctx", request("u1"))).head
-    head = await storage.commit(head, claim("1", wrote("one"), metadata(turn="1", kept="yes")))
+    head = await opened(storage, "u1")
+    head = await storage.commit(head, claim("1", report("one"), metadata(turn="1", kept="yes")))
     head = await storage.commit(head, Commit(token="1", entries=(asks("q1"),)))
-    head = await storage.commit(head, Commit(entries=(TurnOpened(request("u2")),)))
+    head = await storage.commit(head, follow_up("u2"))
     lost = MessageAppended(agent_message("lost"))
     head = await storage.commit(
-        head, claim("2a", wrote("lost"), lost, metadata(turn="lost", lost="yes"))
+        head, claim("2a", report("lost"), lost, metadata(turn="lost", lost="yes"))
     )
     head = await storage.commit(head, claim("2b"))
-    head = await storage.commit(head, Commit(token="2b", entries=(wrote("two"), asks("q2"))))
-    head = await storage.commit(head, Commit(entries=(TurnOpened(request("u3")),)))
+    head = await storage.commit(head, Commit(token="2b", entries=(report("two"), asks("q2"))))
+    head = await storage.commit(head, follow_up("u3"))
     head = await storage.commit(
-        head, claim("3a", wrote("lost too"), metadata(turn="3", lost="yes"))
+        head, claim("3a", report("lost too"), metadata(turn="3", lost="yes"))
     )
     return await storage.commit(head, claim("3b"))
 
@@ -466,11 +452,7 @@ def is_as_it_should_be(task: Task | None) -> None:
     assert said(task) == ["u1", "q1", "u2", "q2", "u3"]
     assert texts(task, "report") == ["onetwo"]
     assert MessageToDict(task.metadata) == {"turn": "1", "kept": "yes"}
-    assert task.status.state == TaskState.TASK_STATE_WORKING
-
-
-async def read(storage: DurableStorage, head: Head) -> Log:
-    return present(await storage.read(head.task_id))
+    assert task.status.state == WORKING
 
 
 async def test_a_restart_keeps_what_earlier_turns_have_left(storage: DurableStorage) -> None:
@@ -483,7 +465,7 @@ async def test_a_restart_keeps_what_earlier_turns_have_left(storage: DurableStor
     listed = await list_tasks(storage, ListTasksQuery(include_artifacts=True))
     (task,) = listed.tasks
     is_as_it_should_be(task)
-    turn = turn_of(await read(storage, head), {})
+    turn = turn_of(await log_of(storage, head), {})
     given = present(turn.context.current_task)
     assert said(given) == ["u1", "q1", "u2"]
     assert given.status.message.parts[0].text == "q2"
@@ -495,25 +477,25 @@ async def test_a_claim_takes_the_error_of_its_own_attempt_into_the_log(
     storage: DurableStorage,
 ) -> None:
     """With place and text; a later end that has none does not take those of an earlier one."""
-    head = (await storage.open_task("ctx", request("u1"))).head
+    head = await opened(storage, "u1")
     head = await storage.commit(head, claim("1"))
     end = AttemptEnd(token="1", reason="ValueError", correlation_id="c1", at=1)
     end = replace(end, place="agent.py, line 3, in handle", message="no customer")
     assert await storage.change(head, partial(releasing, end=end))
-    head = await storage.commit((await read(storage, head)).head, claim("2"))
-    seen = await read(storage, head)
+    head = await storage.commit((await log_of(storage, head)).head, claim("2"))
+    seen = await log_of(storage, head)
     assert seen.records[-1].ended == end
     shutdown = AttemptEnd(token="2", reason="shutdown", correlation_id="c2", at=2)
     assert await storage.change(head, partial(releasing, end=shutdown))
-    assert (await read(storage, head)).head.turn.released == shutdown
+    assert (await log_of(storage, head)).head.turn.released == shutdown
     assert not await storage.change(head, partial(releasing, end=replace(end, token="2"))), (
         "it is given back once"
     )
-    head = await storage.commit((await read(storage, head)).head, claim("3"))
+    head = await storage.commit((await log_of(storage, head)).head, claim("3"))
     assert await storage.change(head, partial(releasing, end=replace(end, token="3")))
-    head = await storage.commit((await read(storage, head)).head, claim("4"))
+    head = await storage.commit((await log_of(storage, head)).head, claim("4"))
     head = await storage.commit(head, claim("5"))
-    ends = [record.ended for record in (await read(storage, head)).records[3:]]
+    ends = [record.ended for record in (await log_of(storage, head)).records[3:]]
     assert ends == [shutdown, replace(end, token="3"), AttemptEnd(token="4", reason="lost")]
 
 
@@ -526,7 +508,7 @@ async def test_a_subscriber_is_shown_what_a_restart_restores(storage: DurableSto
     shown = [d async for d in tail.events(until=lambda _: True, deadline=float("inf"))]
     restored, working = (delivery.event for delivery in shown)
     assert [part.text for part in restored.artifact.parts] == ["onetwo"]  # type: ignore[union-attr]
-    assert working.status.state == TaskState.TASK_STATE_WORKING  # type: ignore[union-attr]
+    assert working.status.state == WORKING  # type: ignore[union-attr]
     is_as_it_should_be(tail.fold.task())
     tail, as_of = await Tail.resume(storage, head.task_id, shown[0].cursor)
     assert texts(as_of.event, "report") == ["onetwo"]  # type: ignore[arg-type]

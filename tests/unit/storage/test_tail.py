@@ -8,15 +8,9 @@ from typing import Any
 
 import pytest
 from a2a.types import (
-    Artifact,
-    Message,
-    Part,
-    Role,
-    SendMessageRequest,
     Task,
     TaskArtifactUpdateEvent,
     TaskState,
-    TaskStatus,
     TaskStatusUpdateEvent,
 )
 
@@ -29,26 +23,9 @@ from a2a_serverless.tasks.fold import Cursor, Log
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from tests.support.clocks import ManualClock, Timetable
+from tests.support.commits import COMPLETED, WORKING, claim, opened, status, to, wrote
 from tests.support.memory import PolledTable, memory_storage
 from tests.support.workers import idle
-
-
-def request() -> SendMessageRequest:
-    return SendMessageRequest(
-        message=Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="hi")])
-    )
-
-
-def chunk(text: str) -> ArtifactWritten:
-    return ArtifactWritten(Artifact(artifact_id="a", parts=[Part(text=text)]), append=True)
-
-
-def state(value: TaskState) -> StatusChanged:
-    return StatusChanged(TaskStatus(state=value))
-
-
-WORKING = state(TaskState.TASK_STATE_WORKING)
-COMPLETED = state(TaskState.TASK_STATE_COMPLETED)
 
 
 def shown(delivery: TailEvent) -> str:
@@ -79,18 +56,13 @@ def storage(clock: ManualClock) -> DurableStorage:
 
 async def running(storage: DurableStorage) -> Head:
     """A task whose agent works: submitted; working, 1, 2; 3."""
-    head = (await storage.open_task("c", request())).head
+    head = await opened(storage)
     for commit in (
-        Commit(entries=(WORKING, chunk("1"), chunk("2")), token="A", claims=True),
-        Commit(entries=(chunk("3"),), token="A"),
+        claim("A", status(WORKING), wrote("1"), wrote("2")),
+        Commit(entries=(wrote("3"),), token="A"),
     ):
         head = await storage.commit(head, commit)
     return head
-
-
-async def written(storage: DurableStorage, end: StatusChanged = COMPLETED) -> Head:
-    """The same, completed, or with another `end`."""
-    return await storage.commit(await running(storage), Commit(entries=(end,), token="A"))
 
 
 async def follow(tail: Tail) -> list[TailEvent]:
@@ -115,15 +87,15 @@ async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task(
         assert timeout_s > 29
         await changed_plain(task_id, version, timeout_s)
 
-    head = (await storage.open_task("c", request())).head
+    head = await opened(storage)
     tail = await Tail.open(storage, head.task_id)
     monkeypatch.setattr(storage, "read", read)
     monkeypatch.setattr(storage, "changed", changed)
     following = asyncio.create_task(follow(tail))
     for commit in (
-        Commit(entries=(WORKING, chunk("1")), token="A", claims=True),
-        Commit(entries=(chunk("2"),), token="A"),
-        Commit(entries=(COMPLETED,), token="A"),
+        claim("A", status(WORKING), wrote("1")),
+        Commit(entries=(wrote("2"),), token="A"),
+        to(COMPLETED, token="A"),
     ):
         await idle()
         head = await storage.commit(head, commit)
@@ -140,7 +112,7 @@ async def test_resuming_at_any_cursor_gives_the_rest_without_gap_or_repetition(
 
     A cursor of another incarnation, or beyond the log, gets the task as it is now.
     """
-    head = await written(storage)
+    head = await storage.commit(await running(storage), to(COMPLETED, token="A"))
     tail, first = await Tail.resume(storage, head.task_id, await start_of(storage, head))
     everything = await follow(tail)
     assert shown(first) == "task:"
@@ -157,24 +129,11 @@ async def test_resuming_at_any_cursor_gives_the_rest_without_gap_or_repetition(
         assert await follow(tail) == []
 
 
-@pytest.mark.parametrize("end", [COMPLETED, state(TaskState.TASK_STATE_INPUT_REQUIRED)])
-async def test_a_snapshot_continues_without_repeating_itself(
-    storage: DurableStorage, end: StatusChanged
-) -> None:
-    """A tail that resumes at a snapshot's cursor repeats no event, and sees what ended with it."""
-    head = await written(storage, end)
-    snapshot = (await Tail.open(storage, head.task_id)).snapshot()
-    tail, again = await Tail.resume(storage, head.task_id, snapshot.cursor)
-    assert again == snapshot
-    assert shown(again) == "task:123"
-    assert not tail.has_more
-
-
 async def test_unknown_and_deleted_tasks_end_the_tail(storage: DurableStorage) -> None:
     """A tail of an unknown or deleted task raises TaskNotFoundError."""
     with pytest.raises(TaskNotFoundError):
         await Tail.open(storage, "nobody")
-    head = (await storage.open_task("c", request())).head
+    head = await opened(storage)
     tail = await Tail.open(storage, head.task_id)
     following = asyncio.create_task(follow(tail))
     await asyncio.sleep(0)
@@ -196,7 +155,7 @@ async def test_a_reader_who_is_too_slow_is_ended_at_the_deadline(
     taken = await take_slowly(tail, clock, deadline=2.0)
     assert [shown(d) for d in taken] == ["working", "1"]
     assert not ended(tail.head)
-    await storage.commit(head, Commit(entries=(COMPLETED,), token="A"))
+    await storage.commit(head, to(COMPLETED, token="A"))
     whole = ["working", "1", "2", "3", "completed"]
     for cursor, options, expected in (
         (taken[-1].cursor, {"deadline": 1.0}, whole[2:]),
@@ -244,9 +203,8 @@ async def streamed(
     """
     clock = Timetable()
     storage = Polled(clock)
-    heads = [(await storage.open_task("c", request())).head]
-    claim = Commit(entries=(WORKING,), token="A", claims=True)
-    heads.append(await storage.commit(heads[-1], claim))
+    heads = [await opened(storage)]
+    heads.append(await storage.commit(heads[-1], claim("A")))
 
     def at(seconds: float, entry: ArtifactWritten | StatusChanged) -> float:
         async def commit() -> None:
@@ -255,8 +213,8 @@ async def streamed(
         clock.at(seconds, commit)
         return seconds
 
-    made = [at(apart_s * (n + 1), chunk(str(n))) for n in range(chunks)]
-    made.append(at(made[-1] + 0.01, COMPLETED))
+    made = [at(apart_s * (n + 1), wrote(str(n))) for n in range(chunks)]
+    made.append(at(made[-1] + 0.01, status(COMPLETED)))
     tail = await Tail.open(storage, heads[0].task_id)
     seen: list[float] = []
     async for _ in tail.events(until=ended, deadline=60, flush_s=flush_s):
@@ -293,7 +251,7 @@ async def test_a_quiet_task_is_read_once_a_second_at_most() -> None:
     assert [_poll_interval(*args) for *args, _ in waits] == [seconds for *_, seconds in waits]
     clock = Timetable()
     storage = Polled(clock)
-    tail = await Tail.open(storage, (await storage.open_task("c", request())).head.task_id)
+    tail = await Tail.open(storage, (await opened(storage)).task_id)
     reads: list[int] = []
 
     async def note() -> None:
