@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import pytest
-from a2a.types import Artifact, Part, TaskState, TaskStatus
+from a2a.types import Artifact, Part, TaskState
 
 from a2a_serverless.errors import ConfigurationError, InvalidArgumentError, UnavailableError
 from a2a_serverless.storage import durable, snapshots
@@ -24,11 +24,9 @@ from a2a_serverless.storage.table import Table
 from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.blobs import Blob, BlobOwner
 from a2a_serverless.tasks.entries import (
+    CRITICAL,
     OFFLOAD_BYTES,
     ArtifactWritten,
-    Caller,
-    Entry,
-    StatusChanged,
     TurnOpened,
     Unknown,
 )
@@ -39,7 +37,18 @@ from a2a_serverless.tasks.rules import SNAPSHOT_BYTES, Commit, wants_snapshot
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.clocks import ManualClock
-from tests.support.messages import request
+from tests.support.commits import (
+    INPUT_REQUIRED,
+    claim,
+    follow_up,
+    log_of,
+    newest,
+    opened,
+    status,
+    to,
+    wrote,
+)
+from tests.support.messages import request, said
 from tests.support.present import present
 from tests.support.workers import Bench, artifact_texts
 
@@ -64,33 +73,26 @@ def storage(storage: DurableStorage, blobs: Blobs) -> DurableStorage:
     return storage
 
 
-def written(text: str, *, append: bool = True, name: str = "a") -> Entry:
-    artifact = Artifact(artifact_id=name, parts=[Part(text=text)])
-    return ArtifactWritten(artifact, append=append)
-
-
-def status_of(state: TaskState) -> Entry:
-    return StatusChanged(TaskStatus(state=state))
-
-
 async def turn(storage: DurableStorage, head: Head | None, text: str, *, chunks: int = 4) -> Head:
     """Let a turn write chunks and ask; return HEAD then."""
     head = await claimed(storage, head, text)
     token = head.turn.token
     for number in range(chunks):
-        entry = written(f"{text}{number} {CHUNK}", append=number > 0, name=text)
+        entry = wrote(f"{text}{number} {CHUNK}", name=text)
         head = await storage.commit(head, Commit(entries=(entry,), token=token))
-    ends = Commit(entries=(status_of(ASKS),), token=token, ends_turn=True)
-    return await storage.commit(head, ends)
+    return await storage.commit(head, to(INPUT_REQUIRED, token=token, ends_turn=True))
+
+
+async def sent(storage: DurableStorage, head: Head | None, text: str, **options: Any) -> Head:
+    """Let a client send a message; return HEAD with the turn that it has opened."""
+    if head is None:
+        return await opened(storage, text, **options)
+    return await storage.commit(head, follow_up(text))
 
 
 async def claimed(storage: DurableStorage, head: Head | None, text: str) -> Head:
     """Let a client send a message, and a worker claim the turn; return HEAD then."""
-    if head is None:
-        head = (await storage.open_task("ctx", request(text))).head
-    else:
-        head = await storage.commit(head, Commit(entries=(TurnOpened(request(text), Caller()),)))
-    return await storage.commit(head, Commit(token=new_token(), claims=True))
+    return await storage.commit(await sent(storage, head, text), claim(new_token()))
 
 
 async def long_task(storage: DurableStorage, head: Head | None = None, *, turns: int = 4) -> Head:
@@ -98,7 +100,7 @@ async def long_task(storage: DurableStorage, head: Head | None = None, *, turns:
     for number in range(turns):
         head = await turn(storage, head, f"{head.version if head else 0}-{number}")
         await after_turn(storage, head)
-        head = await stored(storage, head)
+        head = await newest(storage, head)
     assert head is not None
     assert head.snapshot.version
     return head
@@ -110,12 +112,9 @@ async def after_turn(storage: DurableStorage, head: Head) -> None:
         await snapshots.take_snapshot(storage, head)
 
 
-async def stored(storage: DurableStorage, head: Head) -> Head:
-    return present(await storage.head(head.task_id))
-
-
-async def read(storage: DurableStorage, head: Head, *, is_whole: bool = False) -> Log:
-    return present(await storage.read(head.task_id, is_whole=is_whole))
+async def read(storage: DurableStorage, head: Head) -> Log:
+    """The log of a task as its readers get it."""
+    return await log_of(storage, head, is_whole=False)
 
 
 async def test_a_process_reads_a_snapshot_once(
@@ -143,17 +142,17 @@ async def test_a_process_reads_a_snapshot_once(
 async def test_a_link_to_a_file_before_the_snapshot_is_taken(storage: DurableStorage) -> None:
     """Another one of the task is refused, and one that the snapshot stands for is not."""
     large = b"x" * (OFFLOAD_BYTES + 1)
-    sent = request("0")
-    sent.message.parts.append(Part(raw=large))
-    opened = (await storage.open_task("ctx", sent)).head
-    ends = Commit(entries=(status_of(ASKS),), token="t", claims=True, ends_turn=True)
-    head = await long_task(storage, await storage.commit(opened, ends))
-    assert opened.version not in [one.version for one in (await read(storage, head)).records]
+    said = request("0")
+    said.message.parts.append(Part(raw=large))
+    first = (await storage.open_task("ctx", said)).head
+    ends = claim("t", status(INPUT_REQUIRED), ends_turn=True)
+    head = await long_task(storage, await storage.commit(first, ends))
+    assert first.version not in [one.version for one in (await read(storage, head)).records]
     blob = Blob.of(large, BlobOwner(storage.scope.digest, head.task_id, head.incarnation))
     for size, is_taken in ((blob.size + 1, False), (blob.size, True)):
         answer = request("again")
         answer.message.parts.append(Part(url=f"https://store/{replace(blob, size=size).key}"))
-        commit = Commit(entries=(TurnOpened(answer, Caller()),))
+        commit = Commit(entries=(TurnOpened(answer),))
         if is_taken:
             await storage.commit(head, commit)
         else:
@@ -163,7 +162,7 @@ async def test_a_link_to_a_file_before_the_snapshot_is_taken(storage: DurableSto
 
 async def check_same(storage: DurableStorage, head: Head) -> Log:
     """Compare what a reader gets with the whole log, and return it."""
-    log, whole = await read(storage, head), await read(storage, head, is_whole=True)
+    log, whole = await read(storage, head), await log_of(storage, head)
     assert whole.since is None
     assert log.head == whole.head
     one, other = log.fold(), whole.fold()
@@ -186,7 +185,7 @@ async def test_a_reader_gets_the_same(storage: DurableStorage) -> None:
     for number in range(9):
         head = await turn(storage, head, f"{number}")
         await after_turn(storage, head)
-        head = await stored(storage, head)
+        head = await newest(storage, head)
         log = await check_same(storage, head)
         longest = max(longest, sum(len(str(record.entries)) for record in log.records))
     assert head is not None
@@ -194,7 +193,7 @@ async def test_a_reader_gets_the_same(storage: DurableStorage) -> None:
     assert longest < SNAPSHOT_BYTES + 30_000
     head = await claimed(storage, head, "13")
     for number in range(_NEWEST + 5):
-        piece = Commit(entries=(written(f"{number}", name="13"),), token=head.turn.token)
+        piece = Commit(entries=(wrote(f"{number}", name="13"),), token=head.turn.token)
         head = await storage.commit(head, piece)
         if number == 0:
             await check_same(storage, head)
@@ -206,14 +205,14 @@ async def test_a_short_task_has_no_snapshot(storage: DurableStorage) -> None:
     """Nor has one whose turn is open, or that has written little since its last one."""
     head = await turn(storage, None, "1", chunks=2)
     await after_turn(storage, head)
-    assert not (await stored(storage, head)).snapshot.version
+    assert not (await newest(storage, head)).snapshot.version
     head = await long_task(storage)
     await after_turn(storage, head)
-    assert (await stored(storage, head)).snapshot.version == head.snapshot.version
-    opened = await claimed(storage, head, "6")
-    more = Commit(entries=(written(CHUNK * 12),), token=opened.turn.token)
-    await after_turn(storage, await storage.commit(opened, more))
-    assert (await stored(storage, head)).snapshot.version == head.snapshot.version
+    assert (await newest(storage, head)).snapshot.version == head.snapshot.version
+    running = await claimed(storage, head, "6")
+    more = Commit(entries=(wrote(CHUNK * 12),), token=running.turn.token)
+    await after_turn(storage, await storage.commit(running, more))
+    assert (await newest(storage, head)).snapshot.version == head.snapshot.version
 
 
 UNREADABLE = [None, b"", b"[1, 1, 1, 1]\n", ConfigurationError("no"), UnavailableError("S3")]
@@ -224,7 +223,7 @@ async def test_a_snapshot_that_cannot_be_read_is_not_missed(
 ) -> None:
     """Missing, damaged, of another version, or in a store that refuses: the whole log is read."""
     head = await long_task(storage)
-    whole = await read(storage, head, is_whole=True)
+    whole = await log_of(storage, head)
     for found in UNREADABLE:
         with monkeypatch.context() as patch:
             if isinstance(found, Exception):
@@ -271,7 +270,7 @@ async def test_a_late_snapshot_is_dropped(
     else:
         last = (await long_task(storage, head)).snapshot.version
         await late()
-    after = await stored(storage, head)
+    after = await newest(storage, head)
     assert after.snapshot.version == last
     assert await snapshots.snapshot_of(storage, after) is not None
     assert await blobs_of(storage, head) == [f"!{last}"]
@@ -325,13 +324,12 @@ async def test_a_lost_answer_leaves_the_snapshot(
         await kept(*writes, **options)
         monkeypatch.undo()
         if is_moved:
-            follow_up = Commit(entries=(TurnOpened(request("more"), Caller()),))
-            await storage.commit(await stored(storage, head), follow_up)
+            await storage.commit(await newest(storage, head), follow_up())
         await kept(*writes, **options)
 
     monkeypatch.setattr(storage.table, "write", twice)
     await after_turn(storage, head)
-    assert await snapshots.snapshot_of(storage, await stored(storage, head)) is not None
+    assert await snapshots.snapshot_of(storage, await newest(storage, head)) is not None
 
 
 async def test_a_deleted_task_leaves_no_snapshot(
@@ -358,22 +356,22 @@ async def test_a_deleted_task_leaves_no_snapshot(
 
 async def test_a_snapshot_keeps_what_a_newer_release_knows(storage: DurableStorage) -> None:
     """A log with an entry that cannot be read and counts gets no snapshot, which would lose it."""
-    head = (await storage.open_task("ctx", request("1"))).head
+    head = await opened(storage, "1")
     head = await storage.commit(head, Commit(entries=(Unknown(b"~", 0x80, b"?"),)))
-    entries = (written(CHUNK * 12), status_of(ASKS))
-    ends = Commit(entries=entries, token="t", claims=True, ends_turn=True)
+    entries = (wrote(CHUNK * 12), status(INPUT_REQUIRED))
+    ends = claim("t", *entries, ends_turn=True)
     head = await storage.commit(head, ends)
     await after_turn(storage, head)
-    assert not (await stored(storage, head)).snapshot.version
+    assert not (await newest(storage, head)).snapshot.version
 
 
 async def test_streams_have_the_same_ids(storage: DurableStorage) -> None:
     """A stream that opens, or goes on from any event, is as with the whole log."""
     head = await long_task(storage)
-    opened = await Tail.open(storage, head.task_id)
+    short = await Tail.open(storage, head.task_id)
     whole = await Tail.open(storage, head.task_id, is_whole=True)
-    assert opened.snapshot() == whole.snapshot()
-    log = await read(storage, head, is_whole=True)
+    assert short.snapshot() == whole.snapshot()
+    log = await log_of(storage, head)
     for version in range(1, head.version + 1, 3):
         cursor = Cursor(version, 0, incarnation_tag(head.incarnation))
         tail, opening = await Tail.resume(storage, head.task_id, cursor)
@@ -385,13 +383,13 @@ async def test_commits_of_which_a_page_has_few(
     storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DynamoDB ends a page at 1 MB: the read goes on at once, and does not wait for a writer."""
-    head = (await storage.open_task("ctx", request("1"))).head
+    head = await opened(storage, "1")
     parts = [Part(text="x" * 30_000, media_type=f"text/{number}") for number in range(10)]
     for number in range(5):
         entry = ArtifactWritten(Artifact(artifact_id=f"{number}", parts=parts))
         head = await storage.commit(head, Commit(entries=(entry,)))
     monkeypatch.setattr(storage.clock, "sleep", Mock(side_effect=AssertionError))
-    assert await read(storage, head) == await read(storage, head, is_whole=True)
+    assert await read(storage, head) == await log_of(storage, head)
 
 
 class Talker(Worker):
@@ -414,14 +412,140 @@ async def test_turns_go_on_behind_a_snapshot(blobs: Blobs) -> None:
     task = await bench.send("0")
     assert await bench.work()
     for number in range(1, 8):
-        head = present(await bench.storage.head(task.task_id))
+        head = await newest(bench.storage, task)
         await bench.follow_up(head, f"{number}")
         assert await bench.work()
-    head = present(await bench.storage.head(task.task_id))
+    head = await newest(bench.storage, task)
     assert head.snapshot.version > 0
     assert agent.given == [2 * number for number in range(8)]
     done = await bench.task(task)
     assert [*artifact_texts(done)] == [f"{number}" for number in range(8)]
     assert await bench.storage.load_task(task.task_id) == (
-        (await read(bench.storage, head, is_whole=True)).fold().task()
+        (await log_of(bench.storage, head)).fold().task()
     )
+
+
+# -- those that a process keeps in its memory -------------------------------------------------
+
+COMMITS = 4
+HOUR = 3600
+TASK = {"task_id": "chosen-by-the-client", "ttl_s": HOUR}
+
+
+@pytest.fixture
+def _few_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short task is a long one."""
+    monkeypatch.setattr(snapshots, "NEAR_COMMITS", COMMITS)
+
+
+near_ones = pytest.mark.usefixtures("_few_commits")
+
+
+async def answered(storage: DurableStorage, head: Head) -> Head:
+    """Let the agent ask something back; return HEAD."""
+    asks = claim(new_token(), status(INPUT_REQUIRED, "And?"), ends_turn=True)
+    return await storage.commit(head, asks)
+
+
+async def asked(storage: DurableStorage, texts: str) -> Head:
+    """Return HEAD of a task with the turns of these messages, of which the last one is open."""
+    head = await sent(storage, None, texts[0], **TASK)
+    for text in texts[1:]:
+        await read(storage, head)
+        head = await sent(storage, await answered(storage, head), text)
+    await read(storage, head)
+    return head
+
+
+@near_ones
+async def test_a_long_task_is_read_from_near_its_end(storage: DurableStorage) -> None:
+    """However many turns it has had, few commits are read; the reader gets what the log says."""
+    head: Head | None = None
+    for number in range(12):
+        head = await sent(storage, head, f"{number}", **TASK)
+        assert len((await check_same(storage, head)).records) <= COMMITS + 1
+        accepted = Cursor(head.version, 0, incarnation_tag(head.incarnation))
+        tail, opening = await Tail.resume(storage, head.task_id, accepted)
+        assert opening.event == (await log_of(storage, head)).fold().task()
+        head = await answered(storage, head)
+        await tail.poll()
+        assert tail.fold.task() == await storage.load_task(head.task_id)
+
+
+@near_ones
+async def test_another_process_writes_behind_it(storage: DurableStorage) -> None:
+    """What another process has committed since is read, and the turn that it has ended is over."""
+    head = await asked(storage, "abcd")
+    other = replace(storage, near=NearSnapshots())
+    head = await answered(other, await sent(other, await answered(other, head), "e"))
+    task = present(await storage.load_task(head.task_id))
+    assert said(task)[-3:] == ["d", "And?", "e"]
+    assert (await check_same(storage, head)).since is not None
+
+
+@near_ones
+@pytest.mark.parametrize("expires", [False, True])
+async def test_a_task_made_anew_under_its_id_is_another_one(
+    storage: DurableStorage, clock: ManualClock, *, expires: bool
+) -> None:
+    """Neither after a deletion by another process nor after its expiry is the earlier one shown."""
+    head = await asked(storage, "abcd")
+    assert (await read(storage, head)).since is not None
+    other = replace(storage, near=NearSnapshots())
+    if expires:
+        clock.advance(HOUR)
+    else:
+        await delete_task(other, head.task_id)
+    head = await asked(other, "vwxyz")  # longer: its version is beyond that of the snapshot
+    assert head.version > COMMITS
+    task = present(await storage.load_task(head.task_id))
+    assert [text for text in said(task) if text != "And?"] == [*"vwxyz"]
+    await check_same(storage, head)
+
+
+@near_ones
+async def test_a_task_that_is_gone_is_forgotten(storage: DurableStorage) -> None:
+    """A reader that finds no task leaves nothing of it in memory."""
+    head = await asked(storage, "abcd")
+    assert storage.near.of(head) is not None
+    await delete_task(storage, head.task_id)
+    assert await storage.read(head.task_id, is_whole=False) is None
+    assert storage.near.of(head) is None
+
+
+@near_ones
+async def test_what_is_kept_is_bounded_by_bytes(storage: DurableStorage) -> None:
+    """The snapshot that was used last stays; a task that is too large alone has none."""
+    head = await asked(storage, "abcd")
+    log = await read(storage, head)
+    others = [replace(log, head=replace(head, task_id=name)) for name in "xyz"]
+    near = NearSnapshots(most_bytes=2 * head.size)
+    for other in others[:2]:
+        near.keep(replace(other, since=None, records=(await log_of(storage, head)).records))
+    assert near.of(others[0].head) is not None
+    near.keep(replace(others[2], since=None, records=(await log_of(storage, head)).records))
+    assert [near.of(one.head) is not None for one in others] == [True, False, True]
+    small = NearSnapshots(most_bytes=head.size - 1)
+    small.keep(await log_of(storage, head))
+    assert small.of(head) is None
+
+
+@near_ones
+async def test_what_a_restart_takes_back_is_not_in_it(storage: DurableStorage) -> None:
+    """Nothing is kept where the turn before was open, or its code goes on in the current one.
+
+    Nor of a task with an entry that its workers have to see, which this release cannot read.
+    """
+    head = await asked(storage, "abcd")
+    log = await log_of(storage, head)
+    near, turn, first = NearSnapshots(), log.head.turn, log.records[0]
+    unknown = replace(first, entries=(*first.entries, Unknown(b"n", CRITICAL, b"")))
+    for other in (
+        replace(log, head=replace(log.head, turn=replace(turn, base=turn.number + 1))),
+        replace(log, head=replace(log.head, turn=replace(turn, begun=1, begun_base=1))),
+        replace(log, records=(unknown, *log.records[1:])),
+    ):
+        near.keep(other)
+        assert near.of(log.head) is None
+    near.keep(log)
+    assert near.of(log.head) is not None
