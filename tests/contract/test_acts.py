@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 from a2a.types import Part, TaskState, TaskStatus
@@ -432,27 +431,6 @@ async def test_a_deletion_of_the_caller_takes_the_journal(desk: Desk) -> None:
 # -- on many ---------------------------------------------------------------------------------
 
 
-async def test_a_preview_counts_what_is_done(desk: Desk) -> None:
-    """Exactly those; what has changed since is skipped, and told; twice there is nothing to do."""
-    for number in range(12):
-        await desk.failed(f"t-{number}", "TimeoutError" if number % 2 else "ValueError")
-        desk.clock.advance(1)
-    await desk.open("running")
-    which = replace(desk.owner, reason="TimeoutError", since="1h")
-    plan = await desk.acts.plan("retry", which)
-    assert {row.head.task_id for row in plan.rows} == {f"t-{number}" for number in range(1, 12, 2)}
-    assert plan.after == ""
-    before = await desk.ids()
-    await desk.do("retry", "t-1")
-    await desk.do("delete", "t-3")
-    await carried_out(desk.acts, plan)
-    assert (plan.done, plan.failed.total()) == (4, 0)
-    assert sorted(plan.skipped.values()) == [1, 1]
-    assert len(await desk.ids() - before) == 5
-    assert (await desk.acts.plan("retry", which)).rows == ()
-    assert len((await desk.acts.plan("retry", desk.owner)).rows) == 6
-
-
 async def test_a_run_finishes_the_deletions_that_were_cut_off(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,21 +498,6 @@ async def test_a_bounded_run_goes_on_where_it_stopped(
         seen += [row.head.task_id for row in plan.rows]
         after = plan.after
     assert sorted(seen) == [f"t-{number}" for number in range(7)]
-
-
-async def test_what_failed_is_found_by_its_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of all callers, however long ago it was created, and without a walk by creation."""
-    context = f"c-{desk.storage.scope.digest}"
-    old = (await desk.storage.open_task(context, request("go"), task_id="old")).head
-    desk.clock.advance(5 * 86_400)
-    await desk.storage.commit(old, replace(FAILS, token="a", claims=True, worker="w"))
-    walk = AsyncMock(side_effect=AssertionError)
-    monkeypatch.setattr("a2a_serverless_tools.operate.lists.created_in", walk)
-    for chosen in ({"state": "failed"}, {"attention": "failed", "reason": "none"}):
-        plan = await desk.acts.plan("retry", TaskFilter(context=context, since="1h", **chosen))
-        assert [row.head.task_id for row in plan.rows] == ["old"]
-    desk.clock.advance(7200)
-    assert (await desk.acts.plan("retry", replace(plan.which, since="1h"))).rows == ()
 
 
 async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:

@@ -276,19 +276,6 @@ async def test_a_cancel_and_an_end_at_once(cancels: Cancels) -> None:
     assert await cancels.overdue() == []
 
 
-async def test_many_requests_at_once_are_one(cancels: Cancels) -> None:
-    """Every client that asks is answered alike, also while the agent commits."""
-    task_id = await cancels.task()
-
-    async def work() -> None:
-        for _ in range(5):
-            await Storage(cancels.storage).update_task(task_id, messages=[message()])
-
-    requests = [cancels.registry.request_cancel(task_id) for _ in range(8)]
-    assert (await asyncio.gather(*requests, work()))[:8] == [None] * 8
-    assert await cancels.registry.is_cancelled(task_id)
-
-
 async def head_of(cancels: Cancels, task_id: str) -> Head:
     """HEAD of a task that exists."""
     return present(await cancels.storage.head(task_id))

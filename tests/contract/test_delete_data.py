@@ -309,30 +309,6 @@ async def test_what_is_damaged_or_has_expired_goes_too(
             assert (deleted.tasks, deleted.webhooks) == (0, 3)
 
 
-async def test_a_new_task_under_the_id_stays(
-    items: Dictionaries, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task that takes the id between the fence and the deletes loses nothing of its own."""
-    storage = items.storage()
-    old = (await storage.open_task("ctx", request("old"), idempotency_key="key")).head
-    await storage.webhooks.put(hook(old, "hook-0"))
-    made: list[Any] = []
-    keys_of = deletion._keys
-
-    async def replaced(of: DurableStorage, partition: str, limit: int | None) -> Any:
-        made.append(await storage.open_task("ctx", request("new"), idempotency_key="key"))
-        await storage.webhooks.put(hook(made[0].head, "hook-0"))
-        return await keys_of(of, partition, limit)
-
-    monkeypatch.setattr(deletion, "_keys", replaced)
-    assert await delete_task(storage, old.task_id) is True
-    assert made[0].created
-    assert await storage.read(old.task_id) == made[0].log
-    assert len(await storage.webhooks.all(old.task_id)) == 1
-    sorts = [item["SK"]["S"] for item in items_of(items, storage)]
-    assert {sort.split("#")[1] for sort in sorts if sort != "HEAD"} == {made[0].head.incarnation}
-
-
 async def test_a_step_is_bounded(items: Dictionaries) -> None:
     """A step deletes no more items than its limit, and those of a long task in several steps."""
     storage = items.storage()

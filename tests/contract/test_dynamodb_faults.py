@@ -18,7 +18,6 @@ from a2a_serverless.errors import (
     ConcurrencyError,
     TaskNotFoundError,
     UnavailableError,
-    UnreadableTaskError,
 )
 from a2a_serverless.storage.conversation import conversation_queue
 from a2a_serverless.storage.deletion import delete_task
@@ -29,14 +28,13 @@ from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.table import Range
 from a2a_serverless.storage.webhooks import _PUTS
 from a2a_serverless.tasks.entries import MessageAppended
-from a2a_serverless.tasks.fold import LAST
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.push import MAX_CONFIGS, Push
+from a2a_serverless.tasks.push import MAX_CONFIGS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
 from tests.contract.test_push_races import config
 from tests.support.clocks import ManualClock
-from tests.support.databases import LONG, Database, key, on_dynamo, versions
+from tests.support.databases import LONG, Database, on_dynamo, versions
 from tests.support.faulty import Faults, StaleIndex, apply_and_drop, refuse
 from tests.support.messages import agent_message, chunk, message, request, said, texts
 from tests.support.present import present
@@ -95,10 +93,6 @@ def lost(request: Any, **_: Any) -> None:
 def throttled(**_: Any) -> Any:
     """Refuse a request."""
     return refuse("ThrottlingException")
-
-
-def answered(**_: Any) -> None:
-    """Leave a request as it is."""
 
 
 def forget_tokens(client: Any) -> list[str]:
@@ -261,51 +255,6 @@ async def test_a_write_that_meets_the_tasks_deletion(
         assert await healthy.webhooks.all("t") == []
 
 
-async def test_an_unanswered_put_that_is_forgotten(storage: DurableStorage, client: Any) -> None:
-    """A put that was applied and whose repetition is refused is put again, with its cursor."""
-    task = await Storage(storage).create_task("ctx", message())
-    once(client, WRITE, lost)
-    tokens = forget_tokens(client)
-    put = await storage.webhooks.put(config(task.id, "a"))
-    assert len(tokens) == 3
-    assert await storage.webhooks.all(task.id) == [put]
-    assert (put.version, put.index) == (1, LAST)
-
-
-async def test_a_slow_reader_does_not_take_a_cursor_back(
-    storage: DurableStorage, healthy: DurableStorage, client: Any
-) -> None:
-    """A put whose answer a delivery overtakes leaves the cursor where the delivery has moved it."""
-    task = await Storage(healthy).create_task("ctx", message())
-    moved: list[Push] = []
-
-    async def deliver() -> None:
-        (push,) = await healthy.webhooks.all(task.id)
-        moved.append(replace(push, version=2, index=0))
-        assert await healthy.webhooks.move(push, moved[0])
-
-    once(client, "after-call.dynamodb.TransactWriteItems", answered, deliver)
-    put = await storage.webhooks.put(config(task.id, "a"))
-    assert moved == await healthy.webhooks.all(task.id)
-    assert moved[0].config == put.config
-
-
-async def test_an_unanswered_move_that_was_overtaken(
-    storage: DurableStorage, healthy: DurableStorage, client: Any
-) -> None:
-    """A move whose answer was lost is reported as refused if another move came after it."""
-    task = await Storage(healthy).create_task("ctx", message())
-    push = await healthy.webhooks.put(config(task.id, "a"))
-    mine = replace(push, index=0, version=2)
-
-    async def move() -> None:
-        assert await healthy.webhooks.change(push, lambda now: replace(now, index=1))
-
-    once(client, "before-send.dynamodb.PutItem", lost, move)
-    assert await storage.webhooks.move(push, mine) is None
-    assert await healthy.webhooks.get(task.id, "a") == replace(mine, index=1)
-
-
 async def test_a_put_that_always_loses_gives_up(
     storage: DurableStorage, healthy: DurableStorage, client: Any
 ) -> None:
@@ -405,34 +354,6 @@ async def test_a_torn_read_is_read_on(storage: DurableStorage, client: Any) -> N
         once(client, QUERIED, without(*hidden))
         log = present(await storage.read(head.task_id, after=1, incarnation=head.incarnation))
         assert [record.version for record in log.records] == [2, 3, 4]
-
-
-async def test_events_ahead_of_head_wait(
-    storage: DurableStorage, healthy: DurableStorage, client: Any
-) -> None:
-    """A log ends at the version of the HEAD it came with, though later events were seen."""
-    head = (await storage.open_task("ctx", request())).head
-    table = on_dynamo(storage)
-    place = key(task_partition(storage.scope.digest, head.task_id), "HEAD")
-    old = table.client.get_item(TableName=table.name, Key=place)["Item"]
-    await Storage(healthy).update_task(head.task_id, COMPLETED)
-
-    def show_old_head(parsed: dict[str, Any], **_: Any) -> None:
-        parsed["Items"][-1] = old
-
-    once(client, QUERIED, show_old_head)
-    log = present(await storage.read(head.task_id))
-    assert log.head == head
-    assert [record.version for record in log.records] == [1]
-    assert await versions(storage, head.task_id) == [1, 2]
-
-
-async def test_a_read_that_stays_torn_gives_up(storage: DurableStorage, client: Any) -> None:
-    """A log whose events are lost is named as damaged: not half a task, and not for ever."""
-    head = (await storage.open_task("ctx", request())).head
-    client.meta.events.register(QUERIED, without("1#000"))
-    with pytest.raises(UnreadableTaskError, match="Version 1 of task"):
-        await storage.load_task(head.task_id)
 
 
 @pytest.mark.parametrize("is_used_again", [False, True])

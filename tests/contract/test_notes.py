@@ -24,8 +24,7 @@ from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless_tools.operate.details import TaskDetails, task_details
 from a2a_serverless_tools.operate.finding import created_in, find_tasks, named_heads
 from tests.support.clocks import ManualClock
-from tests.support.databases import Database, Dictionaries, moto_database, new_scope
-from tests.support.heads import with_fields
+from tests.support.databases import Dictionaries, moto_database, new_scope
 from tests.support.messages import agent_message, request
 from tests.support.newer import head_key, remove_attributes
 from tests.support.present import present
@@ -53,18 +52,6 @@ async def record(storage: DurableStorage, head: Head) -> Record:
 
 
 # -- attempts --------------------------------------------------------------------------------
-
-
-async def test_a_released_turn_says_by_whom_and_why(storage: DurableStorage) -> None:
-    """A release is stored without a commit: the due time moves where it is given, no version."""
-    head = await claimed(storage, await opened(storage))
-    assert await storage.change(head, partial(releasing, end=END))
-    after = await newest(storage, head)
-    assert after.turn.released == END
-    assert with_fields(after, released=None) == head
-    head = await claimed(storage, await opened(storage))
-    assert await storage.change(head, partial(releasing, end=END, due_at=4711))
-    assert (await newest(storage, head)).due_at == 4711
 
 
 async def test_starts_that_are_spared_belong_to_their_turn(storage: DurableStorage) -> None:
@@ -109,9 +96,6 @@ async def test_a_writer_that_has_not_read_the_request_loses(storage: DurableStor
     assert after.version == head.version + 1
     assert after.cancel is not None
     assert after == await newest(storage, head)
-
-
-# -- sizes -----------------------------------------------------------------------------------
 
 
 # -- tasks by id and by hour -----------------------------------------------------------------
@@ -218,27 +202,14 @@ async def committed(storage: DurableStorage) -> Head:
     return await storage.commit(head, Commit(entries=(long,), token="one"))
 
 
-async def test_a_whole_task_is_what_a_read_returns(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
-    """Details have what a read returns; an unknown or expired task has none."""
-    head = await committed(storage)
-    log = present(await storage.read(head.task_id))
-    assert await task_details(storage, head.task_id) == TaskDetails(
-        head=log.head, records=log.records
-    )
-    assert await task_details(storage, "unknown") is None
-    assert await task_details(storage, "no/id") is None
-    clock.advance(101)
-    assert await task_details(storage, head.task_id) is None
-
-
 async def test_details_go_on_behind_earlier_ones(
     storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It reads only what was committed since; of a task that was made anew with the id, all."""
     head = await committed(storage)
-    known = await task_details(storage, head.task_id)
+    known = present(await task_details(storage, head.task_id))
+    log = present(await storage.read(head.task_id))
+    assert known == TaskDetails(head=log.head, records=log.records)
     head = await storage.commit(head, Commit(entries=(MessageAppended(agent_message("y")),)))
     read: list[list[str]] = []
     items_of = storage.items_of
@@ -257,7 +228,8 @@ async def test_details_go_on_behind_earlier_ones(
         [["EVENT", "HEAD"], ["EVENT"] * 5 + ["HEAD"]],
     )
     await delete_task(storage, head.task_id)
-    assert await task_details(storage, head.task_id, later) is None
+    for missing in (head.task_id, "unknown", "no/id"):
+        assert await task_details(storage, missing, later) is None
     await storage.open_task("context", request(), task_id=head.task_id)
     anew = present(await task_details(storage, head.task_id, later))
     assert len(anew.records) == 1
@@ -299,30 +271,16 @@ async def test_a_look_shows_heads(storage: DurableStorage, clock: ManualClock) -
 async def test_what_was_not_read_is_left_out(clock: ManualClock) -> None:
     """A throttled table says nothing of the task, not that it is gone; and is not asked twice."""
     with moto_database() as moto:
-        storage = moto.storage(clock=clock)
-        heads = [(await storage.open_task("context", request())).head for _ in range(3)]
-        asked = leave_out(moto, heads[0])
+        storage, asked = moto.storage(clock=clock), list[str]()
+        heads = [await opened(storage) for _ in range(3)]
+
+        def unprocessed(parsed: dict[str, Any], **_: Any) -> None:
+            item = parsed["Responses"][moto.table].pop()
+            asked.append(item["PK"]["S"].rpartition("#")[2])
+            keys = [{name: item[name] for name in ("PK", "SK")}]
+            parsed["UnprocessedKeys"] = {moto.table: {"Keys": keys}}
+
+        moto.client.meta.events.register("after-call.dynamodb.BatchGetItem", unprocessed)
         looks = await storage.look([key_of(head) for head in heads])
-        assert looks == {key_of(head): head for head in heads[1:]}
-        assert asked == [3]
-
-
-def leave_out(database: Database, head: Head) -> list[int]:
-    """Let answers miss a HEAD; return the number of keys of each request."""
-    asked: list[int] = []
-
-    def unprocessed(parsed: dict[str, Any], **_: Any) -> None:
-        place = {"PK": {"S": f"TASK#{head.scope}#{head.task_id}"}, "SK": {"S": "HEAD"}}
-        items = parsed["Responses"][database.table]
-        kept = [item for item in items if item["PK"] != place["PK"]]
-        parsed["Responses"][database.table] = kept
-        parsed["UnprocessedKeys"] = {database.table: {"Keys": [place]}}
-
-    def count(params: dict[str, Any], **_: Any) -> None:
-        asked.append(len(params["RequestItems"][database.table]["Keys"]))
-        assert not params["RequestItems"][database.table].get("ConsistentRead")
-
-    events = database.client.meta.events
-    events.register("after-call.dynamodb.BatchGetItem", unprocessed)
-    events.register("provide-client-params.dynamodb.BatchGetItem", count)
-    return asked
+        (left,) = asked
+        assert looks == {key_of(head): head for head in heads if head.task_id != left}

@@ -200,17 +200,6 @@ async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, 
     assert [head.task_id for head in of_scope] == [again.task_id]
 
 
-async def test_no_two_copies_have_one_number(storage: DurableStorage) -> None:
-    """A process that has read a turn before it was woken and left again does not wake it."""
-    seen = await left(storage)
-    requeued = present(await storage.requeue(seen))
-    assert await storage.park(requeued, "share")
-    assert await storage.requeue(seen) is None
-    assert await storage.park(await opened(storage), "share")
-    again = present(await storage.requeue(await newest(storage, seen)))
-    assert again.turn.sends == 2
-
-
 # -- sleepers ---------------------------------------------------------------------------------
 
 

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import math
-import uuid
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from a2a.types import (
     AuthenticationInfo,
-    SendMessageRequest,
     TaskPushNotificationConfig,
     TaskState,
 )
-from starlette.datastructures import Headers
-from starlette.requests import Request
 
 from a2a_serverless.errors import (
     ConcurrencyError,
-    IdempotencyConflictError,
     InvalidArgumentError,
+    RepeatedKeyError,
     TaskNotFoundError,
     TaskTerminalStateError,
 )
-from a2a_serverless.http.context import CallContext, Principal
-from a2a_serverless.http.intake import Intake
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.waiting import wake_due
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.layout import task_partition
 from a2a_serverless.storage.table import Range, Write
-from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.fold import LAST
-from a2a_serverless.tasks.head import Operation
 from a2a_serverless.tasks.push import (
     LONG_WAIT_MS,
     MAX_ANSWER_CHARS,
@@ -44,11 +37,11 @@ from a2a_serverless.tasks.push import (
     checked,
 )
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.operate.details import task_details
 from tests.contract.test_storage_scopes import finds_nothing
 from tests.support.clocks import ManualClock
+from tests.support.commits import follow_up, newest, opened
 from tests.support.messages import chunk, message, request
 from tests.support.present import present
 from tests.support.queues import MemoryQueue, take
@@ -79,7 +72,7 @@ async def paused(storage: DurableStorage, **options: Any) -> str:
 
 def answer(push: TaskPushNotificationConfig | None = None) -> Commit:
     """A message that opens the next turn."""
-    return Commit(entries=(TurnOpened(request("answer")),), push=push)
+    return follow_up("answer", push=push)
 
 
 async def cursors(storage: DurableStorage, task_id: str) -> dict[str, tuple[int, int]]:
@@ -426,71 +419,36 @@ async def test_a_refused_configuration_leaves_nothing(storage: DurableStorage) -
 # -- messages with a configuration -------------------------------------------------------------
 
 
-class Desk:
-    """An intake over a storage, and one caller's view of that storage."""
-
-    def __init__(self, storage: DurableStorage) -> None:
-        self._user = Principal(uuid.uuid4().hex)
-        self.storage = storage.for_scope(self._context(None).scope)
-        operations = MemoryQueue(Operation, clock=storage.clock)
-        backends = Backends(storage=storage, operations=operations)
-        self._intake = Intake(backends, None)
-
-    async def send(
-        self,
-        text: str,
-        push: TaskPushNotificationConfig | None = None,
-        *,
-        task_id: str = "",
-        key: str | None = None,
-    ) -> str:
-        """Send a message with a configuration; the id of its task."""
-        sent = SendMessageRequest(message=message(text, message_id=text))
-        sent.message.task_id = task_id
-        if push is not None:
-            sent.configuration.task_push_notification_config.CopyFrom(push)
-        accepted = await self._intake.accept(sent, self._context(key))
-        return accepted.tail.head.task_id
-
-    def _context(self, key: str | None) -> CallContext:
-        headers = Headers({"idempotency-key": key} if key else {}).raw
-        return CallContext(Request({"type": "http", "headers": headers, "user": self._user}))
-
-
-@pytest.fixture
-def desk(storage: DurableStorage) -> Desk:
-    """An intake over the storage under test."""
-    return Desk(storage)
-
-
-async def test_a_message_brings_its_configuration(desk: Desk) -> None:
+async def test_a_message_brings_its_configuration(storage: DurableStorage, tasks: Storage) -> None:
     """Each is the task's from its own message on; a repeated message changes none."""
-    first, other = config(config_id="first"), config(config_id="other")
-    task_id = await desk.send("go", first, key="k1")
-    assert await desk.send("go", other, key="k1") == task_id
-    with pytest.raises(IdempotencyConflictError):
-        await desk.send("another", other, key="k1")
-    await Storage(desk.storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
-    await desk.send("answer", config(config_id="second"), task_id=task_id, key="k2")
-    await desk.send("answer", other, task_id=task_id, key="k2")
-    assert await cursors(desk.storage, task_id) == {"first": (0, LAST), "second": (2, LAST)}
-    pushes = await desk.storage.webhooks.all(task_id)
-    assert [push.config for push in pushes] == [config(task_id, "first"), config(task_id, "second")]
+    for name in ("first", "other"):
+        push = config(config_id=name)
+        head = await opened(storage, idempotency_key="k1", push=push)
+    await tasks.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
+    for name in ("second", "other"):
+        again = follow_up(idempotency_key="k2", push=config(config_id=name))
+        with nullcontext() if name == "second" else pytest.raises(RepeatedKeyError):
+            await storage.commit(await newest(storage, head), again)
+    assert await cursors(storage, head.task_id) == {"first": (0, LAST), "second": (2, LAST)}
+    pushes = await storage.webhooks.all(head.task_id)
+    assert [p.config for p in pushes] == [
+        config(head.task_id, each) for each in ("first", "second")
+    ]
 
 
-async def test_the_log_has_no_secrets(desk: Desk) -> None:
+async def test_the_log_has_no_secrets(storage: DurableStorage) -> None:
     """Token and credentials are in the configurations alone, in no repr, and go with the task."""
-    task_id = await desk.send("go", config(config_id="a"))
-    await Storage(desk.storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
-    await desk.send("answer", config(config_id="b"), task_id=task_id)
-    push = await desk.storage.webhooks.put(config(task_id, "c"))
-    shown = repr((present(await desk.storage.read(task_id)), push, answer(config())))
+    task_id = await paused(storage, push=config(config_id="a"))
+    head = present(await storage.head(task_id))
+    await storage.commit(head, answer(config(config_id="b")))
+    push = await storage.webhooks.put(config(task_id, "c"))
+    shown = repr((present(await storage.read(task_id)), push, answer(config())))
     assert not has_secret(shown)
-    stored = await items_of(desk.storage, task_id)
+    stored = await items_of(storage, task_id)
     with_secrets = [item["SK"].split("#")[0] for item in stored if has_secret(repr(item))]
     assert (with_secrets, len(stored)) == (["PUSH"] * 3, 7)
-    assert await delete_task(desk.storage, task_id)
-    assert await items_of(desk.storage, task_id) == []
+    assert await delete_task(storage, task_id)
+    assert await items_of(storage, task_id) == []
 
 
 def has_secret(text: str) -> bool:

@@ -435,8 +435,9 @@ async def test_a_damaged_group_stops_no_other_one(
         assert handle.message == Note(task_id="other", text=text)
         await handle.ack()
     assert "damaged_group" in actions(caplog)
-    torn, *kept = [kept.body for kept in await aside(queue).waiting()]
-    assert (torn, sorted(map(len, kept))) == ("{torn", [1, table._PART, table._PART])
+    kept = [kept.body for kept in await aside(queue).waiting()]
+    kept.remove("{torn")  # in any order: all may be of one millisecond
+    assert sorted(map(len, kept)) == [1, table._PART, table._PART]
     assert "".join(kept).count('"') == len(large) - 1
     await queue.send(Note(text="3"))
     (handle,) = await queue.pull(10, PATIENCE_S)

@@ -191,22 +191,6 @@ async def test_a_page_ends_with_what_fits_into_an_answer(
         await list_tasks(storage, rest, fitting=fitting)
 
 
-async def test_a_task_that_moves_is_not_shown_twice(
-    storage: DurableStorage, tasks: Storage, clock: ManualClock
-) -> None:
-    """A task that changes meanwhile leaves the later pages and is found again by time."""
-    made = await fill(tasks, clock, 6)
-    first = await tasks.list_tasks(ListTasksQuery(page_size=2))
-    started = at(first.tasks[0])
-    clock.advance(1)
-    await tasks.update_task(made[5], WORKING)  # was on the first page
-    await tasks.update_task(made[1], WORKING)  # would have been on a later one
-    rest = await pages(storage, page_size=2, page_token=first.next_page_token)
-    assert ids(first, *rest) == [made[5], made[4], made[3], made[2], made[0]]
-    moved = await tasks.list_tasks(ListTasksQuery(status_timestamp_after=started))
-    assert set(ids(moved)) == {made[5], made[1]}
-
-
 async def seen_and_then_completed(
     tasks: Storage, monkeypatch: pytest.MonkeyPatch, commits: int
 ) -> str:

@@ -286,18 +286,6 @@ def noise(size: int) -> bytes:
     return b"".join(number.to_bytes(4, "big") for number in range(size // 4))
 
 
-@pytest.mark.long(but=1)
-async def test_an_artifact_of_3_mb(tasks: Storage) -> None:
-    """An artifact of 3 MB written by one call is loaded as it was."""
-    raw = noise(3 * MB)
-    task_id = await new_task(tasks)
-    whole = Artifact(artifact_id="a", parts=[Part(raw=raw)])
-    await tasks.update_task(task_id, artifacts=[ArtifactWrite(whole)])
-    await tasks.update_task(task_id, artifacts=[chunk("a", "end")])
-    first, second = (await load(tasks, task_id)).artifacts[0].parts
-    assert (first.raw, second.text) == (raw, "end")
-
-
 async def test_an_artifact_of_many_chunks(storage: DurableStorage, tasks: Storage) -> None:
     """A task beyond one page of a query is read whole, and from any version on."""
     task_id = await new_task(tasks)
