@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
-from unittest.mock import ANY, AsyncMock, Mock
+from unittest.mock import ANY, Mock
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -668,22 +668,6 @@ async def test_a_state_that_is_replaced_leaves_no_blob(
     await replaced(storage, "short")
     assert await storage.contexts.load("ctx") == ("short", 6)
     assert await blobs.get(last) is not None
-
-
-async def test_a_death_between_a_state_and_its_commit(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The state is the one before; the next attempt stores its own, and nothing else."""
-    first = present(await replaced(storage, [1, TEXT]))
-    head = await begun(storage, Part(text="hi"))
-    write = context_write([2, TEXT], 1, has_blobs=True, replaced=first.place)
-    with monkeypatch.context() as patched:
-        patched.setattr(storage.table, "write", AsyncMock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            await storage.commit(head, Commit(context_write=write))
-    assert await storage.contexts.load("ctx") == ([1, TEXT], 1)
-    await replaced(storage, [3, TEXT])
-    assert await storage.contexts.load("ctx") == ([3, TEXT], 2)
 
 
 async def test_of_two_turns_with_one_state_one_is_refused(

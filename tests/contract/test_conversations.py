@@ -16,7 +16,7 @@ from a2a_serverless.storage.conversation import (
 )
 from a2a_serverless.storage.deletion import count_data, delete_context, delete_data
 from a2a_serverless.storage.durable import DurableStorage
-from a2a_serverless.storage.endings import cancel_task, canceled
+from a2a_serverless.storage.endings import canceled
 from a2a_serverless.storage.layout import conversation_queue_key
 from a2a_serverless.storage.table import Item, key_of
 from a2a_serverless.tasks.conversation import MOST_WAITING
@@ -82,30 +82,6 @@ async def test_an_ending_gives_up_the_place_and_wakes_the_next(
         assert [woken.task_id for woken in sent] == [h.task_id for h in heads[1 : number + 2]]
     item = present(await line_item(serial))
     assert item.keys() == {"PK", "SK", "expires_at", "scope_key", "status_key"}
-
-
-async def test_places_of_ended_turns_are_passed_over(
-    serial: DurableStorage, sent: list[Head]
-) -> None:
-    """A turn that ends while it waits keeps its place until that is the first."""
-    heads = [await opened(serial) for _ in range(4)]
-    for head in heads[1:]:
-        assert await serial.park(head, "conversation")
-    for head in heads[1:3]:
-        assert await cancel_task(serial, head)
-    assert await places(serial) == [head.task_id for head in heads]
-    await serial.commit(heads[0], canceled(heads[0]))
-    assert await places(serial) == [heads[3].task_id]
-    assert [woken.task_id for woken in sent] == [heads[3].task_id]
-
-
-async def test_two_processes_wake_a_turn_once(serial: DurableStorage, sent: list[Head]) -> None:
-    """However many look at the line at the same time."""
-    first, second = await opened(serial), await opened(serial)
-    assert await serial.park(first, "conversation")
-    assert await serial.park(second, "conversation")
-    await asyncio.gather(*(start_next_turn(serial, "talk") for _ in range(5)))
-    assert [(head.task_id, head.turn.sends) for head in sent] == [(first.task_id, 1)]
 
 
 async def test_a_full_line_takes_no_message(serial: DurableStorage) -> None:

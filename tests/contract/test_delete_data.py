@@ -12,10 +12,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.errors import (
-    InvalidArgumentError,
-    TaskNotFoundError,
-)
+from a2a_serverless.errors import InvalidArgumentError, TaskNotFoundError
 from a2a_serverless.storage import deletion
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import (

@@ -15,17 +15,10 @@ from uuid import uuid4
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import (
-    Artifact,
-    Message,
-    Part,
-    SendMessageRequest,
-    Task,
-    TaskPushNotificationConfig,
-)
+from a2a.types import Artifact, Message, Part, SendMessageRequest, Task, TaskPushNotificationConfig
 
 from a2a_serverless import steps
-from a2a_serverless.clock import Clock, SystemClock
+from a2a_serverless.clock import Clock
 from a2a_serverless.errors import BeingDeletedError
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.activity import Ended, count_ended
@@ -647,19 +640,6 @@ async def test_a_short_sleep_costs_nothing(storage: DurableStorage, till: Till) 
         costs.append(cost(usage))
     assert costs[0] == (2, 9, 1)
     assert costs[1] == costs[2]
-
-
-async def test_a_cancel_before_the_start_costs_no_read_more(
-    storage: DurableStorage, till: Till
-) -> None:
-    """HEAD says it, which is read with the log; the end finds nothing to remove."""
-    agent = Agent(complete)
-    worker = await worker_of(storage, agent, SystemClock())
-    head = await worker.send()
-    await storage.request_cancel(head.task_id)
-    assert await till(worker.work())
-    assert till.total() == (3, 9, 2)  # the log, HEAD as it is now, the end
-    assert agent.started == []
 
 
 async def test_a_question_costs_what_the_end_of_a_turn_does(

@@ -14,11 +14,7 @@ from a2a.types import TaskState
 
 from a2a_serverless.aws import BUDGET_S
 from a2a_serverless.clock import _LONGEST_PAUSE_S
-from a2a_serverless.errors import (
-    ConcurrencyError,
-    TaskNotFoundError,
-    UnavailableError,
-)
+from a2a_serverless.errors import ConcurrencyError, TaskNotFoundError, UnavailableError
 from a2a_serverless.storage.conversation import conversation_queue
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import CreateResult, DurableStorage

@@ -16,7 +16,7 @@ from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.attempts import may_park
-from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId, TurnEnded, TurnOpened
+from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId
 from a2a_serverless.tasks.head import AttemptEnd, Head, OperationParams, Reason, Uncounted
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import PARKED_MS, Backoff, Commit, releasing
@@ -125,30 +125,6 @@ async def test_a_turn_that_was_left_is_not_given_back(storage: DurableStorage, b
     assert not await storage.change(head, partial(releasing, end=end, due_at=4))
     assert await newest(storage, head) == before
     assert before.turn.parked
-
-
-@pytest.mark.parametrize("reason", ["share", "conversation"])
-async def test_what_woke_a_turn_was_not_lost(storage: DurableStorage, reason: Reason) -> None:
-    """Wakes are counted apart from what the sweeper sends, for their turn."""
-    seen = await opened(storage)
-    left = present(await storage.park(seen, reason))
-    requeued = present(await storage.requeue(left))
-    asked = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_INPUT_REQUIRED))
-    asks = Commit(entries=(asked, TurnEnded()), token="one", claims=True)
-    claimed = await storage.commit(requeued, asks)
-    again = present(await storage.park(await opened(storage), reason))
-    for _ in range(2):
-        again = present(await storage.requeue(again))
-        assert await storage.postpone(again, due_at=1, sends=again.turn.sends + 1)
-        again = present(await storage.park(await newest(storage, again), reason))
-    counts = [(one.turn.sends, one.turn.requeued, one.turn.resends) for one in (requeued, again)]
-    assert counts == [(1, 1, 0), (4, 2, 2)]
-    stored = await newest(storage, claimed)
-    assert (stored.turn.is_open, stored.turn.requeued, stored.turn.resends) == (False, 1, 0)
-    follow_up = request("more")
-    stored = await storage.commit(stored, Commit(entries=(TurnOpened(follow_up),)))
-    assert (stored.turn.is_open, stored.turn.sends, stored.turn.requeued) == (True, 0, 0)
-    assert stored == await newest(storage, stored)
 
 
 @pytest.mark.parametrize("change", ["claimed", "canceled", "left", "deleted", "ended"])

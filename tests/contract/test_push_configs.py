@@ -8,11 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from a2a.types import (
-    AuthenticationInfo,
-    TaskPushNotificationConfig,
-    TaskState,
-)
+from a2a.types import AuthenticationInfo, TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.errors import (
     ConcurrencyError,

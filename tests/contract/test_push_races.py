@@ -14,11 +14,7 @@ import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.clock import SystemClock
-from a2a_serverless.errors import (
-    ConcurrencyError,
-    InvalidArgumentError,
-    UnavailableError,
-)
+from a2a_serverless.errors import ConcurrencyError, InvalidArgumentError, UnavailableError
 from a2a_serverless.storage.changes import MOST_TRIES, pause_after
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.durable import DurableStorage
@@ -30,11 +26,7 @@ from a2a_serverless.tasks.identity import new_token
 from a2a_serverless.tasks.push import MAX_CONFIGS
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless_tools.contract import Storage
-from tests.support.databases import (
-    LONG,
-    new_clock,
-    new_scope,
-)
+from tests.support.databases import LONG, new_clock, new_scope
 from tests.support.messages import artifact, message, request
 from tests.support.present import present
 

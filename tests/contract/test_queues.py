@@ -291,17 +291,6 @@ async def test_an_expired_delivery_has_no_say(queues: SqsQueues) -> None:
 
 
 @everywhere
-async def test_shutdown_ends_a_waiting_receiver(queues: TableQueues | SqsQueues) -> None:
-    """A receiver that waits for messages ends at once, not with its long poll."""
-    queue = queues.queue()
-    waiting = asyncio.create_task(Consumer(queue).ends())
-    await asyncio.sleep(0)
-    await queue.shutdown()
-    assert await waiting
-    assert await Consumer(queue).ends()
-
-
-@everywhere
 async def test_a_bad_record_is_undecodable(queues: TableQueues | SqsQueues) -> None:
     """A body of another kind raises the error that says so, and that repeats nothing of it."""
     queue = queues.queue()

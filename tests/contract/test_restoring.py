@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 from a2a.types import Part, TaskPushNotificationConfig, TaskState, TaskStatus
 
-from a2a_serverless.errors import (
-    TaskNotFoundError,
-    UnreadableTaskError,
-    UnsupportedOperationError,
-)
+from a2a_serverless.errors import TaskNotFoundError, UnreadableTaskError, UnsupportedOperationError
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.waiting import wake_due
 from a2a_serverless.settings import Settings

@@ -17,12 +17,7 @@ from a2a_serverless.storage.deletion import count_data, delete_context, delete_t
 from a2a_serverless.storage.durable import DurableStorage
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import HOUR_MS
-from a2a_serverless.storage.listing import (
-    _FIRST_COMMITS,
-    ListTasksQuery,
-    _Listing,
-    list_tasks,
-)
+from a2a_serverless.storage.listing import _FIRST_COMMITS, ListTasksQuery, _Listing, list_tasks
 from a2a_serverless.tasks.head import MAX_INLINE_BYTES
 from a2a_serverless.tasks.identity import first_task_id
 from a2a_serverless.tasks.rules import Commit

@@ -397,26 +397,6 @@ async def test_a_key_is_known_where_no_message_is_taken(storage: DurableStorage)
         await storage.commit(ended, keyed("new"))
 
 
-async def test_of_copies_at_once_one_opens_a_turn(storage: DurableStorage) -> None:
-    """The others learn that HEAD has moved, and then whose turn it is."""
-    head = await waiting(storage)
-    made = await asyncio.gather(
-        *(storage.commit(head, keyed("one")) for _ in range(4)), return_exceptions=True
-    )
-    (opened,) = [each for each in made if isinstance(each, Head)]
-    others = [each for each in made if each is not opened]
-    assert all(isinstance(each, ConcurrencyError) for each in others), others
-    assert await refused(storage, opened, "one") == opened.turn.number
-
-
-async def test_a_key_goes_with_its_task(storage: DurableStorage) -> None:
-    """A task with the id of one that was deleted knows nothing of its keys."""
-    head = await answered(storage, await waiting(storage, task_id="mine"), "one")
-    assert await delete_task(storage, head.task_id)
-    again = await waiting(storage, task_id="mine")
-    assert (await answered(storage, again, "one")).incarnation == again.incarnation
-
-
 # -- turns that are started over --------------------------------------------------------------
 
 
@@ -471,32 +451,6 @@ async def test_a_restart_keeps_what_earlier_turns_have_left(storage: DurableStor
     assert given.status.message.parts[0].text == "q2"
     assert texts(given, "report") == ["onetwo"]
     is_as_it_should_be(turn.cancel_context().current_task)
-
-
-async def test_a_claim_takes_the_error_of_its_own_attempt_into_the_log(
-    storage: DurableStorage,
-) -> None:
-    """With place and text; a later end that has none does not take those of an earlier one."""
-    head = await opened(storage, "u1")
-    head = await storage.commit(head, claim("1"))
-    end = AttemptEnd(token="1", reason="ValueError", correlation_id="c1", at=1)
-    end = replace(end, place="agent.py, line 3, in handle", message="no customer")
-    assert await storage.change(head, partial(releasing, end=end))
-    head = await storage.commit((await log_of(storage, head)).head, claim("2"))
-    seen = await log_of(storage, head)
-    assert seen.records[-1].ended == end
-    shutdown = AttemptEnd(token="2", reason="shutdown", correlation_id="c2", at=2)
-    assert await storage.change(head, partial(releasing, end=shutdown))
-    assert (await log_of(storage, head)).head.turn.released == shutdown
-    assert not await storage.change(head, partial(releasing, end=replace(end, token="2"))), (
-        "it is given back once"
-    )
-    head = await storage.commit((await log_of(storage, head)).head, claim("3"))
-    assert await storage.change(head, partial(releasing, end=replace(end, token="3")))
-    head = await storage.commit((await log_of(storage, head)).head, claim("4"))
-    head = await storage.commit(head, claim("5"))
-    ends = [record.ended for record in (await log_of(storage, head)).records[3:]]
-    assert ends == [shutdown, replace(end, token="3"), AttemptEnd(token="4", reason="lost")]
 
 
 async def test_a_subscriber_is_shown_what_a_restart_restores(storage: DurableStorage) -> None:

@@ -11,14 +11,7 @@ import pytest
 
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
-from a2a_serverless.storage.table import (
-    Key,
-    Operator,
-    Put,
-    Range,
-    Table,
-    Write,
-)
+from a2a_serverless.storage.table import Key, Operator, Put, Range, Table, Write
 from a2a_serverless_tools.testing.tables import (
     CHECKS,
     VALUES,

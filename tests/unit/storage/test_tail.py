@@ -7,12 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from a2a.types import (
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskState,
-    TaskStatusUpdateEvent,
-)
+from a2a.types import Task, TaskArtifactUpdateEvent, TaskState, TaskStatusUpdateEvent
 
 from a2a_serverless.errors import TaskNotFoundError
 from a2a_serverless.storage.deletion import delete_task

@@ -12,14 +12,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from a2a.types import (
-    Artifact,
-    Part,
-    Task,
-    TaskPushNotificationConfig,
-    TaskState,
-    TaskStatus,
-)
+from a2a.types import Artifact, Part, Task, TaskPushNotificationConfig, TaskState, TaskStatus
 from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from hypothesis import HealthCheck, given, settings

@@ -1,14 +1,159 @@
-"""Decisions that no explorer guards: what of a read is a log, and how long a retry waits."""
+"""Decisions on HEADs of which the explorer's small worlds and the worker's tests meet few."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
+from a2a.types import TaskStatus
 
-from a2a_serverless.tasks.attempts import RetryPolicy
+from a2a_serverless.errors import TaskNotAcceptingMessagesError
+from a2a_serverless.tasks.attempts import (
+    CancelDecision,
+    DeadLetterDecision,
+    DeliveryDecision,
+    RefusalDecision,
+    RetryPolicy,
+    is_given_up,
+    on_cancel,
+    on_dead_letter,
+    on_delivery,
+    on_lost_claim,
+    on_refusal,
+    overdue_turn,
+    repeated_turn,
+)
+from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Record, belonging_to
-from tests.unit.tasks.heads import opened
+from a2a_serverless.tasks.head import FORMAT, MAX_INLINE_BYTES, Head, Operation, OperationParams
+from a2a_serverless.tasks.rules import Commit
+from tests.support.commits import AUTH_REQUIRED, CANCELED, COMPLETED, INPUT_REQUIRED, WORKING, to
+from tests.support.heads import with_fields
+from tests.unit.tasks.heads import asked, claimed, followed, moved, opened, stepped
+
+ENDED = moved(claimed(), COMPLETED)
+PAUSED = moved(claimed(), INPUT_REQUIRED)
+SECOND_TURN = followed(PAUSED)
+WAITS_FOR_CREDENTIALS = moved(claimed(), AUTH_REQUIRED)
+FIRST = OperationParams.of(opened(), 1)
+RETRY = RetryPolicy(max_attempts=2)
+TWICE = claimed(claimed(), "B")
+"""A turn whose attempts are used up."""
+OVER = [None, opened("j"), ENDED]
+"""What is there of a task that is gone, whose id another one has, or that has ended."""
+STOPS, FENCED, REBASE = RefusalDecision.OVER, RefusalDecision.FENCED, RefusalDecision.REBASE
+LATE = 10**15
+
+
+@pytest.mark.parametrize(
+    ("head", "token", "wanted"),
+    [
+        *((head, token, STOPS) for head in OVER for token in ("A", None)),
+        (PAUSED, "A", STOPS),
+        (PAUSED, None, REBASE),
+        (claimed(token="B"), "A", FENCED),
+        (claimed(token="B"), None, REBASE),
+        (claimed(token="A"), "A", REBASE),
+        (opened(), "A", REBASE),
+    ],
+)
+def test_what_a_refused_writer_does(
+    head: Head | None, token: str | None, wanted: RefusalDecision
+) -> None:
+    """It stops where the task is over, as an attempt does where its turn is.
+
+    It writes again unless another one owns the turn, which fences it. A claim is repeated while
+    there are attempts.
+    """
+    assert on_refusal(head, FIRST, token=token) is wanted
+    if head in (*OVER, PAUSED):
+        assert on_lost_claim(head, FIRST, RETRY) is STOPS
+    assert on_lost_claim(claimed(token="B"), FIRST, RETRY) is REBASE
+    assert on_lost_claim(TWICE, FIRST, RETRY) is FENCED
+
+
+@pytest.mark.parametrize(
+    ("head", "by_run", "by_cancel"),
+    [
+        (opened(), CancelDecision.ALONE, CancelDecision.WAITING),
+        (claimed(), CancelDecision.CLAIMED, CancelDecision.CLAIMED),
+        (SECOND_TURN, CancelDecision.WAITING, CancelDecision.WAITING),
+        (PAUSED, CancelDecision.PAUSED, CancelDecision.PAUSED),
+    ],
+    ids=["no agent has seen it", "an attempt has it", "a later turn waits", "paused"],
+)
+def test_how_a_task_is_canceled(
+    head: Head, by_run: CancelDecision, by_cancel: CancelDecision
+) -> None:
+    """The agent is told of what it knows; a cancel operation tells it in any case."""
+    kind: Literal["run", "cancel"]
+    for kind, wanted in (("run", by_run), ("cancel", by_cancel)):
+        params = OperationParams.of(head, head.turn.number)
+        assert on_cancel(head, Operation(operation=kind, params=params)) is wanted
+
+
+@pytest.mark.parametrize(
+    ("head", "copy", "is_over"),
+    [
+        (with_fields(opened(), sends=2), (1, 2), True),
+        (SECOND_TURN, None, True),
+        (claimed(), None, False),
+        (PAUSED, None, False),
+        (ENDED, None, False),
+    ],
+    ids=["waits", "another turn", "claimed", "paused", "ended"],
+)
+def test_what_is_done_with_a_turn_that_nobody_claims(
+    head: Head, copy: tuple[int, int] | None, *, is_over: bool
+) -> None:
+    """A repeated message sends it under the number of its newest copy; at last it is given up.
+
+    The due index watches what a worker has, or had. Its time counts from when it became current, if
+    that is known. A cancel is ended at its deadline, and its turn not sent.
+    """
+    found = repeated_turn(head, 1)
+    assert copy == (None if found is None else (found.turn, found.copy_number))
+    assert repeated_turn(None, 1) is None
+    assert is_given_up(head, opened_at=5, now_ms=3_600_005, give_up_s=3600) is is_over
+    assert not is_given_up(head, opened_at=5, now_ms=3_600_004, give_up_s=3600)
+    assert not is_given_up(head, opened_at=None, now_ms=LATE, give_up_s=3600)
+    if head.state != COMPLETED:
+        assert overdue_turn(asked(head), now_ms=LATE) is None
+
+
+def test_what_a_newer_release_has_sent_is_left_to_it() -> None:
+    """Its operations are given back, its dead letters leave their turns as they are."""
+    newer = Operation(operation="archive", params=FIRST)
+    run = Operation(operation="run", params=FIRST)
+    for head in (opened(), claimed(), PAUSED, asked(claimed()), ENDED):
+        assert on_delivery(head, newer, receives=1) is DeliveryDecision.GIVE_BACK
+    for head in (opened(), claimed()):
+        left = replace(head, needs=FORMAT + 1)
+        for at, letter in ((head, newer), (left, run)):
+            assert on_dead_letter(at, letter, retry=RETRY) is DeadLetterDecision.LEAVE
+
+
+def test_one_message_waits_behind_an_attempt_that_waits_for_credentials() -> None:
+    """The attempt keeps the turn; the message's turn follows, or is dropped with the task."""
+    queued = followed(WAITS_FOR_CREDENTIALS)
+    assert (queued.turn.number, queued.next_turn, queued.turn.token) == (1, queued.version, "A")
+    with pytest.raises(TaskNotAcceptingMessagesError):
+        followed(queued)
+    ended = stepped(queued, Commit(token="A", ends_turn=True))
+    assert (ended.turn.number, ended.turn.base) == (queued.version, ended.version)
+    assert (ended.next_turn, ended.turn.is_open, ended.turn.token) == (0, True, None)
+    dropped = stepped(queued, to(CANCELED))
+    assert (dropped.turn.is_open, dropped.next_turn, dropped.due_at) == (False, 0, None)
+
+
+def test_a_status_in_head_is_short_and_has_the_time_of_its_commit() -> None:
+    """HEAD is rewritten by every commit, so points to a large one; agents' times go."""
+    early = TaskStatus(state=WORKING)
+    early.timestamp.FromMilliseconds(5)
+    head = stepped(claimed(), Commit(entries=(StatusChanged(early),), token="A"))
+    assert TaskStatus.FromString(head.status or b"").timestamp.ToMilliseconds() < 5
+    assert stepped(head, to(WORKING, "x" * (MAX_INLINE_BYTES + 1), token="A")).status is None
 
 
 @pytest.mark.parametrize(
