@@ -642,34 +642,6 @@ async def test_a_short_sleep_costs_nothing(storage: DurableStorage, till: Till) 
     assert costs[1] == costs[2]
 
 
-async def test_a_question_costs_what_the_end_of_a_turn_does(
-    storage: DurableStorage, till: Till
-) -> None:
-    """So do its answer and the turn behind it: no more than `request_input` and the next turn."""
-    costs = []
-    for is_asked in (False, True):
-
-        async def pauses(
-            context: RequestContext, queue: EventQueue, *, is_asked: bool = is_asked
-        ) -> None:
-            ctx = current_context()
-            if is_asked:
-                await ctx.ask("Which account?")
-            elif not ctx.history:
-                await ctx.request_input("Which account?")
-                return
-            await complete(context, queue)
-
-        worker = await worker_of(storage, Agent(pauses), PacedClock())
-        head = await worker.send()
-        await till(worker.work())
-        await till(worker.follow_up(head, "b"))
-        await till(worker.work())
-        costs.append(till.costs())
-        assert (await worker.head(head)).is_terminal
-    assert costs[0] == costs[1]
-
-
 async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units(
     local_dynamodb: Emulator, observer: Any
 ) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
 import pytest
-from a2a.types import TaskState, TaskStatus
 
 from a2a_serverless.storage import layout, shares
 from a2a_serverless.storage.allowance import Sleepers
@@ -16,27 +16,15 @@ from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.table import Item, Range
 from a2a_serverless.tasks.attempts import may_park
-from a2a_serverless.tasks.entries import Recorded, StatusChanged, StepId
+from a2a_serverless.tasks.entries import Recorded, StepId
 from a2a_serverless.tasks.head import AttemptEnd, Head, OperationParams, Reason, Uncounted
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.rules import PARKED_MS, Backoff, Commit, releasing
 from tests.support.clocks import ManualClock
-from tests.support.messages import request
+from tests.support.commits import COMPLETED, FAILED, claim, newest, opened, to
 from tests.support.present import present
 
-DONE = Commit(
-    entries=(StatusChanged(TaskStatus(state=TaskState.TASK_STATE_COMPLETED)),),
-    token="one",
-    claims=True,
-)
-
-
-async def opened(storage: DurableStorage) -> Head:
-    return (await storage.open_task("context", request())).head
-
-
-async def newest(storage: DurableStorage, head: Head) -> Head:
-    return present(await storage.head(head.task_id))
+DONE = to(COMPLETED, token="one", claims=True)
 
 
 async def left(storage: DurableStorage, reason: Reason = "share", at: int | None = None) -> Head:
@@ -82,7 +70,7 @@ async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -
     assert requeued == await newest(storage, requeued)
     assert (requeued.turn.parked, requeued.turn.has_share, requeued.turn.sends) == ("", True, 1)
     assert (len(await waiting(storage)), len(await out(storage))) == (0, 1)
-    claimed = await storage.commit(requeued, Commit(token="one", claims=True))
+    claimed = await storage.commit(requeued, claim())
     assert claimed.turn.has_share
     assert len(await out(storage)) == 1
     ended = await storage.commit(claimed, DONE)
@@ -104,7 +92,7 @@ async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
     assert (len(await waiting(storage)), await out(storage)) == (1, [])
     copy = present(await storage.requeue(again))
     assert (copy.turn.sends, copy.turn.resends) == (2, 0)
-    await storage.commit(copy, Commit(token="one", claims=True))
+    await storage.commit(copy, claim())
     assert await storage.park(copy, "share") is None
     other = present(await storage.requeue(await left(storage)))
     assert (await newest(storage, present(await storage.park(other, "conversation")))).turn.parked
@@ -114,7 +102,7 @@ async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
 @pytest.mark.parametrize("by", ["its attempt", "another process"])
 async def test_a_turn_that_was_left_is_not_given_back(storage: DurableStorage, by: str) -> None:
     """An attempt that has not heard of it, as an answer was lost, changes nothing."""
-    head = await storage.commit(await opened(storage), Commit(token="one", claims=True))
+    head = await storage.commit(await opened(storage), claim())
     if by == "its attempt":
         asleep = AttemptEnd(token="one", reason="asleep", at=1, until=60_000)
         await storage.commit(head, Commit(token="one", parks=asleep))
@@ -139,7 +127,7 @@ async def test_only_the_turn_that_was_seen_is_left_or_woken(
     seen = await (left(storage) if wakes else opened(storage))
     match change:
         case "claimed":
-            await storage.commit(seen, Commit(token="one", claims=True))
+            await storage.commit(seen, claim())
         case "ended":
             await storage.commit(seen, DONE)
         case "canceled":
@@ -159,7 +147,7 @@ async def test_only_the_turn_that_was_seen_is_left_or_woken(
 async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, way: str) -> None:
     """Nothing works on it. When it comes back it may be left, and be woken once more."""
     requeued = present(await storage.requeue(await left(storage)))
-    claimed = await storage.commit(requeued, Commit(token="one", claims=True))
+    claimed = await storage.commit(requeued, claim())
     end = AttemptEnd(token="one", reason="RetryLater", until=storage.clock.now_ms() + 600_000)
     if way == "commit":
         waits = Backoff(end=end, uncounted=Uncounted(faults=1))
@@ -180,25 +168,11 @@ async def test_a_turn_that_was_given_back_has_no_share(storage: DurableStorage, 
 
 
 async def asleep(storage: DurableStorage) -> Head:
-    head = (await storage.open_task("context", request())).head
-    head = await storage.commit(head, Commit(token="one", claims=True))
+    head = await storage.commit(await opened(storage), claim())
     until = storage.clock.now_ms() + 3_600_000
     end = AttemptEnd(token="one", reason="asleep", at=storage.clock.now_ms(), until=until)
     record = Recorded(StepId("sleep", "", 1), "json", b"1")
     return await storage.commit(head, Commit(entries=(record,), token="one", parks=end))
-
-
-async def woken(storage: DurableStorage, head: Head) -> None:
-    assert await storage.requeue(head)
-
-
-async def claimed(storage: DurableStorage, head: Head) -> None:
-    await storage.commit(head, Commit(token="two", claims=True))
-
-
-async def ended(storage: DurableStorage, head: Head) -> None:
-    failed = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_FAILED))
-    await storage.commit(head, Commit(entries=(failed,)))
 
 
 async def canceled(storage: DurableStorage, head: Head) -> None:
@@ -206,29 +180,31 @@ async def canceled(storage: DurableStorage, head: Head) -> None:
     assert await cancel_task(storage, head)
 
 
-async def deleted(storage: DurableStorage, head: Head) -> None:
-    await delete_task(storage, head.task_id)
-
-
 async def expired(storage: DurableStorage, head: Head) -> None:
     assert isinstance(storage.clock, ManualClock)
     storage.clock.advance((head.expires_at - storage.clock.now_ms()) / 1000)
 
 
-@pytest.mark.parametrize("leaves", [woken, claimed, ended, canceled, deleted, expired])
-async def test_a_turn_counts_while_it_sleeps(
-    storage: DurableStorage, clock: ManualClock, leaves: object
-) -> None:
+LEAVES: dict[str, Callable[[DurableStorage, Head], Awaitable[object]]] = {
+    "woken": DurableStorage.requeue,
+    "claimed": lambda storage, head: storage.commit(head, claim("two")),
+    "ended": lambda storage, head: storage.commit(head, to(FAILED)),
+    "canceled": canceled,
+    "deleted": lambda storage, head: delete_task(storage, head.task_id),
+    "expired": expired,
+}
+
+
+@pytest.mark.parametrize("leaves", LEAVES)
+async def test_a_turn_counts_while_it_sleeps(storage: DurableStorage, leaves: str) -> None:
     """In all tenants of its caller, and no longer than that, whatever ends it."""
-    storage = storage.for_scope(Scope.of("", leaves.__name__))  # type: ignore[attr-defined]
-    sleepers = Sleepers(storage, 10)
-    caller = storage.scope.principal
+    storage = storage.for_scope(Scope.of("", leaves))
+    sleepers, caller = Sleepers(storage, 10), storage.scope.principal
     head = await asleep(storage)
     assert await sleepers.count(caller) == 1
-    await leaves(storage, head)  # type: ignore[operator]
+    await LEAVES[leaves](storage, head)
     assert await sleepers.count(caller) == 0
-    elsewhere = storage.for_scope(Scope.of("acme", leaves.__name__))  # type: ignore[attr-defined]
-    await asleep(elsewhere)
+    await asleep(storage.for_scope(Scope.of("acme", leaves)))
     assert await sleepers.count(caller) == 1
     assert await sleepers.count(Scope.of("", "nobody").principal) == 0
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
-from itertools import count
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -35,7 +33,7 @@ from a2a_serverless.stores import (
     create_table,
     memory_table,
 )
-from a2a_serverless.stores.content import apply, change_of, contents_of, size_of, task_of
+from a2a_serverless.stores.content import apply, change_of
 from a2a_serverless.stores.layout import OWN_INDEXES, head_key
 from tests.support.clocks import ManualClock
 from tests.support.databases import moto_database
@@ -257,33 +255,6 @@ async def test_a_longer_time_to_live_holds_for_older_tasks(
 # -- races -----------------------------------------------------------------------------------------
 
 
-async def _add_one(stores: Stores, number: int) -> int:
-    """Add an artifact to the task, and read and try again until it is saved; how often."""
-    for tries in count(1):
-        stored = await stores.tasks.get("task", ME)
-        await asyncio.sleep(0)  # all others read this version, too
-        stored.task.artifacts.add(artifact_id=str(number))
-        try:
-            await stores.tasks.save(stored.task, prev_version=stored.version, context=ME)
-        except ConcurrentTaskModificationError:
-            continue
-        return tries
-    raise AssertionError
-
-
-async def test_no_saver_is_lost(table: MemoryTable) -> None:
-    """Each version has one winner, and the task has in the end what all have saved."""
-    savers = 20
-    replicas = [on_table(table) for _ in range(2)]
-    await replicas[0].tasks.save(new_task(), event=None, prev_version=NEW, context=ME)
-    adding = [_add_one(replicas[number % 2], number) for number in range(savers)]
-    tries = await asyncio.gather(*adding)
-    assert sum(tries) > 2 * savers
-    stored = await on_table(table).tasks.get("task", ME)
-    assert stored.version == TaskVersion(savers + 1)
-    assert {one.artifact_id for one in stored.task.artifacts} == {"a", *map(str, range(savers))}
-
-
 async def test_a_task_is_deleted_and_created_while_it_is_read(table: MemoryTable) -> None:
     """Who has read the old HEAD gets the new task; no log is read for another one."""
     stores, _, _ = await saved(table)
@@ -478,30 +449,3 @@ def test_changes_lead_to_what_was_saved(versions: list[list[bytes]], event: byte
         apply(stored, change)
         assert [bytes(one) for one in stored] == after
         before = after
-
-
-def test_what_an_event_brings_is_stored_once() -> None:
-    """A chunk is in its event alone: the change has no bytes of its own."""
-    task = Task(id="t", artifacts=[Artifact(artifact_id="a", parts=[Part(text="x" * 500)])])
-    task.artifacts[0].metadata["k"] = "v"
-    before = contents_of(task)
-    part = Part(text="y" * 500)
-    task.artifacts[0].parts.append(part)
-    event = TaskArtifactUpdateEvent(artifact=Artifact(artifact_id="a", parts=[part]))
-    sent = event.SerializeToString()
-    change = change_of(before, contents_of(task), sent)
-    assert change.body == sent
-    assert len(change.cuts) == 1
-
-
-@pytest.mark.parametrize("parts", [0, 1, 30])
-def test_contents_are_the_task(parts: int) -> None:
-    """A task is made of its contents, which are as long as the task."""
-    task = Task(id="t", context_id="c")
-    for name in "ab":
-        task.artifacts.add(artifact_id=name, parts=[Part(text=str(n)) for n in range(parts)])
-        task.history.add(message_id=name)
-    made = contents_of(task)
-    assert task_of(made) == task
-    assert len(made) == 4
-    assert size_of(made) <= task.ByteSize()
