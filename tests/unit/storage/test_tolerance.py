@@ -417,29 +417,6 @@ async def test_a_newer_turn_is_given_back(
     assert (await world.newest(place)).turn.sends == 1
 
 
-async def test_a_newer_cancel_is_left_to_a_newer_sweeper(world: World) -> None:
-    """No sweep gives its task up, ends it or fails it; it reaches a cancel behind many of them."""
-    ids = [f"new-{number}" for number in range(3)]
-    opened = [await world.storage.open_task("c", request(), task_id=task_id) for task_id in ids]
-    heads = [world.heads["waiting"], world.heads["claimed"], *(one.head for one in opened)]
-    for head in heads[1:]:
-        await world.storage.request_cancel(head.task_id)
-    for head in heads:
-        world.set_head(head, {"needs": {"N": str(FORMAT + 1)}})
-    world.clock.advance(1)
-    await world.storage.request_cancel("paused")
-    world.clock.advance(30)
-    report = await world.sweep(limit=1)
-    assert (report.canceled, report.skipped) == (1, 4)
-    assert (await world.newest("paused")).state == S.TASK_STATE_CANCELED
-    for _ in range(5):
-        world.clock.advance(24 * 3600)
-        report = await world.sweep()
-        assert (report.failed, report.given_up, report.canceled) == (0, 0, 0)
-    assert (await world.newest("claimed")).is_being_canceled
-    assert (await world.newest("claimed")).version == world.heads["claimed"].version
-
-
 async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up(
     world: World,
 ) -> None:
@@ -661,14 +638,21 @@ async def test_what_no_json_can_show_is_left_out_of_its_task(world: World, entry
             assert shown["ended"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
+@pytest.mark.parametrize("is_newer", [False, True], ids=["damaged", "newer"])
 async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture, *, is_newer: bool
 ) -> None:
-    """A sweep reaches a turn and a cancel behind more unreadable tasks than a run may repair."""
+    """A sweep reaches a turn and a cancel behind more such tasks than a run may repair.
+
+    No later one gives them up, ends them or fails them.
+    """
     for number in range(7):
         head = (await world.storage.open_task("c", request(), task_id=f"bad-{number}")).head
         await world.storage.request_cancel(head.task_id)
-        newer.remove_attributes(world.database, newer.head_key(head), "version")
+        if is_newer:
+            world.set_head(head, {"needs": {"N": str(FORMAT + 1)}})
+        else:
+            newer.remove_attributes(world.database, newer.head_key(head), "version")
     world.clock.advance(1)
     await world.storage.open_task("c", request(), task_id="last")
     await world.storage.open_task("c", request(), task_id="canceled")
@@ -679,6 +663,14 @@ async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
     report = await world.sweep(limit=2)
     assert report == SweepReport(canceled=1, sent=1, skipped=7)
     assert (await world.newest("last")).turn.sends == 1
+    if is_newer:
+        await delete_task(world.storage, "last")
+        for _ in range(5):
+            world.clock.advance(24 * 3600)
+            report = await world.sweep()
+            assert (report.failed, report.given_up, report.canceled) == (0, 0, 0)
+        assert (await world.newest("bad-0")).is_being_canceled
+        return
     lines = unreadable(caplog)
     assert len(lines) == 7
     told = "An overdue task is left as it is until its item is restored from a backup or deleted:"

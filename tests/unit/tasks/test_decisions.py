@@ -27,9 +27,10 @@ from a2a_serverless.tasks.attempts import (
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Record, belonging_to
 from a2a_serverless.tasks.head import FORMAT, MAX_INLINE_BYTES, Head, Operation, OperationParams
-from a2a_serverless.tasks.rules import Commit
+from a2a_serverless.tasks.rules import Commit, content_digest
 from tests.support.commits import AUTH_REQUIRED, CANCELED, COMPLETED, INPUT_REQUIRED, WORKING, to
 from tests.support.heads import with_fields
+from tests.support.messages import message
 from tests.unit.tasks.heads import asked, claimed, followed, moved, opened, stepped
 
 ENDED = moved(claimed(), COMPLETED)
@@ -145,6 +146,13 @@ def test_one_message_waits_behind_an_attempt_that_waits_for_credentials() -> Non
     assert (ended.next_turn, ended.turn.is_open, ended.turn.token) == (0, True, None)
     dropped = stepped(queued, to(CANCELED))
     assert (dropped.turn.is_open, dropped.next_turn, dropped.due_at) == (False, 0, None)
+
+
+def test_the_latest_message_is_remembered_for_recognition() -> None:
+    """HEAD keeps a digest of its content, with the server's ids left out."""
+    bound = message("hello", message_id="m2")
+    bound.task_id, bound.context_id = "t", "c"
+    assert SECOND_TURN.content_digest == content_digest(bound)
 
 
 def test_a_status_in_head_is_short_and_has_the_time_of_its_commit() -> None:
