@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a2a_serverless.errors import UnreadableTaskError
@@ -73,6 +73,7 @@ HEADS: st.SearchStrategy[Head] = each_field(
 )
 
 
+@settings(deadline=None)
 @given(HEADS)
 def test_head_comes_back_as_it_was(head: Head) -> None:
     """A HEAD read from its item is the HEAD that was written; without a due time it is not due.

@@ -23,12 +23,21 @@ from a2a_serverless.tasks.attempts import (
     on_refusal,
     overdue_turn,
     repeated_turn,
+    waits_behind,
 )
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.fold import Record, belonging_to
 from a2a_serverless.tasks.head import FORMAT, MAX_INLINE_BYTES, Head, Operation, OperationParams
 from a2a_serverless.tasks.rules import Commit, content_digest
-from tests.support.commits import AUTH_REQUIRED, CANCELED, COMPLETED, INPUT_REQUIRED, WORKING, to
+from tests.support.commits import (
+    AUTH_REQUIRED,
+    CANCELED,
+    COMPLETED,
+    INPUT_REQUIRED,
+    WORKING,
+    claim,
+    to,
+)
 from tests.support.heads import with_fields
 from tests.support.messages import message
 from tests.unit.tasks.heads import asked, claimed, followed, moved, opened, stepped
@@ -72,6 +81,26 @@ def test_what_a_refused_writer_does(
         assert on_lost_claim(head, FIRST, RETRY) is STOPS
     assert on_lost_claim(claimed(token="B"), FIRST, RETRY) is REBASE
     assert on_lost_claim(TWICE, FIRST, RETRY) is FENCED
+
+
+def test_which_deliveries_start_claim_and_go_on() -> None:
+    """Only the first delivery of a turn's first message starts without a claim.
+
+    Behind the current turn a run goes on with the later one that it names, unless the task has
+    ended; a cancel does not. A claim of the owner is an ordinary commit.
+    """
+    for copy, receives in ((0, 1), (0, 2), (1, 1)):
+        sent = Operation(operation="run", params=OperationParams.of(opened(), 1, copy))
+        is_first = (copy, receives) == (0, 1)
+        wanted = DeliveryDecision.START if is_first else DeliveryDecision.CLAIM
+        assert on_delivery(opened(), sent, receives=receives) is wanted
+    queued = followed(WAITS_FOR_CREDENTIALS)
+    later = OperationParams.of(queued, queued.next_turn)
+    run, cancel = Operation.to_run(later), Operation(operation="cancel", params=later)
+    asked_of = ((queued, run), (queued, cancel), (queued, Operation.to_run(FIRST)), (ENDED, run))
+    assert [waits_behind(*each) for each in asked_of] == [True, False, False, False]
+    owned = claimed()
+    assert stepped(owned, claim("A")) == replace(owned, version=owned.version + 1)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +189,8 @@ def test_a_status_in_head_is_short_and_has_the_time_of_its_commit() -> None:
     early = TaskStatus(state=WORKING)
     early.timestamp.FromMilliseconds(5)
     head = stepped(claimed(), Commit(entries=(StatusChanged(early),), token="A"))
-    assert TaskStatus.FromString(head.status or b"").timestamp.ToMilliseconds() < 5
+    assert head.status is not None
+    assert TaskStatus.FromString(head.status).timestamp.ToMilliseconds() < 5
     assert stepped(head, to(WORKING, "x" * (MAX_INLINE_BYTES + 1), token="A")).status is None
 
 

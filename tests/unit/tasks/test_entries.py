@@ -8,7 +8,7 @@ import re
 import pytest
 from a2a.types import Artifact, Message, Part, SendMessageRequest, TaskStatus
 from google.protobuf.struct_pb2 import ListValue, Struct, Value
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a2a_serverless.errors import InvalidArgumentError
@@ -58,6 +58,7 @@ def folded(entries: tuple[Entry, ...]) -> Fold:
     return fold
 
 
+@settings(deadline=None)
 @given(body=st.binary(max_size=200) | BODIES)
 def test_any_bytes_are_read(body: bytes) -> None:
     """Into entries that a fold takes, and of which events are shown."""
@@ -67,6 +68,7 @@ def test_any_bytes_are_read(body: bytes) -> None:
     assert fold.task().id == "t"
 
 
+@settings(deadline=None)
 @given(entries=st.lists(KNOWN | UNKNOWN, max_size=8).map(tuple))
 def test_entries_are_read_as_they_were_written(entries: tuple[Entry, ...]) -> None:
     """Of every kind; unknown ones change nothing, and encoded again they are the same bytes."""
@@ -76,6 +78,7 @@ def test_entries_are_read_as_they_were_written(entries: tuple[Entry, ...]) -> No
     assert folded(entries).shown == folded(known).shown
 
 
+@settings(deadline=None)
 @given(entries=st.lists(KNOWN, min_size=1, max_size=4).map(tuple), at=st.integers(1, 2000))
 def test_a_body_that_is_cut_off_is_critical(entries: tuple[Entry, ...], at: int) -> None:
     """Unless the cut is between two entries; those before it are read."""
