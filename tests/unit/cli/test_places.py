@@ -68,27 +68,13 @@ def test_the_file_of_the_project(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_file_that_is_named(
-    run: Say, home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
-    """It is opened wherever the command runs, also where the environment names a table."""
-    named = made(home / "elsewhere/other.db")
-    monkeypatch.chdir(home / "bot")
-    monkeypatch.setenv("A2A_TABLE", "tasks")
-    for name in ("A2A_UNDECODABLE_QUEUE", "A2A_QUEUE"):
-        monkeypatch.setenv(name, "https://127.0.0.1:9/queue")
-    said = run(*command, "--file", str(named))
-    assert not said.startswith("file ")
-    assert "AWS" not in said
-    both = run(*command, "--file", str(named), "--stack", "mine")
-    assert "--file and --stack name two places: leave one of them out." in both
-
-
-@pytest.mark.parametrize("command", COMMANDS)
 def test_a_table_of_the_environment_is_named(
     run: Say, home: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    """It is used, and a change is refused where the folder's own file may be meant."""
+    """It is used, and a change is refused where the folder's own file may be meant.
+
+    A file that is named with --file is opened all the same, and no queue of AWS.
+    """
     named = made(home / "elsewhere/other.db")
     monkeypatch.setenv("A2A_TABLE", f"file:{named}")
     used = f"table file:{named}, which A2A_TABLE names"
@@ -102,6 +88,12 @@ def test_a_table_of_the_environment_is_named(
     assert (said.splitlines()[0] == used) is not is_change
     monkeypatch.setenv("A2A_TABLE", f"file:{own}")
     assert "Nothing was changed" not in run(*command)
+    for name in ("A2A_UNDECODABLE_QUEUE", "A2A_QUEUE"):
+        monkeypatch.setenv(name, "https://127.0.0.1:9/queue")
+    said = run(*command, "--file", str(named))
+    assert (said.startswith("file "), "AWS" in said) == (False, False)
+    both = run(*command, "--file", str(named), "--stack", "mine")
+    assert "--file and --stack name two places: leave one of them out." in both
 
 
 def test_other_files(run: Say, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -250,38 +250,33 @@ def test_webhooks_and_their_refusals(run: Run, storage: DurableStorage) -> None:
 
 
 def test_a_turn_that_no_worker_has(run: Run, storage: DurableStorage) -> None:
-    """For a turn without a worker `task` says that it waits, was given back, or is over."""
+    """It waits for a worker, then for a service, was given back, or is over.
+
+    Which starts used up no attempt is told beside the attempts.
+    """
     head = opened(storage)
     assert lines_of(run(TASK).out)["worker"] == "no worker; the turn waits for one"
     for sends, said in ((1, "once"), (2, "2 times")):
         head = wait(storage.postpone(head, due_at=head.created_at, sends=sends))
         assert lines_of(run(TASK).out)["turn"] == f"1 (open), attempts 0, sent again {said}"
-    head = claimed(storage, head, "a")
-    wait(storage.change(head, partial(releasing, end=AttemptEnd(token="a", reason="ValueError"))))
-    assert lines_of(run(TASK).out)["worker"] == "no worker; given back"
-    committed(storage, wait(storage.head(TASK)), COMPLETED, token="a")
-    fields = lines_of(run(TASK).out)
-    assert fields.keys().isdisjoint({"worker", "due", "cancel"})
-
-
-def test_a_turn_that_waits_for_a_service(run: Run, storage: DurableStorage) -> None:
-    """`task` says what it waits for and until when, and which starts used up no attempt."""
-    head = claimed(storage, opened(storage), "a")
-    until = head.created_at + 90_000
+    head, until = claimed(storage, head, "a"), head.created_at + 90_000
     end = AttemptEnd(token="a", reason="HTTPStatusError: HTTP 429", until=until)
     uncounted = Uncounted(faults=2, waited=4_000, interruptions=1)
     wait(storage.change(head, partial(releasing, end=end, attempts=0, uncounted=uncounted)))
-    fields = lines_of(run(TASK).out)
-    assert fields["worker"] == (
-        "no worker; given back; starts again at 2026-11-22T02:15:30.000Z (in 1 min)"
-    )
-    assert run(TASK).out.partition("turn 1")[0].count("HTTPStatusError") == 1
-    assert fields["turn"] == (
-        "1 (open), attempts 0, 2 starts met a fault that passes, interrupted once"
-    )
-    said = run(TASK, "--json").json
-    assert said["uncounted"] == {"faults": 2, "waited": 4_000, "interruptions": 1}
-    assert said["given_back"]["until"] == "2026-11-22T02:15:30.000Z"
+    out = run(TASK).out
+    starts = "starts again at 2026-11-22T02:15:30.000Z (in 1 min)"
+    assert lines_of(out)["worker"] == f"no worker; given back; {starts}"
+    assert out.partition("turn 1")[0].count("HTTPStatusError") == 1
+    uncounted_starts = "2 starts met a fault that passes, interrupted once, sent again 2 times"
+    assert lines_of(out)["turn"] == f"1 (open), attempts 0, {uncounted_starts}"
+    shown = run(TASK, "--json").json
+    assert shown["uncounted"] == {"faults": 2, "waited": 4_000, "interruptions": 1}
+    assert shown["given_back"]["until"] == "2026-11-22T02:15:30.000Z"
+    head = claimed(storage, wait(storage.head(TASK)), "b")
+    wait(storage.change(head, partial(releasing, end=AttemptEnd(token="b", reason="ValueError"))))
+    assert lines_of(run(TASK).out)["worker"] == "no worker; given back"
+    committed(storage, wait(storage.head(TASK)), COMPLETED, token="b")
+    assert lines_of(run(TASK).out).keys().isdisjoint({"worker", "due", "cancel"})
 
 
 def test_what_a_newer_release_has_stored(
@@ -313,38 +308,27 @@ EVIL = (
 """Erases, rings, colours, turns, writes the clipboard, makes a link, asks the terminal."""
 
 
-def hostile(storage: DurableStorage) -> Head:
-    """A task in which all that clients and agents name is hostile."""
-    said = SendMessageRequest(message=Message(message_id=EVIL, parts=[Part(text=f"text {EVIL}")]))
-    opening = storage.open_task(EVIL, said, task_id=TASK, caller=Caller(EVIL))
-    head: Head = wait(opening).head
-    artifact = ArtifactWritten(
-        Artifact(artifact_id=EVIL, name=EVIL, parts=[Part(text=f"text {EVIL}")])
-    )
-    step = Recorded(StepId(EVIL, EVIL, 1), "json", json.dumps(EVIL, ensure_ascii=False).encode())
-    head = committed(storage, head, artifact, step, token="a", claims=True, worker=EVIL)
-    wait(
-        storage.change(
-            head, partial(releasing, end=AttemptEnd(token="a", reason=EVIL, correlation_id=EVIL))
-        )
-    )
-    wait(storage.request_cancel(TASK, by=EVIL))
-    found: Head = wait(storage.head(TASK))
-    return found
-
-
 @pytest.mark.parametrize("view", [(), ("--json",), ("--steps",), ("--events",), ("--follow",)])
 def test_nothing_breaks_the_terminal(
     run: Run, database: Stored, storage: DurableStorage, view: tuple[str, ...]
 ) -> None:
     """What clients and agents have named erases no line, makes no link, writes no clipboard."""
-    head = hostile(storage)
+    text = Part(text=f"text {EVIL}")
+    said = SendMessageRequest(message=Message(message_id=EVIL, parts=[text]))
+    head = wait(storage.open_task(EVIL, said, task_id=TASK, caller=Caller(EVIL))).head
+    artifact = ArtifactWritten(Artifact(artifact_id=EVIL, name=EVIL, parts=[text]))
+    step = Recorded(StepId(EVIL, EVIL, 1), "json", json.dumps(EVIL, ensure_ascii=False).encode())
+    head = committed(storage, head, artifact, step, token="a", claims=True, worker=EVIL)
+    end = AttemptEnd(token="a", reason=EVIL, correlation_id=EVIL)
+    wait(storage.change(head, partial(releasing, end=end)))
+    wait(storage.request_cancel(TASK, by=EVIL))
+    head = wait(storage.head(TASK))
     if view in ((), ("--json",)):
         set_attributes(database, head_key(head), {"state": {"S": EVIL}, "context_id": {"S": EVIL}})
     elif view == ("--follow",):
         committed(storage, head, COMPLETED)
-    said = run(TASK, *view)
-    shown = (said.out + said.err).replace("\n", "")
+    found = run(TASK, *view)
+    shown = (found.out + found.err).replace("\n", "")
     assert shown.isprintable()
     assert "x1b]52;c;" in shown or "u001b]52;c;" in shown
 
@@ -430,19 +414,3 @@ def test_the_events_of_a_damaged_task(
     remove_attributes(database, head_key(head), "context_id")
     said = run(TASK, view)
     assert (said.code, "context_id" in said.err) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("no/id",), "no/id is no task id"),
-        (("",), "is no task id"),
-        ((TASK, "--scope", "ann"), "--scope ann is no scope"),
-        ((TASK, "--scope", ""), "is no scope"),
-        (("unknown",), "The table tasks has no task unknown"),
-        (("unknown", "--scope", ANN.digest), "The table tasks has no task unknown"),
-    ],
-)
-def test_what_is_no_task(run: Run, arguments: tuple[str, ...], named: str) -> None:
-    """One sentence has the right form of an id or scope, or names the table."""
-    run(*arguments).refuses(named)
