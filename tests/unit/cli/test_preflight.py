@@ -228,19 +228,14 @@ def test_the_projects_own_sam(
     assert "There is no sam: `make build` of a project installs it." in run("preflight").err
 
 
-@pytest.mark.parametrize(
-    ("how", "said"),
-    [
-        ("echo 'Error: Failed' >&2; echo 'changeset: Why.' >&2; exit 1", "changeset: Why."),
-        ("echo no build; exit 2", "no build"),
-    ],
-)
-def test_what_cloudformation_refuses(deployed: Deployed, run: Run, how: str, said: str) -> None:
+def test_what_cloudformation_refuses(deployed: Deployed, run: Run) -> None:
     """The sentence is that of SAM, and what it has made is gone all the same."""
-    deployed.sam_ends(how)
-    found = run("preflight")
-    assert (found.code, f"{said} Nothing was changed." in found.err) == (2, True)
-    assert "DeleteChangeSet" in deployed.called[-1]
+    refusal = "echo 'Error: Failed' >&2; echo 'changeset: Why.' >&2; exit 1"
+    for how, said in ((refusal, "changeset: Why."), ("echo no build; exit 2", "no build")):
+        deployed.sam_ends(how)
+        found = run("preflight")
+        assert (found.code, f"{said} Nothing was changed." in found.err) == (2, True)
+        assert "DeleteChangeSet" in deployed.called[-1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -276,30 +271,12 @@ CLEANING = "UPDATE_COMPLETE_CLEANUP_IN_PROGRESS"
 @pytest.mark.parametrize(
     ("stack", "arguments", "code", "told", "untold"),
     [
-        (
-            EARLIER,
-            "",
-            2,
-            "The deployed stack has TaskTokens=5000, which is gone: write A2A_TASK_TOKENS=5000",
-            "FlushMs",
-        ),
-        (
-            EARLIER,
-            "Settings=A2A_TASK_TOKENS=4000",
-            0,
-            "the deployed stack has OtelLayer=arn:layer, which is gone: add the layer",
-            "AccessLogs",
-        ),
+        (EARLIER, "", 2, "TaskTokens=5000, which is gone: write A2A_TASK_TOKENS=5000", "FlushMs"),
+        (EARLIER, "Settings=A2A_TASK_TOKENS=4", 0, "OtelLayer=arn:layer, which is", "AccessLogs"),
         (OWN, "", 0, "DeletionProtection=true protects what it holds", "go from"),
         (OWN, "DeletionProtection=true", 0, "keeps its table", "protects"),
         (OWN, "Shards=32 TtlDays=90 WarmWriteUnits=0", 0, "keeps its table", "go from"),
-        (
-            OWN,
-            "Shards=8",
-            2,
-            "Shards would go from 16 to 8, and tasks in the partitions above",
-            "?",
-        ),
+        (OWN, "Shards=8", 2, "Shards would go from 16 to 8, and tasks in the partitions", "?"),
         (OWN, "TtlDays=7", 2, "TtlDays would go from 30 to 7, and the bucket would remove", "?"),
         (OWN, "WarmWriteUnits=4000", 2, "WarmWriteUnits would go from 8000 to 4000, and AWS", "?"),
         ("REVIEW_IN_PROGRESS", "", 0, "no stack mine in eu-central-1 yet, so it is new", "?"),
