@@ -190,6 +190,7 @@ async def test_a_wide_network_is_not_this_machine(address: str) -> None:
 
 async def test_dead_names_hold_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names that no server answers for delay no other look-up, and no call to AWS."""
+    monkeypatch.setattr(addresses, "RESOLVE_S", 60)
     is_over = threading.Event()
 
     def getaddrinfo(host: str, port: int, *_: object) -> list[object]:

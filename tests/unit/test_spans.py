@@ -36,7 +36,7 @@ from a2a_serverless.wiring import memory_backends
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
 from tests.support.messages import storyteller
-from tests.support.observed import ids_of, links_of, logged, parent_of, recorded
+from tests.support.observed import ids_of, logged, recorded
 from tests.support.workers import Bench, S
 
 logger = logging.getLogger("a2a_serverless.test")
@@ -100,26 +100,6 @@ def test_without_spans_a_trace_is_only_carried() -> None:
     assert stored() is None
     assert _trace_id(begun) not in ("", TRACE)
     assert [line["trace_id"] for line in lines] == [TRACE, _trace_id(begun)]
-
-
-def test_spans_are_chained_in_one_process_and_the_next() -> None:
-    """A span is a child of the one that caused it, and what it sends carries it on."""
-    with recorded() as seen:
-        with span("SendMessage", {"traceparent": PARENT, "tracestate": "a=b"}, kind="server"):
-            fields = trace_context()
-        links = [({"traceparent": PARENT}, "previous attempt")]
-        with span("attempt", fields, links=links), span("step"):
-            pass
-        with span("sweep", {}):
-            pass
-        sent, attempt, step, sweep = seen.take()
-    assert fields["tracestate"] == "a=b"
-    assert {ids_of(each)[0] for each in (sent, attempt, step)} == {TRACE}
-    chain = [ABOVE, ids_of(sent)[1], ids_of(attempt)[1]]
-    assert [parent_of(each) for each in (sent, attempt, step)] == chain
-    assert links_of(attempt) == {"previous attempt": ABOVE}
-    assert parent_of(sweep) is None
-    assert ids_of(sweep)[0] != TRACE
 
 
 @pytest.mark.parametrize(

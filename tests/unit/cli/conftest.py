@@ -151,7 +151,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         code = cli.main(arguments)
         said = capsys.readouterr()
         assert "Traceback" not in said.err
-        # The line about the table of the environment: test_places.py shows when it comes.
+        # The line about the table of the environment: test_arguments.py shows when it comes.
         return Said(code, said.out, OF_TABLE.sub("", said.err))
 
     return running

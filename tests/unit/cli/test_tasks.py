@@ -349,14 +349,11 @@ def test_the_time_of_a_stacks_worker_has_a_price(
     wait(storage.commit(opened(storage, "t"), claim))
     outputs = {"Table": TABLE, "Queue": "work.fifo"}
     size = {"WorkerMemory": "2048", "WorkerTurns": "4", "WorkerTimeout": "300"}
-    with answering(outputs, **size):
-        out = run("task", "t", "--stack", "mine", "--region", "us-east-1", "--cost").out
-    assert re.search(
-        r"Time of the worker +0\.0 s of 2,048 MB +\$0\.0+ .*up to 4 turns share it", out
-    )
-    with answering(outputs):
-        out = run("task", "t", "--stack", "mine", "--region", "us-east-1", "--cost").out
-    assert re.search(r"Time of the worker +0\.0 s +no price in dollars", out)
+    shared = r"of 2,048 MB +\$0\.0+ .*up to 4 turns share it"
+    for parameters, price in ((size, shared), ({}, "no price in dollars")):
+        with answering(outputs, **parameters):
+            out = run("task", "t", "--stack", "mine", "--region", "us-east-1", "--cost").out
+        assert re.search(rf"Time of the worker +0\.0 s +{price}", out)
 
 
 def test_a_stack_is_found_by_its_outputs(
