@@ -7,8 +7,7 @@ shown.
 The lines are those of this process: the runtime's own at every level, those of the libraries in
 `_LIBRARIES` from the level on that a deployed function lets through at POWERTOOLS_LOG_LEVEL DEBUG,
 everybody else's from WARNING on. Of other processes nothing is known here. What they have said is
-searched with `spoken` where a test starts them: the built functions in tests/artefact, the commands
-in tests/e2e/test_observability.py.
+searched with `spoken` where a test starts them: the commands in tests/e2e/test_observability.py.
 """
 
 from __future__ import annotations
