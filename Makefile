@@ -266,7 +266,7 @@ dist: $(VENV)/.stamp ## the wheel and the source archive, in dist/, without test
 .PHONY: release-check
 release-check: dist docs $(TOOL)/release/requirements.txt ## all of a release but the upload: RELEASE=version for a tag; see docs/maintain/releasing.md
 	$(BIN)/python -m release $(RELEASE)
-	$(BIN)/python -m pytest -q tests/infrastructure/test_package.py tests/infrastructure/test_locks.py
+	$(BIN)/python -m pytest -q tests/infrastructure/test_package.py
 	$(MAKE) projects
 
 .PHONY: projects

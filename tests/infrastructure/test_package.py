@@ -1,4 +1,4 @@
-"""The package's metadata."""
+"""The package: its metadata, its archives, its locks, and what a release needs."""
 
 import email
 import hashlib
@@ -8,6 +8,7 @@ import tarfile
 import tomllib
 import zipfile
 from functools import cache
+from importlib.metadata import distributions as installed
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from markdown_it import MarkdownIt
 import a2a_serverless
 from a2a_serverless_tools.scaffold.project import KINDS
 from a2a_serverless_tools.scaffold.source import PACKAGED_FILES, PAGES, files
+from release import checks
+from release.__main__ import versions
 from tests.e2e.installed import UV, built, run
 
 PACKAGE = "a2a_serverless"
@@ -244,3 +247,157 @@ def test_the_release_workflow_publishes_without_a_stored_key(project: Path) -> N
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert jobs["try"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
     assert any("make release-check" in step.get("run", "") for step in jobs["build"]["steps"])
+
+
+# -- locks --------------------------------------------------------------------------------------
+
+PIN = re.compile(r"^(?P<name>[a-z0-9._-]+)==(?P<version>\S+)", re.MULTILINE)
+LOCKS = (
+    *("runtime", "local", "worker", "dev"),
+    *(f"tools/{name}" for name in ("aws", "sam", "checkov", "release", "zensical")),
+)
+WRITTEN = "src/a2a_serverless_tools/scaffold/written"
+WORKFLOWS = (".github/workflows/release.yml", f"{WRITTEN}/deploy.yml")
+BUILDS = ("Makefile", f"{WRITTEN}/Makefile", *WORKFLOWS)
+
+
+def pins(project: Path, lock: str) -> dict[str, str]:
+    """Package names and versions of a lock."""
+    return dict(PIN.findall((project / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")))
+
+
+def test_locks_name_no_index(project: Path) -> None:
+    """A lock pins and hashes; where packages come from is the machine's affair."""
+    for lock in LOCKS:
+        text = (project / "requirements" / f"{lock}.txt").read_text(encoding="utf-8")
+        assert "://" not in text, lock
+        assert "--index" not in text, lock
+        assert text.count("==") >= len(pins(project, lock)) > 0, lock
+        assert "--hash=sha256:" in text, lock
+    text = (project / "tests" / "emulators" / "package-lock.json").read_text(encoding="utf-8")
+    assert '"resolved": "http' not in text
+
+
+def test_what_ships_is_what_is_tested(project: Path) -> None:
+    """Each package of the layer and of the local stack has the version of the development lock.
+
+    The layer carries no SDK of AWS's: Lambda's runtime has it.
+    """
+    for lock in ("runtime", "local", "worker"):
+        assert pins(project, lock).items() <= pins(project, "dev").items(), lock
+    assert pins(project, "runtime").keys().isdisjoint({"boto3", "botocore", "s3transfer"})
+
+
+def test_actions_are_commits(project: Path) -> None:
+    """A workflow takes each action by its commit, never by a tag; its version stands beside it.
+
+    The workflows of the repository and of a project agree on each action.
+    """
+    texts = [(project / name).read_text(encoding="utf-8") for name in WORKFLOWS]
+    found = [re.findall(r"uses: (.*)", text) for text in texts]
+    assert all(found)
+    used = {line for each in found for line in each}
+    commit = r"[\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+"
+    assert [each for each in used if not re.fullmatch(commit, each)] == []
+    assert len({line.partition("@")[0] for line in used}) == len(used)
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_build_tools_have_hashes(project: Path, name: str) -> None:
+    """What builds, checks and deploys is installed from locks, by hash; nothing is resolved there.
+
+    The exceptions build nothing that is deployed: the release tries what a user of the package
+    does, without any right, and `make newest` what is newer than the locks.
+    """
+    lines = (project / name).read_text(encoding="utf-8").splitlines()
+    installs = [each for each in lines if re.search(r"pip (install|sync)|uvx|tool run|pipx", each)]
+    unhashed = [each for each in installs if "--require-hashes" not in each]
+    own = [each for each in unhashed if "--no-deps --no-build-isolation --editable ." in each]
+    tried = [each for each in unhashed if '"$(ls dist/*.whl)[local]"' in each]
+    newest = [each for each in unhashed if "--python $(NEWEST) " in each]
+    assert [each for each in unhashed if each not in {*own, *tried, *newest}] == []
+    assert bool(tried) is (name == WORKFLOWS[0])
+    for line in lines:
+        if re.search(r"\$\(UV\) build ", line):
+            assert "--no-build-isolation" in line  # the build backend is that of the lock
+
+
+def test_a_tried_package_has_no_rights(project: Path) -> None:
+    """The job that installs the package as users do may neither write nor ask for a token."""
+    workflow = yaml.safe_load((project / WORKFLOWS[0]).read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}
+    assert {name for name, job in workflow["jobs"].items() if "permissions" in job} == {"publish"}
+
+
+# -- the release --------------------------------------------------------------------------------
+
+
+def test_the_release_has_one_version(project: Path) -> None:
+    """The package, its metadata, the changelog and the citation name the same, and one day."""
+    version = checks.one_version(versions())
+    citation = yaml.safe_load((project / "CITATION.cff").read_text(encoding="utf-8"))
+    changelog = (project / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{version}] - {citation['date-released']}\n" in changelog
+
+
+ACCEPTED = (
+    *("MIT", "GPL-3.0-only OR MIT", "MPL-2.0 AND (Apache-2.0 OR GPL-3.0-only)"),
+    "ISC License (ISCL)",
+)
+REFUSED = (
+    *("GPL-3.0-only", "GPL-3.0-only AND MIT", "MPL-2.0 AND (Apache-2.0 AND GPL-3.0-only)"),
+    *("Apache-2.0 WITH LLVM-exception", "Other/Proprietary License", ""),
+)
+
+
+def test_licences_that_are_not_listed_are_refused() -> None:
+    """An AND needs all of its parts, an OR one; what is not listed, or has no name, is refused."""
+    assert [it for it in (*ACCEPTED, *REFUSED) if checks.is_accepted(it)] == [*ACCEPTED]
+    unnamed = email.message_from_string("Name: it\nVersion: 1\n")
+    assert checks.unlicensed([unnamed]) == ["it 1 has the licence 'of no name'."]
+
+
+def test_the_installed_packages_have_accepted_licences() -> None:
+    """Nothing that the development lock brings to this machine has a licence that is not listed."""
+    found = [it.metadata for it in installed()]
+    assert checks.unlicensed(found) == []  # type: ignore[arg-type]  # a Message, by its interface
+    assert len(found) > 100
+
+
+def test_the_notice_names_what_others_have_written(project: Path) -> None:
+    """Each minified file and each licence of the packages is named, and they are in the wheel."""
+    notice = (project / "NOTICE").read_text(encoding="utf-8")
+    packages = (project / "src", project / "layers")
+    found = [
+        path.relative_to(project).as_posix()
+        for folder in packages
+        for pattern in ("*.min.*", "*LICENSE*")
+        for path in folder.rglob(pattern)
+    ]
+    assert found
+    assert [path for path in found if path.rpartition("/")[2] not in notice] == []
+    licences = {path for path in found if "LICENSE" in path}
+    assert licences | {"LICENSE", "NOTICE"} == set(table(project)["license-files"])
+
+
+def test_the_update_bot_looks_at_every_lock(project: Path) -> None:
+    """Each folder with a lock of pip or npm, and the actions, are in the bot's file."""
+    bot = yaml.safe_load((project / ".github/dependabot.yml").read_text(encoding="utf-8"))
+    looked = {each["package-ecosystem"]: set(each["directories"]) for each in bot["updates"]}
+    patterns = {
+        "pip": (
+            *("requirements/*.txt", "requirements/*/*.txt", "tests/foreign/*/requirements.txt"),
+            "benchmarks/peers/requirements/*.txt",
+        ),
+        "npm": ("tests/*/package-lock.json",),
+    }
+    for ecosystem, named in patterns.items():
+        paths = [path for pattern in named for path in project.glob(pattern)]
+        folders = {path.parent.relative_to(project) for path in paths}
+        assert folders
+        assert [
+            folder
+            for folder in sorted(folders)
+            if not any(folder.match(each.strip("/")) for each in looked[ecosystem] - {"/"})
+        ] == []
+    assert looked["github-actions"] == {"/"}
