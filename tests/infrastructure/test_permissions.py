@@ -54,22 +54,6 @@ def holders(permissions: set[Permission], action: str, resource: str) -> set[str
     return {who for who, what, where in permissions if (what, where) == (action, resource)}
 
 
-def test_files_have_their_readers_and_writers(permissions: set[Permission]) -> None:
-    """The API and the worker store files, push reads them, and a deletion has them deleted.
-
-    The worker deletes states that it has replaced, and what it has stored of a deleted task.
-    """
-    api, worker = {"ApiFunction", "StreamFunction"}, {"WorkerFunction"}
-    assert holders(permissions, "s3:PutObject", "BlobBucket") == api | worker
-    assert holders(permissions, "s3:GetObject", "BlobBucket") == api | worker | {"PushFunction"}
-    assert holders(permissions, "s3:DeleteObject", "BlobBucket") == (
-        api | worker | {"SweeperFunction"}
-    )
-    assert {a for _, a, where in permissions if where == "BlobBucket"} == {
-        *("s3:PutObject", "s3:GetObject", "s3:DeleteObject", "s3:ListBucket"),
-    }
-
-
 def test_one_role_per_function(transformed: Json) -> None:
     """No two functions share a role, and none has a policy of AWS's, which would open more."""
     roles = [role_of(transformed, function) for function in functions(transformed)]

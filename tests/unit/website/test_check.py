@@ -7,24 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from website import api, check, names, observed, places, reference
+from website import api, names, places, reference
 from website.site import build, page
 
 
 def found(text: str, name: str = "docs/deploy/page.md") -> list[tuple[int, str]]:
     return [(line, what) for line, what in names.findings(name, text, names.known())]
-
-
-@pytest.mark.long
-def test_all_that_pages_name_exists() -> None:
-    """Links, settings, parameters, commands, files and tests: there is nothing to find."""
-    assert [*check.of_pages(is_english=False)] == []
-
-
-@pytest.mark.long
-def test_the_reference_is_as_the_code_and_each_page_has_its_place() -> None:
-    """docs/reference, docs/order.toml and the tables of meanings fit the code."""
-    assert [*check.of_all()] == []
 
 
 @pytest.mark.parametrize(
@@ -79,26 +67,6 @@ def test_what_exists_is_not_named() -> None:
     assert found(text) == []
 
 
-@pytest.mark.long
-def test_the_command_prints_page_and_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """`check` fails with a line for each finding; a page without a place is named, too."""
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/order.toml").write_text('Start = ["gone"]\n', encoding="utf-8")
-    (tmp_path / "docs/page.md").write_text("# Page\n\nSet `A2A_NOTHING`.\n", encoding="utf-8")
-    known = names.known()
-    monkeypatch.setattr(names, "known", lambda: known)
-    for module in (places, check, names):
-        monkeypatch.setattr(module, "ROOT", tmp_path)
-    assert check.main([]) == 1
-    assert capsys.readouterr().out.splitlines() == [
-        "docs/page.md:3: there is no setting A2A_NOTHING",
-        "docs/page.md:1: the page has no place in docs/order.toml: add 'page' to its part",
-        "docs/order.toml:1: 'gone' is no page",
-    ]
-
-
 # -- the reference -----------------------------------------------------------------------------
 
 
@@ -145,18 +113,6 @@ def test_each_setting_parameter_and_module_has_its_meaning() -> None:
                 rows += 1
                 assert cells[place].strip(), line
         assert rows
-
-
-@pytest.mark.long
-def test_levels_are_found_where_the_line_is_written() -> None:
-    """Directly, through a function that takes the action, and of composed names."""
-    levels = {name: sorted(observed.levels(name)) for name in observed.meanings("actions")}
-    assert levels["admitted"] == ["INFO"]
-    assert levels["get_task"] == ["ERROR"]
-    assert levels["sweep_failed"] == ["ERROR"]
-    assert levels["send_turn_failed"] == ["ERROR"]
-    assert levels["renewal_failed"] == ["WARNING"]
-    assert observed.levels("nothing") == set()
 
 
 # -- the site ----------------------------------------------------------------------------------
