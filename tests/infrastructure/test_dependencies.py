@@ -263,18 +263,6 @@ def test_one_version_is_tested_and_deployed(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_folders_that_the_project_remembers_are_searched(folder: Path, tmp_path: Path) -> None:
-    """`lock` and `upgrade` find what `make` finds: local.mk has the folders of this machine."""
-    elsewhere = tmp_path / "else where"
-    make_wheel(elsewhere, "remembered", "1.0")
-    assert "remembered" in refusal(asks(folder, "remembered").lock)
-
-    (folder / "local.mk").write_text(f"WHEELS := {elsewhere.as_uri()} # mine\n")
-    locked(folder, "remembered")
-    assert "remembered==1.0" in (folder / AGENT_LOCK).read_text()
-
-
-@pytest.mark.long
 def test_a_framework_that_no_index_has_is_named(folder: Path) -> None:
     """Of a release that is not published, the sentence says how its wheel is found."""
     shutil.rmtree(folder / "layers")

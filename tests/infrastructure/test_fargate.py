@@ -14,7 +14,6 @@ from a2a_serverless.worker.adapter import PULL_LIMIT_S
 from a2a_serverless_tools.cli import main
 from tests.infrastructure.test_address import refused
 from tests.infrastructure.test_permissions import BOUNDARY
-from tests.support import pages
 from tests.support.image import configuration, instructions, sent, stages
 from tests.support.template import read
 
@@ -147,14 +146,6 @@ def test_an_agent_can_write_temporary_files(project: Path, fargate: Json, contai
     last = stages(project)[-1]
     after = last[last.index(("VOLUME", "/tmp")) :]  # noqa: S108
     assert not [words for name, words in after if name in {"RUN", "COPY"}]  # these are discarded
-
-
-def test_a_new_account_is_told_of_the_role_of_ecs() -> None:
-    """The page has the one command without which the first cluster of an account fails."""
-    text = pages.text("workers")
-    role = text.index("aws iam create-service-linked-role --aws-service-name ecs.amazonaws.com")
-    assert role > text.index("aws cloudformation deploy")
-    assert "Unable to assume the service linked role" in " ".join(text.split())
 
 
 def test_the_command_is_one_of_the_worker(

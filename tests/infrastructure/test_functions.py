@@ -1,7 +1,6 @@
 """The functions, their event sources and the layer; their routes are in test_routes.py."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -98,24 +97,6 @@ def longest(value: Any, parameters: Json) -> int:
                 for name in re.findall(r"\${([^}]+)}", text)
             )
     raise AssertionError(f"unknown: {value}")
-
-
-def test_handlers_exist(document: Json, project: Path) -> None:
-    """The module that a handler names is there and defines it.
-
-    The Lambda Web Adapter starts the stream's: it is executable, with Unix lines.
-    """
-    for function in FUNCTIONS:
-        properties = document["Resources"][function]["Properties"]
-        folder, handler = project / properties["CodeUri"], properties["Handler"]
-        if function == "StreamFunction":
-            assert os.access(folder / handler, os.X_OK)
-            assert (folder / handler).read_bytes().startswith(b"#!")
-            assert b"\r" not in (folder / handler).read_bytes()
-            continue
-        module, name = handler.split(".")
-        source = (folder / f"{module}.py").read_text(encoding="utf-8")
-        assert re.search(rf"^\s*(def {name}\(|{name}\b.*=)", source, re.MULTILINE)
 
 
 def test_the_adapter_streams(transformed: Json) -> None:
