@@ -1,7 +1,4 @@
-"""The agent of the matrix: `ask` asks back, `obey` waits to be canceled, all else is said back.
-
-`tell` is said back by a message alone, all else by the chunks of an artifact.
-"""
+"""The agent of the matrix: `ask` asks back, `obey` waits to be canceled, all else is said back."""
 
 from __future__ import annotations
 
@@ -18,8 +15,6 @@ class Told(Worker):
             case "obey":
                 await ctx.send_status("Waiting.")
                 await asyncio.Event().wait()
-            case "tell":
-                await ctx.respond("You said: tell")
             case text:
                 for chunk in ("You said: ", text):
                     await ctx.emit_text_artifact(chunk, artifact_id="echo", append=True)

@@ -21,35 +21,17 @@ from typing import Any, Final
 
 from tests.e2e.commands import environment, running_with
 from tests.foreign.answering import FORMS, TEXT
+from tests.foreign.reading import CLIENTS as READ
 
 ROOT: Final = Path(__file__).parents[2]
 HERE: Final = Path(__file__).parent
 PAGE: Final = ROOT / "docs" / "understand" / "answers.md"
-CLIENTS: Final = {
-    "python_1_3": "a2a-sdk",
-    "google_adk": "Google ADK",
-    "agent_framework": "agent-framework",
-    "crewai": "CrewAI",
-    "strands_client": "Strands",
-    "ag2": "AG2",
-    "agno": "Agno",
-    "beeai": "BeeAI",
-    "fast_agent": "fast-agent",
-    "litellm": "LiteLLM",
-    "nemo": "NVIDIA NeMo",
-    "langchain_adapters": "a2a-langchain-adapters",
-    "langchain_remote": "langchain-remote-a2a-agent",
-    "astromesh": "astromesh-a2a",
-    "ovos": "OpenVoiceOS",
-    "novaos": "NovaOS",
-    "trpc_agent": "tRPC-Agent",
-    "app_foundation": "app-foundation",
-    "a2a_handler": "a2a-handler",
-    "conductor": "Conductor",
+OF_JAVASCRIPT: Final = {
     "strands_ts": "Strands in TypeScript",
     "ai_sdk": "a2a-ai-provider",
     "gemini_cli": "Gemini CLI",
 }
+CLIENTS: Final = {folder: name for folder, (name, *_) in READ.items()} | OF_JAVASCRIPT
 """The name of each client, by its folder; those of JavaScript have one."""
 JAVASCRIPT: Final = ROOT / "build" / "foreign" / "javascript"
 BREAKS_CHUNKS: Final = ("google_adk", "crewai", "strands_client", "nemo", "trpc_agent")
@@ -84,7 +66,7 @@ def answering(*, streams: bool = True) -> Iterator[str]:
 
 def command(client: str) -> list[str | Path]:
     """Return the command that reads with a client; empty: it is not installed."""
-    if client in ("strands_ts", "ai_sdk", "gemini_cli"):
+    if client in OF_JAVASCRIPT:
         script = JAVASCRIPT / "reading.mjs"
         return ["node", script] if (JAVASCRIPT / "node_modules").exists() else []
     python = ROOT / "build" / "foreign" / client / "bin" / "python"

@@ -10,17 +10,15 @@ import asyncio
 import os
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
 from tests.foreign.tried import printed, tried
 
-Read = Callable[[str, str], Awaitable[str]]
 
-
-async def python_1_3(url: str, text: str, *, streaming: bool) -> str:
+async def python_1_3(url: str, text: str, *, streams: bool) -> str:
     """The official client, read by the SDK's helper."""
     import httpx
     from a2a.client import ClientConfig, create_client
@@ -28,18 +26,18 @@ async def python_1_3(url: str, text: str, *, streaming: bool) -> str:
     from a2a.types import Role, SendMessageRequest
 
     async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
-        config = ClientConfig(httpx_client=http, streaming=streaming)
+        config = ClientConfig(httpx_client=http, streaming=streams)
         client = await create_client(url, client_config=config)
         request = SendMessageRequest(message=new_text_message(text, role=Role.ROLE_USER))
         answers = [answer async for answer in client.send_message(request)]
         return "".join(get_stream_response_text(answer) for answer in answers)
 
 
-async def google_adk(url: str, text: str, *, streaming: bool) -> str:
+async def google_adk(url: str, text: str, *, streams: bool) -> str:
     """What a model reads of a remote agent that is its tool."""
-    from tests.foreign.google_adk.operations import as_a_tool
+    from tests.foreign.google_adk.stream import as_a_tool
 
-    return await as_a_tool(url, text, streaming=streaming)
+    return await as_a_tool(url, text, streaming=streams)
 
 
 async def trpc_agent(url: str, text: str) -> str:
@@ -62,14 +60,14 @@ async def agent_framework(url: str, text: str, *, streams: bool) -> str:
             return str((await agent.run(text)).text)
 
 
-async def crewai(url: str, text: str, *, polls: bool) -> str:
-    """What its delegation gives."""
+async def crewai(url: str, text: str, *, streams: bool) -> str:
+    """What its delegation gives; where it does not stream, it polls."""
     os.environ["CREWAI_DISABLE_TELEMETRY"] = os.environ["OTEL_SDK_DISABLED"] = "true"
     from crewai.a2a.updates import PollingConfig
     from crewai.a2a.utils.delegation import aexecute_a2a_delegation
 
     card, more = f"{url}.well-known/agent-card.json", {"updates": PollingConfig(interval=0.2)}
-    result = await aexecute_a2a_delegation(card, None, 60, text, **(more if polls else {}))
+    result = await aexecute_a2a_delegation(card, None, 60, text, **({} if streams else more))
     return str(result.get("result") or result.get("error") or "")
 
 
@@ -83,12 +81,12 @@ async def strands_client(url: str, text: str, *, streams: bool) -> str:
     return str(events[-1]["result"]).strip()
 
 
-async def ag2(url: str, text: str, *, streaming: bool) -> str:
+async def ag2(url: str, text: str, *, streams: bool) -> str:
     """What an agent returns whose model is the remote agent."""
     from ag2 import Agent
     from ag2.a2a import A2AConfig
 
-    agent = Agent("remote", config=A2AConfig(url, streaming=streaming))
+    agent = Agent("remote", config=A2AConfig(url, streaming=streams))
     return str((await agent.ask(text)).body)
 
 
@@ -102,20 +100,20 @@ async def agno(url: str, text: str, *, streams: bool) -> str:
     return "".join(str(getattr(event, "content", None) or "") for event in events)
 
 
-async def beeai(url: str, text: str, *, streaming: bool) -> str:
+async def beeai(url: str, text: str, *, streams: bool) -> str:
     from beeai_framework.adapters.a2a.agents import A2AAgent
     from beeai_framework.memory import UnconstrainedMemory
 
     agent = A2AAgent(url=url, memory=UnconstrainedMemory())
-    return str((await agent.run(text, streaming=streaming)).last_message.text)
+    return str((await agent.run(text, streaming=streams)).last_message.text)
 
 
-async def fast_agent(url: str, text: str, *, streaming: bool) -> str:
+async def fast_agent(url: str, text: str, *, streams: bool) -> str:
     from fast_agent.a2a.config import A2AAgentConfig
     from fast_agent.a2a.remote_agent import A2ARemoteAgent
     from fast_agent.agents.agent_types import AgentConfig
 
-    agent = A2ARemoteAgent(AgentConfig("remote"), A2AAgentConfig(url, streaming=streaming))
+    agent = A2ARemoteAgent(AgentConfig("remote"), A2AAgentConfig(url, streaming=streams))
     await agent.initialize()
     try:
         return str(await agent.send(text))
@@ -135,11 +133,11 @@ async def litellm(url: str, text: str, *, streams: bool) -> str:
     return "".join([chunk.choices[0].delta.content or "" async for chunk in answer])
 
 
-async def nemo(url: str, text: str, *, streaming: bool) -> str:
+async def nemo(url: str, text: str, *, streams: bool) -> str:
     """What its function gives a model."""
     from nat.plugins.a2a.client.client_base import A2ABaseClient
 
-    async with A2ABaseClient(url, streaming=streaming) as client:
+    async with A2ABaseClient(url, streaming=streams) as client:
         events = [event async for event in client.send_message(text)]
         return str(client.extract_text_from_events(events))
 
@@ -179,13 +177,13 @@ async def astromesh(url: str, text: str, *, streams: bool) -> str:
         return "".join(one["text"] or "".join(map(str, one["data"])) for one in given)
 
 
-async def ovos(url: str, text: str, *, streaming: bool) -> str:
+async def ovos(url: str, text: str, *, streams: bool) -> str:
     """What OpenVoiceOS says."""
     from ovos_a2a_solver.engine import A2AChatEngine
     from ovos_plugin_manager.templates.agents import AgentMessage, MessageRole
 
     def said() -> str:
-        engine = A2AChatEngine({"agent_url": url, "streaming": streaming})
+        engine = A2AChatEngine({"agent_url": url, "streaming": streams})
         messages = [AgentMessage(MessageRole.USER, text)]
         return "".join(engine.stream_tokens(messages, session_id=text))
 
@@ -229,81 +227,75 @@ async def app_foundation(url: str, text: str) -> str:
     return "".join(str(part.text or part.data) for part in parts) + str(task.status_text)
 
 
-async def a2a_handler(url: str, text: str, *, command: str) -> str:
+async def a2a_handler(url: str, text: str, *, streams: bool) -> str:
+    command = "stream" if streams else "send"
     return await printed("handler", "message", command, "--url", url, "--text", text)
 
 
-async def conductor(url: str, text: str, *, command: str) -> str:
-    return await printed("a2a", *command.split(), "--agent", url, text)
+async def conductor(url: str, text: str, *, streams: bool) -> str:
+    command = ("stream",) if streams else ("send", "--quiet")
+    return await printed("a2a", *command, "--agent", url, text)
 
 
-def streaming(read: Any, name: str, other: str | None = None) -> dict[str, Read]:
-    """The two ways of a client with an option `streaming`, of which this one is the default."""
-    ways = {name: partial(read, streaming=True)}
-    return ways | {other or f"{name}, streaming=False": partial(read, streaming=False)}
+Ways = Mapping[str, bool | None]
+"""The names of ways of calling, and whether each streams; None: the client has one way alone."""
 
 
-def streams(read: Any, name: str, stream: str) -> dict[str, Read]:
-    """The two ways of a client that answers whole, or streams."""
-    return {name: partial(read, streams=False), stream: partial(read, streams=True)}
+def both(name: str) -> Ways:
+    """The ways of a client with an option `streaming`, which is its default."""
+    return {name: True, f"{name}, streaming=False": False}
 
 
-def commands(read: Any, *names: str) -> dict[str, Read]:
-    return {name: partial(read, command=name) for name in names}
-
-
-CLIENTS: Final[Mapping[str, tuple[str, Mapping[str, Read]]]] = {
-    "python_1_3": ("a2a-sdk", streaming(python_1_3, "streaming", "streaming=False")),
-    "google_adk": ("google-adk", streaming(google_adk, "AgentTool")),
-    "trpc_agent": ("trpc-agent-py", {"AgentTool": trpc_agent}),
+CLIENTS: Final[Mapping[str, tuple[str, str, Ways]]] = {
+    "python_1_3": ("a2a-sdk", "a2a-sdk", {"streaming": True, "streaming=False": False}),
+    "google_adk": ("Google ADK", "google-adk", both("AgentTool")),
     "agent_framework": (
-        "agent-framework-a2a",
-        streams(agent_framework, "run()", "run(stream=True)"),
+        *("agent-framework", "agent-framework-a2a"),
+        {"run()": False, "run(stream=True)": True},
     ),
-    "crewai": (
-        "crewai",
-        {
-            "delegation": partial(crewai, polls=False),
-            "delegation by polling": partial(crewai, polls=True),
-        },
+    "crewai": ("CrewAI", "crewai", {"delegation": True, "delegation by polling": False}),
+    "strands_client": (
+        *("Strands", "strands-agents"),
+        {"invoke_async": False, "stream_async": True},
     ),
-    "strands_client": ("strands-agents", streams(strands_client, "invoke_async", "stream_async")),
-    "ag2": ("ag2", streaming(ag2, "ask")),
-    "agno": ("agno", streams(agno, "arun", "arun, stream=True")),
-    "beeai": ("beeai-framework", streaming(beeai, "run")),
-    "fast_agent": ("fast-agent-mcp", streaming(fast_agent, "send")),
-    "litellm": ("litellm", streams(litellm, "completion", "completion, stream=True")),
-    "nemo": ("nvidia-nat-a2a", streaming(nemo, "function")),
+    "ag2": ("AG2", "ag2", both("ask")),
+    "agno": ("Agno", "agno", {"arun": False, "arun, stream=True": True}),
+    "beeai": ("BeeAI", "beeai-framework", both("run")),
+    "fast_agent": ("fast-agent", "fast-agent-mcp", both("send")),
+    "litellm": ("LiteLLM", "litellm", {"completion": False, "completion, stream=True": True}),
+    "nemo": ("NVIDIA NeMo", "nvidia-nat-a2a", both("function")),
     "langchain_adapters": (
-        "a2a-langchain-adapters",
-        streams(langchain_adapters, "as_tool", "astream"),
+        *("a2a-langchain-adapters", "a2a-langchain-adapters"),
+        {"as_tool": False, "astream": True},
     ),
     "langchain_remote": (
-        "langchain-remote-a2a-agent",
-        streams(langchain_remote, "ainvoke", "astream"),
+        *("langchain-remote-a2a-agent", "langchain-remote-a2a-agent"),
+        {"ainvoke": False, "astream": True},
     ),
-    "astromesh": ("astromesh-a2a", streams(astromesh, "send", "stream")),
+    "astromesh": ("astromesh-a2a", "astromesh-a2a", {"send": False, "stream": True}),
     "ovos": (
-        "ovos-a2a-solver-plugin",
-        {
-            "engine": partial(ovos, streaming=False),
-            "engine, streaming: true": partial(ovos, streaming=True),
-        },
+        *("OpenVoiceOS", "ovos-a2a-solver-plugin"),
+        {"engine": False, "engine, streaming: true": True},
     ),
-    "novaos": ("novaos-agent-sdk", streams(novaos, "send_message", "send_streaming_message")),
-    "app_foundation": ("app-foundation", {"get_task": app_foundation}),
-    "a2a_handler": ("a2a-handler", commands(a2a_handler, "send", "stream")),
-    "conductor": ("conductor-a2a-cli", commands(conductor, "send --quiet", "stream")),
+    "novaos": (
+        *("NovaOS", "novaos-agent-sdk"),
+        {"send_message": False, "send_streaming_message": True},
+    ),
+    "trpc_agent": ("tRPC-Agent", "trpc-agent-py", {"AgentTool": None}),
+    "app_foundation": ("app-foundation", "app-foundation", {"get_task": None}),
+    "a2a_handler": ("a2a-handler", "a2a-handler", {"send": False, "stream": True}),
+    "conductor": ("Conductor", "conductor-a2a-cli", {"send --quiet": False, "stream": True}),
 }
-"""The package of each client, and its ways of calling, by its folder."""
+"""The name of each client, its package, and its ways of calling, by its folder."""
 
 
 async def main(client: str, url: str, forms: list[str]) -> None:
-    package, ways = CLIENTS[client]
+    _, package, ways = CLIENTS[client]
     await tried("version", partial(asyncio.to_thread, version, package))
-    for way, read in ways.items():
+    for way, streams in ways.items():
+        how = {} if streams is None else {"streams": streams}
         for form in forms:
-            await tried(f"{way}|{form}", partial(read, url, form))
+            await tried(f"{way}|{form}", partial(globals()[client], url, form, **how))
 
 
 if __name__ == "__main__":

@@ -114,19 +114,6 @@ async def test_the_state_of_the_session_is_kept() -> None:
     assert kept["ended"]["state"] == {"count": 3, "user:count": 3}, kept
 
 
-async def test_two_tasks_wait_at_once() -> None:
-    """Each goes on with its own events, and both are remembered."""
-    speaking = talk()
-    first, task = await speaking.say("book")
-    assert asks_now(task), task
-    second, task = await speaking.say("book")
-    assert asks_now(task), task
-    assert "first" not in answered(await speaking.answer(second, "second answer"))
-    text = answered(await speaking.answer(first, "first answer"))
-    assert "second answer" in text, text
-    assert text.endswith("first answer"), text
-
-
 async def test_a_text_answers_no_tool() -> None:
     """The default converter's task is completed by it; the newer one's goes on waiting."""
     for options, end in zip(BOTH, ("COMPLETED", "INPUT_REQUIRED"), strict=True):

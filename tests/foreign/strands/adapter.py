@@ -17,7 +17,6 @@ from strands.tools.executors import SequentialToolExecutor
 from strands.types import media
 from strands.types.events import ModelStopReason
 
-from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.frameworks.adapter import INVALID, TOO_MANY_STEPS
 from a2a_serverless.frameworks.parts import FORMATS, File
 from a2a_serverless.frameworks.strands import StrandsWorker, _block
@@ -35,6 +34,28 @@ from tests.unit.frameworks.talks import (
     started_over,
 )
 
+Events = list[dict[str, Any]]
+
+
+def says(*chunks: str) -> Events:
+    """A block of text, as a model streams it."""
+    deltas = [{"contentBlockDelta": {"delta": {"text": chunk}}} for chunk in chunks]
+    return [{"contentBlockStart": {"start": {}}}, *deltas, {"contentBlockStop": {}}]
+
+
+def calls(name: str, key: str, **given: str) -> Events:
+    """A block that calls a tool."""
+    use = {"toolUseId": key, "name": name}
+    delta = {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(given)}}}}
+    return [{"contentBlockStart": {"start": {"toolUse": use}}}, delta, {"contentBlockStop": {}}]
+
+
+def message(*blocks: Events, stop: str = "end_turn") -> Events:
+    events = [event for block in blocks for event in block]
+    end = "tool_use" if "toolUse" in str(events) else stop
+    start = {"messageStart": {"role": "assistant"}}
+    return [start, *events, {"messageStop": {"stopReason": end}}]
+
 
 class Fake(Model):  # type: ignore[misc] # its environment has the types, ours does not
     """Calls a tool for each word behind "call", and says what it was told otherwise."""
@@ -49,26 +70,20 @@ class Fake(Model):  # type: ignore[misc] # its environment has the types, ours d
         raise NotImplementedError
 
     async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+        for event in self.answer(messages):
+            yield event
+
+    def answer(self, messages: Any) -> Events:
         told = [
             block.get("text") or block["toolResult"]["content"][0]["text"]
-            for message in messages
-            for block in message["content"]
-            if message["role"] == "user"
+            for each in messages
+            for block in each["content"]
+            if each["role"] == "user"
         ]
-
-        is_call = "toolResult" not in messages[-1]["content"][-1] and told[-1].startswith("call")
-        yield {"messageStart": {"role": "assistant"}}
-        for word in told[-1].split()[1:] if is_call else ():
-            use = {"toolUseId": f"{word}-{len(messages)}", "name": "asks"}
-            yield {"contentBlockStart": {"start": {"toolUse": use}}}
-            given = json.dumps({"what": word})
-            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": given}}}}
-            yield {"contentBlockStop": {}}
-        if not is_call:
-            yield {"contentBlockStart": {"start": {}}}
-            yield {"contentBlockDelta": {"delta": {"text": ", ".join(told)}}}
-            yield {"contentBlockStop": {}}
-        yield {"messageStop": {"stopReason": "tool_use" if is_call else "end_turn"}}
+        if "toolResult" in messages[-1]["content"][-1] or not told[-1].startswith("call"):
+            return message(says(", ".join(told)))
+        words = told[-1].split()[1:]
+        return message(*(calls("asks", f"{it}-{len(messages)}", what=it) for it in words))
 
 
 @tool(context=True)  # type: ignore[untyped-decorator] # as above
@@ -99,29 +114,12 @@ async def test_several_interrupts_are_asked_one_at_a_time() -> None:
     assert answered(await talk.answer(head, "yes")).endswith("call z, z: yes (3)")
 
 
-async def test_two_tasks_wait_at_once() -> None:
-    """Each answer reaches its own tool, and both tasks are remembered."""
-    talk = Talk(StrandsWorker(agent))
-    first, _ = await talk.say("call x")
-    second, _ = await talk.say("call y")
-    await talk.answer(second, {"n": 2})
-    await talk.answer(first, "1")
-    _, task = await talk.say("c")
-    text = answered(task)
-    assert text == "call y, y: {'n': 2} (1), call x, x: 1 (1), c", text
-
-
 class Talkative(Fake):
     """Says a word before it calls its tool."""
 
-    async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
-        async for event in super().stream(messages):
-            yield event
-            if "messageStart" in event:
-                yield {"contentBlockStart": {"start": {}}}
-                yield {"contentBlockDelta": {"delta": {"text": "So "}}}
-                yield {"contentBlockDelta": {"delta": {"text": "then."}}}
-                yield {"contentBlockStop": {}}
+    def answer(self, messages: Any) -> Events:
+        first, *rest = super().answer(messages)
+        return [first, *says("So ", "then."), *rest]
 
 
 async def test_messages_are_parted() -> None:
@@ -146,11 +144,7 @@ async def test_an_answer_that_is_not_streamed_is_one_chunk_of_each_message() -> 
 
 async def test_an_agent_instead_of_a_function_is_refused() -> None:
     """It would be one conversation of all callers."""
-    said = ""
-    try:
-        StrandsWorker(agent())
-    except ConfigurationError as error:
-        said = str(error)
+    said = contract.refused(lambda: StrandsWorker(agent()))
     assert "`StrandsWorker(lambda: Agent(…))`" in said, said
 
 
@@ -185,9 +179,9 @@ async def test_an_answer_that_comes_whole_is_sent() -> None:
     """Middleware may answer in the place of a model, and streams nothing."""
 
     async def answers(context: Any, go_on: Any) -> AsyncIterator[Any]:
-        message = {"role": "assistant", "content": [{"text": "whole"}]}
+        whole = {"role": "assistant", "content": [{"text": "whole"}]}
         used = {"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
-        yield ModelStopReason("end_turn", message, used, {"latencyMs": 1})
+        yield ModelStopReason("end_turn", whole, used, {"latencyMs": 1})
 
     def make() -> Agent:
         made = agent()
@@ -224,21 +218,20 @@ async def test_one_name_is_one_question() -> None:
         assert INVALID in text if steps else "Give each question its own name" in text, text
 
 
-def paid(calls: list[str]) -> StrandsWorker:
+def paid(paid_for: list[str]) -> StrandsWorker:
     """An agent that looks, asks, and is answered; each call of its model and tools is noted."""
 
     class Counted(Talkative):
-        async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
-            calls.append(f"request {len(messages)}")
-            async for event in super().stream(messages):
-                yield event
+        def answer(self, messages: Any) -> Events:
+            paid_for.append(f"request {len(messages)}")
+            return super().answer(messages)
 
     @tool(name="asks", context=True)  # type: ignore[untyped-decorator] # as above
     def looks(what: str, tool_context: ToolContext) -> str:
         """Look, or ask where the word begins with an x; count in the agent's state."""
         if what.startswith("x"):
             tool_context.interrupt(what, reason={"about": what})
-        calls.append(f"look {what}")
+        paid_for.append(f"look {what}")
         if what == "bad":
             raise ValueError("bad")
         count = (tool_context.agent.state.get("count") or 0) + 1
@@ -259,8 +252,8 @@ def paid(calls: list[str]) -> StrandsWorker:
 async def test_no_request_and_no_tool_call_is_made_twice() -> None:
     """Whichever record an attempt dies at: answers and conversation are as without the death."""
 
-    async def play(calls: list[str]) -> list[Any]:
-        talk = Talk(paid(calls), max_attempts=3)
+    async def play(paid_for: list[str]) -> list[Any]:
+        talk = Talk(paid(paid_for), max_attempts=3)
         shown = [artifact_texts((await talk.say("call a bad b"))[1])]
         head, task = await talk.say("call c x")
         return [*shown, question(task), artifact_texts(await talk.answer(head, "yes"))]
@@ -274,23 +267,15 @@ def asking(paid: list[str], release: int, *names: str) -> StrandsWorker:
     look = "look" if release == 1 else "look_up"
 
     class Calling(Fake):
-        async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+        def answer(self, messages: Any) -> Events:
             paid.append(f"model {release}")
-            blocks = [block for message in messages for block in message["content"]]
-            done = sum("toolResult" in block for block in blocks)
+            done = sum("toolResult" in block for each in messages for block in each["content"])
             wanted = [[(look, "")], [("delete", name) for name in names]]
-            yield {"messageStart": {"role": "assistant"}}
-            for name, what in wanted[done] if done < len(wanted) else ():
-                use = {"toolUseId": f"{name}-{what}-{len(messages)}", "name": name}
-                yield {"contentBlockStart": {"start": {"toolUse": use}}}
-                given = json.dumps({"what": what})
-                yield {"contentBlockDelta": {"delta": {"toolUse": {"input": given}}}}
-                yield {"contentBlockStop": {}}
             if done >= len(wanted):
-                yield {"contentBlockStart": {"start": {}}}
-                yield {"contentBlockDelta": {"delta": {"text": "Done"}}}
-                yield {"contentBlockStop": {}}
-            yield {"messageStop": {"stopReason": "tool_use" if done < 2 else "end_turn"}}
+                return message(says("Done"))
+            return message(
+                *(calls(n, f"{n}-{what}-{len(messages)}", what=what) for n, what in wanted[done])
+            )
 
     @tool(name=look)  # type: ignore[untyped-decorator] # as above
     def looks(what: str) -> str:
@@ -360,8 +345,8 @@ class Artist(Fake):
         ends = {"cut": "max_tokens", "refused": "content_filtered"}
         self.end = ends.get(play.end, "end_turn")
 
-    async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
-        play = self.play
+    def answer(self, messages: Any) -> Events:
+        play, blocks = self.play, list[Events]()
         play.calls.append(f"request {len(messages)}")
         given = [b for m in messages if m["role"] == "user" for b in m["content"]]
         play.seen.append([each for block in given for each in told_by(block)])
@@ -369,19 +354,14 @@ class Artist(Fake):
             raise play.error
         name = messages[-1]["content"][0].get("text")
         is_call = "toolResult" not in given[-1] and (play.file or name in ("ask", "tool"))
-        yield {"messageStart": {"role": "assistant"}}
         if is_call:
-            use = {"toolUseId": f"{len(messages)}", "name": "ask" if name == "ask" else "draw"}
-            yield {"contentBlockStart": {"start": {"toolUse": use}}}
-            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": "{}"}}}}
+            blocks = [calls("ask" if name == "ask" else "draw", f"{len(messages)}")]
         elif self.end != "content_filtered":
-            yield {"contentBlockStart": {"start": {}}}
-            yield {"contentBlockDelta": {"delta": {"text": play.text}}}
-        yield {"contentBlockStop": {}}
-        yield {"messageStop": {"stopReason": "tool_use" if is_call else self.end}}
+            blocks = [says(play.text)]
         counts = {"inputTokens": 6, "outputTokens": 2, "totalTokens": 12}
         used = {**counts, "cacheReadInputTokens": 4}
-        yield {"metadata": {"usage": used, "metrics": {"latencyMs": 1}}}
+        metadata = {"metadata": {"usage": used, "metrics": {"latencyMs": 1}}}
+        return [*message(*blocks, stop=self.end), metadata]
 
 
 def made(seen: list[Any], **options: Any) -> StrandsWorker:
@@ -424,10 +404,9 @@ async def test_each_document_has_a_name() -> None:
     blocks: list[Any] = []
 
     class Shown(Artist):
-        async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
+        def answer(self, messages: Any) -> Events:
             blocks[:] = messages[0]["content"]
-            async for event in super().stream(messages):
-                yield event
+            return super().answer(messages)
 
     make = functools.partial(Agent, model=Shown(files.Play(seen=[])), callback_handler=None)
     await Talk(StrandsWorker(make)).show(files.raw(files.DOCUMENT, filename="of_May?.pdf"))
@@ -461,23 +440,17 @@ async def test_a_structured_output_is_data() -> None:
     """The SDK's tool for it runs in each attempt, and the model is asked once."""
 
     class Forecast(Fake):
-        def __init__(self, calls: list[str]) -> None:
-            self.calls = calls
+        def __init__(self, paid_for: list[str]) -> None:
+            self.paid_for = paid_for
 
-        async def stream(self, messages: Any, *_: Any, **__: Any) -> AsyncIterator[dict[str, Any]]:
-            self.calls.append(f"request {len(messages)}")
-            yield {"messageStart": {"role": "assistant"}}
-            yield {
-                "contentBlockStart": {"start": {"toolUse": {"toolUseId": "1", "name": "Weather"}}}
-            }
-            yield {"contentBlockDelta": {"delta": {"toolUse": {"input": '{"city": "Oslo"}'}}}}
-            yield {"contentBlockStop": {}}
-            yield {"messageStop": {"stopReason": "tool_use"}}
+        def answer(self, messages: Any) -> Events:
+            self.paid_for.append(f"request {len(messages)}")
+            return message(calls("Weather", "1", city="Oslo"))
 
-    async def play(calls: list[str], *, of_agent: bool = False) -> Any:
+    async def play(paid_for: list[str], *, of_agent: bool = False) -> Any:
         model: dict[str, Any] = {"structured_output_model": Weather}
         of_agent_itself, of_turn = (model, {}) if of_agent else ({}, model)
-        given = {"model": Forecast(calls), "callback_handler": None, **of_agent_itself}
+        given = {"model": Forecast(paid_for), "callback_handler": None, **of_agent_itself}
         talk = Talk(StrandsWorker(lambda: Agent(**given), **of_turn), max_attempts=3)
         return answered((await talk.say("weather"))[1])
 
@@ -487,7 +460,7 @@ async def test_a_structured_output_is_data() -> None:
 
 async def test_a_limit_fails_the_task() -> None:
     """A run that would come to it with every start is started once."""
-    calls: list[str] = []
-    talk = Talk(made([], file=b"1", calls=calls, limits={"turns": 1}), max_attempts=3)
+    paid_for: list[str] = []
+    talk = Talk(made([], file=b"1", calls=paid_for, limits={"turns": 1}), max_attempts=3)
     fails(await talk.told("go"), TOO_MANY_STEPS)
-    assert calls == ["request 1", "draw"], calls
+    assert paid_for == ["request 1", "draw"], paid_for

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.required import ROOT, python_of
 
-TESTS = {"openai_agents": 17, "strands": 18, "google_adk": 21}
+TESTS = {"openai_agents": 17, "strands": 17, "google_adk": 20}
 """How many there are in `adapter.py` of each environment."""
 
 
