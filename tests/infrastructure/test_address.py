@@ -174,23 +174,6 @@ def test_the_waf_stands_before_the_stage(document: Json, transformed: Json) -> N
     )
 
 
-ASKED_FOR = {
-    "Domain": "DomainName",
-    "DomainRoot": "DomainName",
-    "DomainRecordV4": "HostedZoneId",
-    "DomainRecordV6": "HostedZoneId",
-    "WebAcl": "WebAclArn",
-}
-
-
-def test_what_is_not_asked_for_is_not_made(document: Json, transformed: Json) -> None:
-    """Such a resource is made only if its parameter is set, which by default it is not."""
-    for resource, parameter in ASKED_FOR.items():
-        condition = document["Conditions"][transformed[resource]["Condition"]]
-        assert condition == {"Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, ""]}]}
-        assert document["Parameters"][parameter]["Default"] == ""
-
-
 # -- parameters that cannot work -------------------------------------------------------------------
 
 TOKENS = "Auth api-key+oidc or oidc"
@@ -373,13 +356,3 @@ def test_pages_read_its_answers_where_pages_may_call(
         read = answer.headers.get("Access-Control-Expose-Headers")
         assert answer.headers.get("Access-Control-Allow-Origin") == readers, kind
         assert read == ("Retry-After" if readers and "Retry-After" in answer.headers else None)
-
-
-def test_who_reads_its_answers_is_decided_by_the_stack(transformed: Json) -> None:
-    """The choice reaches every one of them in what CloudFormation gets, and none is left out."""
-    gateway = transformed["RestApi"]["Properties"]["Body"]["x-amazon-apigateway-gateway-responses"]
-    header = "gatewayresponse.header.Access-Control-Allow-Origin"
-    chosen = {"Fn::If": ["HasCorsOrigins", "'*'", {"Ref": "AWS::NoValue"}]}
-    assert {kind: each["responseParameters"].get(header) for kind, each in gateway.items()} == (
-        dict.fromkeys(gateway, chosen)
-    )

@@ -74,6 +74,14 @@ PLACES = [
 ARN = re.compile(r"\barn:(?!\$)([a-z-]+):[a-z0-9-]+:([a-z0-9-]*):")
 
 
+ASKED_FOR = {
+    "Domain": "DomainName",
+    "DomainRoot": "DomainName",
+    "DomainRecordV4": "HostedZoneId",
+    "DomainRecordV6": "HostedZoneId",
+    "WebAcl": "WebAclArn",
+}
+"""What is made only where its parameter is set, which by default it is not."""
 UNNAMED: Final = {"AWS::ApiGateway::Stage", "AWS::Lambda::Alias", "AWS::Route53::RecordSet"}
 """What has its name within something else, or one that the owner gives it."""
 
@@ -151,6 +159,8 @@ def test_every_resource_is_of_its_place(
     deployed = Deployed(whole, partition, region, name, "agent")
     made = deployed.resources()
     assert len(made) > 50
+    for resource, parameter in ASKED_FOR.items():
+        assert (resource in made) is (parameter in SETS[name]), resource
     text = json.dumps(made)
     assert "Fn::" not in text
     found = ARN.findall(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -229,24 +230,6 @@ def test_line_ends_of_windows_are_no_edits(folder: Path, versions: dict[str, Pat
         planned(folder, versions, "0.4.0")
 
 
-RECORDS: tuple[object, ...] = (
-    *({"agent": "crew", "name": "mine", "version": "0.2.0"}, {"agent": "worker"}, []),
-    *(
-        {"agent": [], "name": "", "version": "0.2.0"},
-        {"agent": "worker", "name": "", "version": "x"},
-    ),
-)
-
-
-def test_a_record_that_cannot_be_used_is_named(tmp_path: Path) -> None:
-    """A kind that this version does not know, or a file that was edited, is one sentence."""
-    (tmp_path / BASE).mkdir()
-    for record in RECORDS:
-        (tmp_path / BASE / "project.json").write_text(json.dumps(record))
-        with pytest.raises(ConfigurationError, match=r"project\.json cannot be read"):
-            plan(tmp_path)
-
-
 def test_locks_that_could_not_be_made_are_made_by_the_next_upgrade(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,26 +327,34 @@ def test_a_link_within_the_project_is_followed(
     assert "NewerParameter" in (folder / "stacks/template.yaml").read_text()
 
 
-NAMES = (
-    'mine"\nparameter_overrides = "Auth=none" #',
-    "",
-    "1st",
-    "m" * 111,
-    "a b",
-    "../up",
-    "$(id)",
-)
+RECORDS: list[tuple[Any, str]] = [
+    *(
+        (record, "project.json cannot be read")
+        for record in (
+            *({"agent": "crew"}, {"agent": []}, {"version": "x"}, {"name": None}),
+            [],
+        )
+    ),
+    *(
+        ({"name": name}, f"The name {name!r} in ")
+        for name in (
+            *('mine"\nparameter_overrides = "Auth=none" #', "mine\n", "", "1st", "m" * 111),
+            *("a b", "../up", "$(id)"),
+        )
+    ),
+]
+"""What a record has in place of what was written, and what is said of it."""
 
 
-def test_the_recorded_name_is_one_that_init_would_take(folder: Path) -> None:
-    """A name that would be read as TOML, YAML or a command is refused; nothing is written."""
-    record = folder / BASE / "project.json"
-    for name in (*NAMES, "mine\n"):
-        record.write_text(json.dumps({**json.loads(record.read_text()), "name": name}))
-        before = contents(folder)
-        with pytest.raises(ConfigurationError) as refused:
-            plan(folder).apply()
-        said = str(refused.value)
-        assert said.startswith(f"The name {name!r} in {record} is no name for a stack")
-        assert "\n" not in said
-        assert contents(folder) == before
+@pytest.mark.parametrize(("record", "words"), RECORDS)
+def test_a_record_that_cannot_be_used_is_named(folder: Path, record: Any, words: str) -> None:
+    """A kind that this version does not know, or a name that init would not take: one sentence."""
+    path = folder / BASE / "project.json"
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps({**written, **record} if isinstance(record, dict) else record))
+    before = contents(folder)
+    with pytest.raises(ConfigurationError) as refused:
+        plan(folder).apply()
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert contents(folder) == before
