@@ -24,7 +24,6 @@ from tests.cloud.preflight import preflight
 from tests.live import (
     files,
     forms,
-    gateway,
     messages,
     operations,
     releases,
@@ -33,9 +32,8 @@ from tests.live import (
     webhooks,
 )
 from tests.live.account import ERRORS, Account, is_denied
-from tests.live.findings import Figures, require
 from tests.live.ground import changed
-from tests.live.subject import ENDS, Subject, ordered, state, status_text
+from tests.live.subject import ENDS, Subject, ordered, require, state
 from tests.support import pages
 from tests.support.otlp import collector
 
@@ -43,21 +41,20 @@ CODE: Final = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 REFUSALS: Final = re.compile(r"AccessDenied|not authorized to perform|UnrecognizedClient")
 
 
-async def given_up(deployment: Deployment, subject: Subject) -> Figures:
+async def given_up(deployment: Deployment, subject: Subject) -> None:
     """Receive a turn until it is a dead letter, as a function that cannot start does.
 
     No attempt was claimed, so that the sweeper sends it again, and the worker then ends it.
     """
     await _feed(deployment, subject, enabled=False)
     task_id = await subject.begin("say")
-    received = await _received_to_death(deployment, subject, task_id)
+    await _received_to_death(deployment, subject, task_id)
     require(state(await subject.task(task_id)) == "SUBMITTED", "the turn has been started")
     await _feed(deployment, subject, enabled=True)
     await subject.completed(task_id, within_s=300)
-    return {"receives": received}
 
 
-async def failed_by_sweeper(deployment: Deployment, subject: Subject) -> Figures:
+async def failed_by_sweeper(deployment: Deployment, subject: Subject) -> None:
     """Kill the only attempt of a turn, and receive it until it is a dead letter: it fails there."""
     await changed(subject, MaxAttempts="1")
     task_id = await subject.begin("wait")
@@ -66,10 +63,9 @@ async def failed_by_sweeper(deployment: Deployment, subject: Subject) -> Figures
     for pid in deployment.processes("WorkerFunction"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    received = await _received_to_death(deployment, subject, task_id)
+    await _received_to_death(deployment, subject, task_id)
     task = await subject.ended(task_id, within_s=300)
     require(state(task) == "FAILED", f"the task of a dead letter ended as {state(task)}")
-    return {"receives": received, "said": status_text(task)}
 
 
 async def _feed(deployment: Deployment, subject: Subject, *, enabled: bool) -> None:
@@ -86,8 +82,8 @@ async def _feed(deployment: Deployment, subject: Subject, *, enabled: bool) -> N
     await feed(enabled=enabled)
 
 
-async def _received_to_death(deployment: Deployment, subject: Subject, task_id: str) -> int:
-    """Receive a task's turn until its queue has taken it away; return how often."""
+async def _received_to_death(deployment: Deployment, subject: Subject, task_id: str) -> None:
+    """Receive a task's turn until its queue has taken it away."""
     queue = (await deployment.stack()).resources["OperationsQueue"]
     call, received = deployment.account.call, 0
 
@@ -107,10 +103,9 @@ async def _received_to_death(deployment: Deployment, subject: Subject, task_id: 
     most = int(json.loads(attributes["Attributes"]["RedrivePolicy"])["maxReceiveCount"])
     # The function may have received it before.
     require(received >= most - 1, f"a turn was taken away after {received} receives, not {most}")
-    return received
 
 
-async def refused(deployment: Deployment, _: Subject) -> Figures:
+async def refused(deployment: Deployment, _: Subject) -> None:
     """Call with each function's own role what the template does not grant it."""
     stack = await deployment.stack()
     table, queue = stack.resources["TaskTable"], stack.resources["OperationsQueue"]
@@ -129,27 +124,22 @@ async def refused(deployment: Deployment, _: Subject) -> Figures:
         (names[4:], "sqs", "send_message", {"QueueUrl": dead, "MessageBody": "x"}),
     ]
     wrong, sessions = list[str](), dict[str, Account]()
-    calls = [
-        (role, service, operation, params)
-        for roles, service, operation, params in refusals
-        for role in roles
-    ]
-    for role, service, operation, params in calls:
-        if role not in sessions:
-            credentials = await deployment.session(stack.resources[role])
-            sessions[role] = Account(stack.region, **deployment.emulator.client(*credentials))
-        try:
-            await sessions[role].call(service, operation, **params)
-        except ERRORS as error:
-            if not is_denied(error):
-                wrong.append(f"{role} {service}:{operation}: {aws.error_code(error)}")
-        else:
-            wrong.append(f"{role} {service}:{operation} was allowed")
-    require(not wrong, f"not refused: {'; '.join(wrong)}", asked=len(calls))
-    return {"asked": len(calls)}
+    for role in names:
+        credentials = await deployment.session(stack.resources[role])
+        sessions[role] = Account(stack.region, **deployment.emulator.client(*credentials))
+    for roles, service, operation, params in refusals:
+        for role in roles:
+            try:
+                await sessions[role].call(service, operation, **params)
+            except ERRORS as error:
+                if not is_denied(error):
+                    wrong.append(f"{role} {service}:{operation}: {aws.error_code(error)}")
+            else:
+                wrong.append(f"{role} {service}:{operation} was allowed")
+    require(not wrong, f"not refused: {'; '.join(wrong)}")
 
 
-async def commands(deployment: Deployment, subject: Subject) -> Figures:
+async def commands(deployment: Deployment, subject: Subject) -> None:
     """Ask the commands of operators about a task, and have them delete all that a caller has."""
     task_id = await subject.begin("say")
     await subject.ended(task_id)
@@ -165,7 +155,6 @@ async def commands(deployment: Deployment, subject: Subject) -> Figures:
     await command(deployment, "tasks", "purge", "--user", "default", "--yes", "--settle", "1")
     gone = await subject.http.get(f"/tasks/{task_id}", headers={"A2A-Version": "1.0"})
     require(gone.status_code == httpx.codes.NOT_FOUND, f"a purged task: {gone.status_code}")
-    return {"listed": len(listed)}
 
 
 async def _console(deployment: Deployment, path: str) -> str:
@@ -196,7 +185,7 @@ async def _console(deployment: Deployment, path: str) -> str:
         await process.wait()
 
 
-async def scheduled(deployment: Deployment, subject: Subject) -> Figures:
+async def scheduled(deployment: Deployment, subject: Subject) -> None:
     """Let EventBridge send a message by the code of the page; the rule is fired by hand."""
     (code,) = CODE.findall(pages.section("On a schedule"))
     page: dict[str, Any] = {}
@@ -224,11 +213,13 @@ async def scheduled(deployment: Deployment, subject: Subject) -> Figures:
 
     ended = await subject.until("the scheduled task", look, within_s=60, every_s=5)
     require(ended == "COMPLETED", f"the scheduled task ended as {ended}")
-    return {}
 
 
-async def quiet(deployment: Deployment, _: Subject) -> Figures:
-    """Look for refused calls in all log groups, and in what the web servers have written."""
+async def quiet(deployment: Deployment, subject: Subject) -> None:
+    """Look for refused calls in all log groups, and in what the web servers have written.
+
+    The client's key is in none of their lines.
+    """
     account = deployment.account
     lines: list[str] = []
     for group in (await account.call("logs", "describe_log_groups"))["logGroups"]:
@@ -243,10 +234,10 @@ async def quiet(deployment: Deployment, _: Subject) -> Figures:
     # they have the grant is what `traces` shows.
     found = [line for line in lines if REFUSALS.search(line) and "otel_not_used" not in line]
     require(not found, f"refused: {[REFUSALS.split(line)[-1][:300] for line in found[:3]]}")
-    return {"lines": len(lines)}
+    require(not any(subject.credential in line for line in lines), "a log has the client's key")
 
 
-async def traced(deployment: Deployment, subject: Subject) -> Figures:
+async def traced(deployment: Deployment, subject: Subject) -> None:
     """Have the functions export to a collector, and follow an attempt up to its request."""
     trace = uuid.uuid4().hex
     headers = {"traceparent": f"00-{trace}-{trace[:16]}-00"}
@@ -268,7 +259,6 @@ async def traced(deployment: Deployment, subject: Subject) -> Figures:
         remains = await subject.made.undo()  # while what they export to is there
         require(not remains, f"the exporter was not taken away: {remains}")
     require(way == ["invoke_agent", "process", "send", "SendMessage"], f"the trace is {way}")
-    return {"spans": len(taken.spans)}
 
 
 CHECKS: Final = (
@@ -278,7 +268,6 @@ CHECKS: Final = (
     *files.CHECKS,
     *turns.CHECKS,
     *webhooks.CHECKS,
-    *gateway.CHECKS,
     *releases.CHECKS,
     own("dead-letter", "a turn that is received too often is a dead letter, and ends", given_up),
     own("refused-calls", "each role is refused what it has no permission for", refused),
@@ -287,7 +276,7 @@ CHECKS: Final = (
     own("schedule", "a rule of EventBridge opens a task, as the documentation has it", scheduled),
     own("preflight", "what would be replaced is told, and no change set remains", preflight),
     own("guided", "sam deploy --guided ends by Enter alone", guided),
-    kills.SHORT_CHECK,
+    *kills.CHECKS,
     own("dead-letter-fails", "the sweeper fails a turn without attempts left", failed_by_sweeper),
     *updates.CHECKS,
     *neighbours.CHECKS,
@@ -297,5 +286,3 @@ CHECKS: Final = (
     own("logs", "no call of a function was refused, by all logs", quiet),
 )
 """In the order in which they run: the logs are those of all the others."""
-LONG: Final = (kills.LONG_CHECK,)
-"""What runs only where it is named."""

@@ -16,8 +16,7 @@ from a2a_serverless_tools.cloud.stack import PhaseError, run
 from tests.cloud.deployment import ROOT, SAM, Deployment
 from tests.cloud.own import command, own
 from tests.cloud.preflight import SETTINGS
-from tests.live.findings import Figures, require
-from tests.live.subject import Subject
+from tests.live.subject import Subject, require
 from tests.support import commands, pages
 
 PAGE_S: Final = 600.0
@@ -77,7 +76,7 @@ async def shell(deployment: Deployment, script: str, **variables: str) -> str:
     return await run(["bash", "-euc", whole], environment, within_s=PAGE_S, folder=folder)
 
 
-async def documented(deployment: Deployment, subject: Subject) -> Figures:
+async def documented(deployment: Deployment, subject: Subject) -> None:
     """Run the commands of each page in one shell, about a task that has failed."""
     call, stack = deployment.account.call, await deployment.stack()
     sent = await call(
@@ -93,7 +92,6 @@ async def documented(deployment: Deployment, subject: Subject) -> Figures:
         "ACCOUNT": "000000000000",
     }
     await command(deployment, "keys", "add", "alice", "--yes")
-    figures: dict[str, int] = {}
     wrong: list[str] = []
     for page, found in scripts(**names):
         task_id = await subject.begin("what no word says")  # it fails at once
@@ -113,9 +111,7 @@ async def documented(deployment: Deployment, subject: Subject) -> Figures:
             await shell(deployment, f"set -x\n{script}", **named)
         except PhaseError as error:
             wrong.append(f"{page}: {error}")
-        figures[page] = len(found)
     require(not wrong, "; ".join(wrong))
-    return figures
 
 
 CHECKS: Final = (

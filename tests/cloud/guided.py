@@ -19,15 +19,14 @@ from a2a_serverless_tools.cloud import template
 from a2a_serverless_tools.cloud.stack import DEPLOY_S, PhaseError
 from tests.cloud.deployment import SAM, Deployment
 from tests.cloud.own import wrong_remains
-from tests.live.findings import Figures, require
-from tests.live.subject import Subject
+from tests.live.subject import Subject, require
 
 PROMPT: Final = re.compile(r"([^\n\r]+?)(?: \[[^\n\r]*\])?: ?$")
 COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 TWICE: Final = 2
 
 
-async def guided(deployment: Deployment, subject: Subject) -> Figures:
+async def guided(deployment: Deployment, subject: Subject) -> None:
     """Deploy a stack of its own with all defaults, press Enter at each prompt, and delete it."""
     name = f"guided-{subject.run}"
     folder = deployment.door.folder / name
@@ -49,7 +48,6 @@ async def guided(deployment: Deployment, subject: Subject) -> Figures:
     require(parameters == len(stack.parameters), f"{parameters} of {len(stack.parameters)} asked")
     wrong = wrong_remains(await other.delete(deployment.made.values()))
     require(not wrong, f"of {name}: {'; '.join(wrong)}")
-    return {"prompts": len(asked), "parameters": parameters}
 
 
 def _entered(command: list[str], folder: Path, environment: dict[str, str]) -> Counter[str]:

@@ -18,13 +18,23 @@ from tests.cloud.deployment import Deployment
 from tests.cloud.own import Patient, own
 from tests.faults.ledger import lines_of
 from tests.live.account import FUNCTIONS
-from tests.live.findings import Figures, require
-from tests.live.ground import changed
-from tests.live.subject import Subject, artifact_text, ordered, state, status_text, steps_of
+from tests.live.subject import (
+    Figures,
+    Subject,
+    artifact_text,
+    ordered,
+    require,
+    state,
+    status_text,
+    steps_of,
+)
 
 KINDS: Final = ("say", "steps", "fail", "ask", "wait")
+TASKS: Final = 40
 RUNNING: Final = 20
 """Tasks at the same time."""
+ROUNDS: Final = 2
+"""In each of which every function is killed once; a turn, whatever the round, at most once."""
 STEPS: Final = 3
 GAP_S: Final = 0.5
 PAUSE_S: Final = (2.0, 5.0)
@@ -41,23 +51,6 @@ AGAIN: Final = 5
 
 
 @dataclass(frozen=True)
-class Form:
-    """How much: in a round each function is killed once."""
-
-    tasks: int
-    rounds: int
-    most: int
-    """How often a turn is killed at most: it has to have an attempt left that is not."""
-    seconds: float = 0
-    """In which the tasks are begun; the kills end with them."""
-    parameters: dict[str, str] = field(default_factory=dict)
-
-
-SHORT: Final = Form(tasks=40, rounds=2, most=1)
-LONG: Final = Form(tasks=300, rounds=1000, most=2, seconds=600, parameters={"MaxAttempts": "5"})
-
-
-@dataclass(frozen=True)
 class Attempt:
     """An attempt at a turn, as the agent has noted each of its steps."""
 
@@ -71,7 +64,6 @@ class Attempt:
 class Run:
     """A run, with what it has done so far."""
 
-    form: Form
     deployment: Deployment
     client: Patient
     effects: Path
@@ -86,11 +78,10 @@ class Run:
         """Begin the tasks, and wait for their ends."""
         places = asyncio.Semaphore(RUNNING)
         async with asyncio.TaskGroup() as group:
-            for number in range(self.form.tasks):
+            for number in range(TASKS):
                 await places.acquire()
                 running = group.create_task(self._task(number))
                 running.add_done_callback(lambda _: places.release())
-                await asyncio.sleep(self.form.seconds / self.form.tasks)
 
     async def _task(self, number: int) -> None:
         kind = KINDS[number % len(KINDS)]
@@ -126,11 +117,11 @@ class Run:
     def under_way(self) -> list[Attempt]:
         """Return the attempts whose turns have a step to do, in processes that live."""
         alive, steps = set(self.deployment.processes(WORKER)), Counter(self._noted())
-        killed = Counter(each.task_id for each in self.hit)
+        killed = {each.task_id for each in self.hit}
         return [
             each
             for each, done in steps.items()
-            if done < STEPS and each.pid in alive and killed[each.task_id] < self.form.most
+            if done < STEPS and each.pid in alive and each.task_id not in killed
         ]
 
     def restarted(self) -> int:
@@ -154,7 +145,7 @@ class Run:
 
     async def kill_processes(self) -> None:
         """Kill a process of one function after the other, each round in another order."""
-        for _ in range(self.form.rounds):
+        for _ in range(ROUNDS):
             for name in random.sample(FUNCTIONS, len(FUNCTIONS)):
                 await asyncio.sleep(random.uniform(*PAUSE_S))  # noqa: S311 - no secret
                 deadline = time.monotonic() + NO_PROCESS_S
@@ -185,63 +176,34 @@ class Run:
             return True
         return False
 
-    async def listed(self) -> set[str]:
-        """Return the ids of all tasks of the run that the agent knows."""
-        found: set[str] = set()
-        page: dict[str, str] = {}
-        while True:
-            params = {"contextId": self.context, "pageSize": 100, **page}
-            answer = (await self.client.subject.agent.call("ListTasks", params)).result
-            found |= {task["id"] for task in answer.get("tasks", ())}
-            if not (token := answer.get("nextPageToken")):
-                return found
-            page = {"pageToken": token}
-
-
-async def _killed(deployment: Deployment, subject: Subject, form: Form) -> Figures:
-    run = Run(
-        form=form,
-        deployment=deployment,
-        client=Patient(subject),
-        effects=deployment.door.folder / f"effects-{form.tasks}.log",
-        context=f"kills-{subject.run}-{form.tasks}",
-    )
-    began = time.monotonic()
-    async with asyncio.TaskGroup() as group:
-        turns = group.create_task(run.kill_turns())
-        processes = group.create_task(run.kill_processes())
-        await run.tasks()
-        turns.cancel()
-        if form.seconds:
-            processes.cancel()
-    run.judge()
-    ids, listed = {task["id"] for _, task in run.ended}, await run.listed()
-    figures = {
-        "tasks": len(ids),
-        "kills": run.kills,
-        "kills that met a turn": len(run.hit),
-        "turns of them run again": run.restarted(),
-        "started more than once": sum(len(did) > 1 for did in run.attempts().values()),
-        "requests without an answer": run.client.unanswered,
-        "seconds": round(time.monotonic() - began),
-    }
-    require(not run.wrong, f"tasks that did not end right: {run.wrong}", **figures)
-    require(listed == ids, f"lost or doubled: {listed ^ ids}", **figures)
-    require(len(listed) == form.tasks, f"{len(listed)} tasks of {form.tasks}", **figures)
-    require(all(run.kills.values()), "a function was not killed", **figures)
-    require(run.restarted(), "no killed turn was run again", **figures)
-    return figures
-
 
 async def killed(deployment: Deployment, subject: Subject) -> Figures:
     """Kill the processes of all functions while tasks are sent and run."""
-    return await _killed(deployment, subject, SHORT)
-
-
-async def killed_long(deployment: Deployment, subject: Subject) -> Figures:
-    """Kill them for ten minutes."""
-    await changed(subject, **LONG.parameters)
-    return await _killed(deployment, subject, LONG)
+    run = Run(
+        deployment=deployment,
+        client=Patient(subject),
+        effects=deployment.door.folder / "effects.log",
+        context=f"kills-{subject.run}",
+    )
+    async with asyncio.TaskGroup() as group:
+        turns = group.create_task(run.kill_turns())
+        group.create_task(run.kill_processes())
+        await run.tasks()
+        turns.cancel()
+    run.judge()
+    params = {"contextId": run.context, "pageSize": 100}
+    answer = await subject.agent.call("ListTasks", params)
+    ids, listed = {task["id"] for _, task in run.ended}, {it["id"] for it in answer.result["tasks"]}
+    require(not run.wrong, f"tasks that did not end right: {run.wrong}")
+    require(listed == ids, f"lost or doubled: {listed ^ ids}")
+    require(len(listed) == TASKS, f"{len(listed)} tasks of {TASKS}")
+    require(all(run.kills.values()), "a function was not killed")
+    require(run.restarted(), "no killed turn was run again")
+    return {
+        "kills": sum(run.kills.values()),
+        "kills that met a turn": len(run.hit),
+        "requests without an answer": run.client.unanswered,
+    }
 
 
 def _is_right(kind: str, task: dict[str, Any]) -> bool:
@@ -253,9 +215,6 @@ def _is_right(kind: str, task: dict[str, Any]) -> bool:
     return kind != "say" or bool(artifact_text(task) or status_text(task))
 
 
-SHORT_CHECK: Final = own(
-    "kills", f"{SHORT.tasks} tasks end right while processes of all functions are killed", killed
-)
-LONG_CHECK: Final = own(
-    "kills-long", f"{LONG.tasks} tasks end right under kills for ten minutes", killed_long
+CHECKS: Final = (
+    own("kills", f"{TASKS} tasks end right while processes of all functions are killed", killed),
 )

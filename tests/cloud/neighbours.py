@@ -21,10 +21,18 @@ from a2a_serverless_tools.scaffold.project import KINDS
 from a2a_serverless_tools.scaffold.source import CARD, CARD_NAME
 from tests.cloud.deployment import ROOT, Deployment, build
 from tests.cloud.own import Patient, beside, own, subject_of
-from tests.e2e.releases import EARLIER, last_release, make_earlier
-from tests.live.account import first_key
-from tests.live.findings import Figures, require
-from tests.live.subject import VERSION, Subject, answer_to, artifact_text, ordered, state, steps_of
+from tests.e2e.releases import last_release, make_earlier
+from tests.live.subject import (
+    VERSION,
+    Figures,
+    Subject,
+    answer_to,
+    artifact_text,
+    ordered,
+    require,
+    state,
+    steps_of,
+)
 
 MAKE_S: Final = 300.0
 UP_S: Final = 600.0
@@ -38,32 +46,7 @@ LAST_OUTPUT: Final = """\
 """
 
 
-async def made(deployment: Deployment, subject: Subject) -> Figures:
-    """Deploy a project that `init` has made out of the wheel, beside the stack; and delete it."""
-    folder = deployment.door.folder / "project"
-    await _project(folder, ROOT)
-    await build(folder / "built", live_agent=False, project=folder / "mine")
-    task_id = await subject.begin("say")
-    async with beside(deployment, "a2a-mine", build=folder / "built") as other:
-        key = await first_key(other.account, await other.stack())
-        require(key != subject.credential, "both stacks have the same key")
-        said = {"messageId": "m1", "role": "ROLE_USER", "parts": [{"text": "Two days in Oslo"}]}
-        headers = {**VERSION, "X-API-Key": key}
-        async with httpx.AsyncClient(base_url=other.door.url, timeout=180) as http:
-            answer = await http.post("/message:send", json={"message": said}, headers=headers)
-            require(answer.is_success, f"the project's agent answered {answer.status_code}")
-            task = answer.json()["task"]
-            require(state(task) == "COMPLETED", f"its task ended as {state(task)}")
-            alien = await http.get(f"/tasks/{task_id}", headers=headers)
-            require(alien.status_code == httpx.codes.NOT_FOUND, "it shows the neighbour's task")
-            shown = {**VERSION, "X-API-Key": subject.credential}
-            refused = await http.get(f"/tasks/{task['id']}", headers=shown)
-            require(refused.status_code == httpx.codes.UNAUTHORIZED, "it takes another's key")
-    await subject.completed(await subject.begin("say"), within_s=100)
-    return {"answered": artifact_text(task)[:60]}
-
-
-async def brought_up(deployment: Deployment, _: Subject) -> Figures:
+async def brought_up(deployment: Deployment, _: Subject) -> None:
     """Run `make cloud-up` in a project out of the wheel: its agent answers; Ctrl-C ends it."""
     folder = deployment.door.folder / "up"
     await _project(folder, ROOT)
@@ -101,12 +84,12 @@ async def brought_up(deployment: Deployment, _: Subject) -> Figures:
             os.killpg(process.pid, signal.SIGINT)
         rest = (await process.communicate())[0].decode()
     require("interrupted" in rest, f"after Ctrl-C it said {rest}")
-    return {line.partition(":")[0]: line.split()[-2] for line in said if line.endswith(" s\n")}
 
 
 async def of_each_kind(deployment: Deployment, subject: Subject) -> Figures:
     """Deploy a project of each kind out of the wheel, one after the other into one stack.
 
+    This stack and the one beside it share no key and no task.
     The projects differ in their agent, its packages and its card, which replace those of the first
     one in what was built; each is then an update of the stack by SAM.
     """
@@ -133,6 +116,7 @@ async def of_each_kind(deployment: Deployment, subject: Subject) -> Figures:
                 await other.deploy()
             card = json.loads((project / CARD).read_text(encoding="utf-8"))
             async with subject_of(other, subject.made, subject.run) as there:
+                await _apart(subject, there)
                 shown = (await there.anonymous.get("/.well-known/agent-card.json")).json()
                 require(shown["name"] == card["name"], f"{kind} shows the card of {shown['name']}")
                 client, text = Patient(there), card["skills"][0]["examples"][0]
@@ -142,6 +126,16 @@ async def of_each_kind(deployment: Deployment, subject: Subject) -> Figures:
             require(task.get("artifacts"), f"{kind}: its task has no answer")
             seconds[kind] = round(time.monotonic() - began, 1)
     return seconds
+
+
+async def _apart(subject: Subject, there: Subject) -> None:
+    """Ask the stack beside for a task of this one, and with this one's key."""
+    path = f"/tasks/{await subject.begin('say')}"
+    alien = await there.http.get(path, headers=VERSION)
+    require(alien.status_code == httpx.codes.NOT_FOUND, "it shows the neighbour's task")
+    key = {"X-API-Key": subject.credential}
+    refused = await there.anonymous.get(path, headers={**VERSION, **key})
+    require(refused.status_code == httpx.codes.UNAUTHORIZED, "it takes another's key")
 
 
 async def _worker_of(project: Path, built: Path, before: Path) -> None:
@@ -163,7 +157,7 @@ async def _worker_of(project: Path, built: Path, before: Path) -> None:
     await run(command, {**inherited, **variables}, within_s=MAKE_S, folder=project)
 
 
-async def upgraded(deployment: Deployment, subject: Subject) -> Figures:
+async def upgraded(deployment: Deployment, subject: Subject) -> None:
     """Deploy a project of an older release, upgrade it, and deploy it again while tasks run.
 
     The older release is that of `A2A_UPGRADE_FROM`, else of the last tag, else this code under an
@@ -182,7 +176,7 @@ async def upgraded(deployment: Deployment, subject: Subject) -> Figures:
         asking = [await client.sent(ordered("ask")) for _ in range(2)]
         asked = [await client.ended(task_id, "INPUT_REQUIRED") for task_id in asking]
         missing = (await deployment.stack()).outputs.keys() - (await other.stack()).outputs.keys()
-        said = await _command(["upgrade", "--find-links", await _wheel(folder, ROOT)], project)
+        await _command(["upgrade", "--find-links", await _wheel(folder, ROOT)], project)
         await build(folder / "newer", live_agent=True, project=project)
         steps = {"count": STEPS, "gap_s": 2}
         ids = [await client.sent(ordered("steps", **steps)) for _ in range(IN_FLIGHT)]
@@ -201,13 +195,6 @@ async def upgraded(deployment: Deployment, subject: Subject) -> Figures:
         outputs = (await other.stack()).outputs.keys()
         require(release or missing, "the older stack has all outputs of the newer one")
         require(not missing - outputs, f"the upgraded stack has no {missing - outputs}")
-    return {
-        "from": release or EARLIER,
-        "said": said.splitlines()[-1],
-        "in flight": IN_FLIGHT,
-        "sent meanwhile": len(ids) - IN_FLIGHT,
-        "tasks": len(tasks),
-    }
 
 
 def _is_whole(task: dict[str, Any]) -> bool:
@@ -253,8 +240,7 @@ async def _command(arguments: list[str], folder: Path, source: Path = ROOT) -> s
 
 
 CHECKS: Final = (
-    own("two-stacks", "a project of init is deployed beside the stack, and deleted", made),
     own("cloud-up", "`make cloud-up` in a project of init: its agent answers", brought_up),
-    own("kinds", "a project of each kind of init is deployed, and answers", of_each_kind),
+    own("kinds", "a project of each kind of init, beside the stack, answers", of_each_kind),
     own("upgrade", "tasks in flight end whole while their stack gets newer code", upgraded),
 )

@@ -17,10 +17,9 @@ from a2a_serverless_tools.cloud.emulator import free_port
 from a2a_serverless_tools.cloud.stack import run
 from tests.cloud.deployment import KEPT, MADE_AGAIN, ROOT, Deployment
 from tests.live.account import first_key
-from tests.live.findings import Check, Figures, Made, NotPossibleError, require
 from tests.live.ground import Ground, alone
 from tests.live.releases import versions_of
-from tests.live.subject import ENDS, Subject, state
+from tests.live.subject import ENDS, Check, Figures, Made, NotPossibleError, Subject, require, state
 from tests.support import template
 from tests.support.issuers import running_issuer
 
@@ -85,7 +84,7 @@ def own(name: str, proves: str, run: Callable[[Deployment, Subject], Awaitable[F
     """Return a check that needs the emulator's deployment."""
 
     async def there(subject: Subject) -> Figures:
-        ground = subject.on()
+        ground = subject.ground
         if not isinstance(ground, Emulated):
             raise NotPossibleError("needs the emulated AWS of `make cloud`")
         return await run(ground.deployment, subject)

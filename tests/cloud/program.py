@@ -28,22 +28,20 @@ from a2a_serverless_tools.cli.arguments import EXIT_UNUSABLE
 from a2a_serverless_tools.cloud.door import opened
 from a2a_serverless_tools.cloud.emulator import (
     VERSION,
-    check_port,
     check_version,
     free_port,
     started,
 )
 from a2a_serverless_tools.cloud.program import EXIT_INTERRUPTED, phase, say, until_signal
 from a2a_serverless_tools.cloud.stack import PhaseError
-from tests.cloud.checks import CHECKS, LONG
+from tests.cloud.checks import CHECKS
 from tests.cloud.deployment import PYTHON, Deployment, build
 from tests.cloud.own import subject_of, wrong_remains
 from tests.live import runner
 from tests.live.account import Account, first_key, read_stack
-from tests.live.findings import Check, Made
 from tests.live.ground import Ground
 from tests.live.runner import Findings
-from tests.live.subject import Subject
+from tests.live.subject import Check, Made, Subject
 
 PROGRAM: Final = "python -m tests.cloud"
 FOLDER: Final = Path(__file__).parents[2] / "build" / "cloud"
@@ -60,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the arguments ask for; return the exit code."""
     options = _parser().parse_args(arguments)
     if options.list:
-        for check in (*CHECKS, *LONG):
+        for check in CHECKS:
             say(f"{check.name:<22} {check.proves}")
         return 0
     try:
@@ -80,15 +78,14 @@ async def _on_aws(options: argparse.Namespace, checks: Sequence[Check]) -> int:
     stack = await read_stack(account, options.stack)
     credential = os.environ.get("A2A_LIVE_CREDENTIAL") or await first_key(account, stack)
     ground = Ground(account=account, stack=stack, changes=options.allow_changes)
-    folder = _reports()
     async with Subject(
         endpoint=stack.endpoint,
         credential=credential,
-        made=Made(folder / "made.txt"),
+        made=Made(_notes()),
         run=uuid.uuid4().hex[:8],
         ground=ground,
     ) as subject:
-        found = await _check(subject, checks, folder)
+        found = await _check(subject, checks)
     return EXIT_INTERRUPTED if found.interrupted else int(not found.is_well)
 
 
@@ -96,13 +93,12 @@ async def _on_emulator(options: argparse.Namespace, checks: Sequence[Check]) -> 
     """Deploy, check, delete."""
     os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
     async with _deployed(options) as deployment:
-        folder = _reports()
-        made = Made(folder / "made.txt")
+        made = Made(_notes())
         async with (
             asyncio.timeout(CHECKS_S),
             subject_of(deployment, made, uuid.uuid4().hex[:8]) as subject,
         ):
-            found = await phase("checks", _check(subject, checks, folder))
+            found = await phase("checks", _check(subject, checks))
         if found.interrupted:
             return EXIT_INTERRUPTED
         kept = await phase("sam delete", deployment.delete())
@@ -113,8 +109,8 @@ async def _on_emulator(options: argparse.Namespace, checks: Sequence[Check]) -> 
         return 0 if found.is_well and not wrong else 1
 
 
-async def _check(subject: Subject, checks: Sequence[Check], folder: Path) -> Findings:
-    """Run the checks, and say what failed, what remains, and where the report is."""
+async def _check(subject: Subject, checks: Sequence[Check]) -> Findings:
+    """Run the checks, and say what failed and what remains."""
     await subject.card()
     found = await runner.run(subject, checks)
     for line in found.remains:
@@ -122,14 +118,14 @@ async def _check(subject: Subject, checks: Sequence[Check], folder: Path) -> Fin
     for finding in found.findings:
         if finding.outcome == "failed":
             say(f"FAILED: {finding.name}: {finding.says}")
-    say(f"report: {found.write(subject, folder)}")
     return found
 
 
-def _reports() -> Path:
-    folder = FOLDER / "reports" / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+def _notes() -> Path:
+    """Return where this run notes what it makes."""
+    folder = FOLDER / "runs" / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return folder / "made.txt"
 
 
 def _chosen(options: argparse.Namespace) -> list[Check]:
@@ -138,18 +134,16 @@ def _chosen(options: argparse.Namespace) -> list[Check]:
     Raises:
         ConfigurationError: there is no check of a name.
     """
-    every = (*LONG, *CHECKS)
     names = {*options.only} or {*(SHORT if options.short else (it.name for it in CHECKS))}
-    if unknown := names - {check.name for check in every}:
+    if unknown := names - {check.name for check in CHECKS}:
         raise ConfigurationError(f"There is no check {min(unknown)}: see --list.")
-    return [check for check in every if check.name in names]
+    return [check for check in CHECKS if check.name in names]
 
 
 @asynccontextmanager
 async def _deployed(options: argparse.Namespace) -> AsyncIterator[Deployment]:
     """Start the emulator, build and deploy; end all of it with the block."""
-    ports = [options.port or free_port(), free_port()]
-    check_port(ports[0])
+    ports = [free_port(), free_port()]
     await check_version(PYTHON)
     FOLDER.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=FOLDER))
@@ -178,7 +172,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--short", action="store_true", help="the checks that take no minutes")
     add("--only", action="append", default=[], metavar="CHECK", help="this check")
     add("--stack", default="a2a-cloud", help="the stack's name (default: %(default)s)")
-    add("--port", type=int, help="on the emulator: the agent's port (default: a free one)")
     add("--keep", action="store_true", help="on the emulator: keep the run's folder and its logs")
     add("--region", help="on AWS: the stack's region")
     add("--allow-changes", action="store_true", help="on AWS: change the stack, and change it back")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Final
 
 import httpx
@@ -14,16 +13,14 @@ from a2a_serverless_tools.cloud.stack import PhaseError
 from tests.cloud.deployment import Deployment
 from tests.cloud.documented import shell
 from tests.cloud.own import command, own, wrong_remains
-from tests.live.findings import Figures, require
-from tests.live.subject import VERSION, Subject, artifact_text, state
+from tests.live.subject import VERSION, Subject, artifact_text, require, state
 from tests.support import commands, pages
 
 NEW: Final = "restored-agent"
 
 
-async def one(deployment: Deployment, subject: Subject) -> Figures:
+async def one(deployment: Deployment, subject: Subject) -> None:
     """Restore the table beside, delete a task, and put it back, once, as it was."""
-    began = time.monotonic()
     task_id = await subject.begin("file", size=100_000)
     task = await subject.ended(task_id)
     beside, back, away = map("\n".join, commands.blocks(pages.section("One task of yesterday")))
@@ -45,10 +42,9 @@ async def one(deployment: Deployment, subject: Subject) -> Figures:
         require(False, "a task was put over itself")  # noqa: FBT003
     finally:
         await shell(deployment, away)
-    return {"seconds": round(time.monotonic() - began, 1)}
 
 
-async def whole(deployment: Deployment, subject: Subject) -> Figures:
+async def whole(deployment: Deployment, subject: Subject) -> None:
     """Restore the table, import it into a new stack, deploy the rest, and ask for a task there."""
     task_id = await subject.begin("file", size=100_000)
     task = await subject.ended(task_id)
@@ -71,7 +67,6 @@ async def whole(deployment: Deployment, subject: Subject) -> Figures:
         require(artifact_text(answer.json()) == artifact_text(task), "the task is another one")
         wrong = wrong_remains(await other.delete(deployment.made.values()))
         require(not wrong, f"of {NEW}: {'; '.join(wrong)}")
-    return {}
 
 
 CHECKS: Final = (

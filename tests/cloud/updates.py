@@ -16,11 +16,9 @@ from a2a_serverless.push.signing import _signing_key
 from a2a_serverless.storage.keys import SETTLED_S
 from tests.cloud.deployment import Deployment
 from tests.cloud.own import ENDPOINTS, UNANSWERED, command, own
-from tests.live.account import FUNCTIONS
-from tests.live.findings import Check, Figures, require
 from tests.live.ground import changed
-from tests.live.releases import ALIAS, swapped
-from tests.live.subject import VERSION, Subject
+from tests.live.releases import swapped
+from tests.live.subject import VERSION, Check, Figures, Subject, require
 from tests.live.webhooks import Told, told, verified
 
 TAKEN_S: Final = 310.0
@@ -84,7 +82,7 @@ def _restart(deployment: Deployment, *functions: str) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-async def resigned(deployment: Deployment, subject: Subject) -> Figures:
+async def resigned(deployment: Deployment, subject: Subject) -> None:
     """Give the notifications another signing key, and look at who signs before and after its time.
 
     Then the former key is revoked, and the running process publishes it no more.
@@ -137,7 +135,6 @@ async def resigned(deployment: Deployment, subject: Subject) -> Figures:
         return False
 
     await subject.until("the end of the revoked key", gone, within_s=60, every_s=1)
-    return {"keys published": 2, "revoked": 1}
 
 
 async def _published(subject: Subject) -> set[str]:
@@ -145,45 +142,14 @@ async def _published(subject: Subject) -> set[str]:
     return {key["kid"] for key in key_set.json()["keys"]}
 
 
-async def released(deployment: Deployment, subject: Subject) -> Figures:
-    """Change one parameter that no function reads: each alias moves to a version of its own."""
-    before = await _behind(deployment)
-    await changed(subject, Release="other")
-    meanwhile = await _behind(deployment)
-    remains = await subject.made.undo()
-    require(not remains, f"the stack did not go back: {remains}")
-    after = await _behind(deployment)
-    stayed = [it for it in FUNCTIONS if len({before[it], meanwhile[it], after[it]}) < 3]
-    require(not stayed, f"an alias did not move: {stayed}", before=before, after=after)
-    functions = (await deployment.stack()).resources
-    for logical, number in before.items():
-        listed = await deployment.account.pages(
-            "lambda", "list_versions_by_function", "Versions", FunctionName=functions[logical]
-        )
-        is_there = number in {version["Version"] for version in listed}
-        require(is_there, f"the version of {logical} before is not there any more")
-    return {}
-
-
-async def _behind(deployment: Deployment) -> dict[str, str]:
-    """Return the number of the version behind each function's alias."""
-    call, functions = deployment.account.call, (await deployment.stack()).resources
-    found: dict[str, str] = {}
-    for logical in FUNCTIONS:
-        named = {"FunctionName": functions[logical], "Name": ALIAS}
-        found[logical] = (await call("lambda", "get_alias", **named))["FunctionVersion"]
-    return found
-
-
-async def swapped_shared(subject: Subject) -> Figures:
+async def swapped_shared(subject: Subject) -> None:
     """Swap a bad version in and out while the turns in flight share one worker."""
     # Two turns fill a worker, which pulls no third one: that begins behind the alias.
     await changed(subject, WorkerTurns="2", WorkerTimeout="120", TurnTimeout="45")
-    return await swapped(subject)
+    await swapped(subject)
 
 
 CHECKS: Final = (
-    own("release", "one changed parameter moves each alias to a version of its own", released),
     Check(
         "bad-version-shared",
         "turns that share a worker outlive a bad version and its way back",

@@ -31,9 +31,8 @@ from google.protobuf.json_format import MessageToJson, Parse, ParseDict
 from a2a_serverless.client import upload
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.entries import OFFLOAD_BYTES
-from tests.live.findings import BrokenError, Check, Figures, require
 from tests.live.operations import BINDINGS, VERSIONS, clients_of, named
-from tests.live.subject import VERSION, Subject
+from tests.live.subject import VERSION, BrokenError, Check, Subject, require
 from tests.live.webhooks import WITHIN_S, receiver
 
 UPLOADED_BYTES: Final = 10_000_000
@@ -55,12 +54,11 @@ Reading: TypeAlias = Mapping[str, Iterable[Part]]
 def files(binding: str, version: str) -> Check:
     """The check of one binding in one version."""
 
-    async def run(subject: Subject) -> Figures:
+    async def run(subject: Subject) -> None:
         clients = clients_of(subject, await subject.card(), binding, version)
         called = _Called(subject, *clients, *await _parts(subject), version == "1.0")
         await called.sent()
         await called.streamed()
-        return {}
 
     proves = f"files of each size are the same in all that A2A {version} over {binding} reads"
     return Check(named("files", binding, version), proves, run)

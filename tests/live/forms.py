@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Final
 
 from tests.live import agent, callers, operations, streams, turns, webhooks
-from tests.live.findings import Check, Figures, require
 from tests.live.ground import changed
-from tests.live.subject import Subject, state, status_text
+from tests.live.subject import Check, Subject, require, state, status_text
 
 TURNS: Final = 10
 WORKERS: Final = 2
 OUTSIDE: Final = 6
 
 
-async def shared(subject: Subject) -> Figures:
+async def shared(subject: Subject) -> None:
     """Have ten turns run at once, on two workers.
 
     While one look at all of them lasts, two workers that take one turn each show four at most.
@@ -40,14 +39,13 @@ async def shared(subject: Subject) -> Figures:
     require(len(processes) <= WORKERS, f"ten turns ran in {len(processes)} processes")
     await _anywhere(subject)
     await turns.refused(subject)
-    return {"tasks": len(ids), "processes": len(processes)}
 
 
-async def outside(subject: Subject) -> Figures:
+async def outside(subject: Subject) -> None:
     """Send a turn that waits for its worker, start that on this machine, and have it run all."""
     await changed(subject, Worker="external")
     waiting = await subject.begin("say")
-    variables = await subject.on().variables(subject)
+    variables = await subject.ground.variables(subject)
     require(state(await subject.task(waiting)) == "SUBMITTED", "a function has taken the turn")
     await _worker(subject, variables)
     await subject.completed(waiting, within_s=100)
@@ -55,12 +53,11 @@ async def outside(subject: Subject) -> Figures:
     processes = await _processes(subject, ids)
     require(len(processes) == 1, f"one worker's turns ran in {len(processes)} processes")
     await _anywhere(subject)
-    return {"tasks": len(ids) + 1}
 
 
-async def both(subject: Subject) -> Figures:
+async def both(subject: Subject) -> None:
     """Move a client from its key to tokens and back, over an Auth that takes both."""
-    return await callers.move(subject, _anywhere)
+    await callers.move(subject, _anywhere)
 
 
 async def _anywhere(subject: Subject) -> None:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.live.account import ERRORS, Account, Stack, is_denied, read_stack
-from tests.live.findings import NotPossibleError, require
-from tests.live.subject import Subject
+from tests.live.subject import NotPossibleError, Subject, require
 from tests.support.issuers import Issuer
 
 CAPABILITIES: Final = ["CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"]
@@ -120,11 +119,11 @@ async def changed(subject: Subject, **parameters: str) -> None:
     before = {name: stack.parameters.get(name, "") for name in parameters}
 
     async def back() -> None:
-        await subject.on().update(subject, before)
+        await subject.ground.update(subject, before)
         await subject.completed(await subject.begin("say"), within_s=100)
 
     subject.made.note("parameters of", f"{stack.name}, which had {before}", back)
-    await subject.on().update(subject, parameters)
+    await subject.ground.update(subject, parameters)
 
 
 async def rested(subject: Subject, stack: str, *, within_s: float = 1800) -> str:
@@ -132,7 +131,7 @@ async def rested(subject: Subject, stack: str, *, within_s: float = 1800) -> str
 
     async def look() -> str | None:
         try:
-            answer = await subject.on().account.call(
+            answer = await subject.ground.account.call(
                 "cloudformation", "describe_stacks", StackName=stack
             )
         except ERRORS:
@@ -149,7 +148,7 @@ async def alone(subject: Subject, purpose: str, template: str, **parameters: str
     Raises:
         NotPossibleError: the credentials do not allow it.
     """
-    account, name = subject.on().account, subject.name(purpose)
+    account, name = subject.ground.account, subject.name(purpose)
 
     async def undo() -> None:
         await account.call("cloudformation", "delete_stack", StackName=name)

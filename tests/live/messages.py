@@ -7,8 +7,16 @@ from typing import Any, Final
 
 import httpx
 
-from tests.live.findings import Check, Figures, require
-from tests.live.subject import VERSION, Subject, artifact_text, ordered, state, status_text
+from tests.live.subject import (
+    VERSION,
+    Check,
+    Subject,
+    artifact_text,
+    ordered,
+    require,
+    state,
+    status_text,
+)
 
 IN_A_ROW: Final = 5
 SENT_BYTES: Final = 2_950_000
@@ -19,7 +27,7 @@ TOO_LARGE_BYTES: Final = 7_000_000
 """A size above Lambda's limit and below API Gateway's."""
 
 
-async def large(subject: Subject) -> Figures:
+async def large(subject: Subject) -> None:
     """Send five large messages; each is stored, read by the agent, and answered at length."""
     for number in range(IN_A_ROW):
         text, where = f"{number}".ljust(SENT_BYTES, "y"), f"large message {number + 1}"
@@ -35,19 +43,17 @@ async def large(subject: Subject) -> Figures:
         got = await subject.task(task["id"])
         require(len(artifact_text(got)) == ANSWERED_BYTES, f"the task of {where} was read in part")
         require(got["history"][0]["parts"][1]["text"] == text, f"{where} was not kept as sent")
-    return {"sent bytes": SENT_BYTES, "answered bytes": ANSWERED_BYTES}
 
 
-async def too_large(subject: Subject) -> Figures:
+async def too_large(subject: Subject) -> None:
     """Send more than Lambda takes."""
     said = {"message": ordered("digest", "y" * TOO_LARGE_BYTES, answer_bytes=1)}
     response = await subject.http.post("/message:send", json=said, headers=VERSION)
     what = f"{TOO_LARGE_BYTES} bytes were answered with {response.status_code}, not with 413"
     require(response.status_code == 413, what)
-    return {"body": response.text[:500]}
 
 
-async def other_uploads(subject: Subject) -> Figures:
+async def other_uploads(subject: Subject) -> None:
     """Put what a link was not made for, and what is there already."""
     content = b"a small file"
     sha256 = hashlib.sha256(content).hexdigest()
@@ -72,7 +78,6 @@ async def other_uploads(subject: Subject) -> Figures:
     *wrong, as_asked, again = answers.values()
     is_right = {400, 403} >= {*wrong} and (as_asked, again) == (200, 412)
     require(is_right, f"uploads were answered {answers}")
-    return answers
 
 
 CHECKS: Final = (

@@ -24,8 +24,7 @@ from a2a.types import (
 )
 from google.protobuf.json_format import ParseDict
 
-from tests.live.findings import Check, Figures, require
-from tests.live.subject import Subject, ordered
+from tests.live.subject import Check, Subject, ordered, require
 
 BINDINGS: Final = ("JSONRPC", "HTTP+JSON")
 VERSIONS: Final = ("1.0", "0.3")
@@ -33,7 +32,7 @@ HOOK: Final = "https://example.com/a2a-live"
 """A webhook that is registered, and deleted before there is anything to tell."""
 
 
-async def one_origin(subject: Subject) -> Figures:
+async def one_origin(subject: Subject) -> None:
     """The card names the address itself, once for each binding and version."""
     card = await subject.card()
     urls = [interface.url for interface in card.supported_interfaces]
@@ -42,7 +41,6 @@ async def one_origin(subject: Subject) -> Figures:
     require(ways >= wanted, f"the card lacks {sorted(wanted - ways)}")
     others = [url for url in urls if url.rstrip("/") != subject.base]
     require(not others, f"the card sends clients to {others}")
-    return {"urls": urls}
 
 
 def named(prefix: str, binding: str, version: str) -> str:
@@ -53,7 +51,7 @@ def named(prefix: str, binding: str, version: str) -> str:
 def operations(binding: str, version: str) -> Check:
     """The check of one binding in one version."""
 
-    async def run(subject: Subject) -> Figures:
+    async def run(subject: Subject) -> None:
         """Call one after the other."""
         card = await subject.card()
         whole, streaming = clients_of(subject, card, binding, version)
@@ -74,7 +72,6 @@ def operations(binding: str, version: str) -> Check:
         if card.capabilities.extended_agent_card:
             extended = await whole.get_extended_agent_card(GetExtendedAgentCardRequest())
             require(extended.name, "the extended card has no name")
-        return {}
 
     proves = f"every operation of A2A {version} over {binding} is answered as it should be"
     return Check(named("operations", binding, version), proves, run)

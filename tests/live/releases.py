@@ -10,9 +10,17 @@ from typing import Any, Final
 
 import httpx
 
-from tests.live.findings import Check, Figures, require
 from tests.live.streams import Arrival, arrivals, resumed
-from tests.live.subject import Subject, answer_to, artifact_text, ordered, state, steps_of
+from tests.live.subject import (
+    Check,
+    Subject,
+    answer_to,
+    artifact_text,
+    ordered,
+    require,
+    state,
+    steps_of,
+)
 from tests.support.a2a_calls import JSONRPC, Agent
 
 ALIAS: Final = "live"
@@ -49,7 +57,7 @@ class Versions:
         # Without empty weights, those of a rollout stay.
         weights = {"AdditionalVersionWeights": dict[str, float]()}
         await self._call("update_alias", Name=ALIAS, FunctionVersion=number, RoutingConfig=weights)
-        await self.subject.on().settle()
+        await self.subject.ground.settle()
 
     async def undo(self) -> None:
         """Put the former version behind the alias; make the function what it was."""
@@ -99,7 +107,7 @@ async def _noted(subject: Subject, logical: str) -> Versions:
     return versions
 
 
-async def swapped(subject: Subject) -> Figures:
+async def swapped(subject: Subject) -> None:
     """Put a version behind the worker's alias whose agent cannot be imported, and the former back.
 
     Before it there are a turn that runs, one that is streamed, one that sleeps without a worker and
@@ -144,10 +152,9 @@ async def swapped(subject: Subject) -> Figures:
     require(after.startswith(before), "the turn that ran began again")
     require(is_in_flight, "the turn that ran had ended before the swap back: nothing is shown")
     require(_steps(seen) == whole, f"the steps of the stream are {_steps(seen)}")
-    return {}
 
 
-async def streams_swapped(subject: Subject) -> Figures:
+async def streams_swapped(subject: Subject) -> None:
     """Put another version of StreamFunction behind its alias while two streams are open.
 
     One of them is read on, from the version that it began on. The other is cut as soon as requests
@@ -173,8 +180,8 @@ async def streams_swapped(subject: Subject) -> Figures:
         await subject.until("the first steps", told, within_s=30)
         await function.point(newer)
         await subject.until("the new version", is_newer, within_s=30)
-        ended = [each.done() for each in reading]
-        require(not any(ended), "a stream had ended before the new version answered", ended=ended)
+        is_open = not any(each.done() for each in reading)
+        require(is_open, "a stream had ended before the new version answered")
         reading[1].cancel()
         before = [*seen[1]]
         task_id = before[0].data["task"]["id"]
@@ -189,7 +196,6 @@ async def streams_swapped(subject: Subject) -> Figures:
     require(parts == whole, f"over the cut the steps are {parts}")
     require(_steps(seen[0]) == whole, f"the steps of the open stream are {_steps(seen[0])}")
     await subject.completed(task_id)
-    return {"steps before the cut": len(_steps(before))}
 
 
 async def _read(subject: Subject, seen: list[Arrival]) -> None:

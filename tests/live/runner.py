@@ -1,30 +1,25 @@
-"""Runs the checks one after the other, undoes after each what it has made, and reports."""
+"""Runs the checks one after the other, and undoes after each what it has made."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from a2a_serverless import __version__, aws
+from a2a_serverless import aws
 from a2a_serverless_tools.cloud.program import say
 from tests.live.account import ERRORS
-from tests.live.findings import BrokenError, Check, Figures, NotPossibleError
-from tests.live.subject import Subject
+from tests.live.subject import BrokenError, Check, NotPossibleError, Subject
 
 
 @dataclass(kw_only=True)
 class Finding:
-    """What one check has found; `says` is empty where it passed."""
+    """What one check has found: the reason, or what it has measured."""
 
     name: str
     outcome: str = "passed"
     says: str = ""
-    figures: Figures = field(default_factory=dict)
-    seconds: float = 0.0
 
 
 @dataclass
@@ -40,21 +35,6 @@ class Findings:
         """Whether nothing failed, remained or was cut short."""
         failed = any(finding.outcome == "failed" for finding in self.findings)
         return not (failed or self.remains or self.interrupted)
-
-    def write(self, subject: Subject, folder: Path) -> Path:
-        """Write the report, which has no credential; return its path."""
-        stack = subject.ground.stack if subject.ground else None
-        whole = {
-            "version": __version__,
-            "run": subject.run,
-            "endpoint": subject.endpoint,
-            "stack": stack and stack.name,
-            "parameters": dict(stack.parameters) if stack else {},
-            **asdict(self),
-        }
-        path = folder / "report.json"
-        path.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        return path
 
 
 async def run(subject: Subject, checks: Iterable[Check]) -> Findings:
@@ -76,10 +56,9 @@ async def run(subject: Subject, checks: Iterable[Check]) -> Findings:
             except asyncio.CancelledError:
                 found.interrupted = True
         found.remains += undoing.result()
-        finding.seconds = round(time.monotonic() - began, 1)
         found.findings.append(finding)
         says = f": {finding.says}" if finding.says else ""
-        say(f"  {finding.outcome}{says} ({finding.seconds} s)")
+        say(f"  {finding.outcome}{says} ({time.monotonic() - began:.1f} s)")
         if found.interrupted:
             break
     return found
@@ -88,11 +67,12 @@ async def run(subject: Subject, checks: Iterable[Check]) -> Findings:
 async def _run(subject: Subject, check: Check) -> Finding:
     finding = Finding(name=check.name)
     try:
-        finding.figures = await check.run(subject)
+        measured = await check.run(subject) or {}
+        finding.says = ", ".join(f"{name} {value}" for name, value in measured.items())
     except NotPossibleError as error:
         finding.outcome, finding.says = "not possible here", str(error)
     except BrokenError as error:
-        finding.outcome, finding.says, finding.figures = "failed", str(error), error.figures
+        finding.outcome, finding.says = "failed", str(error)
     except ERRORS as error:
         finding.outcome, finding.says = "failed", f"AWS: {aws.error_code(error)}: {error}"
     except Exception as error:  # noqa: BLE001 - one answer of another form must not end the run

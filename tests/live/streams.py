@@ -1,4 +1,4 @@
-"""Streams: when the first byte comes, and whether events come when they happen."""
+"""Streams, and what API Gateway does by itself to headers and paths."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.live.findings import Check, Figures, require
-from tests.live.subject import VERSION, Subject, ordered
+from tests.live.subject import VERSION, Check, Figures, NotPossibleError, Subject, ordered, require
 
 STEPS: Final = 8
 GAP_S: Final = 0.5
@@ -82,10 +81,37 @@ def judged(subject: Subject, seen: Sequence[Arrival]) -> Figures:
     worst = max((came - first_came - taken + first_taken for came, _, taken in steps), key=abs)
     figures = {"first byte s": round(seen[0].at_s, 3), "first step s": round(first_came, 3)}
     says = f"a step came {worst:+.1f} s off the agent's time: something buffers"
-    require(abs(worst) <= LATE_S * subject.slack, says, **figures)
+    require(abs(worst) <= LATE_S * subject.slack, f"{says}: {figures}")
     return figures
+
+
+async def renamed(subject: Subject) -> None:
+    """Ask without a credential: the challenge has another name behind API Gateway."""
+    _, stack = subject.behind_gateway()
+    if stack.parameters.get("Auth") == "none":
+        raise NotPossibleError("the stack lets in everybody (Auth none)")
+    response = await subject.anonymous.get("/tasks", headers=VERSION)
+    require(response.status_code == 401, f"a stranger was answered {response.status_code}")
+    named = [name for name in response.headers if name.endswith("www-authenticate")]
+    require(named == ["x-amzn-remapped-www-authenticate"], f"the challenge comes as {named}")
+
+
+async def encoded(subject: Subject) -> None:
+    """Use `%3A` in the path in place of the colon: to stream, and to cancel."""
+    judged(subject, [each async for each in arrivals(subject, "/message%3Astream")])
+    task_id = await subject.begin("wait")
+    await subject.reached(task_id, "WORKING")
+    response = await subject.http.post(f"/tasks/{task_id}%3Acancel", headers=VERSION)
+    require(
+        response.is_success and response.json()["status"]["state"] == "TASK_STATE_CANCELED",
+        f"a cancel by %3A was answered with {response.status_code}",
+    )
 
 
 CHECKS: Final = (
     Check("stream-python", "a Python client gets each event of a stream as it happens", python),
+    Check(
+        "renamed-header", "WWW-Authenticate arrives as x-amzn-remapped-www-authenticate", renamed
+    ),
+    Check("encoded-colon", "%3A in a path is a colon: it streams and it cancels", encoded),
 )

@@ -1,4 +1,4 @@
-"""What is checked: one address, and where it is deployed the stack behind it."""
+"""A deployed stack under check, what a check is, and what it makes or changes meanwhile."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 from a2a.client import A2ACardResolver, A2AClientError
 from a2a.types import AgentCard
 
+from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
-from tests.live.account import Account, Stack
-from tests.live.findings import BrokenError, Made, NotPossibleError, require
+from tests.live.account import Account, Stack, is_gone
 from tests.support.a2a_calls import REST, Agent, message
 
 if TYPE_CHECKING:
@@ -32,18 +33,84 @@ ENDS: Final = frozenset({"COMPLETED", "CANCELED", "FAILED", "REJECTED"})
 
 T = TypeVar("T")
 
+Figures: TypeAlias = Mapping[str, object] | None
+"""Measured values by their names, if any; seconds and bytes say so in the name."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check. `run` returns what it has measured, if anything.
+
+    `run` raises BrokenError where the subject is broken, NotPossibleError where it cannot tell.
+    """
+
+    name: str
+    proves: str
+    run: Callable[[Subject], Awaitable[Figures]]
+
+
+class BrokenError(Exception):
+    """The subject does not do what the check proves; the text is one sentence."""
+
+
+class NotPossibleError(Exception):
+    """Nothing can be found out here; the text is the reason."""
+
+
+def require(holds: object, says: str) -> None:
+    """Go on if it holds.
+
+    Raises:
+        BrokenError: it does not.
+    """
+    if not holds:
+        raise BrokenError(says)
+
+
+@dataclass
+class Made:
+    """What is to be undone, oldest first: kind and name, and what undoes it.
+
+    `ledger` gets a line for each thing before it is made, so that its name outlives this process.
+    """
+
+    ledger: Path
+    things: list[tuple[str, Callable[[], Awaitable[Any]]]] = field(default_factory=list)
+
+    def note(self, kind: str, name: str, undo: Callable[[], Awaitable[Any]]) -> None:
+        """Note what is about to be made or changed."""
+        self.things.append((f"{kind} {name}", undo))
+        with self.ledger.open("a", encoding="utf-8") as file:
+            file.write(f"{kind} {name}\n")
+
+    async def undo(self) -> list[str]:
+        """Undo all, newest first; return what remains, each with the reason.
+
+        What does not exist counts as undone: its making may have failed.
+        """
+        remains: list[str] = []
+        while self.things:
+            thing, undo = self.things.pop()
+            try:
+                await undo()
+            except Exception as error:  # noqa: BLE001 - what remains has to be named
+                # The text of an error of AWS or a library may quote a request, and with it a key.
+                is_ours = isinstance(error, BrokenError | ConfigurationError)
+                if not is_gone(error):
+                    remains.append(f"{thing}: {error if is_ours else aws.error_code(error)}")
+        return remains
+
 
 @dataclass(kw_only=True)
 class Subject:
-    """The address under check. Its HTTP clients are open within `async with`."""
+    """The stack and its address. Its HTTP clients are open within `async with`."""
 
     endpoint: str
     made: Made
     run: str
     """The run's id, which is in every name that is made."""
-    credential: str = ""
-    ground: Ground | None = None
-    """Where it is deployed; None: an address alone is known."""
+    credential: str
+    ground: Ground
     http: httpx.AsyncClient = field(init=False)
     anonymous: httpx.AsyncClient = field(init=False)
     _open: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -63,7 +130,7 @@ class Subject:
     @property
     def slack(self) -> float:
         """How many times as long as on AWS everything may take."""
-        return self.ground.slack if self.ground else 1
+        return self.ground.slack
 
     @property
     def is_here(self) -> bool:
@@ -75,30 +142,15 @@ class Subject:
         """The agent in 1.0 over HTTP+JSON."""
         return Agent(self.http, REST)
 
-    def on(self) -> Ground:
-        """Return where it is deployed.
-
-        Raises:
-            NotPossibleError: only an address is known.
-        """
-        if self.ground is None:
-            raise NotPossibleError("needs a stack, and was given an address alone")
-        return self.ground
-
     def on_aws(self) -> tuple[Account, Stack]:
-        """Return the account and the stack.
-
-        Raises:
-            NotPossibleError: only an address is known.
-        """
-        ground = self.on()
-        return ground.account, ground.stack
+        """Return the account and the stack."""
+        return self.ground.account, self.ground.stack
 
     def behind_gateway(self) -> tuple[Account, Stack]:
         """Return the account and the stack, whose own API Gateway answers.
 
         Raises:
-            NotPossibleError: only an address is known, or another one than the stack's.
+            NotPossibleError: the address is another than the stack's.
         """
         account, stack = self.on_aws()
         if self.endpoint != stack.endpoint:
@@ -109,9 +161,9 @@ class Subject:
         """Return the account and the stack, whose owner allows changes.
 
         Raises:
-            NotPossibleError: only an address is known, or there is no consent.
+            NotPossibleError: there is no consent.
         """
-        if not self.on().changes:
+        if not self.ground.changes:
             raise NotPossibleError("needs --allow-changes: it changes the stack, and back")
         return self.on_aws()
 
@@ -199,8 +251,6 @@ class Subject:
 
     def connect(self) -> httpx.AsyncClient:
         """Return a new client that shows the credential; it is closed with the subject."""
-        if not self.credential:
-            return self._client({})
         is_token = self.credential.count(".") == 2  # as a JWT has three parts
         shown = {"Authorization": f"Bearer {self.credential}"}
         return self._client(shown if is_token else {"X-API-Key": self.credential})

@@ -5,8 +5,16 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from tests.live.findings import Check, Figures, NotPossibleError, require
-from tests.live.subject import Subject, answer_to, artifact_text, state, status_text
+from tests.live.subject import (
+    Check,
+    Figures,
+    NotPossibleError,
+    Subject,
+    answer_to,
+    artifact_text,
+    require,
+    state,
+)
 
 CANCEL_S: Final = 2.0
 LONGEST_TIMEOUT_S: Final = 120
@@ -31,23 +39,21 @@ async def canceled(subject: Subject) -> Figures:
     return {"seconds": took_s}
 
 
-async def followed_up(subject: Subject) -> Figures:
+async def followed_up(subject: Subject) -> None:
     """Answer a task's question."""
     asked = await subject.reached(await subject.begin("ask"), "INPUT_REQUIRED")
     await subject.sent(answer_to(asked, "say"))
     await subject.completed(asked["id"])
-    return {}
 
 
-async def retried(subject: Subject) -> Figures:
+async def retried(subject: Subject) -> None:
     """Have the agent raise an error in each attempt."""
     task = await subject.ended(await subject.begin("fail"), within_s=300)
     require(state(task) == "FAILED", f"the task ended as {state(task)}")
     require(artifact_text(task), "the last attempt left nothing")
-    return {"said": status_text(task)}
 
 
-async def killed(subject: Subject) -> Figures:
+async def killed(subject: Subject) -> None:
     """Have Lambda end a function in the middle of a turn; the next attempt ends the turn."""
     _, stack = subject.on_aws()
     timeout_s = int(stack.parameters["WorkerTimeout"])
@@ -63,15 +69,12 @@ async def killed(subject: Subject) -> Figures:
     text = artifact_text(task)
     require(text == "the attempt that ends", f"{text!r}: what a dead attempt wrote has stayed")
     require(took_s >= timeout_s, f"it ended after {took_s} s, before its function could be killed")
-    return {"worker's timeout s": timeout_s, "seconds": took_s}
 
 
-async def refused(subject: Subject) -> Figures:
+async def refused(subject: Subject) -> None:
     """Have the agent scan the table with WorkerFunction's role."""
-    subject.on_aws()
     code = artifact_text(await subject.completed(await subject.begin("denied")))
     require(code == "AccessDeniedException", f"a Scan of the table by the worker was: {code}")
-    return {}
 
 
 CHECKS: Final = (

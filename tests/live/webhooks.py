@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 
 import jwt
 
-from tests.live.findings import BrokenError, Check, Figures, require
 from tests.live.ground import public_function
-from tests.live.subject import Subject, ordered
+from tests.live.subject import BrokenError, Check, Figures, Subject, ordered, require
 from tests.unit.push.receivers import Receiver
 
 WITHIN_S: Final = 60.0
@@ -100,7 +99,6 @@ async def verified(
 ) -> tuple[str, dict[str, str]]:
     """Check a signature as the page `push-receivers` says; return its key's id, its claims."""
     target = urlsplit(url)
-    issuer = subject.ground.stack.endpoint if subject.ground else subject.base
     try:
         key_set = await subject.anonymous.get("/.well-known/jwks.json")
         signature = notification.headers["x-a2a-signature"]
@@ -111,7 +109,7 @@ async def verified(
             keys[kid],
             algorithms=["ES256"],
             audience=f"{target.scheme}://{target.netloc}",
-            issuer=issuer.rstrip("/"),
+            issuer=subject.ground.stack.endpoint.rstrip("/"),
             options={"require": REQUIRED},
         )
     except (KeyError, jwt.PyJWTError) as error:
