@@ -327,21 +327,17 @@ def test_a_link_within_the_project_is_followed(
     assert "NewerParameter" in (folder / "stacks/template.yaml").read_text()
 
 
-RECORDS: list[tuple[Any, str]] = [
-    *(
-        (record, "project.json cannot be read")
-        for record in (
-            *({"agent": "crew"}, {"agent": []}, {"version": "x"}, {"name": None}),
-            [],
-        )
-    ),
-    *(
-        ({"name": name}, f"The name {name!r} in ")
-        for name in (
-            *('mine"\nparameter_overrides = "Auth=none" #', "mine\n", "", "1st", "m" * 111),
-            *("a b", "../up", "$(id)"),
-        )
-    ),
+NO_RECORDS: tuple[Any, ...] = (
+    *({"agent": "crew"}, {"agent": []}, {"version": "x"}, {"name": None}),
+    [],
+)
+NAMES = (
+    *('mine"\nparameter_overrides = "Auth=none" #', "mine\n", "", "1st", "m" * 111),
+    *("a b", "../up", "$(id)"),
+)
+RECORDS = [
+    *((record, "project.json cannot be read") for record in NO_RECORDS),
+    *(({"name": name}, f"The name {name!r} in ") for name in NAMES),
 ]
 """What a record has in place of what was written, and what is said of it."""
 
