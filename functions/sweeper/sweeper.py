@@ -6,7 +6,7 @@ from typing import Any
 
 from a2a_serverless.observability import cold_start
 
-with cold_start("a2a.types"):
+with cold_start("a2a.server.agent_execution"):
     from a2a_serverless.settings import load_settings
     from a2a_serverless.wiring import aws_backends
     from a2a_serverless.worker.sweeper import SweeperFunction

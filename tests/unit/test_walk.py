@@ -6,6 +6,7 @@ import asyncio
 import gc
 import importlib
 import re
+import subprocess
 import sys
 import threading
 import uuid
@@ -185,7 +186,9 @@ NOBODY_NEEDS = {"boto3", "moto", "pydantic.v1", "pydantic_settings", "s3transfer
 
 def test_a_worker_loads_no_web_framework() -> None:
     """The worker's handler loads neither a web framework nor what is slow and does nothing."""
-    assert not loaded("worker") & (WEB | NOBODY_NEEDS | {"click", "opentelemetry", "starlette"})
+    assert not loaded("worker") & (
+        WEB | NOBODY_NEEDS | {"click", "httpx", "opentelemetry", "starlette"}
+    )
 
 
 @pytest.mark.long(but=1)
@@ -206,6 +209,24 @@ def test_an_agent_finds_the_packages_that_the_sdk_does_without(
     with suppress(ModuleNotFoundError), cold_start(name):
         pass
     assert importlib.import_module("click").__name__ == "click"
+
+
+def test_the_sdks_own_webhooks_find_httpx_when_they_use_it() -> None:
+    """Its class is named in an annotation of the SDK without being imported."""
+    told = subprocess.run(
+        [sys.executable, "-c", LATER], check=True, capture_output=True, text=True
+    ).stdout
+    assert told.split() == ["False", "True"]
+
+
+LATER = """
+import sys
+from a2a_serverless.observability import cold_start
+with cold_start("a2a.server.tasks.base_push_notification_sender"):
+    sender = sys.modules["a2a.server.tasks.base_push_notification_sender"]
+print("httpx" in sys.modules)
+print(sender.httpx.AsyncClient.__module__ == "httpx")
+"""
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, Final, TextIO
 
 from a2a_serverless.observability import metrics, spans
@@ -49,6 +50,18 @@ _UNUSED: Final = ("click", "opentelemetry", "starlette")
 a command line, spans of the SDK's own, a type of an annotation."""
 
 
+_HTTPX: Final = "httpx"
+"""The SDK names it in an annotation, and uses it for webhooks, which are sent otherwise here."""
+
+
+class _Later(ModuleType):
+    """Stands for a module that is imported when something of it is used, and not just named."""
+
+    def __getattr__(self, name: str) -> Any:
+        is_named = sys.modules.get(self.__name__) is self
+        return Any if is_named else getattr(importlib.import_module(self.__name__), name)
+
+
 @contextmanager
 def cold_start(sdk: str = "") -> Iterator[None]:
     """Observe the process, and speed up the imports in the block by a tenth.
@@ -77,11 +90,13 @@ def cold_start(sdk: str = "") -> Iterator[None]:
 
 
 def _import_alone(name: str) -> None:
-    """Import a package of the SDK with `_UNUSED` hidden, and show them again."""
+    """Import a package of the SDK with `_UNUSED` hidden and httpx put off, and show them again."""
     modules: dict[str, Any] = sys.modules
     has_spans = os.environ[_SDK_SPANS].lower() == "true"
-    hidden = set(_UNUSED) - modules.keys() - ({"opentelemetry"} if has_spans else set())
+    hidden = {*_UNUSED, _HTTPX} - modules.keys() - ({"opentelemetry"} if has_spans else set())
     modules |= dict.fromkeys(hidden)  # for an import, None is a module that does not exist
+    if _HTTPX in hidden:
+        modules[_HTTPX] = _Later(_HTTPX)
     try:
         importlib.import_module(name)
     finally:

@@ -25,7 +25,6 @@ from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import httpx
 from a2a.helpers import get_text_parts
 from a2a.types import (
     AgentCard,
@@ -64,6 +63,8 @@ from a2a_serverless.worker.steps import (
 from a2a_serverless.worker.turn import ActiveTurn
 
 if TYPE_CHECKING:
+    import httpx
+
     from a2a_serverless.worker.remotes import RemoteClient
 
 logger = logging.getLogger(__name__)
@@ -744,6 +745,8 @@ def _resolved(turn: ActiveTurn, agent: Any) -> tuple[str, Remote]:
             f"ctx.call_agent takes a name in `agents` of the Worker ({known}), a URL, a card or a"
             f" Remote, and got {str(agent)[:MAX_NAME]!r}."
         )
+    import httpx  # noqa: PLC0415 - it takes long
+
     parsed = httpx.URL(remote.url)
     name = f"{parsed.scheme}://{parsed.netloc.decode()}{parsed.path}"
     if len(name) > _MOST_NAME:
