@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
@@ -142,6 +143,31 @@ async def test_no_thread_is_left_between_turns() -> None:
         await stand.send()
     assert await asyncio.gather(*(stand.bench.work() for _ in range(3))) == [True] * 3
     assert (threads, heartbeats_alive()) == ([1, 1, 1], [])
+
+
+async def test_a_heartbeat_without_turns_rests_until_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It wakes no core meanwhile: the time-out between its looks is none."""
+    heartbeat, pauses, pausing = Heartbeat(), SimpleQueue[float | None](), asyncio.timeout
+
+    async def duty(stop: asyncio.Event) -> None:
+        begun.set()
+        await stop.wait()
+
+    def timeout(seconds: float | None) -> asyncio.Timeout:
+        pauses.put(seconds)
+        return pausing(seconds)
+
+    monkeypatch.setattr(asyncio, "timeout", timeout)
+    staying = asyncio.create_task(heartbeat.stay())
+    for _ in range(2):
+        begun = threading.Event()
+        while await asyncio.to_thread(pauses.get, timeout=WAIT_S) is not None:
+            pass
+        async with heartbeat.over(duty, later=True):
+            assert await asyncio.to_thread(begun.wait, WAIT_S)
+    staying.cancel()
 
 
 def test_a_heartbeat_ends_with_the_loop_of_its_turns() -> None:

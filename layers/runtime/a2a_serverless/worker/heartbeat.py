@@ -81,6 +81,7 @@ class Heartbeat:
         thread.users += 1
         if on_blocked:
             thread.listeners[on_blocked] = copy_context()
+            thread.wake()
         running: list[_Running] = []
         try:
             try:
@@ -152,7 +153,10 @@ class _Thread:
         self.lag = _Lag(self._home, self._home_thread)
         self.jobs: set[_Running] = set()
         """Those of the blocks that run."""
-        self._stop = asyncio.Event()
+        self._is_ending = False
+        self._woken = asyncio.Event()
+        self._rests = False
+        """True while it waits to be woken, as nobody is there for whom it would look."""
         self._over = self._home.create_future()
         # A daemon, so that it never keeps a process alive whose loop has died.
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -165,7 +169,7 @@ class _Thread:
     def start(self, job: Job, *, later: bool) -> _Running:
         """Begin a job in the context of the caller, so that its log lines name the turn.
 
-        `later`: at the next look, and without waking the thread.
+        `later`: at the next look, without waking a thread that looks.
         """
         if self.has_ended:
             raise _no_thread()
@@ -173,7 +177,13 @@ class _Thread:
         self.jobs.add(running)
         if not later:
             running.begin()
+        self.wake()
         return running
+
+    def wake(self) -> None:
+        """Look from now on, where the thread rests, for somebody who is there by now."""
+        if self._rests:
+            call_in(self.loop, self._woken.set)
 
     def tell_end(self, listener: OnBlocked, context: Context) -> None:
         """Tell a listener, which has been removed, of a blockage that has ended just now."""
@@ -185,7 +195,8 @@ class _Thread:
 
     async def end(self) -> None:
         """Return when the thread has ended."""
-        call_in(self.loop, self._stop.set)
+        self._is_ending = True
+        call_in(self.loop, self._woken.set)
         await self._over
         self._thread.join()  # immediate: the future is set by its last statement
 
@@ -219,10 +230,14 @@ class _Thread:
 
     async def _look(self) -> None:
         absent = 0
-        while not self._stop.is_set():
+        while not self._is_ending:
+            self._rests = True  # before the question: who comes behind it wakes the thread
+            self._rests = not (self.jobs or self.listeners)
+            self._woken.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_S):
-                    await self._stop.wait()
+                async with asyncio.timeout(None if self._rests else LOOK_S):
+                    await self._woken.wait()
+                    continue
             # The home loop may stand still for a moment between two of its runs.
             absent = 0 if self._home.is_running() else absent + 1
             if absent > 1:
