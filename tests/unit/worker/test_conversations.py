@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -28,9 +27,7 @@ class Keeping(Worker):
 
     def __init__(self) -> None:
         self.runs: list[str] = []
-        self.running = 0
-        self.most = 0
-        self.meanwhile: Callable[[], Awaitable[None]] | None = None
+        self.running = self.most = 0
 
     async def handle(self, ctx: TaskContext) -> None:
         self.runs.append(ctx.user_text)
@@ -43,8 +40,6 @@ class Keeping(Worker):
 
     async def _answer(self, ctx: TaskContext) -> None:
         said = await ctx.load_context() or []
-        if self.meanwhile is not None:
-            await self.meanwhile()
         await ctx.sleep(1)
         if "later" in ctx.user_text and self.runs.count(ctx.user_text) == 1:
             raise RetryLater(7200, "a quota")
@@ -86,8 +81,8 @@ class Talk(Bench):
         await self.clock.pass_time(after_s)
         await Sweeper(self.storage, self.operations).sweep()
 
-    async def line(self, context_id: str = "ctx") -> list[str]:
-        line = await conversation_queue(self.storage, context_id)
+    async def line(self) -> list[str]:
+        line = await conversation_queue(self.storage, "ctx")
         return [place.task_id for place in line.positions]
 
     async def texts(self, *tasks: Head) -> list[str]:
@@ -150,9 +145,7 @@ async def waiting(talk: Talk, *words: str) -> list[Head]:
     await idle()
     for handle in others:
         assert await talk.adapter.process(handle)
-    assert [(await talk.head(task)).turn.parked for task in tasks[1:]] == ["conversation"] * len(
-        others
-    )
+    assert {(await talk.head(task)).turn.parked for task in tasks[1:]} == {"conversation"}
     assert not await talk.operations.pull(10, 0)
     return tasks
 

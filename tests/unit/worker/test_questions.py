@@ -382,30 +382,16 @@ async def test_code_that_differs_before_its_question_fails_with_what_differs(
 
 
 PAID = StepId("paid", "", 1)
-TAKE, DONE, OVER = SignalDecision.TAKE, SignalDecision.DONE, SignalDecision.OVER
+TAKE, OVER = SignalDecision.TAKE, SignalDecision.OVER
 
 
-class Payer:
-    """An agent that waits for `PAID` for ten minutes, behind a step; `before` runs before that."""
-
-    def __init__(self) -> None:
-        self.steps = self.starts = 0
-        self.said: list[SignalDecision] = []
-
-    async def __call__(self, ctx: TaskContext) -> None:
-        await ctx.step("plan", self._plan)
-        await self.before()
-        found = await active_turn(ctx).signal(PAID, 600)
-        await ctx.complete("late" if found is None else Signal.of(found).body.decode())
-
-    async def before(self) -> None:
-        """Do nothing."""
-
-    def _plan(self) -> None:
-        self.steps += 1
+async def paying(ctx: TaskContext) -> None:
+    """An agent that waits for `PAID` for ten minutes."""
+    await active_turn(ctx).signal(PAID, 600)
+    await ctx.complete()
 
 
-async def send(stand: Stand, body: str = "7", *, turn: int = 1, mark: str = "") -> SignalDecision:
+async def send(stand: Stand, *, turn: int = 1, mark: str = "") -> SignalDecision:
     """Send a signal for the stand's task."""
     return await signal(
         stand.storage,
@@ -413,12 +399,8 @@ async def send(stand: Stand, body: str = "7", *, turn: int = 1, mark: str = "") 
         mark or stand.task.incarnation,
         turn=turn,
         step_id=PAID,
-        given=Signal(body.encode(), "application/json"),
+        given=Signal(b"7", "application/json"),
     )
-
-
-async def final(stand: Stand) -> str:
-    return (await stand.artifacts())["final-answer"][0]
 
 
 async def test_a_signal_that_another_wait_has_heard_is_not_lost() -> None:
@@ -468,16 +450,14 @@ async def test_the_end_of_the_time_counts_if_it_comes_first() -> None:
 
 
 async def test_a_signal_is_of_one_code_of_one_task() -> None:
-    """Neither one for another turn nor one for another incarnation is taken."""
-    stand, _ = await run(Payer())
+    """Neither one for another turn nor one for another incarnation is taken.
+
+    One for a task that is to be canceled wakes nothing: the cancel ends it.
+    """
+    stand, _ = await run(paying)
     assert await send(stand, turn=2) is OVER
     assert await send(stand, mark="another") is OVER
     assert (await stand.head()).turn.signaled == 0
-
-
-async def test_a_signal_of_a_task_that_is_to_be_canceled_wakes_nothing() -> None:
-    """The cancel ends the task."""
-    stand, _ = await run(Payer())
     await stand.storage.request_cancel(stand.task.task_id)
     assert await send(stand) is TAKE
     head = await stand.head()

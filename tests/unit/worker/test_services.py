@@ -88,11 +88,7 @@ def raised(error: BaseException, *causes: BaseException, implicit: bool = False)
 
 
 PASSING = {
-    "httpx 408": of_httpx(408),
-    "httpx 425": of_httpx(425),
-    "httpx 429": of_httpx(429),
-    "httpx 500": of_httpx(500),
-    "httpx 503": of_httpx(503),
+    **{f"httpx {status}": of_httpx(status) for status in (408, 425, 429, 500, 503)},
     "httpx connection": httpx.ConnectError("refused"),
     "httpx time-out": httpx.ReadTimeout("late"),
     "httpx cut": httpx.RemoteProtocolError("peer closed"),
@@ -132,8 +128,7 @@ PASSING = {
     "the machine's": ConnectionResetError("reset"),
 }
 REFUSED = {
-    "httpx 401": of_httpx(401),
-    "httpx 403": of_httpx(403),
+    **{f"httpx {status}": of_httpx(status) for status in (401, 403)},
     "openai 401": of_stainless("openai", "AuthenticationError", 401),
     "anthropic 403": of_stainless("anthropic", "PermissionDeniedError", 403),
     "google 401": of_google(401),
@@ -153,8 +148,7 @@ USED_UP = {
 NEITHER = {
     "own": ValueError("no"),
     "own time-out": TimeoutError("the agent's own bound"),
-    "httpx 400": of_httpx(400),
-    "httpx 404": of_httpx(404),
+    **{f"httpx {status}": of_httpx(status) for status in (400, 404)},
     "wrong url": httpx.UnsupportedProtocol("no scheme"),
     "final": FinalError("no"),
     "botocore 400": of_botocore("ValidationException", 400),
