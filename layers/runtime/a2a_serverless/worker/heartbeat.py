@@ -81,12 +81,13 @@ class Heartbeat:
         thread.users += 1
         if on_blocked:
             thread.listeners[on_blocked] = copy_context()
-            thread.wake()
         running: list[_Running] = []
         try:
             try:
                 # One after the other: those before one that cannot begin are ended, too.
                 running.extend(thread.start(job, later=later) for job in jobs)
+                if thread.rests:
+                    call_in(thread.loop, thread.woken.set)
                 yield
             finally:
                 # Without a call into the thread for what has not begun.
@@ -154,8 +155,8 @@ class _Thread:
         self.jobs: set[_Running] = set()
         """Those of the blocks that run."""
         self._is_ending = False
-        self._woken = asyncio.Event()
-        self._rests = False
+        self.woken = asyncio.Event()
+        self.rests = False
         """True while it waits to be woken, as nobody is there for whom it would look."""
         self._over = self._home.create_future()
         # A daemon, so that it never keeps a process alive whose loop has died.
@@ -177,13 +178,7 @@ class _Thread:
         self.jobs.add(running)
         if not later:
             running.begin()
-        self.wake()
         return running
-
-    def wake(self) -> None:
-        """Look from now on, where the thread rests, for somebody who is there by now."""
-        if self._rests:
-            call_in(self.loop, self._woken.set)
 
     def tell_end(self, listener: OnBlocked, context: Context) -> None:
         """Tell a listener, which has been removed, of a blockage that has ended just now."""
@@ -196,7 +191,7 @@ class _Thread:
     async def end(self) -> None:
         """Return when the thread has ended."""
         self._is_ending = True
-        call_in(self.loop, self._woken.set)
+        call_in(self.loop, self.woken.set)
         await self._over
         self._thread.join()  # immediate: the future is set by its last statement
 
@@ -231,12 +226,12 @@ class _Thread:
     async def _look(self) -> None:
         absent = 0
         while not self._is_ending:
-            self._rests = True  # before the question: who comes behind it wakes the thread
-            self._rests = not (self.jobs or self.listeners)
-            self._woken.clear()
+            self.rests = True  # before the question: who comes behind it wakes the thread
+            self.rests = not (self.jobs or self.listeners)
+            self.woken.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(None if self._rests else LOOK_S):
-                    await self._woken.wait()
+                async with asyncio.timeout(None if self.rests else LOOK_S):
+                    await self.woken.wait()
                     continue
             # The home loop may stand still for a moment between two of its runs.
             absent = 0 if self._home.is_running() else absent + 1
