@@ -16,15 +16,13 @@ import httpx
 
 from a2a_serverless import aws
 from a2a_serverless_tools.console.rendering import BASE
-from tests.cloud import documented, kills, neighbours, restores, updates
+from tests.cloud import documented, kills, neighbours, updates
 from tests.cloud.deployment import ROOT, Deployment
-from tests.cloud.guided import guided
 from tests.cloud.own import COMMAND_S, command, own
-from tests.cloud.preflight import preflight
+from tests.cloud.preflight import guided, preflight
 from tests.live import (
     files,
     forms,
-    messages,
     operations,
     releases,
     streams,
@@ -264,7 +262,6 @@ async def traced(deployment: Deployment, subject: Subject) -> None:
 CHECKS: Final = (
     *operations.CHECKS,
     *streams.CHECKS,
-    *messages.CHECKS,
     *files.CHECKS,
     *turns.CHECKS,
     *webhooks.CHECKS,
@@ -280,7 +277,6 @@ CHECKS: Final = (
     own("dead-letter-fails", "the sweeper fails a turn without attempts left", failed_by_sweeper),
     *updates.CHECKS,
     *neighbours.CHECKS,
-    *restores.CHECKS,
     *documented.CHECKS,
     *forms.CHECKS,
     own("logs", "no call of a function was refused, by all logs", quiet),

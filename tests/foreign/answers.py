@@ -2,7 +2,7 @@
 
 Runs the clients that are installed (`make clients`) against `a2a-serverless dev`, prints their rows
 and writes them into the table of docs/understand/answers.md. Rows of others stay, with their date.
-Exit codes: 0 the page was right but for dates, 1 a row was not, 2 a client is not installed.
+Exit codes: 0 all were read, 1 chunks break without streaming, too, 2 a client is not installed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ LONGEST: Final = 45
 """Characters of another text that a cell shows."""
 
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{8}\b")
-_DATE: Final = re.compile(r"\| \d{4}-\d\d-\d\d \|")
 
 Told = Mapping[str, Mapping[str, str]]
 
@@ -155,10 +154,6 @@ def rows_of(client: str, page: str) -> list[str]:
     return [line for line in page.splitlines() if begins.match(line)]
 
 
-def undated(lines: Sequence[str]) -> list[str]:
-    return [_DATE.sub("|", line, count=1) for line in lines]
-
-
 def with_table(page: str, table: Sequence[str]) -> str:
     """Return the page with these rows in its first table."""
     lines = page.splitlines()
@@ -170,8 +165,8 @@ def with_table(page: str, table: Sequence[str]) -> str:
 
 
 def main() -> int:
-    """Print the rows, write them into the page, and say which it had otherwise."""
-    page, missing, others = PAGE.read_text(encoding="utf-8"), [], []
+    """Print the rows, and write them into the page."""
+    page, missing, broken = PAGE.read_text(encoding="utf-8"), [], []
     table = {client: rows_of(client, page) for client in CLIENTS}
     with answering() as url, answering(streams=False) as silent:
         for client in sys.argv[1:] or CLIENTS:
@@ -180,16 +175,15 @@ def main() -> int:
                 missing.append(CLIENTS[client])
                 continue
             own = rows(client, told)
-            others += [] if undated(own) == undated(table[client]) else [CLIENTS[client]]
             if client in BREAKS_CHUNKS and not all(whole(read(client, silent))):
-                others.append(f"{CLIENTS[client]}, card without streaming")
+                broken.append(CLIENTS[client])
             table[client] = own
             sys.stdout.write("".join(f"{row}\n" for row in own))
             sys.stdout.flush()
             PAGE.write_text(with_table(page, [*chain(*table.values())]), encoding="utf-8")
     sys.stderr.write(f"Not installed: {', '.join(missing)}: make clients\n" if missing else "")
-    sys.stderr.write(f"The page had otherwise: {', '.join(others)}\n" if others else "")
-    return 2 if missing else int(bool(others))
+    sys.stderr.write(f"Chunks break without streaming: {', '.join(broken)}\n" if broken else "")
+    return 2 if missing else int(bool(broken))
 
 
 if __name__ == "__main__":

@@ -75,7 +75,6 @@ class Recorder:
     """An application before another one, that takes down what passes."""
 
     app: ASGIApp
-    older: str = "0.3"
     seen: list[Request] = field(default_factory=list)
     _ids: dict[str, str] = field(default_factory=dict)
 
@@ -125,7 +124,7 @@ class Recorder:
         """Version and binding, as "0.3 HTTP+JSON"; empty for the card."""
         if path == "/":
             is_1_0 = body["method"] in JsonRpcDispatcher.METHOD_TO_MODEL
-            return f"{'1.0' if is_1_0 else self.older} JSON-RPC"
+            return f"{'1.0' if is_1_0 else '0.3'} JSON-RPC"
         if path.startswith("/v1/"):
             return "0.3 HTTP+JSON"
         return "" if path.endswith(("card.json", "agent.json", "/agentCard")) else "1.0 HTTP+JSON"
