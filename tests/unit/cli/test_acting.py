@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -204,29 +203,32 @@ def test_a_table_that_may_only_be_read(
 # -- a task of a table restored beside -------------------------------------------------------
 
 
-@pytest.fixture
-def beside(moto: Database) -> Callable[[], None]:
-    """Makes a table `yesterday` with all that the table has."""
-
-    def made() -> None:
-        client = aws.client("dynamodb")
-        create_table(client, "yesterday")
-        for item in client.scan(TableName=moto.table)["Items"]:
-            client.put_item(TableName="yesterday", Item=item)
-
-    return made
-
-
 RESTORE = ("tasks", "restore", "t", "--from", "yesterday")
 
 
 def test_a_task_comes_back_from_a_table_beside(
-    run: Run, on_aws: DurableStorage, beside: Callable[[], None], calls: Calls
+    run: Run, moto: Database, on_aws: DurableStorage, calls: Calls
 ) -> None:
-    """Once, after a preview and a question, with the rights of the page; the journal has it."""
+    """Once, after a preview and a question, with the rights of the page; the journal has it.
+
+    No such table, file or task, and a task of an earlier release, are one sentence.
+    """
     head = failed(on_aws, "t")
-    beside()
+    failed(on_aws, "older")
+    wait(on_aws.table.write(Update(key=head_key(ANN.digest, "older"), values={}, remove=["mark"])))
+    client = aws.client("dynamodb")
+    create_table(client, "yesterday")
+    for item in client.scan(TableName=moto.table)["Items"]:
+        client.put_item(TableName="yesterday", Item=item)
     assert run("tasks", "delete", "t", "--yes").code == 0
+    for task_id, table, why in (
+        ("t", "never", "The table never cannot be used: "),
+        ("t", "file:never.db", "There is no file never.db, which --from names."),
+        ("gone", "yesterday", "The table yesterday has no task gone: "),
+        ("older", "yesterday", "has the form of an earlier release"),
+        ("no/id", "yesterday", "no/id is no task id"),
+    ):
+        run("tasks", "restore", task_id, "--from", table, "--yes").refuses(why)
     assert run(*RESTORE, "--dry-run").out == "t: It can be done.\n"
     assert run(*RESTORE).code == 2
     assert wait(on_aws.head("t")) is None
@@ -237,26 +239,6 @@ def test_a_task_comes_back_from_a_table_beside(
     assert wait(on_aws.head("t")) == head
     run(*RESTORE, "--yes").refuses("nothing is put over it")
     assert "  from the table yesterday  by " in run("journal").out
-
-
-def test_what_cannot_come_back_is_one_sentence(
-    run: Run, on_aws: DurableStorage, beside: Callable[[], None]
-) -> None:
-    """No such table, file or task, and a task of an earlier release: nothing is changed."""
-    failed(on_aws, "t")
-    failed(on_aws, "older")
-    wait(on_aws.table.write(Update(key=head_key(ANN.digest, "older"), values={}, remove=["mark"])))
-    beside()
-    assert run("tasks", "delete", "t", "--yes").code == 0
-    for task_id, table, why in (
-        ("t", "never", "The table never cannot be used: "),
-        ("t", "file:never.db", "There is no file never.db, which --from names."),
-        ("gone", "yesterday", "The table yesterday has no task gone: "),
-        ("older", "yesterday", "has the form of an earlier release"),
-        ("no/id", "yesterday", "no/id is no task id"),
-    ):
-        run("tasks", "restore", task_id, "--from", table, "--yes").refuses(why)
-    assert wait(on_aws.head("t")) is None
 
 
 # -- rights ----------------------------------------------------------------------------------

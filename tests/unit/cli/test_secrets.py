@@ -229,24 +229,21 @@ def test_the_stack_s_own_secret_is_changed(run: Run, project: Path, scripted: Sc
     assert (project / "samconfig.toml").read_text() == CONFIG
 
 
-def test_a_parameter_joins_those_of_its_environment(
-    run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other environments of samconfig.toml stay as they are."""
-    assert run("secrets", "--config-env", "prod", "--region", REGION, "--yes").code == 0
-    arn = secrets_manager().describe_secret(SecretId="prod-agent")["ARN"]
-    config = (project / "samconfig.toml").read_text()
-    assert config == CONFIG.replace('"Auth=oidc"', f'"AgentSecretArn={arn} Auth=oidc"')
-
-
 def test_nothing_is_written_without_a_yes(
     run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person who does not answer y, and a program without --yes."""
+    """A person who does not answer y, and a program without --yes.
+
+    With it a parameter joins those of its environment; the others stay as they are.
+    """
     assert run("secrets").code == 2
     answers(monkeypatch, "n")
     assert run("secrets").code == 2
     assert secrets_manager().list_secrets()["SecretList"] == []
+    assert run("secrets", "--config-env", "prod", "--region", REGION, "--yes").code == 0
+    arn = secrets_manager().describe_secret(SecretId="prod-agent")["ARN"]
+    config = (project / "samconfig.toml").read_text()
+    assert config == CONFIG.replace('"Auth=oidc"', f'"AgentSecretArn={arn} Auth=oidc"')
 
 
 @pytest.mark.long(but=2)
