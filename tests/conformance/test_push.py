@@ -76,7 +76,10 @@ async def test_what_comes_back(agent: ServedAgent, *, is_inline: bool) -> None:
     configuration = {"taskPushNotificationConfig": config} if is_inline else {}
     sent = await agent.send("ask", configuration=configuration)
     params = {"taskId": sent.task["id"], "id": "mine"}
-    answer = await agent.call(*((GET, params) if is_inline else (CREATE, {**params, **config})))
+    if is_inline:
+        answer = await agent.call(GET, params)
+    else:
+        answer = await agent.call(CREATE, {**params, **config})
     assert answer.result == {**params, "url": URL, "authentication": {"scheme": "Bearer"}}
     assert CREDENTIALS not in sent.response.text
 

@@ -1,4 +1,4 @@
-"""ApiFunction and StreamFunction, as Lambda starts them."""
+"""ApiFunction and StreamFunction, as Lambda starts them; events/ has what drives the handlers."""
 
 from __future__ import annotations
 
@@ -131,3 +131,20 @@ def test_a_start_with_a_missing_piece_stops(
             monkeypatch.setenv(name, fine)
     with pytest.raises(ConfigurationError, match=complaint.format(variable)):
         cold_start("api" if function == "stream" else function, function)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "events").iterdir()), ids=lambda path: path.stem)
+def test_event_drives_a_handler(path: Path) -> None:
+    """Every file in events/ is JSON and is named by a test of the function that it is for."""
+    assert path.suffix == ".json"
+    json.loads(path.read_text(encoding="utf-8"))
+    tests = Path(__file__).parent.glob("test_*.py")
+    assert any(f'"{path.stem}' in test.read_text(encoding="utf-8") for test in tests)
+
+
+@pytest.mark.parametrize(
+    "function", [p.name for p in sorted((ROOT / "functions").iterdir()) if p.is_dir()]
+)
+def test_function_has_an_event(function: str) -> None:
+    """Every function has a file in events/ for `sam local invoke`."""
+    assert [*(ROOT / "events").glob(f"{function}-*")]

@@ -8,17 +8,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from a2a.types import AgentCard
 from fastapi import FastAPI
-from pydantic import SecretStr
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import _LambdaHandler, lambda_handler
-from a2a_serverless.settings import Settings
-from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.sockets import bind
 from tests.support.a2a_calls import message
@@ -127,45 +122,6 @@ def test_a_header_that_is_repeated(handler: _LambdaHandler) -> None:
     assert "0.3, 1.0" in answer["body"]
 
 
-STREAM = json.dumps({"message": message("go")})
-REQUESTS = {
-    "card": ("GET", "/.well-known/agent-card.json", None, {}),
-    "health": ("GET", "/healthz", None, {}),
-    "description": ("GET", "/openapi.json", None, JSON),
-    "list": ("GET", "/tasks", None, {"A2A-Version": "1.0"}),
-    "list in plain JSON": ("GET", "/tasks", None, JSON),
-    "stream": ("POST", "/message:stream", STREAM, JSON),
-    "stream of 0.3": ("POST", "/v1/message:stream", STREAM, {"Content-Type": "application/json"}),
-    "extended card": ("GET", "/extendedAgentCard", None, JSON),
-    "unknown path": ("GET", "/nowhere", None, JSON),
-    "unknown method": ("PUT", "/tasks", None, JSON),
-    "unknown task": ("GET", "/tasks/nobody", None, JSON),
-    "bad JSON": ("POST", "/", "{", JSON),
-    "too long": ("POST", "/", "x" * 5_000_000, JSON),
-    "too long a path": ("GET", f"/{'x' * 40_000}", None, JSON),
-    "preflight": ("OPTIONS", "/", None, {"Origin": "https://elsewhere.example"}),
-}
-
-
-@pytest.fixture(params=["open", "closed"])
-def answers(
-    request: pytest.FixtureRequest, backends: Backends, card: AgentCard
-) -> dict[str, dict[str, Any]]:
-    """The answers to all of these, with a key and without, by a process with keys or without."""
-    settings = Settings(auth="none", blocking_limit_s=0.05)
-    if request.param == "closed":
-        keys = SecretStr(f"alice={KEY}")
-        settings = settings.model_copy(update={"auth": "api-key", "api_keys": keys})
-    handler = lambda_handler(create_app(settings, backends, card))
-    return {
-        f"{name}, {'with' if key else 'without'} key": handler(
-            rest_event(verb, target, body, {**headers, **key}), None
-        )
-        for name, (verb, target, body, headers) in REQUESTS.items()
-        for key in ({}, {"X-API-Key": KEY})
-    }
-
-
 def test_no_type_is_binary() -> None:
     """A body is sent as text, also under a media type that the adapter does not know."""
 
@@ -174,18 +130,3 @@ def test_no_type_is_binary() -> None:
 
     answer = lambda_handler(app)(rest_event("GET", "/"), None)
     assert (answer["body"], answer["isBase64Encoded"]) == ("é", False)
-
-
-def test_no_header_comes_twice(answers: dict[str, dict[str, Any]]) -> None:
-    """The adapter keeps only the last of repeated headers: each answer says each name once.
-
-    None is in base64, which a REST API without binary types would hand to the client.
-    """
-    types = {it["headers"].get("content-type", "").partition(";")[0] for it in answers.values()}
-    assert types >= {"application/json", "application/a2a+json", "text/event-stream"}
-    for name, answer in answers.items():
-        assert answer["isBase64Encoded"] is False, name
-        assert answer["statusCode"] != 500, name
-        assert not answer["multiValueHeaders"], name
-        if answer["statusCode"] == 401:
-            assert answer["headers"]["www-authenticate"] == 'Bearer realm="a2a"'

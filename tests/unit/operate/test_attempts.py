@@ -1,4 +1,4 @@
-"""What a task's page says of attempts and of the waits between them, after real lives of tasks."""
+"""What a task's page says of attempts, of the waits between them, and of the lines of each."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from a2a_serverless.tasks.rules import Commit, Timing, advance
 from a2a_serverless.tasks.turns import turns_of
 from a2a_serverless.worker import RetryLater, TaskContext, Worker
 from a2a_serverless_tools.operate.inspector import Inspector
+from a2a_serverless_tools.operate.lines import LogLine, by_attempt
 from a2a_serverless_tools.operate.timeline import Timeline
 from a2a_serverless_tools.operate.view import _outcome as outcome
 from a2a_serverless_tools.operate.view import _wait_text as wait_text
@@ -359,3 +360,73 @@ def test_times_that_are_lost_leave_the_rest() -> None:
     assert why(shown) == "attempt 2 has it"
     nothing = of(head=claimed(token="B"))
     assert (nothing.turns, why(nothing)) == ((), "no attempt at it is known")
+
+
+def line(at: int, work: object, action: str = "said", **fields: Any) -> LogLine:
+    return LogLine(
+        at=at,
+        level="INFO",
+        action=action,
+        message=f"{work} at {at}",
+        fields={"correlation_id": work, **fields},
+    )
+
+
+def times_of(records: list[Record], lines: list[LogLine]) -> dict[int, list[int]]:
+    """The times of the lines of each attempt, by its claim."""
+    turns = turns_of(claimed(token="Z"), records)
+    return {version: [one.at for one in own] for version, own in by_attempt(turns, lines).items()}
+
+
+def test_lines_stand_with_their_attempt() -> None:
+    """By the id that a failed one has stored; else by the last delivery before the claim."""
+    failed = AttemptEnd(token="A", reason="ValueError", correlation_id="first", at=9_000)
+    records = [
+        opening(),
+        claim(2, "A", 5_000),
+        claim(3, "B", 20_000, failed),
+        claim(4, "C", 60_000, AttemptEnd(token="B", reason=LOST)),
+    ]
+    lines = [
+        line(4_990, "first", "attempt", turn=1, attempt=1),
+        line(9_010, "first", "retry", turn=1),
+        line(12_000, "died before its claim", "attempt", turn=1, attempt=2),
+        line(19_900, "second", "attempt", turn=1, attempt=2),
+        line(21_000, "second"),
+        line(59_000, "third", "attempt", turn=1, attempt=3),
+        line(61_000, "third", turn=1),
+        line(62_000, "the sweeper", turn=1),
+        line(63_000, ["damaged"], turn={}),
+    ]
+    assert times_of(records, lines) == {
+        2: [4_990, 9_010],
+        3: [19_900, 21_000],
+        4: [59_000, 61_000],
+        0: [12_000, 62_000, 63_000],
+    }
+
+
+def test_a_delivery_that_went_on_with_the_next_turn_has_two_attempts() -> None:
+    """Its lines are parted by their turn; one without a turn could be of either."""
+    records = [
+        opening(),
+        claim(2, "A", 1_000),
+        Record(version=3, entries=(OPENING,), at=2_000),
+        Record(version=4, entries=(TurnEnded(),), token="A", at=3_000),
+        claim(5, "B", 4_000),
+    ]
+    lines = [
+        line(900, "one", "attempt", turn=1),
+        line(3_100, "one", "turn_ended", turn=1),
+        line(3_900, "one", "attempt", turn=3),
+        line(4_100, "one"),
+        line(4_200, "one", turn=3),
+    ]
+    assert times_of(records, lines) == {2: [900, 3_100], 5: [3_900, 4_200], 0: [4_100]}
+
+
+def test_without_times_or_attempts_no_line_is_anyones() -> None:
+    """A damaged claim has no time; a task that waits has no attempt."""
+    lines = [line(900, "one", "attempt", turn=1)]
+    assert times_of([opening()], lines) == {0: [900]}
+    assert times_of([opening(), Record(version=2, entries=(), token="A")], lines) == {0: [900]}
