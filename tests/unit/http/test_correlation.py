@@ -12,12 +12,9 @@ from a2a.types import AgentCard
 from a2a_serverless.http import middleware
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.errors import log_refusal
-from a2a_serverless.http.function import lambda_handler
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
 from tests.support.a2a_calls import client_of
-from tests.support.gateway import rest_event
-from tests.support.handlers import LambdaContext
 from tests.support.observed import Line, logged
 
 ID = re.compile(r"Correlation id: ([0-9a-f]{16})\.")
@@ -59,19 +56,6 @@ async def test_the_client_reads_the_id_of_all_lines(
     (read,) = ID.findall(answer.text)
     assert [line["action"] for line in lines[:2]] == ["refused", lines[1]["action"]]
     assert set(ids(lines)) == {read}
-
-
-async def test_each_request_has_an_id_of_its_own() -> None:
-    """Also one that is refused, by the application or before it."""
-    app = app_on(memory_backends(Settings()))
-    handler = lambda_handler(app)
-    malformed = rest_event("GET", "/card", headers={"x-forwarded-port": "none"})
-    with logged() as lines:
-        for _ in range(2):
-            assert (await call(app, "/nowhere")).status_code == 404
-        assert handler(malformed, LambdaContext("0"))["statusCode"] == 400
-    assert [line["action"] for line in lines] == ["refused"] * 3
-    assert len({*ids(lines)}) == 3
 
 
 async def test_a_cancel_that_the_api_ends_has_one_line() -> None:
