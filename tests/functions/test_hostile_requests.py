@@ -421,7 +421,7 @@ class Logs:
         return found
 
 
-@pytest.mark.long(but=len(REQUESTS))
+@pytest.mark.long(but=10)
 @pytest.mark.parametrize("about", REQUESTS)
 @pytest.mark.parametrize("function", ["ApiFunction", "StreamFunction"])
 def test_each_is_answered(
