@@ -102,11 +102,11 @@ class Stand:
         records = await self.bench.records(self.task)
         return [type(entry).__name__ for record in records for entry in record.entries]
 
-    async def work(self, *, times: int = 20, deadline_s: float | None = None) -> Head:
+    async def work(self, *, deadline_s: float | None = None) -> Head:
         """Run the deliveries that there are; send the first message, if none was sent."""
         if not hasattr(self, "task"):
             await self.send()
-        for _ in range(times):
+        for _ in range(20):
             if not left(self.queue):
                 return await self.head()
             deadline = None if deadline_s is None else self.clock.monotonic() + deadline_s
@@ -114,10 +114,10 @@ class Stand:
         raise AssertionError("deliveries without an end")
 
     async def begin(
-        self, seconds: float = 0, *, text: str = "hello", deadline: float | None = None
+        self, seconds: float = 0, *, deadline: float | None = None
     ) -> asyncio.Task[bool]:
         """Send a message, and begin its delivery; return when so many seconds have passed."""
-        await self.send(text)
+        await self.send()
         working = asyncio.create_task(self.bench.work(deadline=deadline))
         await self.clock.pass_time(seconds)
         return working
