@@ -670,23 +670,6 @@ async def test_a_state_that_is_replaced_leaves_no_blob(
     assert await blobs.get(last) is not None
 
 
-async def test_of_two_turns_with_one_state_one_is_refused(
-    storage: DurableStorage, blobs: Blobs, puts: list[Blob]
-) -> None:
-    """The state is that of the first one, and can be read; nothing is left of the other."""
-    first = present(await replaced(storage, [TEXT]))
-    heads = [await begun(storage, Part(text="hi")) for _ in range(2)]
-    commits = [
-        Commit(context_write=context_write([n, TEXT], 1, has_blobs=True, replaced=first.place))
-        for n in range(2)
-    ]
-    await storage.commit(heads[0], commits[0])
-    with pytest.raises(ConcurrencyError):
-        await storage.commit(heads[1], commits[1])
-    assert await storage.contexts.load("ctx") == ([0, TEXT], 2)
-    assert [await blobs.get(blob) is not None for blob in puts] == [False, True, False]
-
-
 async def test_a_deleted_context_leaves_no_blob(storage: DurableStorage, blobs: Blobs) -> None:
     """Nor does that of another caller with the same contextId go."""
     other = storage.for_scope(new_scope())

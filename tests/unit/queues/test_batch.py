@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from unittest.mock import AsyncMock, Mock, call
 
 import pytest
 
@@ -19,11 +19,9 @@ from a2a_serverless.queues.fifo import (
     LOST,
     DeliveryOutcome,
     EventRecord,
-    Handle,
     acknowledge,
     again,
 )
-from a2a_serverless.tasks.head import Operation, OperationParams
 from tests.support.handlers import LambdaContext
 from tests.support.observed import counted, logged
 
@@ -138,66 +136,34 @@ def test_lines_of_an_invocation_name_it() -> None:
     assert (line["request_id"], line["task_id"]) == ("request-1", "t")
 
 
-OPERATION = Operation(
-    operation="run", params=OperationParams(scope="s", task_id="t", incarnation="i", turn=1)
-)
-RECORD = {"body": OPERATION.model_dump_json(), "attributes": {"ApproximateReceiveCount": "1"}}
-
-
-class Told(Handle[Operation]):
-    """A delivery that notes what happens, and whose queue may be down."""
-
-    def __init__(self, *, is_down: bool = False) -> None:
-        super().__init__(Operation, RECORD)
-        self.notes: list[object] = []
-        self._is_down = is_down
-
-    async def ack(self) -> None:
-        self._note("acked")
-
-    async def nack(self, *, delay_s: float = 0) -> None:
-        self._note(delay_s)
-
-    async def extend(self, lease_s: float) -> None:
-        raise AssertionError
-
-    def _note(self, note: object) -> None:
-        if self._is_down:
-            raise UnavailableError
-        self.notes.append(note)
-
-
-async def concluded(handle: Told, outcome: DeliveryOutcome) -> bool:
-    return await acknowledge(
-        handle,
+async def told(outcome: DeliveryOutcome, error: Exception | None = None) -> list[Any]:
+    """What is done for an outcome, at a queue that answers or fails."""
+    noted: Any = Mock(ack=AsyncMock(side_effect=error), nack=AsyncMock(side_effect=error))
+    is_done = await acknowledge(
+        noted,
         outcome,
-        before_ack=lambda: handle.notes.append("before ack"),
-        before_nack=lambda: handle.notes.append("before nack"),
-        on_error=lambda: handle.notes.append(sys.exc_info()[0]),
+        before_ack=noted.before_ack,
+        before_nack=noted.before_nack,
+        on_error=noted.on_error,
     )
+    assert is_done is outcome.is_done
+    return list(noted.mock_calls)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "notes"),
+    ("outcome", "calls"),
     [
-        (DONE, ["before ack", "acked"]),
-        (again(2.5), ["before nack", 2.5]),
-        (again(0), ["before nack", 0]),
+        (DONE, [call.before_ack(), call.ack()]),
+        (again(2.5), [call.before_nack(), call.nack(delay_s=2.5)]),
+        (again(0), [call.before_nack(), call.nack(delay_s=0)]),
         (LOST, []),
     ],
 )
-async def test_a_queue_is_told_what_was_decided(
-    outcome: DeliveryOutcome, notes: list[object]
-) -> None:
-    """Done is acknowledged, again is given back with its wait, lost is left to expire."""
-    handle = Told()
-    assert await concluded(handle, outcome) is outcome.is_done
-    assert handle.notes == notes
+async def test_a_queue_is_told_what_was_decided(outcome: DeliveryOutcome, calls: list[Any]) -> None:
+    """Done is acknowledged, again is given back with its wait, lost is left to expire.
 
-
-@pytest.mark.parametrize("outcome", [DONE, again(1)])
-async def test_a_queue_that_is_down_changes_no_outcome(outcome: DeliveryOutcome) -> None:
-    """The exception is there to be logged; the delivery expires by itself."""
-    handle = Told(is_down=True)
-    assert await concluded(handle, outcome) is outcome.is_done
-    assert handle.notes[1:] == [UnavailableError]
+    A queue that is down changes no outcome: the exception is logged, and the delivery expires.
+    """
+    assert await told(outcome) == calls
+    failing = [*calls, call.on_error()] if calls else []
+    assert await told(outcome, UnavailableError()) == failing
