@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
 
@@ -27,7 +26,7 @@ import pytest
 _MOST = 30
 """Tests of a piece."""
 _ENDS_WITHIN_S = 60.0
-_SHARED = pytest.StashKey[Path]()
+_FORKED = pytest.StashKey[bool]()
 _HANDED_OVER = pytest.StashKey[list[tuple[str, Any]]]()
 
 Piece: TypeAlias = tuple[str, list[int]]
@@ -51,14 +50,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return f"order: {config.option.order}" if is_ordered else None
 
 
-def shared_folder(config: pytest.Config, factory: pytest.TempPathFactory) -> Path:
-    """Return the folder that all processes of this run have."""
-    return config.stash.get(_SHARED, None) or factory.getbasetemp()
-
-
 def is_fork(config: pytest.Config) -> bool:
     """Whether this process was forked to run tests, and another one prints."""
-    return _SHARED in config.stash
+    return _FORKED in config.stash
 
 
 def hand_over(config: pytest.Config, name: str, value: object) -> None:
@@ -285,9 +279,8 @@ def _begin(config: pytest.Config, name: str) -> None:
         capture.stop_global_capturing()
         capture.start_global_capturing()
     factory = config._tmp_path_factory  # type: ignore[attr-defined]
-    shared = factory.getbasetemp()
-    config.stash[_SHARED], config.stash[_HANDED_OVER] = shared, []
-    factory._basetemp = shared / name
+    config.stash[_FORKED], config.stash[_HANDED_OVER] = True, []
+    factory._basetemp = factory.getbasetemp() / name
     factory._basetemp.mkdir(mode=0o700)
     vars(config)["workerinput"] = {"workerid": name}  # by which pytest's cache knows such processes
 
