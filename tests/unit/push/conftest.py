@@ -1,18 +1,16 @@
-"""A world of push, a receiver of its notifications, and what signs them."""
+"""A world of push, receivers of its notifications, and a store of keys."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from a2a_serverless.storage.keys import KeyStore
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
-from tests.unit.push.receivers import Authority, Receiver
+from tests.unit.push.receivers import Receiver, certificate
 from tests.unit.push.world import World
 
 
@@ -39,48 +37,25 @@ def store(clock: ManualClock) -> KeyStore:
     return memory_keys(clock)
 
 
-class SecretsManager:
-    """A client of Secrets Manager, whose reads are counted, and can be made to fail."""
-
-    def __init__(self) -> None:
-        self.versions: dict[str, list[dict[str, Any]]] = {}
-        self.reads = 0
-        self.fails = False
-
-    def put(self, secret: str, **content: Any) -> None:
-        """Rotate a secret, or create it."""
-        self.versions.setdefault(secret, []).insert(0, content)
-
-    def get_secret_value(self, *, SecretId: str, VersionStage: str) -> dict[str, Any]:  # noqa: N803 - as boto3 has it
-        self.reads += 1
-        place = ("AWSCURRENT", "AWSPREVIOUS").index(VersionStage)
-        found = self.versions.get(SecretId, [])
-        if self.fails or place >= len(found):
-            code = "AccessDeniedException" if self.fails else "ResourceNotFoundException"
-            raise ClientError({"Error": {"Code": code}}, "GetSecretValue")
-        return found[place]
-
-
-@pytest.fixture
-def manager() -> SecretsManager:
-    return SecretsManager()
+Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
 
 
 @pytest.fixture(scope="session")
-def authority() -> Authority:
-    return Authority.new()
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> Contexts:
+    """TLS of a server at `victim.example` and `other.example`, and of a client that trusts it."""
+    return certificate(tmp_path_factory.mktemp("tls"), "victim.example", "other.example")
 
 
 @pytest.fixture
-def victim(authority: Authority, tmp_path: Path) -> Iterator[Receiver]:
+def victim(contexts: Contexts) -> Iterator[Receiver]:
     """A receiver at public addresses, `victim.example` and `other.example`, that answers 200."""
-    with Receiver(tls=authority.server(tmp_path, ["victim.example", "other.example"])) as made:
+    with Receiver(tls=contexts[0]) as made:
         yield made
 
 
 @pytest.fixture
-def public(authority: Authority) -> World:
+def public(contexts: Contexts) -> World:
     """A world that pushes ends, whose receivers are public: none is listed by the operator."""
     world = World(push_events="ends")
-    world.reach(authority)
+    world.reach(contexts[1])
     return world

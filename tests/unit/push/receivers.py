@@ -8,7 +8,7 @@ import ipaddress
 import json
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,84 +159,29 @@ def listening(count: int = 1) -> Iterator[list[Receiver]]:
         yield [all_of_them.enter_context(Receiver()) for _ in range(count)]
 
 
-@dataclass(frozen=True)
-class Authority:
-    """A certificate authority that clients can be made to trust."""
-
-    certificate: x509.Certificate
-    key: ec.EllipticCurvePrivateKey
-
-    @classmethod
-    def new(cls) -> Authority:
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = _name("test authority")
-        builder = (
-            _certificate(name, name, key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(_signs_certificates(), critical=True)
-        )
-        return cls(builder.sign(key, hashes.SHA256()), key)
-
-    def trusting(self) -> ssl.SSLContext:
-        """A client's context that trusts this authority alone."""
-        pem = self.certificate.public_bytes(serialization.Encoding.PEM).decode()
-        return ssl.create_default_context(cadata=pem)
-
-    def server(self, folder: Path, names: Iterable[str]) -> ssl.SSLContext:
-        """A server's context, with a certificate of these names."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = (
-            _certificate(_name("receiver"), self.certificate.subject, key)
-            .add_extension(x509.SubjectAlternativeName([*map(_general, names)]), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
-                critical=False,
-            )
-            .sign(self.key, hashes.SHA256())
-        )
-        path = folder / "receiver.pem"
-        path.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-            + certificate.public_bytes(serialization.Encoding.PEM)
-        )
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(path)
-        return context
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-
-
-def _signs_certificates() -> x509.KeyUsage:
-    names = (
-        "digital_signature content_commitment key_encipherment data_encipherment key_agreement "
-        "key_cert_sign crl_sign encipher_only decipher_only"
-    )
-    return x509.KeyUsage(**{name: name == "key_cert_sign" for name in names.split()})
-
-
-def _general(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)
-
-
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
-) -> x509.CertificateBuilder:
-    return (
+def certificate(folder: Path, *names: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """A server's context with a certificate of these hosts, and a client's that trusts it alone."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "receiver")])
+    hosts = [
+        x509.IPAddress(ipaddress.ip_address(name)) if name[0].isdigit() else x509.DNSName(name)
+        for name in names
+    ]
+    made = (
         x509.CertificateBuilder()
         .subject_name(subject)
-        .issuer_name(issuer)
+        .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
         .not_valid_after(dt.datetime(2090, 1, 1, tzinfo=dt.UTC))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectAlternativeName(hosts), critical=False)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
     )
+    form, secrecy = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    path = folder / "receiver.pem"
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, secrecy) + made)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(path)
+    return server, ssl.create_default_context(cadata=made.decode())

@@ -21,12 +21,13 @@ from a2a_serverless.storage.table import Key
 from a2a_serverless.tasks.destinations import LONGEST_S, MOST_FAILURES, REFUSED_S, CircuitBreaker
 from a2a_serverless.tasks.entries import StatusChanged
 from a2a_serverless.tasks.head import Head
-from a2a_serverless.tasks.identity import Dialect, Scope
+from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.tasks.push import MAX_REFUSALS
 from a2a_serverless.tasks.rules import Commit
 from tests.support.memory import items_of
 from tests.support.messages import agent_message, request
-from tests.unit.push.receivers import OK, Authority, Receiver, Request, status
+from tests.unit.push.conftest import Contexts
+from tests.unit.push.receivers import OK, Receiver, Request, status
 from tests.unit.push.world import COMPLETED, TOKEN, World, config
 
 NO_ANSWER = b"not HTTP\r\n\r\n"
@@ -85,23 +86,18 @@ async def test_a_receiver_is_asked_before_its_first_notification(
     assert claims["event_id"] == question.event_id != event.event_id
 
 
-@pytest.mark.parametrize("dialect", ["0.3"])
-async def test_an_older_receiver_is_asked_in_its_form(
-    public: World, victim: Receiver, dialect: Dialect
-) -> None:
-    """The question is an event of 0.1 or a Task of 0.3, as its notifications are."""
+async def test_an_older_receiver_is_asked_in_its_form(public: World, victim: Receiver) -> None:
+    """The question is a Task of 0.3, as its notifications are."""
     head = await public.open()
     own = config(victim.url("victim.example"), task_id=head.task_id)
-    await public.storage.webhooks.put(own, dialect)
+    await public.storage.webhooks.put(own, "0.3")
     await public.say(head, COMPLETED)
     await public.pump()
     question, event = victim.requests
     assert is_question(question)
-    kinds = {"0.1": ("type", "TaskStatusUpdateEvent"), "0.3": ("kind", "task")}
     for asked, state in ((question, "submitted"), (event, "completed")):
         body = json.loads(asked.body)
-        name, kind = kinds[dialect]
-        assert (body[name], body["id"], body["status"]["state"]) == (kind, head.task_id, state)
+        assert (body["kind"], body["id"], body["status"]["state"]) == ("task", head.task_id, state)
     assert json.loads(question.body)["metadata"] == {"consent": "asked"}
 
 
@@ -152,7 +148,6 @@ async def test_who_does_not_consent_is_asked_again_later_and_later(
     public: World, victim: Receiver
 ) -> None:
     """The waits double; the configuration says why nothing was sent; in the end it is given up."""
-    victim.script = lambda _: status(503)
     head = await opened(public, victim.url("victim.example"))
     times: list[float] = []
 
@@ -271,10 +266,10 @@ async def test_a_refusal_opens_no_breaker_of_a_url(receiver: Receiver) -> None:
     assert receiver.states[MOST_FAILURES + 1 :] == ["COMPLETED"]
 
 
-async def test_one_process_asks(public: World, victim: Receiver, authority: Authority) -> None:
+async def test_one_process_asks(public: World, victim: Receiver, contexts: Contexts) -> None:
     """Of two processes with jobs at once one asks; after the consent both tell their events."""
     other = World(clock=public.clock, storage=public.storage, push_events="ends")
-    other.reach(authority)
+    other.reach(contexts[1])
     for _ in range(4):
         await opened(public, victim.url("victim.example"))
     await public.pass_on()
@@ -312,22 +307,21 @@ async def test_a_healthy_destination_is_read_once_a_minute(
     """Deliveries to it cost no request more: a process remembers it, and writes only changes."""
     await opened(public, victim.url("victim.example"))
     await public.pump()
-    load, write = MemoryTable.load, MemoryTable.write
     seen: list[Key] = []
 
-    def is_gate(key: Key) -> bool:
-        return key.PK.startswith("HOOK#")
+    def watch(name: str) -> None:
+        """Note the gates among the keys that a method of the table is called with."""
+        method = getattr(MemoryTable, name)
 
-    async def loading(table: MemoryTable, keys: Any, **options: Any) -> Any:
-        seen.extend(key for key in keys if is_gate(key))
-        return await load(table, keys, **options)
+        def watching(table: MemoryTable, *given: Any, **options: Any) -> Any:
+            keys = given[0] if name == "load" else [one.key for one in given]
+            seen.extend(key for key in keys if key.PK.startswith("HOOK#"))
+            return method(table, *given, **options)
 
-    async def writing(table: MemoryTable, *writes: Any, **options: Any) -> None:
-        seen.extend(one.key for one in writes if is_gate(one.key))
-        await write(table, *writes, **options)
+        monkeypatch.setattr(MemoryTable, name, watching)
 
-    monkeypatch.setattr(MemoryTable, "load", loading)
-    monkeypatch.setattr(MemoryTable, "write", writing)
+    watch("load")
+    watch("write")
     for _ in range(5):
         await opened(public, victim.url("victim.example"))
     await public.pump()
@@ -357,13 +351,9 @@ async def test_a_table_that_does_not_answer_costs_no_event(
 ) -> None:
     """Then nothing is sent, and the job comes again."""
     await opened(public, victim.url("victim.example"))
-
-    async def failing(*_: Any, **__: Any) -> Any:
-        raise UnavailableError
-
     await public.pass_on()
     with monkeypatch.context() as broken:
-        broken.setattr(Destinations, "find", failing)
+        broken.setattr(Destinations, "find", _dies)
         assert not await public.deliver()
     assert victim.requests == []
     await public.run(seconds=60, step=5)

@@ -1,9 +1,10 @@
-"""Signatures, as a receiver with PyJWT's JWKS client checks them."""
+"""Signatures, as a receiver with PyJWT's JWKS client checks them, and the secret behind them."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 from collections.abc import AsyncIterator
 from datetime import datetime, tzinfo
@@ -14,6 +15,7 @@ from typing import Any, Self
 import jwt
 import pytest
 from a2a.types import TaskPushNotificationConfig
+from botocore.exceptions import ClientError
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from starlette.requests import Request as HttpRequest
@@ -22,16 +24,17 @@ from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.receivers import KeySet
 from a2a_serverless.push.signing import (
+    _SECRET_MAX_AGE_S,
     _TOKEN_LIFETIME_S,
     Secrets,
     SecretsManagerSecret,
     Signer,
     _signing_key,
+    process_secret,
 )
 from a2a_serverless.storage.keys import _KEY_LIFETIME_S, JWKS_MAX_AGE_S, SETTLED_S, KeyStore
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
-from tests.unit.push.conftest import SecretsManager
 from tests.unit.push.receivers import Receiver, Request
 
 ISSUER = "https://agent.example"
@@ -55,6 +58,33 @@ class Values:
         if self.fails:
             raise UnavailableError
         return self.now
+
+
+class SecretsManager:
+    """A client of Secrets Manager, whose reads are counted, and can be made to fail."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, list[dict[str, Any]]] = {}
+        self.reads = 0
+        self.fails = False
+
+    def put(self, secret: str, **content: Any) -> None:
+        """Rotate a secret, or create it."""
+        self.versions.setdefault(secret, []).insert(0, content)
+
+    def get_secret_value(self, *, SecretId: str, VersionStage: str) -> dict[str, Any]:  # noqa: N803 - as boto3 has it
+        self.reads += 1
+        place = ("AWSCURRENT", "AWSPREVIOUS").index(VersionStage)
+        found = self.versions.get(SecretId, [])
+        if self.fails or place >= len(found):
+            code = "AccessDeniedException" if self.fails else "ResourceNotFoundException"
+            raise ClientError({"Error": {"Code": code}}, "GetSecretValue")
+        return found[place]
+
+
+@pytest.fixture
+def manager() -> SecretsManager:
+    return SecretsManager()
 
 
 class KeyServer:
@@ -171,7 +201,7 @@ async def test_a_receiver_survives_a_rotation(
         client = jwt.PyJWKClient(server.url(), lifespan=JWKS_MAX_AGE_S)
         for second in range(0, 3600, 40):
             if second in {0, 160}:  # two environments, whose caches run out at different times
-                source = SecretsManagerSecret("signing", client=manager, clock=clock)
+                source = secret_in(manager, clock)
                 signers.append(signer_of(source.values, store, clock))
             if second == 1200:
                 manager.put("signing", SecretString=secret(2))
@@ -274,6 +304,68 @@ async def test_a_secret_that_is_gone_does_not_stop_the_signer(clock: ManualClock
     assert await sign(signer)
     with pytest.raises(UnavailableError):
         await sign(signer_of(values, memory_keys(clock), clock))
+
+
+# -- where the secret comes from --------------------------------------------------------------
+
+
+def secret_in(manager: SecretsManager, clock: Clock) -> SecretsManagerSecret:
+    return SecretsManagerSecret("signing", client=manager, clock=clock)
+
+
+async def test_a_rotation_is_seen_within_five_minutes(manager: SecretsManager) -> None:
+    """`put-secret-value` is a rotation: the value before it is still known; reads are few."""
+    clock = ManualClock()
+    manager.put("signing", SecretString="first")
+    values = secret_in(manager, clock)
+    assert await values.values() == ("first",)
+    manager.put("signing", SecretString="second")
+    assert await values.values() == ("first",)
+    clock.advance(_SECRET_MAX_AGE_S)
+    assert await values.values() == ("second", "first")
+    manager.put("signing", SecretString="third")
+    clock.advance(_SECRET_MAX_AGE_S)
+    assert await values.values() == ("third", "second")
+    reads = manager.reads
+    for _ in range(100):
+        await values.values()
+    assert manager.reads == reads == 6
+
+
+async def test_a_secret_that_cannot_be_read_is_kept(
+    manager: SecretsManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the secret cannot be read, the last value stays; the log has the reason, not the value."""
+    clock = ManualClock()
+    manager.put("signing", SecretString="first-value")
+    values = secret_in(manager, clock)
+    await values.values()
+    manager.fails = True
+    clock.advance(_SECRET_MAX_AGE_S)
+    with caplog.at_level(logging.DEBUG, "a2a_serverless"):
+        assert await values.values() == ("first-value",)
+    [line] = [vars(r) for r in caplog.records if vars(r).get("action") == "refresh_failed"]
+    assert "AccessDeniedException" in line["reason"]
+    assert "first-value" not in str(line)
+
+
+@pytest.mark.parametrize("content", [None, {"SecretBinary": b"x" * 64}])
+async def test_without_a_text_there_is_no_key(
+    manager: SecretsManager, content: dict[str, bytes] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A missing secret, or one without a text, signs nothing; the log has the reason."""
+    if content is not None:
+        manager.put("signing", **content)
+    with pytest.raises(UnavailableError):
+        await secret_in(manager, ManualClock()).values()
+    assert any(vars(r).get("action") == "refresh_failed" for r in caplog.records)
+
+
+async def test_one_secret_for_a_process() -> None:
+    """Without Secrets Manager every signer of the process has the same random secret."""
+    [first], [second] = await process_secret(), await process_secret()
+    assert first == second
+    assert len(first) >= 64
 
 
 # -- from a secret to a key ------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,6 @@ from tests.support.memory import commits_of, memory_keys, memory_storage, webhoo
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue, take
 from tests.unit.push.hostile import PUBLIC
-from tests.unit.push.receivers import Authority
 
 S = TaskState
 WORKING, COMPLETED, FAILED = S.TASK_STATE_WORKING, S.TASK_STATE_COMPLETED, S.TASK_STATE_FAILED
@@ -97,11 +97,11 @@ class World:
         self.set = webhooks_set_in(self.storage) if storage is None else []
         self._numbers = iter(range(1, 1_000_000))
 
-    def reach(self, authority: Authority) -> None:
-        """Let receivers on this machine be public ones, with certificates of `authority`."""
+    def reach(self, tls: ssl.SSLContext) -> None:
+        """Let receivers on this machine be public ones, which are trusted as `tls` says."""
         client = self.deliverer.client
         client.allowed, client.network, client.resolve = AllowedHosts(), Public(), _public
-        client._tls = authority.trusting()
+        client._tls = tls
 
     # -- the task ----------------------------------------------------------------------------
 
