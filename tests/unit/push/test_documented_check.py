@@ -7,16 +7,14 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import jwt
 import pytest
-from a2a.types import TaskPushNotificationConfig
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from a2a_serverless.storage.keys import KeyStore
 from tests.support import pages
 from tests.support.clocks import ManualClock
 from tests.unit.push.receivers import OK, Receiver, Request, status
@@ -47,23 +45,27 @@ def documented(page: Path, *, keys: str, receiver: str, token: str = TOKEN) -> C
 
 
 class Desk:
-    """An agent that serves its keys, and one receiver whose owner checks what it gets."""
+    """An agent that serves its keys, and one receiver whose owner checks what it gets.
 
-    def __init__(self, world: World, hook: Receiver, key_server: Receiver) -> None:
-        self.world, self.hook = world, hook
-        self._check = documented(
-            PAGE, keys=key_server.url(path="/jwks.json"), receiver=hook.url(path="")
-        )
+    The agent's clock is so many seconds behind the machine's, which the check reads.
+    """
+
+    def __init__(self, stack: ExitStack, seconds_ago: int) -> None:
+        clock = ManualClock(int(time.time() - seconds_ago) * 1000)
+        self.world = World(clock=clock, push_events="ends")
+        self.hook = stack.enter_context(Receiver())
+        keys = stack.enter_context(Receiver(lambda _: self._keys())).url(path="/jwks.json")
+        self._check = documented(PAGE, keys=keys, receiver=self.hook.url(path=""))
         self.tasks: set[str] = set()
         self.seen: set[str] = set()
 
-    def own(self) -> TaskPushNotificationConfig:
-        """The owner's configuration."""
-        return config(self.hook.url())
+    async def _keys(self) -> AsyncIterator[bytes]:
+        body = json.dumps(await self.world.keys.jwks()).encode()
+        yield b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
-    async def told(self, push: TaskPushNotificationConfig, *, is_own: bool = True) -> Request:
-        """The notification of a task that was started with `push`, by the owner or by another."""
-        head = await self.world.open(push=push)
+    async def told(self, token: str = TOKEN, *, is_own: bool = True) -> Request:
+        """The notification of a task that the owner, or another, has started with a token."""
+        head = await self.world.open(push=config(self.hook.url(), token=token))
         await self.world.say(head, COMPLETED)
         await self.world.pump()
         if is_own:
@@ -77,37 +79,23 @@ class Desk:
         return await asyncio.to_thread(self._check, headers, body, self.tasks, self.seen)
 
 
-def serving(keys: KeyStore) -> Callable[[Request], AsyncIterator[bytes]]:
-    """The script of a server of the key set."""
-
-    async def answer(_: Request) -> AsyncIterator[bytes]:
-        body = json.dumps(await keys.jwks()).encode()
-        yield b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-
-    return answer
-
-
-@contextmanager
-def desk_of(seconds_ago: int) -> Iterator[Desk]:
-    """One receiver on this machine, and an agent whose clock is so long behind the machine's."""
-    clock = ManualClock(int(time.time() - seconds_ago) * 1000)
-    world = World(clock=clock, push_events="ends")
-    with Receiver() as hook, Receiver(serving(world.keys)) as key_server:
-        yield Desk(world, hook, key_server)
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    """A desk whose signatures are a minute old, by the machine's clock, which the check reads."""
-    with desk_of(60) as made:
-        yield made
+def desk(stack: ExitStack) -> Desk:
+    """A desk whose signatures are a minute old."""
+    return Desk(stack, 60)
 
 
 async def test_each_attempt_is_checked_alike(desk: Desk) -> None:
     """A notification passes with its task and event, until it was dealt with: then it is known."""
     answers = iter([status(503), OK])
     desk.hook.script = lambda _: next(answers)
-    first = await desk.told(desk.own())
+    first = await desk.told()
     await desk.world.run(seconds=6)
     second = desk.hook.requests[-1]
     assert (first.attempt, second.attempt) == (1, 2)
@@ -123,18 +111,18 @@ async def test_each_attempt_is_checked_alike(desk: Desk) -> None:
 
 async def test_what_is_not_the_owners_is_refused(desk: Desk) -> None:
     """Another body, client, task or key: each with the own header, as if the token had leaked."""
-    genuine = await desk.told(desk.own())
+    genuine = await desk.told()
     with pytest.raises(jwt.InvalidTokenError, match="another body"):
         await desk.check(genuine, genuine.body.replace(b"COMPLETED", b"FAILED"))
     for token, error, match in (
         ("token-of-theirs", jwt.InvalidTokenError, "another client's configuration"),
         ("", jwt.MissingRequiredClaimError, "config_hmac"),
     ):
-        theirs = await desk.told(config(desk.hook.url(), token=token))
+        theirs = await desk.told(token)
         theirs.headers["x-a2a-notification-token"] = TOKEN
         with pytest.raises(error, match=match):
             await desk.check(theirs)
-    other = await desk.told(desk.own(), is_own=False)
+    other = await desk.told(is_own=False)
     with pytest.raises(jwt.InvalidTokenError, match="not one of your tasks"):
         await desk.check(other)
     token = genuine.headers["x-a2a-signature"]
@@ -146,9 +134,8 @@ async def test_what_is_not_the_owners_is_refused(desk: Desk) -> None:
         await desk.check(genuine)
 
 
-async def test_an_old_signature_is_refused() -> None:
+async def test_an_old_signature_is_refused(stack: ExitStack) -> None:
     """A notification that was signed more than five minutes ago is refused."""
-    with desk_of(600) as desk:
-        request = await desk.told(desk.own())
-        with pytest.raises(jwt.ExpiredSignatureError):
-            await desk.check(request)
+    desk = Desk(stack, 600)
+    with pytest.raises(jwt.ExpiredSignatureError):
+        await desk.check(await desk.told())

@@ -123,24 +123,24 @@ def test_from_a_commit_to_a_receiver(receiver: Receiver, source: Source) -> None
     assert claims["sub"] == head.task_id
 
 
+BOTH = {"push_issuer": "https://a.example", "public_url": "https://b.example"}
+
+
 @pytest.mark.parametrize(
     ("settings", "issuer"),
     [
-        (
-            {"push_issuer": "https://a.example", "public_url": "https://b.example"},
-            "https://a.example",
-        ),
-        ({"public_url": "https://b.example/mine/"}, "https://b.example/mine"),
+        (BOTH, "https://a.example"),
+        ({"public_url": "https://b.example/me/"}, "https://b.example/me"),
     ],
 )
 def test_who_signs(receiver: Receiver, settings: dict[str, Any], issuer: str) -> None:
     """The issuer's own setting, else the public URL, without a slash at its end."""
     source = Source(**settings)
-    source.tell(receiver.url())
-    source.handle({"Records": source.jobs()})
+    with closing(source.function):
+        source.tell(receiver.url())
+        source.handle({"Records": source.jobs()})
     token = receiver.requests[0].headers["x-a2a-signature"]
     assert jwt.decode(token, options={"verify_signature": False})["iss"] == issuer
-    source.function.close()
 
 
 def test_groups_are_told_beside_each_other(source: Source) -> None:
@@ -161,24 +161,24 @@ def test_groups_are_told_beside_each_other(source: Source) -> None:
         assert len(slow.requests) == len(quick.requests) == 1
 
 
+def strange(record: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A record like another one, in a group of its own, which is no job."""
+    group = {**record["attributes"], "MessageGroupId": name}
+    return {**record, "messageId": name, "body": "no job", "attributes": group}
+
+
 def test_an_undecodable_record_is_kept(receiver: Receiver, source: Source) -> None:
     """An undecodable record is kept and holds up no other; if that fails, it is reported failed."""
-    attributes = {"ApproximateReceiveCount": "1", "MessageGroupId": "g"}
-    bad = {
-        "messageId": "bad",
-        "receiptHandle": "9.9",
-        "body": "no job",
-        "attributes": attributes,
-        "eventSource": "aws:sqs",
-    }
     source.tell(receiver.url())
-    assert source.handle({"Records": [bad, *source.jobs()]}) == []
+    [good] = source.jobs()
+    bad = strange(good, "bad")
+    assert source.handle({"Records": [bad, good]}) == []
     assert len(receiver.requests) == 1
     assert [kept.body for kept in done(aside(source.world.jobs).waiting())] == ["no job"]
     function = source.of(jobs=SqsFifoQueue(PushJob, "https://queue.example/jobs.fifo"))
-    answer = function.handle({"Records": [bad]}, LambdaContext())
+    with closing(function):
+        answer = function.handle({"Records": [bad]}, LambdaContext())
     assert answer == {"batchItemFailures": [{"itemIdentifier": "bad"}]}
-    function.close()
 
 
 def test_an_unforeseen_error_keeps_an_undecodable_record_alone(
@@ -192,11 +192,10 @@ def test_an_unforeseen_error_keeps_an_undecodable_record_alone(
     monkeypatch.setattr(source.world.jobs, "keep_undecodable", no_thread)
     source.tell(receiver.url())
     [good] = source.jobs()
-    bad = {**good, "messageId": "bad", "body": "no job"}
-    bad["attributes"] = {**good["attributes"], "MessageGroupId": "another"}
-    bodiless = {name: bad[name] for name in bad if name != "body"} | {"messageId": "bodiless"}
-    bodiless["attributes"] = {**good["attributes"], "MessageGroupId": "a third"}
-    assert source.handle({"Records": [bad, bodiless, good]}) == ["bad", "bodiless"]
+    bodiless = strange(good, "bodiless")
+    del bodiless["body"]
+    records = [strange(good, "bad"), bodiless, good]
+    assert source.handle({"Records": records}) == ["bad", "bodiless"]
     assert len(receiver.requests) == 1
 
 
@@ -207,19 +206,19 @@ def test_a_receiver_has_his_time_and_no_more(receiver: Receiver) -> None:
         await asyncio.Event().wait()
         yield b""
 
-    source = Source(push_timeout_s=30)
-    clock = SystemClock()
     receiver.script = lambda _: silence()
-    head = source.open(receiver.url())
-    source.say(head, WORKING)
-    source.handle(source.stream_event())
-    [record] = source.jobs()
-    began = clock.monotonic()
-    assert source.handle({"Records": [record]}, LambdaContext(left_s=0.5)) == [record["messageId"]]
-    assert clock.monotonic() - began < 10
+    source, clock = Source(push_timeout_s=30), SystemClock()
+    with closing(source.function):
+        head = source.open(receiver.url())
+        source.say(head, WORKING)
+        source.handle(source.stream_event())
+        [record] = source.jobs()
+        began = clock.monotonic()
+        failed = source.handle({"Records": [record]}, LambdaContext(left_s=0.5))
+        assert failed == [record["messageId"]]
+        assert clock.monotonic() - began < 10
     [push] = asyncio.run(source.world.storage.webhooks.all(head.task_id))
     assert push.failures == 1
-    source.function.close()
 
 
 @pytest.mark.parametrize(

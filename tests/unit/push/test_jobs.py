@@ -20,41 +20,24 @@ from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
 from tests.support.queues import MemoryQueue, left
 
-
-def job(config_id: str = "hook", version: int = 1, **fields: Any) -> PushJob:
-    given = {"scope": "s", "task_id": "t", "incarnation": "i", **fields}
-    return PushJob(config_id=config_id, version=version, **given)
-
-
-LETTER = PushDeadLetter(
-    job=job(),
-    event_id="event",
-    version=1,
-    index=0,
-    reason="status 404",
-    attempts=1,
-    failing_since=None,
-)
-
 JOB_BODY = '{"scope":"s","task_id":"t","incarnation":"i","config_id":"hook","version":1,"trace":{}}'
 LETTER_BODY = (
     f'{{"job":{JOB_BODY},"event_id":"event","version":1,"index":0,'
     '"reason":"status 404","attempts":1,"failing_since":null}'
 )
+LETTER = PushDeadLetter.model_validate_json(LETTER_BODY)
+
+
+def job(**fields: Any) -> PushJob:
+    return PushJob.model_validate_json(JOB_BODY).model_copy(update=fields)
 
 
 def test_groups_and_deduplication() -> None:
     """Each configuration of an incarnation has its group, each commit a deduplication id."""
-    others = [
-        job(version=2),
-        job("other"),
-        job(scope="other"),
-        job(task_id="other"),
-        job(incarnation="other"),
-    ]
-    ids = {one.deduplication_id for one in (job(), *others)}
-    groups = [one.group for one in (job(), *others)]
-    assert len(ids) == 6
+    fields = ("config_id", "scope", "task_id", "incarnation")
+    jobs = [job(), job(version=2), *(job(**{field: "other"}) for field in fields)]
+    groups = [one.group for one in jobs]
+    assert len({one.deduplication_id for one in jobs}) == 6
     assert groups[0] == groups[1]
     assert len(set(groups)) == 5
     assert job(trace={"traceparent": "x"}).deduplication_id == job().deduplication_id
@@ -63,8 +46,7 @@ def test_groups_and_deduplication() -> None:
 def test_what_every_release_reads_and_writes() -> None:
     """Bodies and ids are those of the first release: two of them may share the queues."""
     assert (job().model_dump_json(), LETTER.model_dump_json()) == (JOB_BODY, LETTER_BODY)
-    assert PushJob.model_validate_json(JOB_BODY) == job()
-    assert PushDeadLetter.model_validate_json(LETTER_BODY) == LETTER
+    assert (LETTER.job, LETTER.reason) == (job(), "status 404")
     assert job().group == LETTER.group == "FtiykqiU4-rmfFPqA3DReA"
     assert job().deduplication_id == "w1iUfcGeflbfqNKGGZgSIQ"
     assert LETTER.deduplication_id == "xSAg5Y910ZnII99zzI0EpA"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from itertools import cycle
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from a2a.types import Artifact, Part, TaskState, TaskStatus
@@ -24,12 +24,6 @@ S = TaskState
 
 async def put(world: World, head: Head, url: str, config_id: str = "hook-1") -> None:
     await world.storage.webhooks.put(config(url, config_id, task_id=head.task_id))
-
-
-async def commit(world: World, head: Head, *entries: Any) -> Head:
-    current = await world.storage.head(head.task_id)
-    assert current is not None
-    return await world.storage.commit(current, Commit(entries=entries))
 
 
 async def owed(world: World, head: Head) -> list[int]:
@@ -87,8 +81,9 @@ async def test_work_behind_the_state(receiver: Receiver, *, is_large: bool) -> N
     head = await world.open(states=[WORKING])
     text = agent_message("x" * 5000 * is_large + "Sign in.")
     asks = TaskStatus(state=S.TASK_STATE_AUTH_REQUIRED, message=text)
-    await commit(world, head, StatusChanged(asks))
-    await commit(world, head, ArtifactWritten(Artifact(artifact_id="a", parts=[Part(text="x")])))
+    work = ArtifactWritten(Artifact(artifact_id="a", parts=[Part(text="x")]))
+    for entry in (StatusChanged(asks), work):
+        await world.storage.commit(await world.say(head), Commit(entries=(entry,)))
     await put(world, head, receiver.url())
     await world.pump()
     [told] = [json.loads(request.body)["statusUpdate"] for request in receiver.requests]

@@ -135,10 +135,8 @@ async def test_which_commits_count(which: str, versions: set[int]) -> None:
     storage = bench.storage
     head = await bench.open(push=config(URL))
     await bench.say(head, WORKING)
-    current = await storage.head(head.task_id)
-    assert current is not None
     written = ArtifactWritten(Artifact(artifact_id="a"))
-    await storage.commit(current, Commit(entries=(written,)))
+    await storage.commit(await bench.say(head), Commit(entries=(written,)))
     await bench.say(head, INPUT_REQUIRED, WORKING, COMPLETED)
     found = _committed_by(bench.records(), bench.settings.push_events)
     assert {committed.version for committed in found} == versions
@@ -233,9 +231,7 @@ async def test_an_end_counts_for_the_version_that_has_claimed_last(
     bench: Bench, workers: tuple[str, ...], version: str
 ) -> None:
     """Also one that another process has written, after the death of the worker."""
-    opened = await bench.open(URL)
-    head = await bench.storage.head(opened.task_id)
-    assert head is not None
+    head = await bench.say(await bench.open(URL))
     for worker in workers:
         claim = Commit(token=worker, claims=True, worker=worker)
         head = await bench.storage.commit(head, claim)
