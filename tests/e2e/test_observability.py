@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from a2a_serverless.observability import metrics
+from tests.support.a2a_calls import message
 from tests.support.gateway import rest_event
 from tests.support.handlers import LambdaContext, cold_start, event_file
 from tests.support.observed import (
@@ -27,13 +27,21 @@ from tests.support.observed import (
 from tests.support.simulation.simulated_aws import simulated_aws
 from tests.support.simulation.sources import SqsSource
 
-FUNCTIONS = Path(__file__).parents[2] / "functions"
 EVENT = event_file("api-rest-send-message")
 EVENT["headers"] |= {"traceparent": "00-67891233abcdef012345678912345678-53995c3f42cd8ad8-01"}
 ADDRESS = {"host", "x-forwarded-for", "x-forwarded-port", "x-forwarded-proto"}
 """Headers that `rest_event` makes itself: a second Host would be joined with the first one."""
 CONTENT = ("Lisbon", "Alfama", "Belém")
 """Words of the message and of the answer."""
+
+VARIABLES = {
+    "AWS_LAMBDA_FUNCTION_NAME": "observed",
+    "POWERTOOLS_SERVICE_NAME": "agent",
+    "POWERTOOLS_METRICS_NAMESPACE": "A2AServerless",
+    "POWERTOOLS_LOG_LEVEL": "DEBUG",
+    "AGENT_CHUNK_DELAY_S": "0",
+    "A2A_AUTH": "none",
+}
 
 Handler = Callable[[dict[str, Any], Any], dict[str, Any]]
 
@@ -63,14 +71,8 @@ class Deployment:
 
     def send(self, text: str) -> dict[str, Any]:
         """Send a message through the API; its task."""
-        request = {
-            "message": {
-                "messageId": uuid.uuid4().hex,
-                "role": "ROLE_USER",
-                "parts": [{"text": text}],
-            },
-            "configuration": {"returnImmediately": True},
-        }
+        said = message(text, messageId=uuid.uuid4().hex)
+        request = {"message": said, "configuration": {"returnImmediately": True}}
         event = EVENT | {"body": json.dumps(request)}
         answer = self.invoke(self.api, event)
         assert answer["statusCode"] == 200, answer
@@ -93,51 +95,30 @@ TRACE = "67891233abcdef012345678912345678"
 
 
 @pytest.fixture
-def lambda_variables(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """The variables that Lambda and template.yaml set for every function."""
-    monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "observed")
-    monkeypatch.setenv("POWERTOOLS_SERVICE_NAME", "agent")
-    monkeypatch.setenv("POWERTOOLS_METRICS_NAMESPACE", "A2AServerless")
-    monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
-    monkeypatch.setenv("AGENT_CHUNK_DELAY_S", "0")
-    monkeypatch.setenv("A2A_AUTH", "none")
-    with root_logger() as root:
+def on_aws(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Deployment]:
+    """The handlers in functions/, over a simulated AWS, with the variables of template.yaml."""
+    with (
+        simulated_aws() as made,
+        root_logger() as root,
+        asyncio.Runner() as runner,
+        ExitStack() as cleanup,
+    ):
+        asyncio.set_event_loop(runner.get_loop())  # Mangum finds it in a Lambda environment
+        cleanup.callback(asyncio.set_event_loop, None)
+        for name, value in (VARIABLES | made.environment()).items():
+            monkeypatch.setenv(name, value)
         root.handlers.clear()
         # The root's level is not set here: pytest sets it anew for every phase of a test.
-        logging.getLogger("a2a_serverless").setLevel(logging.DEBUG)
-        logging.getLogger("agent").setLevel(logging.DEBUG)
-        try:
-            yield monkeypatch
-        finally:
-            metrics.stop()
-            gc.unfreeze()  # what the handlers' starts have frozen
-
-
-@pytest.fixture
-def loop() -> Iterator[None]:
-    """The event loop that Mangum finds in a Lambda environment."""
-    with asyncio.Runner() as runner:
-        asyncio.set_event_loop(runner.get_loop())
-        yield
-    asyncio.set_event_loop(None)
-
-
-@pytest.fixture
-def on_aws(
-    lambda_variables: pytest.MonkeyPatch, loop: None, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Deployment]:
-    """The handlers in functions/, over a simulated AWS."""
-    with simulated_aws() as made, ExitStack() as cleanup:
-        for name, value in made.environment().items():
-            lambda_variables.setenv(name, value)
+        for name in ("a2a_serverless", "agent"):
+            logging.getLogger(name).setLevel(logging.DEBUG)
+        cleanup.callback(gc.unfreeze)  # what the handlers' starts have frozen
+        cleanup.callback(metrics.stop)
         api, worker = (cold_start(name) for name in ("api", "worker"))
         cleanup.callback(worker.function.close)
-        yield Deployment(
-            api=api.handler,
-            worker=worker.handler,
-            operations=SqsSource(made.queue, wait_s=0),
-            capsys=capsys,
-        )
+        source = SqsSource(made.queue, wait_s=0)
+        yield Deployment(api=api.handler, worker=worker.handler, operations=source, capsys=capsys)
 
 
 def test_what_the_functions_say_of_a_task(on_aws: Deployment) -> None:

@@ -21,4 +21,4 @@ def emulators(dynamodb_local: Emulator, fauxqs: Emulator) -> Emulators:
 def push_emulators(fauxqs: Emulator) -> Iterator[Emulators]:
     """A DynamoDB Local for one table with a stream, which would slow the others down."""
     with another_dynamodb_local() as dynamodb:
-        yield Emulators(dynamodb, fauxqs)
+        yield Emulators(dynamodb, fauxqs, stream=True)

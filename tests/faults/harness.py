@@ -433,9 +433,13 @@ def operation_of(head: Head) -> Operation:
 
 
 class Emulators:
-    """The two emulators of a session, on which worlds are made."""
+    """The two emulators of a session, on which worlds are made.
 
-    def __init__(self, dynamodb: Emulator, sqs: Emulator) -> None:
+    With `stream` their tables have one, for push; two of them on one DynamoDB Local slow it down.
+    """
+
+    def __init__(self, dynamodb: Emulator, sqs: Emulator, *, stream: bool = False) -> None:
+        self._stream = stream
         self._variables = {**dynamodb.environment(), **sqs.environment()}
         config = {"max_pool_connections": 64, "read_timeout": 20}
         self.dynamodb = dynamodb.client(**config)
@@ -444,21 +448,8 @@ class Emulators:
     @asynccontextmanager
     async def world(self, folder: Path, **settings: str) -> AsyncIterator[World]:
         """A deployment without processes yet; `settings` replace those of `SHORT`."""
-        async with self._world(folder, settings, stream=False) as world:
-            yield world
-
-    @asynccontextmanager
-    async def pushing_world(self, folder: Path, **settings: str) -> AsyncIterator[World]:
-        """One whose table has a stream; two of them on one DynamoDB Local slow it down."""
-        async with self._world(folder, settings, stream=True) as world:
-            yield world
-
-    @asynccontextmanager
-    async def _world(
-        self, folder: Path, settings: Mapping[str, str], *, stream: bool
-    ) -> AsyncIterator[World]:
         names = Names.with_prefix(f"faults-{uuid.uuid4().hex[:12]}")
-        made = await asyncio.to_thread(self._prepare, names, folder, stream=stream)
+        made = await asyncio.to_thread(self._prepare, names, folder)
         variables = {
             **SHORT,
             **self._variables,
@@ -475,8 +466,8 @@ class Emulators:
         finally:
             await world.close()
 
-    def _prepare(self, names: Names, folder: Path, *, stream: bool) -> Names:
-        made = provision(self.dynamodb, self.sqs, names=names, stream=stream)
+    def _prepare(self, names: Names, folder: Path) -> Names:
+        made = provision(self.dynamodb, self.sqs, names=names, stream=self._stream)
         folder.mkdir(parents=True, exist_ok=True)
         for queue in (made.dead_letter_queue, made.push_queue):
             self.sqs.set_queue_attributes(

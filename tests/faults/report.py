@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 
 import pytest
@@ -30,13 +30,6 @@ class Runs:
         faults = (self.unreached, self.lost, self.doubled, self.stuck)
         return self.runs > 0 and not any(faults) and not self.notes
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: object) -> Runs:
-        return cls(**json.loads(str(text)))
-
 
 def table(rows: Iterable[Runs]) -> Iterator[str]:
     """The lines of the table. `unreached` runs count as failed."""
@@ -51,8 +44,10 @@ def table(rows: Iterable[Runs]) -> Iterator[str]:
         yield f"{row.name:<34}" + "".join(f"{cell!s:>11}" for cell in (*counts, *times))
 
 
-def check(rows: Sequence[Runs]) -> None:
-    """Fail unless all rows are clean; the failure shows the table, and what was noted."""
+def check(rows: Sequence[Runs], record_property: Callable[[str, object], None]) -> None:
+    """Record the rows; fail unless all are clean, with the table and what was noted."""
+    for runs in rows:
+        record_property(PROPERTY, json.dumps(asdict(runs)))
     notes = [f"{runs.name}: {note}" for runs in rows for note in runs.notes]
     assert all(runs.is_clean for runs in rows), "\n".join([*table(rows), *notes])
 
@@ -61,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what the kill points have shown, as its tests have recorded it."""
     ended = [each for how in ("passed", "failed") for each in terminalreporter.stats.get(how, [])]
     recorded = [pair for report in ended for pair in report.user_properties]
-    rows = [Runs.from_json(value) for name, value in recorded if name == PROPERTY]
+    rows = [Runs(**json.loads(str(value))) for name, value in recorded if name == PROPERTY]
     if rows:
         terminalreporter.section("kill points")
         for line in table(rows):

@@ -14,7 +14,7 @@ from tests.faults.bad_days import EVERYWHERE, Met
 from tests.faults.clients import Patient
 from tests.faults.crowd import COMPLETED, at_rest, counted, ends, number_of_tasks
 from tests.faults.harness import IS_LONG, Emulators, World, numbers, until
-from tests.faults.report import PROPERTY, check
+from tests.faults.report import check
 
 pytestmark = pytest.mark.emulators
 
@@ -88,8 +88,7 @@ async def test_no_process_loses_a_task_on_a_bad_day(
         assert await number_of_tasks(world) == len([*dead, *worked, *cancelled])
     met = bad_days.met(records)
     runs = counted(f"bad days: {len(met)} faults", ended, numbers(4))
-    record_property(PROPERTY, runs.to_json())
-    check([runs])
+    check([runs], record_property)
     assert {end.state for end in ended} == {COMPLETED}
     assert {end.state for end in cancelled} == {CANCELED}
     assert client.repeated["500"] > 0, "no client was ever told of an error"

@@ -17,7 +17,7 @@ from tests.faults.clients import Patient
 from tests.faults.crowd import COMPLETED, at_rest, counted, ends, number_of_tasks
 from tests.faults.harness import IS_LONG, SETTLE_S, Emulators, World, numbers, until
 from tests.faults.processes import Running
-from tests.faults.report import PROPERTY, check
+from tests.faults.report import check
 from tests.faults.webhooks import SETTINGS, ids, states, told_states
 from tests.unit.push.receivers import Receiver, Request
 
@@ -36,7 +36,7 @@ async def test_a_rolling_replacement_loses_nothing(
     rounds, tasks = (5, 200) if IS_LONG else (1, 20)
     settings = {processes.DRAIN: "0.5", "A2A_MAX_ATTEMPTS": "10", **SETTINGS}
     with Receiver() as receiver:
-        async with push_emulators.pushing_world(tmp_path, **settings) as world:
+        async with push_emulators.world(tmp_path, **settings) as world:
             client = Patient(world.http)
             fleet = [await world.start(kind, concurrency=8) for kind in FLEET]
             is_replaced = asyncio.Event()
@@ -51,9 +51,8 @@ async def test_a_rolling_replacement_loses_nothing(
             ended = await ends(world, list(sent), within_s=SETTLE_S + tasks)
             starts = len([e for e in world.ledger.entries(what="started") if e.task_id in sent])
             runs = counted(f"all replaced: {starts} starts", ended, numbers(6))
-            record_property(PROPERTY, runs.to_json())
             assert Counter(end.state for end in ended) == {COMPLETED: len(sent)}
-            check([runs])
+            check([runs], record_property)
             assert starts > len(sent), "no turn was given back"
             assert await number_of_tasks(world) == len(sent) + 3 * rounds
             await at_rest(world)
@@ -168,8 +167,7 @@ async def test_tasks_survive_workers_that_are_killed_all_the_time(
         starts = Counter(entry.task_id for entry in world.ledger.entries(what="started"))
         assert max(starts.values()) > 1, "no kill has met a running turn"
         runs = counted(f"a kill a second: {starts.total()} starts", ended, numbers(chunks))
-        record_property(PROPERTY, runs.to_json())
-        check([runs])
+        check([runs], record_property)
         for end in ended:
             if end.state != COMPLETED:
                 assert end.state == TaskState.TASK_STATE_FAILED, end

@@ -31,7 +31,7 @@ from tests.faults.harness import (
     until,
 )
 from tests.faults.recorded import record
-from tests.faults.report import PROPERTY, Runs, check
+from tests.faults.report import Runs, check
 
 pytestmark = pytest.mark.emulators
 
@@ -70,14 +70,20 @@ class Case:
 # -- the API ---------------------------------------------------------------------------------
 
 
-async def unsent(world: World, point: str) -> Expected:
-    """The turn was never sent: the sweeper sends it."""
+async def unanswered(world: World, point: str, *others: str) -> Expected:
+    """The client has no answer; the task runs."""
     await world.start("worker")
-    await world.start("sweep")
+    for kind in others:
+        await world.start(kind)
     api = await world.start("api", point=point)
-    task_id = await world.send(WORK)
+    task_id = await world.send(WORK, message_id="message-1")
     await world.dies(api, point)
     return Expected(task_id=task_id, starts=1)
+
+
+async def unsent(world: World, point: str) -> Expected:
+    """The turn was never sent: the sweeper sends it."""
+    return await unanswered(world, point, "sweep")
 
 
 async def unsent_follow_up(world: World, point: str) -> Expected:
@@ -94,22 +100,10 @@ async def unsent_follow_up(world: World, point: str) -> Expected:
 
 async def unsent_and_repeated(world: World, point: str) -> Expected:
     """The client's retry is no new task, and sends the turn at once: there is no sweeper here."""
-    await world.start("worker")
-    api = await world.start("api", point=point)
-    task_id = await world.send(WORK, message_id="message-1")
-    await world.dies(api, point)
+    expected = await unanswered(world, point)
     await world.start("api")
-    assert await world.send(WORK, message_id="message-1") == task_id
-    return Expected(task_id=task_id, starts=1)
-
-
-async def unanswered(world: World, point: str) -> Expected:
-    """The client has no answer; the task runs."""
-    await world.start("worker")
-    api = await world.start("api", point=point)
-    task_id = await world.send(WORK)
-    await world.dies(api, point)
-    return Expected(task_id=task_id, starts=1)
+    assert await world.send(WORK, message_id="message-1") == expected.task_id
+    return expected
 
 
 # -- the worker ------------------------------------------------------------------------------
@@ -167,6 +161,10 @@ async def handed_over(world: World, point: str) -> Expected:
 # -- cancels ---------------------------------------------------------------------------------
 
 
+def canceled(task_id: str, *, starts: int = 1) -> Expected:
+    return Expected(task_id=task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=starts)
+
+
 async def request_of_paused(world: World, point: str) -> Expected:
     """No worker looks at a paused task: the sweeper ends it at the deadline."""
     api = await world.start("api", point=point)
@@ -174,7 +172,7 @@ async def request_of_paused(world: World, point: str) -> Expected:
     await world.start("sweep")
     assert await world.cancel(head.task_id) is None
     await world.dies(api, point)
-    return Expected(task_id=head.task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=1)
+    return canceled(head.task_id)
 
 
 async def request_of_running(world: World, point: str) -> Expected:
@@ -185,7 +183,7 @@ async def request_of_running(world: World, point: str) -> Expected:
     await world.state(task_id, TaskState.TASK_STATE_WORKING)
     assert await world.cancel(task_id) is None
     await world.dies(api, point)
-    return Expected(task_id=task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=1)
+    return canceled(task_id)
 
 
 async def nobody_waits(world: World, point: str) -> Expected:
@@ -197,7 +195,7 @@ async def nobody_waits(world: World, point: str) -> Expected:
     await world.start("sweep")
     await world.state(task_id, TaskState.TASK_STATE_CANCELED)
     await world.start("worker")
-    return Expected(task_id=task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=0)
+    return canceled(task_id, starts=0)
 
 
 async def cancel_operation(world: World, point: str) -> Expected:
@@ -226,7 +224,7 @@ async def running_agent(world: World, point: str) -> Expected:
 async def _canceled(task_id: str, canceling: asyncio.Task[object]) -> Expected:
     answer = await canceling
     assert getattr(answer, "state", None) == "CANCELED", answer
-    return Expected(task_id=task_id, state=TaskState.TASK_STATE_CANCELED, chunks=[], starts=1)
+    return canceled(task_id)
 
 
 # -- turns of one conversation -----------------------------------------------------------------
@@ -461,9 +459,7 @@ async def test_a_kill_loses_doubles_and_holds_up_nothing(
             for number in range(RUNS):
                 folder = tmp_path / f"{case.name}-{number}"
                 group.create_task(one(case, runs, folder))
-    for runs in rows:
-        record_property(PROPERTY, runs.to_json())
-    check(rows)
+    check(rows, record_property)
 
 
 async def _run(case: Case, world: World, runs: Runs) -> None:

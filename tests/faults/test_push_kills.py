@@ -24,7 +24,7 @@ from tests.faults import traps
 from tests.faults.harness import IS_LONG, Emulators, NotReachedError, World, until
 from tests.faults.processes import PUSH_WAIT
 from tests.faults.recorded import record
-from tests.faults.report import PROPERTY, Runs, check
+from tests.faults.report import Runs, check
 from tests.faults.webhooks import SETTINGS, Told, ids, states, told_states
 from tests.unit.push.receivers import OK, Receiver, Request, status
 
@@ -83,8 +83,7 @@ async def test_a_kill_loses_no_notification(
     runs = Runs(name=RECORDED)
     for number in range(ROUNDS):
         await _round(number, push_emulators, tmp_path / str(number), runs)
-    record_property(PROPERTY, runs.to_json())
-    check([runs])
+    check([runs], record_property)
 
 
 async def _round(number: int, emulators: Emulators, folder: Path, runs: Runs) -> None:
@@ -93,7 +92,7 @@ async def _round(number: int, emulators: Emulators, folder: Path, runs: Runs) ->
     random.Random(number).shuffle(points)  # noqa: S311 - a seeded order
     hooks = Webhooks()
     with Receiver(hooks.answer) as receiver:
-        async with emulators.pushing_world(folder, **TIMES) as world:
+        async with emulators.world(folder, **TIMES) as world:
             await asyncio.gather(world.start("api"), world.start("worker", concurrency=TASKS))
             tasks = asyncio.gather(*(_task(world, receiver, n) for n in range(TASKS)))
             if number % 2 == 0:
@@ -207,7 +206,7 @@ async def test_a_sweeper_dies_before_it_sends_a_job(
 
     with Receiver(answer) as receiver:
         settings = {**SETTINGS, PUSH_WAIT: "2"}
-        async with push_emulators.pushing_world(tmp_path, **settings) as world:
+        async with push_emulators.world(tmp_path, **settings) as world:
             await asyncio.gather(*(world.start(kind) for kind in ("api", "worker", "push")))
             task_id = await world.send("chunks 1 0", webhook=receiver.url(path="/waits"))
             await world.end(task_id)

@@ -26,7 +26,7 @@ from tests.faults.harness import (
     until,
 )
 from tests.faults.processes import Running
-from tests.faults.report import PROPERTY, check
+from tests.faults.report import check
 
 pytestmark = pytest.mark.emulators
 
@@ -167,8 +167,7 @@ async def test_shared_turns_survive_workers_that_are_killed_all_the_time(
                 await asyncio.wait([killing])
             await at_rest(world)
         runs = counted("shared turns, a kill a second", ended, numbers(6))
-        record_property(PROPERTY, runs.to_json())
-        check([runs])
+        check([runs], record_property)
         for end in ended:
             if end.state != COMPLETED:
                 assert end.state == TaskState.TASK_STATE_FAILED, end
