@@ -83,7 +83,7 @@ def test_a_restart_is_seen_as_it_happens(visit: Visit, site: Site) -> None:
 
 
 def test_what_is_selected_in_a_list_stays(visit: Visit, site: Site) -> None:
-    """A new task comes above it, and the state beside it changes."""
+    """A new task comes above it, the state beside it changes; a caller's are counted by state."""
     head = site.scribe.open("selected-in-a-list", "hello")
     visit.go("/tasks?since=week")
     row = visit.page.locator("tr", has_text="selected-in-a-list")
@@ -95,6 +95,8 @@ def test_what_is_selected_in_a_list_stays(visit: Visit, site: Site) -> None:
     expect(visit.page.locator("tr", has_text="above-in-a-list")).to_have_count(1)
     assert visit.page.evaluate(SELECTED) == "selected-in-a-list"
     expect(row.locator("a")).to_be_focused()
+    visit.go(f"/tasks?scope={site.storage.scope.digest}&counts=1")
+    expect(visit.page.locator(".counts")).to_contain_text("failed")
     assert visit.said == []
 
 

@@ -557,29 +557,16 @@ def aws(words: list[str]) -> str:
         return f"{service} has no {command}"
     shape = model.operation_model(operations[command]).input_shape
     taken = {xform_name(name, "-") for name in (shape.members if shape else ())}
-    given = {
-        option.removeprefix("--").removeprefix("no-")
-        for option in options
-        if option.startswith("--")
-    }
+    given = {re.sub("^--(no-)?", "", option) for option in options if option.startswith("--")}
     return ", ".join(given - taken - {"query", "output", "region"})
 
 
 def pip(words: list[str]) -> str:
-    extras = set(
-        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    )
-    asked = {
-        name
-        for word in words
-        for it in re.findall(r"a2a-serverless\[(.*)\]", word)
-        for name in it.split(",")
-    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].keys()
+    found = re.findall(r"a2a-serverless\[(.*)\]", " ".join(words))
+    asked = {name for names in found for name in names.split(",")}
     return "" if words[0] in {"install", "wheel"} and asked <= extras else f"pip {words}"
-
-
-def pytest_of(words: list[str]) -> str:
-    return "" if words[:2] == ["-m", "pytest"] else f"python {words}"
 
 
 def any_words(_: list[str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +16,7 @@ import httpx
 import pytest
 
 from a2a_serverless_tools.cloud.emulator import free_port
+from tests.e2e.commands import Running, running_program
 from tests.support.required import ROOT, python_of
 
 EXAMPLE: Final = "examples.stock_server"
@@ -34,16 +34,16 @@ AT_ONCE: Final = 5
 @contextmanager
 def process(
     script: list[str], variables: dict[str, str], *, python: Path | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
-    """One server as a process of its own."""
+) -> Iterator[Running]:
+    """One server as a process of its own, which is killed."""
     paths = f"{ROOT}:{ROOT / 'layers/runtime'}"
     environment = {**os.environ, "PYTHONPATH": paths, **variables}
-    command = [str(python or sys.executable), *script]
-    with subprocess.Popen(command, env=environment) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
+    output = Path(f"{variables['TABLE']}-{variables['PORT']}.log")
+    with running_program(
+        [str(python or sys.executable), *script], env=environment, output=output
+    ) as started:
+        yield started
+        started.end(signal.SIGKILL)
 
 
 @asynccontextmanager
@@ -116,8 +116,7 @@ async def test_a_killed_server_loses_no_task(tmp_path: Path) -> None:
                 for _ in range(3):
                     sent = message("100000", is_awaited=False)
                     begun.append((await to.post("/message:send", json=sent)).json()["task"]["id"])
-                doomed.send_signal(signal.SIGKILL)
-                doomed.wait()
+                doomed.end(signal.SIGKILL)
 
             turns = asyncio.Semaphore(AT_ONCE)
 
@@ -186,8 +185,7 @@ async def test_servers_of_others(environment: str, script: list[str], tmp_path: 
             answer = (await to.post("/", json=request)).json()
             task = answer["result"]["task"]
             assert task["status"]["state"] == ENDED
-        first.kill()
-        first.wait()
+        first.end(signal.SIGKILL)
     with process(command, variables, python=python):
         async with client(int(port)) as to:
             asked = {**request, "method": "GetTask", "params": {"id": task["id"]}}
