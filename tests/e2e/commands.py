@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -56,21 +55,6 @@ def run(
             process.kill()
         said = [path.read_text(encoding="utf-8") for path in (out, err)]
     return subprocess.CompletedProcess(arguments, code, *said)
-
-
-def run_anew(
-    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    """The same in a Python of its own, which has loaded nothing yet."""
-    return subprocess.run(
-        _command_line(sys.executable, *arguments),
-        env=dict(env or environment()),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=RUN_S,
-        check=False,
-    )
 
 
 def _command_line(python: str, *arguments: str, module: str = COMMAND) -> list[str]:
@@ -148,16 +132,21 @@ class Deployed:
 
 
 @contextmanager
-def deployed(env: Mapping[str, str], folder: Path, **commands: Sequence[str]) -> Iterator[Deployed]:
-    """Commands with these arguments, such as `worker_2`, that write to files of the folder."""
+def deployed(
+    env: Mapping[str, str],
+    folder: Path,
+    commands: Mapping[str, Sequence[str]],
+    cwd: Path | None = None,
+) -> Iterator[Deployed]:
+    """Commands with these arguments, which write to files of the folder."""
     with ExitStack() as stack:
         started = {
             name: stack.enter_context(
-                running(name.partition("_")[0], *arguments, env=env, output=folder / f"{name}.log")
+                running(name, *arguments, env=env, output=folder / f"{name}.log", cwd=cwd)
             )
             for name, arguments in commands.items()
         }
-        said = {n: one.wait_for(READY[n.partition("_")[0]]) for n, one in started.items()}
+        said = {name: one.wait_for(READY[name]) for name, one in started.items()}
         yield Deployed(started, said.get("api", ""), folder)
 
 

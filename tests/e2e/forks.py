@@ -2,7 +2,7 @@
 
 Each reads its own environment, writes to its own files, and runs `a2a-serverless` from its first
 line on. So do the processes that a `dev` of these starts: it has loaded no agent, as they have not.
-`run_anew` and `running_with` show that new interpreters do the same.
+`running_with` shows that new interpreters do the same.
 """
 
 from __future__ import annotations

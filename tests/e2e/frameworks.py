@@ -33,13 +33,12 @@ class Framework:
     heard: Any = "You have said: Hello."
     wish: str = "Delete the draft"
     question: Any = "Delete the draft: are you sure?"
-    answers: tuple[str, str] = ("yes", "yes")
-    """To the first time that it asks, and to the second."""
+    answer: str = "yes"
     as_answer: Callable[[Task, str], str | Part] = lambda _, answer: answer
-    done: tuple[Any, Any] = ("It is deleted.", "It is deleted.")
+    done: Any = "It is deleted."
     bye: str = "Bye"
-    remembers_both: Any = "You have said: Hello; Delete the draft; Delete the draft; Bye."
-    """After `hello` and two wishes."""
+    remembers: Any = "You have said: Hello; Delete the draft; Bye."
+    """After `hello` and the wish."""
     knows_nothing: Any = "You have said: Bye."
     """What `bye` alone is answered."""
     streams: bool = True
@@ -94,10 +93,10 @@ FRAMEWORKS: Final = {
         heard=conversion(20, "USD", 21.6),
         wish="Another amount, in GBP",
         question="How many euros?",
-        answers=("10", "30"),
-        done=(conversion(10, "GBP", 8.5), conversion(30, "GBP", 25.5)),
+        answer="10",
+        done=conversion(10, "GBP", 8.5),
         bye="And in JPY?",
-        remembers_both=conversion(30, "JPY", 4890),
+        remembers=conversion(10, "JPY", 1630),
         knows_nothing="How many euros?",
         streams=False,
     ),
@@ -105,7 +104,7 @@ FRAMEWORKS: Final = {
         example="openai_agents_agent",
         environment="openai_agents",
         question={"tool": "delete", "arguments": {"what": "Delete the draft"}},
-        done=("Done: Delete the draft.", "Done: Delete the draft."),
+        done="Done: Delete the draft.",
     ),
     "strands": Framework(example="strands_agent", environment="strands"),
     "adk": Framework(
@@ -113,12 +112,10 @@ FRAMEWORKS: Final = {
         environment="google_adk",
         wish="Book a hotel in Lisbon",
         question=None,
-        answers=("booked", "booked"),
+        answer="booked",
         as_answer=function_response,
-        done=("It is booked.", "It is booked."),
-        remembers_both=(
-            "You have said: Hello; Book a hotel in Lisbon; Book a hotel in Lisbon; Bye."
-        ),
+        done="It is booked.",
+        remembers="You have said: Hello; Book a hotel in Lisbon; Bye.",
         streams=False,
     ),
 }

@@ -191,28 +191,18 @@ def test_help_describes_every_command() -> None:
         assert f"usage: a2a-serverless {command} " in shown.stdout
 
 
-TEMPLATE = Path(__file__).parents[2] / "template.yaml"
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    """A project whose agent cannot be used, so that a start ends with its path."""
-    (tmp_path / "template.yaml").write_text(TEMPLATE.read_text())
-    for name in ("functions/worker/agent.py", "functions/api/agent_card.json"):
-        (tmp_path / name).parent.mkdir(parents=True)
-    (tmp_path / "functions/worker/agent.py").write_text("agent = 'no agent'\n")
-    (tmp_path / "functions/api/agent_card.json").write_text(Path(CARD).read_text())
-    return tmp_path
-
-
 @pytest.mark.long
-def test_the_current_folders_agent_wins(project: Path) -> None:
+def test_the_current_folders_agent_wins(tmp_path: Path) -> None:
     """An agent.py in the current folder, and the card beside it, win over the project's.
 
     With `--no-push` it is the agent of a deployment that has no queue for notifications.
     """
-    here = project / "mine"
+    here = tmp_path / "mine"
     here.mkdir()
+    template = Path(__file__).parents[2] / "template.yaml"
+    (tmp_path / "template.yaml").write_text(template.read_text())
+    (tmp_path / "functions/worker").mkdir(parents=True)
+    (tmp_path / "functions/worker/agent.py").write_text("agent = 'no agent'\n")
     (here / "template.yaml").write_text("Resources: {}")
     (here / ".env").write_text("KEY_OF_MODEL=x\n")
     (here / "agent.py").write_text(
@@ -236,7 +226,7 @@ def test_the_current_folders_agent_wins(project: Path) -> None:
     assert card["name"].startswith("My ")
     assert card["capabilities"]["pushNotifications"] is False
     assert "agent agent.py:agent, its card agent_card.json\n" in said
-    assert f"tasks are kept in {project / '.a2a/dev.db'};" in said
+    assert f"tasks are kept in {tmp_path / '.a2a/dev.db'};" in said
     assert f"environment of {here / '.env'}" in said
 
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 from a2a.client import A2ACardResolver
 
-from tests.e2e.commands import environment, kill, run, run_anew, running
+from tests.e2e.commands import environment, kill, run, running
 from tests.e2e.conftest import CARD, Served
 from tests.e2e.devs import running_dev
 from tests.support.a2a_calls import message
@@ -160,7 +160,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def test_demo_shows_a_streamed_and_a_resumed_task(tmp_path: Path) -> None:
     """`demo` exits 0 from any folder and without an AWS account, and shows both tasks whole."""
     variables = {"HOME": str(tmp_path), "AWS_PROFILE": "missing", "AGENT_CHUNK_DELAY_S": "0.02"}
-    shown = run_anew("demo", env=environment(**variables), cwd=tmp_path)
+    shown = run("demo", env=environment(**variables), cwd=tmp_path)
 
     assert shown.returncode == 0, shown.stdout + shown.stderr
     assert shown.stderr == ""

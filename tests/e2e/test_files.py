@@ -7,7 +7,6 @@ import hashlib
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -19,7 +18,7 @@ from a2a_serverless.client import upload
 from a2a_serverless_tools.cloud.emulator import free_port
 from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.sockets import bind
-from tests.e2e.commands import Running, environment, running, until
+from tests.e2e.commands import Deployed, Running, deployed, environment
 from tests.support.a2a_calls import Caller
 from tests.support.emulators import CREDENTIALS
 from tests.support.simulation.simulated_aws import BUCKET, served_s3, simulated_aws
@@ -60,15 +59,6 @@ agent = Maker()
 """
 
 
-@dataclass
-class Machine:
-    """An api and a worker on one file, and a client of them."""
-
-    api: Running
-    worker: Running
-    caller: Caller
-
-
 @pytest.fixture
 def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """The variables of where files are: beside the tasks' file, or in a bucket of moto."""
@@ -80,40 +70,42 @@ def store(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, store: dict[str, str]) -> Iterator[Machine]:
-    """The processes, idle, after a first small task."""
+def machine(tmp_path: Path, store: dict[str, str]) -> Iterator[Deployed]:
+    """An api and a worker on one file, idle."""
     (tmp_path / "agent.py").write_text(AGENT, encoding="utf-8")
     card = Path(__file__).with_name("probe_card.json").read_text(encoding="utf-8")
     (tmp_path / "agent_card.json").write_text(card, encoding="utf-8")
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
+    port = str(free_port())
     env = environment(
         A2A_TABLE=f"file:{tmp_path}/tasks.db",
         A2A_AUTH="none",
-        A2A_PUBLIC_URL=url,
+        A2A_PUBLIC_URL=f"http://127.0.0.1:{port}",
         TMPDIR=str(tmp_path),
         **store,
     )
-    api = ("api", "--card", "agent_card.json", "--port", str(port))
-    worker = ("worker", "--agent", "agent.py:agent")
-    with (
-        running(*api, env=env, output=tmp_path / "api.log", cwd=tmp_path) as serving,
-        running(*worker, env=env, output=tmp_path / "worker.log", cwd=tmp_path) as working,
-        Caller(url) as caller,
-    ):
+    commands = {
+        "api": ("--card", "agent_card.json", "--port", port),
+        "worker": ("--agent", "agent.py:agent"),
+    }
+    with deployed(env, tmp_path, commands, cwd=tmp_path) as started:
+        yield started
 
-        def answers() -> bool:
-            try:
-                return caller.http.get("/healthz").is_success
-            except httpx.TransportError:
-                return False
 
-        until(answers)
-        yield Machine(serving, working, caller)
+@pytest.fixture
+def caller(machine: Deployed) -> Iterator[Caller]:
+    """A client that has had a first small task."""
+    with Caller(machine.url) as made:
+        made.send("warm up", waits=True)
+        yield made
+
+
+def peaks(machine: Deployed) -> list[int]:
+    """The most memory that api and worker have had since their start."""
+    return [peak_bytes(command) for command in machine.commands.values()]
 
 
 def peak_bytes(running: Running) -> int:
-    """The most memory that a process has had since its start, or since `forget_peak`."""
+    """The most memory that a process has had since its start."""
     status = Path(f"/proc/{running.process.pid}/status").read_text(encoding="utf-8")
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found is not None
@@ -122,11 +114,9 @@ def peak_bytes(running: Running) -> int:
 
 @pytest.mark.long
 @pytest.mark.parametrize("store", ["s3"], indirect=True)
-def test_a_file_of_100_mb_passes_in_little_memory(machine: Machine) -> None:
+def test_a_file_of_100_mb_passes_in_little_memory(machine: Deployed, caller: Caller) -> None:
     """An agent makes it, a client fetches it by its link, and the next turn reads it again."""
-    caller = machine.caller
-    caller.send("warm up", waits=True)
-    idle = [peak_bytes(each) for each in (machine.api, machine.worker)]
+    idle = peaks(machine)
     task = caller.send("make")
     part = caller.until("INPUT_REQUIRED", task["id"])["artifacts"][0]["parts"][0]
     sha, size = hashlib.sha256(), 0
@@ -148,10 +138,9 @@ def test_a_file_of_100_mb_passes_in_little_memory(machine: Machine) -> None:
     assert_little_more(machine, idle)
 
 
-def assert_little_more(machine: Machine, idle: list[int]) -> None:
+def assert_little_more(machine: Deployed, idle: list[int]) -> None:
     """Neither process has had much more in memory than when it was idle."""
-    peaks = [peak_bytes(each) for each in (machine.api, machine.worker)]
-    more = [peak - before for peak, before in zip(peaks, idle, strict=True)]
+    more = [peak - before for peak, before in zip(peaks(machine), idle, strict=True)]
     assert max(more) < MOST_BYTES, more
 
 
@@ -173,11 +162,11 @@ class Pattern(io.RawIOBase):
 
 @pytest.mark.long
 @pytest.mark.parametrize("store", ["folder"], indirect=True)
-async def test_an_upload_of_100_mb_passes_in_little_memory(machine: Machine) -> None:
+async def test_an_upload_of_100_mb_passes_in_little_memory(
+    machine: Deployed, caller: Caller
+) -> None:
     """A client uploads a stream, and the agent reads what it was, byte for byte."""
-    caller = machine.caller
-    await asyncio.to_thread(caller.send, "warm up", waits=True)
-    idle = [peak_bytes(each) for each in (machine.api, machine.worker)]
+    idle = peaks(machine)
     source = Pattern()
     async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
         card = await A2ACardResolver(http, str(caller.http.base_url)).get_agent_card()

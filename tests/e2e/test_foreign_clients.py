@@ -42,8 +42,8 @@ def api(own_queues: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
     """`a2a-serverless api` and `worker`, on emulators."""
     folder = tmp_path_factory.mktemp("api")
     env = environment(**own_queues, A2A_AUTH="none", PROBE_FOLDER=str(folder))
-    serving, working = ("--card", CARD, "--port", "0"), ("--agent", AGENT)
-    with deployed(env, folder, api=serving, worker=working) as started:
+    commands = {"api": ("--card", CARD, "--port", "0"), "worker": ("--agent", AGENT)}
+    with deployed(env, folder, commands) as started:
         yield Served(url=started.url, folder=folder)
 
 

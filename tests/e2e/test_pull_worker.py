@@ -45,7 +45,7 @@ def test_commands_write_the_functions_json_and_metrics(
         "push": (),
         "sweep": (),
     }
-    with Receiver() as receiver, deployed(env, tmp_path, **commands) as started:
+    with Receiver() as receiver, deployed(env, tmp_path, commands) as started:
         _, worker, push, sweep = started.commands.values()
         hook = {"taskPushNotificationConfig": {"url": receiver.url()}}
         with Caller(started.url) as caller:
