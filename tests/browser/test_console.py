@@ -209,8 +209,8 @@ def test_steps_are_shown_as_they_are_recorded(visit: Visit, tmp_path: Path) -> N
     expect(visit.page.locator(".side .bad")).to_contain_text("ValueError at")
 
 
-def test_a_paused_task_is_answered_and_deleted(visit: Visit) -> None:
-    """Under the question on its page: the answer completes it; then it can be deleted."""
+def test_a_paused_task_is_answered(visit: Visit) -> None:
+    """Under the question on its page: the answer completes it."""
     begin(visit, "ask")
     expect(visit.page.locator("#now")).to_contain_text("The agent asks")
     visit.page.click("text=Open the task")
@@ -219,12 +219,9 @@ def test_a_paused_task_is_answered_and_deleted(visit: Visit) -> None:
     visit.page.click("text=Answer it")
     expect(visit.page.locator("#now")).to_have_text("completed")
     expect(visit.page.locator(".talk")).to_contain_text("Thank you: Saturday")
-    visit.page.click("text=Delete this task")
-    visit.page.click("text=Yes, delete it")
-    expect(visit.page.locator("main")).to_contain_text("has no task")
 
 
-def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
+def test_a_task_is_canceled_and_deleted_after_a_confirmation(visit: Visit) -> None:
     """The first click only shows what will happen; the second one does it."""
     begin(visit, "wait")
     expect(visit.page.locator(".talk")).to_contain_text("Waiting until")
@@ -236,6 +233,9 @@ def test_a_task_is_canceled_after_a_confirmation(visit: Visit) -> None:
     visit.page.click("text=Yes, cancel it")
     expect(visit.page.locator("[role=status]")).to_have_text("The task is canceled.")
     expect(visit.page.locator(".now .state")).to_have_text("canceled")
+    visit.page.click("text=Delete this task")
+    visit.page.click("text=Yes, delete it")
+    expect(visit.page.locator("main")).to_contain_text("has no task")
 
 
 def test_a_wait_for_a_callback_is_ended_on_its_row(visit: Visit) -> None:

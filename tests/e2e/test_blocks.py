@@ -564,7 +564,7 @@ def aws(words: list[str]) -> str:
 def pip(words: list[str]) -> str:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].keys()
-    found = re.findall(r"a2a-serverless\[(.*)\]", " ".join(words))
+    found = re.findall(r"a2a-serverless\[([^]]*)\]", " ".join(words))
     asked = {name for names in found for name in names.split(",")}
     return "" if words[0] in {"install", "wheel"} and asked <= extras else f"pip {words}"
 
