@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import cycle
 from typing import Any
 
+import jwt
 import pytest
 from a2a.compat.v0_3 import types as types_v03
 from a2a.types import Artifact, Part, StreamResponse, TaskState, TaskStatus
@@ -31,6 +32,7 @@ from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, caller_number
 from a2a_serverless.tasks.push import CONFIG_ID_OF_0_1
 from a2a_serverless.tasks.rules import Commit
+from a2a_serverless_tools.contract import Storage
 from tests.support.clocks import ManualClock
 from tests.support.messages import request as request_of
 from tests.support.observed import counted
@@ -270,6 +272,25 @@ async def test_a_restart_is_counted_as_subscribers_count_it(
 
 
 # -- failing receivers -----------------------------------------------------------------------
+
+
+async def test_two_callers_with_one_key_are_told_of_two_tasks(receiver: Receiver) -> None:
+    """Of two callers with one key each one's task is told once, under its own id."""
+    world = World(push_events="ends")
+    opened = set()
+    for name in ("ann", "bob"):
+        own = world.storage.for_scope(Scope.of("", name))
+        push = config(receiver.url())
+        head = (await own.open_task("ctx", request_of(), idempotency_key="order-1", push=push)).head
+        await Storage(own).update_task(head.task_id, COMPLETED)
+        opened.add(head.task_id)
+    await world.pump()
+    told = [
+        jwt.decode(r.headers["x-a2a-signature"], options={"verify_signature": False})["sub"]
+        for r in receiver.requests
+    ]
+    assert len(told) == len(opened) == 2
+    assert set(told) == opened
 
 
 @pytest.mark.long(but=1)
