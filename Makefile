@@ -249,7 +249,7 @@ artefact: $(VENV)/.stamp ## what is deployed, built for this machine: sizes, and
 
 .PHONY: image
 image: $(VENV)/.stamp ## the worker's image without Docker, for arm64, made and checked
-	A2A_IMAGE=long $(BIN)/python -m pytest tests/infrastructure/test_image.py
+	A2A_IMAGE=long $(BIN)/python -m pytest tests/infrastructure/test_fargate.py
 
 .PHONY: dist
 dist: $(VENV)/.stamp ## the wheel and the source archive, in dist/, without tests
