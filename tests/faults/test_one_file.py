@@ -1,9 +1,10 @@
-"""A small deployment on one file, whose processes are killed at random all the time."""
+"""A small deployment on one file, whose processes are killed at random all the time, or at points."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import signal
 import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -19,12 +20,13 @@ from a2a.types import Task, TaskState
 from a2a_serverless.queues.table import TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
+from a2a_serverless.storage.listing import ListTasksQuery, newest_heads
 from a2a_serverless.storage.sqlite import SqliteTable
 from a2a_serverless.wiring import Backends, open_backends
-from tests.faults import processes
+from tests.faults import processes, traps
 from tests.faults.agent import BRANCHES
 from tests.faults.clients import Patient
-from tests.faults.harness import ARTIFACT, IS_LONG, SHORT, command_of, until
+from tests.faults.harness import ARTIFACT, IS_LONG, SHORT, check_log, command_of, until
 from tests.faults.ledger import VARIABLE, Ledger
 from tests.faults.processes import Running
 from tests.support.messages import texts
@@ -64,8 +66,8 @@ class Deployment:
     killed: Counter[str] = field(default_factory=Counter)
     starts: int = 0
 
-    async def start(self, name: str) -> None:
-        """Start a process, and return when it has started."""
+    async def start(self, name: str, point: str = "") -> None:
+        """Start a process, which dies at `point` where one is named; return when it has started."""
         kind = name.split(maxsplit=1)[0]
         variables = {
             **SHORT,
@@ -80,6 +82,7 @@ class Deployment:
             processes.PARK: "1",
             processes.PUSH_HIDDEN: "10",
             VARIABLE: str(self.folder / "ledger"),
+            traps.POINT_VARIABLE: point,
         }
         self.starts += 1
         output = self.folder / f"{name.replace(' ', '-')}-{self.starts}.log"
@@ -178,6 +181,42 @@ async def test_kills_of_all_processes_lose_nothing(
     print(figures, deployment.killed.total())  # noqa: T201
     if IS_LONG:
         assert min(figures[what] for what in ("canceled", "again", "left", "failed")) > 0, figures
+
+
+@pytest.mark.long(but=2)
+@pytest.mark.parametrize(
+    ("point", "commits"),
+    [("after-create", 1), ("before-ack", 2), ("after-receive", 1), ("after-claim", 2)],
+)
+async def test_an_echo_survives_its_process(point: str, commits: int, tmp_path: Path) -> None:
+    """Killed behind either of its two transactions, it is done once; the client sends again.
+
+    Each has its part of the queue: the first sends the operation, the second removes it.
+    """
+    table = f"file:{tmp_path / 'tasks.db'}"
+    backends, http = open_backends(Settings(table=table)), httpx.AsyncClient(trust_env=False)
+    deployment, storage = Deployment(tmp_path, table, http), backends.storage
+    assert isinstance(storage.table, SqliteTable)
+    assert isinstance(backends.operations, TableQueue)
+    with closing(storage.table):
+        try:
+            await deployment.start("serve", f"{point}:1")
+            sending = asyncio.create_task(Patient(http).send("chunks 1 0", blocks=True))
+            assert await deployment.running["serve"].ended() == -signal.SIGKILL
+            (head,), _ = await newest_heads(storage, ListTasksQuery())
+            left = len(await backends.operations.waiting())
+            assert (head.version, left) == (commits, 2 - commits)
+            await deployment.start("serve")
+            answer = await sending
+        finally:
+            await deployment.close()
+        assert (answer.task["id"], answer.state) == (head.task_id, "COMPLETED")
+        assert [each["parts"] for each in answer.task["artifacts"]] == [[{"text": "0"}]]
+        log = await storage.read(head.task_id)
+        assert log is not None
+        check_log(log)
+        assert not await backends.operations.waiting()
+    assert told_in(tmp_path / "ledger")[head.task_id].counts["started"] == 1
 
 
 CANCEL: Final = TaskState.TASK_STATE_CANCELED
