@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -162,23 +164,49 @@ async def test_a_list_is_counted_without_its_items(table: SqliteTable, path: Pat
         assert not ITEM.keys() - {"PK", "SK"} & found.keys()
 
 
-async def test_a_file_that_stays_locked_is_unavailable(
-    table: SqliteTable, path: Path, monkeypatch: pytest.MonkeyPatch
+PAUSED = """
+import os, pathlib, signal, sys
+from a2a_serverless.storage.layout import INDEXES
+from a2a_serverless.storage.sqlite import SqliteTable
+
+with SqliteTable(pathlib.Path(sys.argv[1]), INDEXES)._transaction() as connection:
+    connection.execute("INSERT INTO items (PK, SK, item) VALUES ('P', 'B', '{}')")
+    os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+def paused(path: Path) -> subprocess.Popen[bytes]:
+    """A process that has stopped in the middle of its transaction."""
+    process = subprocess.Popen([sys.executable, "-c", PAUSED, path])
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    return process
+
+
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize("paused_s", [0.05, 61])
+async def test_a_process_that_is_paused_in_a_transaction_is_waited_for(
+    table: SqliteTable, path: Path, monkeypatch: pytest.MonkeyPatch, paused_s: float
 ) -> None:
-    """A writer waits for others while its event loop goes on, and then says what to do."""
-    monkeypatch.setattr(sqlite, "BUSY_S", 0.2)
-    with closing(sqlite3.connect(path)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(UnavailableError, match="locked by another process: end it, or try"):
-            await table.write(Put(item=ITEM))
-        assert await table.get(PLACE) is None
-        monkeypatch.setattr(sqlite, "BUSY_S", 60)
+    """For more than a minute, while readers and the event loop go on; then it says what to do."""
+    other = paused(path)
+    try:
+        with monkeypatch.context() as hurrying:
+            hurrying.setattr(sqlite, "BUSY_S", 0.2)
+            with pytest.raises(UnavailableError, match="locked by another process: end it, or try"):
+                await table.write(Put(item=ITEM))
         writing = asyncio.create_task(table.write(Put(item=ITEM)))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(paused_s)
         assert not writing.done()
-        other.rollback()
+        assert await table.all(Range(partition="P")) == []
+        other.send_signal(signal.SIGCONT)
         async with asyncio.timeout(30):
             await writing
+        assert other.wait(30) == 0
+    finally:
+        other.kill()
+        other.wait()
+    assert await table.all(Range(partition="P")) == [ITEM, {"PK": "P", "SK": "B"}]
 
 
 class Held(UserDict[str, Any]):

@@ -58,8 +58,8 @@ from a2a_serverless.values import dataclass
 FORMAT: Final = 1
 """The `user_version` of the files that this release reads and writes."""
 
-BUSY_S: Final = 15.0
-"""Seconds for which a request waits for another process that writes."""
+BUSY_S: Final = 90.0
+"""Seconds for which a request waits for another process that writes, or is paused as it does."""
 
 _POLLS_S: Final = ((2.0, 0.005), (30.0, 0.025))
 _FASTEST_POLL_S: Final = _POLLS_S[0][1]
