@@ -418,7 +418,10 @@ async def owed(storage: DurableStorage, task_id: str, host: str, at: int) -> Pus
 async def test_webhooks_that_fail_now_are_shown_by_host(
     storage: DurableStorage, inspector: Inspector, clock: ManualClock
 ) -> None:
-    """With their number, since when, and when the next attempt is; one that works again is not."""
+    """With their number, since when, and when the next attempt is; one that works again is not.
+
+    The list of those that were given up has a task while it has such a webhook.
+    """
     begun = clock.now_ms()
     for number in range(3):
         await asked(storage, f"t{number}")
@@ -438,6 +441,12 @@ async def test_webhooks_that_fail_now_are_shown_by_host(
     told = push.settled((1, 0), "status 200", clock.now_ms(), is_told=True)
     await storage.webhooks.move(push, replace(told, failing_since=None, failures=0))
     assert [row.head.task_id for row in (await inspector.lists.page(query)).rows] == ["t0", "t1"]
+    await untold(storage, "t2", clock.now_ms())
+    given_up = TaskFilter(attention="untold")
+    (row,) = (await inspector.lists.page(given_up)).rows
+    assert (row.head.task_id, row.reason) == ("t2", "status 503")
+    await storage.webhooks.delete("t2", "crm.example")
+    assert (await inspector.lists.page(given_up)).rows == ()
 
 
 async def test_signing_keys_are_shown_and_one_is_withdrawn(
@@ -456,16 +465,3 @@ async def test_signing_keys_are_shown_and_one_is_withdrawn(
     assert title in [table.title for table in status.tables()]
     await store.withdraw("old")
     assert list((await status_of(inspector)).signing) == ["new"]
-
-
-async def test_a_webhook_leaves_the_list_with_its_deletion(
-    storage: DurableStorage, inspector: Inspector, clock: ManualClock
-) -> None:
-    """The list of webhooks that were given up has a task while it has such a webhook."""
-    await asked(storage, "t")
-    await untold(storage, "t", clock.now_ms())
-    query = TaskFilter(attention="untold")
-    (row,) = (await inspector.lists.page(query)).rows
-    assert (row.head.task_id, row.reason) == ("t", "status 503")
-    await storage.webhooks.delete("t", "crm.example")
-    assert (await inspector.lists.page(query)).rows == ()
