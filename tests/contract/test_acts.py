@@ -38,6 +38,7 @@ from a2a_serverless_tools.operate.filters import TaskFilter
 from a2a_serverless_tools.operate.inspector import Inspector
 from a2a_serverless_tools.operate.journal import KEPT_S, Entry, about, newest
 from tests.support.clocks import ManualClock
+from tests.support.commits import COMPLETED, FAILED, to
 from tests.support.failures import failed_task
 from tests.support.messages import message, request
 from tests.support.present import present
@@ -47,8 +48,7 @@ S = TaskState
 ANN = Caller(user="ann", tenant="acme", extensions=("urn:x",), variables='{"a:B": 1}')
 CONTEXT = "talk"
 HOOK = "https://receiver.example/"
-FAILS = Commit(entries=(StatusChanged(TaskStatus(state=S.TASK_STATE_FAILED)),))
-ENDS = Commit(entries=(StatusChanged(TaskStatus(state=S.TASK_STATE_COMPLETED)),))
+FAILS, ENDS = to(FAILED), to(COMPLETED)
 CONTENT = b"x" * 40_000
 
 

@@ -24,6 +24,7 @@ from a2a_serverless.tasks.rules import Commit, releasing
 from a2a_serverless_tools.operate.details import TaskDetails, task_details
 from a2a_serverless_tools.operate.finding import created_in, find_tasks, named_heads
 from tests.support.clocks import ManualClock
+from tests.support.commits import newest, opened
 from tests.support.databases import Dictionaries, moto_database, new_scope
 from tests.support.messages import agent_message, request
 from tests.support.newer import head_key, remove_attributes
@@ -31,14 +32,6 @@ from tests.support.present import present
 
 S = TaskState
 END = AttemptEnd(token="one", reason="ValueError", correlation_id="c-1", at=1_700_000_000_000)
-
-
-async def opened(storage: DurableStorage, **options: Any) -> Head:
-    return (await storage.open_task("context", request(), **options)).head
-
-
-async def newest(storage: DurableStorage, head: Head) -> Head:
-    return present(await storage.head(head.task_id))
 
 
 async def claimed(storage: DurableStorage, head: Head, token: str = "one") -> Head:
@@ -196,7 +189,7 @@ async def test_lists_and_counts_pass_over_contexts(storage: DurableStorage) -> N
 
 async def committed(storage: DurableStorage) -> Head:
     """A task of three versions, the last one of two parts."""
-    head = (await storage.open_task("context", request(), ttl_s=100)).head
+    head = await opened(storage, ttl_s=100)
     head = await storage.commit(head, Commit(token="one", claims=True, worker="host"))
     long = MessageAppended(agent_message("x" * 400_000))
     return await storage.commit(head, Commit(entries=(long,), token="one"))
@@ -256,10 +249,10 @@ async def test_a_look_shows_heads(storage: DurableStorage, clock: ManualClock) -
     Its items may still be stored.
     """
     others = storage.for_scope(new_scope())
-    heads = [(await storage.open_task("context", request())).head for _ in range(LOOK_AT_ONCE - 3)]
-    other = (await others.open_task("context", request())).head
+    heads = [await opened(storage) for _ in range(LOOK_AT_ONCE - 3)]
+    other = await opened(others)
     marked = await others.request_cancel(other.task_id)
-    gone = (await storage.open_task("context", request(), ttl_s=10)).head
+    gone = await opened(storage, ttl_s=10)
     clock.advance(11)
     unknown = (storage.scope.digest, "x" * 4000)
     looks = await storage.look([*map(key_of, (*heads, other, gone)), unknown])
