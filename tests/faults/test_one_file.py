@@ -1,4 +1,4 @@
-"""A small deployment on one file, whose processes are killed at random all the time, or at points."""
+"""A small deployment on one file, whose processes are killed at random moments, or at points."""
 
 from __future__ import annotations
 
