@@ -191,7 +191,7 @@ async def test_kills_of_all_processes_lose_nothing(
 async def test_an_echo_survives_its_process(point: str, commits: int, tmp_path: Path) -> None:
     """Killed behind either of its two transactions, it is done once; the client sends again.
 
-    Each has its part of the queue: the first sends the operation, the second removes it.
+    The second has removed the operation, too.
     """
     table = f"file:{tmp_path / 'tasks.db'}"
     backends, http = open_backends(Settings(table=table)), httpx.AsyncClient(trust_env=False)
@@ -204,8 +204,8 @@ async def test_an_echo_survives_its_process(point: str, commits: int, tmp_path: 
             sending = asyncio.create_task(Patient(http).send("chunks 1 0", blocks=True))
             assert await deployment.running["serve"].ended() == -signal.SIGKILL
             (head,), _ = await newest_heads(storage, ListTasksQuery())
-            left = len(await backends.operations.waiting())
-            assert (head.version, left) == (commits, 2 - commits)
+            assert head.version == commits
+            assert commits == 1 or not await backends.operations.waiting()
             await deployment.start("serve")
             answer = await sending
         finally:
