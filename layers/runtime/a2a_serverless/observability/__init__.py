@@ -45,21 +45,23 @@ _SERVICE: Final = "POWERTOOLS_SERVICE_NAME"
 
 _SDK_SPANS: Final = "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"
 
-_UNUSED: Final = ("click", "opentelemetry", "starlette")
+_UNUSED: Final = ("opentelemetry", "click", "starlette")
 """Packages that the A2A SDK and httpx import if they are there, and of which nothing is used here:
 a command line, spans of the SDK's own, a type of an annotation."""
 
 
-_HTTPX: Final = "httpx"
-"""The SDK names it in an annotation, and uses it for webhooks, which are sent otherwise here."""
-
-
 class _Later(ModuleType):
-    """Stands for a module that is imported when something of it is used, and not just named."""
+    """Stands for httpx, whose client the SDK names in an annotation, until more of it is used.
+
+    The SDK calls webhooks by it, which are called otherwise here.
+    """
 
     def __getattr__(self, name: str) -> Any:
-        is_named = sys.modules.get(self.__name__) is self
-        return Any if is_named else getattr(importlib.import_module(self.__name__), name)
+        if sys.modules.get(self.__name__) is self:
+            if name == "AsyncClient":
+                return Any
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 @contextmanager
@@ -93,15 +95,16 @@ def _import_alone(name: str) -> None:
     """Import a package of the SDK with `_UNUSED` hidden and httpx put off, and show them again."""
     modules: dict[str, Any] = sys.modules
     has_spans = os.environ[_SDK_SPANS].lower() == "true"
-    hidden = {*_UNUSED, _HTTPX} - modules.keys() - ({"opentelemetry"} if has_spans else set())
-    modules |= dict.fromkeys(hidden)  # for an import, None is a module that does not exist
-    if _HTTPX in hidden:
-        modules[_HTTPX] = _Later(_HTTPX)
+    # For an import, None is a module that does not exist.
+    hidden = dict.fromkeys(_UNUSED[has_spans:]) | {"httpx": _Later("httpx")}
+    hidden = {each: hidden[each] for each in hidden.keys() - modules.keys()}
+    modules |= hidden
     try:
         importlib.import_module(name)
     finally:
-        for unused in hidden:
-            del modules[unused]
+        for each, instead in hidden.items():
+            if modules.get(each) is instead:
+                del modules[each]
 
 
 def start(environment: MutableMapping[str, str] = os.environ) -> None:
