@@ -30,9 +30,11 @@ from a2a_serverless.queues import table
 from a2a_serverless.queues.fifo import EventRecord, FifoQueue, Handle, Reservation
 from a2a_serverless.queues.sqs import _LONGEST_LEASE_S, SqsFifoQueue
 from a2a_serverless.queues.table import _DEDUPLICATION_S, _MOST_REMEMBERED, TableQueue
+from a2a_serverless.settings import Settings
 from a2a_serverless.storage.changes import change
 from a2a_serverless.storage.table import NEW, Item, Key, Put, Range, Update
 from a2a_serverless.tasks.head import Operation
+from a2a_serverless.wiring import memory_backends
 from tests.contract.queues import (
     FAUXQS,
     PATIENCE_S,
@@ -50,6 +52,8 @@ from tests.contract.queues import (
 from tests.support.clocks import ManualClock
 from tests.support.present import present
 from tests.support.queues import aside, records
+from tests.support.workers import lease_of
+from tests.unit.tasks.heads import opened
 
 TRACE = {"traceparent": "00-67891233abcdef012345678912345678-53995c3f42cd8ad8-01"}
 
@@ -252,18 +256,23 @@ async def test_a_group_remembers_its_last_hundred_messages(queues: TableQueues) 
 
 
 @everywhere
-async def test_a_delivery_says_how_long_its_receive_keeps_it(
-    queues: TableQueues | SqsQueues,
-) -> None:
-    """A queue on a table knows when it comes again, and SQS does not: its answer may be late."""
+async def test_a_delivery_says_how_long_its_receive_keeps_it(queues: Queues) -> None:
+    """Each delivery of a batch says it, until it is extended or given back."""
     queue = queues.queue(visibility_s=60)
-    async with consuming(queue) as consumer:
-        await queue.send(Note())
-        delivery = await consumer.next()
-        kept_s = delivery.hidden_until / 1000 - time.time()
-        assert 50 < kept_s <= 60 if isinstance(queues, TableQueues) else delivery.hidden_until == 0
-        await delivery.nack(delay_s=60)
-        assert delivery.hidden_until == 0
+    for name in "ab":
+        await queue.send(Note(task_id=name))
+    pulled: list[Handle[Note]] = []
+    while len(pulled) < 2:
+        asked_at = SystemClock().now_ms()
+        pulled += (handles := await queue.pull(10, PATIENCE_S))
+        for handle in handles:
+            kept_ms = handle.hidden_until - asked_at
+            assert 60_000 <= kept_ms <= 60_000 + SystemClock().now_ms() - asked_at
+    extended, given_back = pulled
+    await extended.extend(60)
+    assert extended.hidden_until == 0
+    await given_back.nack(delay_s=60)
+    assert given_back.hidden_until == 0
 
 
 @pytest.mark.parametrize("queues", [FAUXQS], indirect=True)
@@ -525,6 +534,67 @@ async def test_an_ended_receiver_gives_back_what_it_still_gets(
     assert await asyncio.to_thread(given_back.wait, PATIENCE_S)
     (handle,) = await queue.pull(1, PATIENCE_S)
     assert (handle.message, handle.attempt) == (Note(), 2)
+
+
+@on_moto
+async def test_a_delivery_is_kept_from_the_beginning_of_its_poll(queues: SqsQueues) -> None:
+    """When its message came in the poll is not known: what is promised is surely so.
+
+    What an event source has received says nothing.
+    """
+    clock = ManualClock()
+    began_at = clock.now_ms()
+    queue = queues.queue(clock=clock, visibility_s=59.5)
+    await queue.send(Note())
+    queues.client.meta.events.register(
+        "before-send.sqs.ReceiveMessage", lambda **_: clock.advance(20)
+    )
+    (handle,) = await queue.pull(10, 20)
+    assert handle.hidden_until == began_at + 60_000
+    assert clock.now_ms() == began_at + 20_000
+    await handle.nack()
+    (message,) = queues.take()
+    assert queue.decode_record(lambda_record(message)).hidden_until == 0
+
+
+@on_sqs
+@pytest.mark.parametrize(
+    ("comes_from", "waited_s", "visibility_s", "extends"),
+    [
+        ("pull", 0, 60, False),
+        ("pull", 20, 60, True),
+        ("pull", 70, 60, True),
+        ("pull", 0, 600, True),
+        ("event", 0, 60, True),
+    ],
+    ids=["pulled", "waited", "waited longer", "wants longer", "event source"],
+)
+async def test_a_pulled_delivery_costs_three_requests(
+    queues: SqsQueues, comes_from: str, waited_s: int, visibility_s: int, *, extends: bool
+) -> None:
+    """Send, receive and delete: the receive has hidden it already for the worker's visibility.
+
+    It is extended first if that is too short by then, or if an event source has received it.
+    """
+    asked: list[str] = []
+    queues.client.meta.events.register(
+        "before-send.sqs.*", lambda event_name, **_: asked.append(event_name.rpartition(".")[2])
+    )
+    queue = queues.operations(visibility_s=60)
+    await queue.send(Operation.to_run(params()))
+    if comes_from == "pull":
+        (handle,) = await queue.pull(10, PATIENCE_S)
+        handle.hidden_until -= 1000 * waited_s  # as if it had waited in the process
+    else:
+        (message,) = queues.take()
+        handle = queue.decode_record(lambda_record(message), removes=True)
+    storage = memory_backends(Settings()).storage
+    lease = lease_of(storage, opened(), handle=handle, visibility_s=visibility_s)
+    async with lease.keeping_delivery():
+        assert not lease.is_lost
+    await handle.ack()
+    first = ["ChangeMessageVisibility"] * extends
+    assert asked == ["SendMessage", "ReceiveMessage", *first, "DeleteMessage"]
 
 
 @on_sqs

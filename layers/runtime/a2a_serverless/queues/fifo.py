@@ -126,8 +126,9 @@ class Handle(ABC, Generic[M]):
         self.sent_at = int(record["attributes"].get("SentTimestamp", 0))
         """When the message was sent, in milliseconds; 0: unknown."""
         self.hidden_until = 0
-        """Until when its receive keeps it from others, in milliseconds since the epoch; 0: unknown,
-        as behind an event source."""
+        """Until when its receive keeps it from others at least, in milliseconds since the epoch.
+
+        0: unknown, as behind an event source, or after `extend` and `nack`."""
         self._record = record
 
     def waited_ms(self, now_ms: int, *, since: int = 0) -> int:

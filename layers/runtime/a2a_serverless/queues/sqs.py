@@ -205,6 +205,7 @@ class _SqsHandle(Handle[M]):
         """Give the message back by its visibility; in push mode, before it is reported failed."""
         # SQS hides a message for 12 hours from its receipt at most, and refuses more.
         seconds = min(max(0, math.ceil(delay_s)), max(0, self._rest_s()))
+        self.hidden_until = 0
         try:
             await self._requests.hide(self._receipt, seconds)
         except ConcurrencyError:
@@ -214,6 +215,7 @@ class _SqsHandle(Handle[M]):
         seconds = min(math.ceil(lease_s), self._rest_s())
         if seconds < 1:
             raise ConcurrencyError("The delivery has used up the 12 hours that SQS grants.")
+        self.hidden_until = 0
         await self._requests.hide(self._receipt, seconds)
 
     def _rest_s(self) -> int:
@@ -310,6 +312,7 @@ class SqsFifoQueue(FifoQueue[M]):
         url = await self._requests.url()
         until = self._clock.monotonic() + wait_s
         while not self.is_closed:
+            asked_at = self._clock.now_ms()
             try:
                 records = await self._receive(url, limit, wait_s if self._has_long_polls else 0)
                 self._failures = 0
@@ -320,7 +323,11 @@ class SqsFifoQueue(FifoQueue[M]):
             left_s = until - self._clock.monotonic()
             if records or self._has_long_polls or left_s <= 0:
                 handles = [await self.handle_of(record) for record in records]
-                return [handle for handle in handles if handle is not None]
+                pulled = [handle for handle in handles if handle is not None]
+                for handle in pulled:
+                    # At least: SQS hides a message from its receive on, later than it was asked.
+                    handle.hidden_until = asked_at + 1000 * self._visibility_s
+                return pulled
             await self._clock.sleep(min(_SHORT_POLL_S, left_s))
         return []
 

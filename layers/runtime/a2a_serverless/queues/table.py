@@ -268,6 +268,7 @@ class _TableHandle(Handle[M]):
         await self._queue.hide(self._record, delay_s)
 
     async def extend(self, lease_s: float) -> None:
+        self.hidden_until = 0
         # Of one that is being acknowledged, the message is gone before its writer knows.
         if not await self._queue.hide(self._record, lease_s) and self._ack is None:
             raise ConcurrencyError("The delivery has expired.")
