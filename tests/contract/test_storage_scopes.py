@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import AsyncMock
+
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
@@ -182,14 +184,21 @@ async def test_a_task_expires(
     assert await is_found(storage, task_id) == {False}
 
 
-async def test_an_expired_task_is_not_written(storage: DurableStorage, clock: ManualClock) -> None:
-    """No write finds it, nor is its turn due, though it is stored for days; a live one is."""
+async def test_an_expired_task_is_not_written(
+    storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No write finds it, nor is its turn due, though it is stored for days; a live one is.
+
+    A commit is not even tried.
+    """
     gone = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head
     alive = (await storage.open_task("other", request())).head
     clock.advance(HOUR)
     await finds_nothing(storage, gone.task_id)
-    with pytest.raises(TaskNotFoundError):
-        await storage.commit(gone, Commit())
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.table, "write", AsyncMock(side_effect=AssertionError))
+        with pytest.raises(TaskNotFoundError):
+            await storage.commit(gone, Commit())
     assert await storage.postpone(gone, due_at=clock.now_ms() + 1, sends=1) is None
     assert await delete_context(storage, "ctx") == 0
     due = {entry.task_id for entry in await due_tasks(storage, clock.now_ms(), limit=1000)}
