@@ -134,6 +134,12 @@ faults: $(VENV)/.stamp emulators ## the long form of the fault tests, of polls o
 		tests/unit/worker/test_short_sleeps.py \
 		tests/unit/frameworks/test_langgraph_interrupts.py --timeout 3600
 
+.PHONY: attack
+attack: $(VENV)/.stamp emulators ## one caller attacks each account for ten minutes while another one works: on a clock that jumps, and on processes
+	rm -f build/attack.md
+	A2A_ATTACK=long A2A_FAULTS=long $(BIN)/python -m pytest $(ALL) tests/e2e/test_neighbours.py tests/faults/test_attacks.py
+	@cat build/attack.md
+
 .PHONY: mutants
 mutants: $(VENV)/.stamp ## damages one guarantee after the other: tests have to notice each (WORDS="tasks worker/lease.py")
 	$(BIN)/python -m tests.mutants $(WORDS)

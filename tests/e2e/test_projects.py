@@ -112,6 +112,18 @@ def _locks_the_same(project: Path, python: str, wheels: Path) -> None:
     assert {path: path.read_bytes() for path in locks} == locks
 
 
+@pytest.mark.skipif(not IS_LONG, reason="`make projects`: the short form installs by uv alone")
+def test_pip_and_uvx(wheel: Path, tmp_path: Path) -> None:
+    """`pip install a2a-serverless[local]` and `uvx` find everything that they need."""
+    run([pythons()[-1], "-m", "venv", "env"], cwd=tmp_path)
+    pip = [tmp_path / "env/bin/python", "-m", "pip", "install", "--quiet"]
+    run([*pip, "--find-links", wheel.parent, "a2a-serverless[local]"], cwd=tmp_path)
+    assert "usage: a2a-serverless" in run([tmp_path / "env/bin/a2a-serverless", "-h"], cwd=tmp_path)
+    uvx = [tmp_path / "env/bin/uvx", "--find-links", wheel.parent]
+    told = run([*uvx, "--from", "a2a-serverless[local]", "a2a-serverless", "demo"], cwd=tmp_path)
+    assert "2 tasks completed" in told
+
+
 @pytest.mark.parametrize("kind", ["worker", "langgraph"] if IS_LONG else ["worker"])
 def test_a_project_of_an_older_version(
     kind: str, wheel: Path, program: Path, tmp_path: Path
