@@ -91,6 +91,23 @@ def test_the_turn_of_a_dead_worker_runs_from_the_quarantine_queue(
     function.function.close()
 
 
+def test_a_delivery_of_the_event_source_is_kept_before_its_agent_starts(
+    function: ModuleType, backends: Backends
+) -> None:
+    """Otherwise the turn of a worker that dies at once would wait for the queue's visibility."""
+    head = send(backends, "Two days in Oslo, please")
+    operation = Operation.to_run(OperationParams.of(head, head.turn.number))
+    asyncio.run(backends.operations.send(operation))
+    record = asyncio.run(SqsSource(os.environ["A2A_QUEUE"], wait_s=0).receive())
+    kept: list[int] = []
+    aws.client("sqs").meta.events.register(
+        "provide-client-params.sqs.ChangeMessageVisibility",
+        lambda params, **_: kept.append(params["VisibilityTimeout"]),
+    )
+    assert function.handler({"Records": [record]}, LambdaContext()) == ALL_DONE
+    assert kept == [load_settings().visibility_s]
+
+
 def test_a_run_event_runs_the_agent(
     function: ModuleType, backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
