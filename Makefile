@@ -250,8 +250,8 @@ build: $(VENV)/.stamp $(TOOL)/sam/requirements.txt ## sam build
 	UV="$(CURDIR)/$(UV)" VIRTUAL_ENV="$(CURDIR)/$(VENV)" $(SAM) build $(BUILD_ARGS)
 
 .PHONY: artefact
-artefact: $(VENV)/.stamp ## what is deployed, built for this machine: sizes, and times of the handlers' imports
-	$(BIN)/python -m pytest -rP $(ALL) tests/artefact
+artefact: $(VENV)/.stamp emulators ## what is deployed, built for this machine and run; its sizes and times
+	A2A_ARTEFACT=long $(BIN)/python -m pytest -rP $(ALL) tests/artefact
 
 .PHONY: image
 image: $(VENV)/.stamp ## the worker's image without Docker, for arm64, made and checked

@@ -1,0 +1,127 @@
+"""The built functions on the emulators, with the variables that their template gives them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from samtranslator.yaml_helper import yaml_parse
+
+from a2a_serverless_tools.local.provision import Names, provision
+from tests.artefact.build import Artefact
+from tests.artefact.environment import Function
+from tests.artefact.secrets_manager import secrets_manager
+from tests.contract.queues import lambda_record
+from tests.support.emulators import REGION, Emulator
+from tests.support.template import Template
+
+API_KEY = "test-key-of-twenty-characters"
+"""The key of the events in events/."""
+
+SECRETS = {"ApiKeys": json.dumps({"default": API_KEY}), "SigningSecret": "s" * 64}
+"""Values by the names that the template's resources have here."""
+
+_KNOWN: Mapping[str, str] = {
+    "AWS::AccountId": "123456789012",
+    "AWS::Region": REGION,
+    "AWS::StackName": "artefact",
+    "AWS::URLSuffix": "amazonaws.com",
+    "RestApi": "abcdef1234",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployment:
+    """Table, queues, and the functions that work on them."""
+
+    made: Names
+    dynamodb: Any
+    sqs: Any
+    functions: Mapping[str, Function]
+
+    def records(self, queue: str, *task_ids: str) -> Iterator[dict[str, Any]]:
+        """The messages that wait in a queue, as its event source hands them over.
+
+        With `task_ids` those about these tasks alone: on a slow machine the message of an earlier
+        test comes again meanwhile.
+        """
+        arn = f"arn:aws:sqs:{REGION}:123456789012:{queue.rpartition('/')[2]}"
+        while messages := self._receive(queue):
+            for message in messages:
+                if not task_ids or any(task_id in message["Body"] for task_id in task_ids):
+                    yield {**lambda_record(message), "eventSourceARN": arn}
+
+    def _receive(self, queue: str) -> list[dict[str, Any]]:
+        answer = self.sqs.receive_message(
+            QueueUrl=queue, MaxNumberOfMessages=10, MessageSystemAttributeNames=["All"]
+        )
+        messages: list[dict[str, Any]] = answer.get("Messages", [])
+        return messages
+
+    def commits(self, task_id: str) -> list[dict[str, Any]]:
+        """Stream records of a task's commits, as DynamoDB Streams hands them over."""
+        # A scan: the table is this test's own, and small.
+        items = self.dynamodb.scan(TableName=self.made.table, ConsistentRead=True)["Items"]
+        return [
+            {
+                "eventID": uuid.uuid4().hex,
+                "eventName": "INSERT",
+                "eventSource": "aws:dynamodb",
+                "awsRegion": REGION,
+                "dynamodb": {
+                    "Keys": {"PK": item["PK"], "SK": item["SK"]},
+                    # Without binary values, which no function reads from a record.
+                    "NewImage": {name: it for name, it in item.items() if "B" not in it},
+                    "SequenceNumber": f"{number:021d}",
+                    "StreamViewType": "NEW_IMAGE",
+                },
+                "eventSourceARN": f"arn:aws:dynamodb:{REGION}:123456789012:table/t/stream/s",
+            }
+            for number, item in enumerate(items)
+            if item["PK"]["S"].endswith(f"#{task_id}") and item["SK"]["S"].startswith("EVENT#")
+        ]
+
+
+@contextmanager
+def deployed(artefact: Artefact, dynamodb: Emulator, sqs: Emulator) -> Iterator[Deployment]:
+    """Table, queues and secrets for the block, and the functions with their variables."""
+    names = Names.with_prefix(f"artefact-{uuid.uuid4().hex[:8]}")
+    clients = dynamodb.client(), sqs.client()
+    made = provision(*clients, names=names, stream=False)
+    with secrets_manager(SECRETS) as endpoint:
+        aws = {"AWS_REGION": REGION, **dynamodb.environment(), **sqs.environment(), **endpoint}
+        functions = {
+            name: Function(
+                name=name,
+                artefact=artefact,
+                folder=artefact.folder / properties["CodeUri"],
+                handler=properties["Handler"],
+                variables={**_variables(artefact, name, properties, made), **aws},
+            )
+            for name, properties in artefact.functions().items()
+        }
+        yield Deployment(made=made, dynamodb=clients[0], sqs=clients[1], functions=functions)
+
+
+def _variables(
+    artefact: Artefact, name: str, properties: Mapping[str, Any], made: Names
+) -> dict[str, str]:
+    """What the template says, with the names of this table and these queues."""
+    document = yaml_parse((artefact.folder / "template.yaml").read_text(encoding="utf-8"))
+    known = {**{resource: resource for resource in document["Resources"]}, **_KNOWN}
+    known |= {f"{secret}.Id": secret for secret in SECRETS}
+    variables = {"Properties": properties["Environment"]["Variables"]}
+    template = Template(document | {"Resources": {name: variables}})
+    resolved = template.properties(name, known)
+    own = {key: value for key, value in made.environment().items() if key in resolved}
+    return {key: str(value) for key, value in (resolved | own).items()}
+
+
+def event_file(name: str) -> Path:
+    """A file of events/."""
+    return Path(__file__).parents[2] / "events" / f"{name}.json"

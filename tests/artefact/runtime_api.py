@@ -1,0 +1,99 @@
+"""Lambda's Runtime API for one execution environment, as far as a function sees it.
+
+https://docs.aws.amazon.com/lambda/latest/dg/runtimes-api.html
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import Queue
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from a2a_serverless_tools.local.http_server import HttpServer
+from a2a_serverless_tools.local.sockets import bind
+
+_ROOT: Final = "/2018-06-01/runtime"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What the runtime client told: `next` (it waits for an event), `response` or `error`."""
+
+    kind: str
+    content: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Invocation:
+    """One event, to be answered within `timeout_s` seconds."""
+
+    event: Any
+    timeout_s: float
+    function: str
+
+
+class RuntimeApi:
+    """Hands out events and keeps the reports; `address` is what AWS_LAMBDA_RUNTIME_API holds.
+
+    None among the events ends a request that waits for one.
+    """
+
+    def __init__(self) -> None:
+        self.invocations: Queue[Invocation | None] = Queue()
+        self.reports: Queue[Report] = Queue()
+        self.address = ""
+
+    def next(self, _: Request) -> Response:
+        """Wait for an event, in a thread."""
+        self.reports.put(Report(kind="next"))
+        invocation = self.invocations.get()
+        if invocation is None:
+            return Response(status_code=500)
+        root, parent = secrets.token_hex(12), secrets.token_hex(8)
+        arn = f"arn:aws:lambda:us-east-1:123456789012:function:{invocation.function}"
+        deadline_ms = int((time.time() + invocation.timeout_s) * 1000)
+        headers = {
+            "Lambda-Runtime-Aws-Request-Id": str(uuid.uuid4()),
+            "Lambda-Runtime-Deadline-Ms": str(deadline_ms),
+            "Lambda-Runtime-Invoked-Function-Arn": arn,
+            "Lambda-Runtime-Trace-Id": (
+                f"Root=1-{int(time.time()):08x}-{root};Parent={parent};Sampled=1"
+            ),
+        }
+        return JSONResponse(invocation.event, headers=headers)
+
+    async def told(self, request: Request) -> Response:
+        """Keep what an invocation, or the start, has come to."""
+        body = json.loads(await request.body() or b"null")
+        self.reports.put(Report(kind=request.url.path.rpartition("/")[2], content=body))
+        return JSONResponse({"status": "OK"}, 202)
+
+
+@contextmanager
+def runtime_api() -> Iterator[RuntimeApi]:
+    """A Runtime API on a free port, for the block."""
+    api = RuntimeApi()
+    routes = [
+        Route(f"{_ROOT}/invocation/next", api.next),
+        Route(f"{_ROOT}/invocation/{{id}}/response", api.told, methods=["POST"]),
+        Route(f"{_ROOT}/invocation/{{id}}/error", api.told, methods=["POST"]),
+        Route(f"{_ROOT}/init/error", api.told, methods=["POST"]),
+    ]
+    with HttpServer(Starlette(routes=routes), bind(0), lifespan=False) as server:
+        api.address = urlsplit(server.url).netloc
+        try:
+            yield api
+        finally:
+            api.invocations.put(None)
