@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import os
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote
 
+import botocore.exceptions
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
+from a2a_serverless.aws import client
 from a2a_serverless.clock import SystemClock
-from tests.support.simulation.simulated_aws import served_s3
 
 _UNSIGNED: Final = ("x-amz-", "if-none-match")
 """How the headers begin that mean something to S3, so that a link has to have them signed."""
@@ -25,7 +27,7 @@ class Door:
     """S3 as an ASGI application, over the bucket of moto in this process.
 
     It computes each signature again (version 4, in the query) from the request as it has come, and
-    holds it to its expiry, its signed headers, its length and its SHA-256.
+    holds it to its expiry, its signed headers, its length, its SHA-256 and its precondition.
     An address of this machine has the bucket in its path.
     """
 
@@ -39,17 +41,9 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         self.seen.append(dict(request.headers))
-        body = await request.body()
-        if status := self._refused(request) or _refused_body(request, body):
-            await Response(status_code=status)(scope, receive, send)
-            return
-        key = request.url.path.removeprefix(f"/{self._bucket}").removeprefix("/")
-        own = {**scope, "raw_path": f"/{self._bucket}/{key}".encode()}
-
-        async def again() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await served_s3(own, again, send)
+        status = self._refused(request)
+        response = Response(status_code=status) if status else await self._answered(request)
+        await response(scope, receive, send)
 
     def _refused(self, request: Request) -> int:
         query = dict(parse_qsl(request.url.query))
@@ -65,14 +59,43 @@ class Door:
         now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
         return 403 if now + self.later > ends else 0
 
+    async def _answered(self, request: Request) -> Response:
+        key = unquote(request.url.path).removeprefix("/").removeprefix(f"{self._bucket}/")
+        s3: Any = client("s3")
+        if request.method != "PUT":
+            return await asyncio.to_thread(_read, s3, self._bucket, key, request)
+        body = await request.body()
+        if request.headers.get("content-length") != str(len(body)):
+            return Response(status_code=411)
+        checksum = base64.b64encode(hashlib.sha256(body).digest()).decode()
+        if request.headers["x-amz-checksum-sha256"] != checksum:
+            return Response(status_code=400)
+        is_new = request.headers.get("if-none-match") == "*"
+        if is_new and await asyncio.to_thread(_has, s3, self._bucket, key):
+            return Response(status_code=412)
+        stored = {"Bucket": self._bucket, "Key": key, "Body": body}
+        await asyncio.to_thread(lambda: s3.put_object(**stored))
+        return Response()
 
-def _refused_body(request: Request, body: bytes) -> int:
-    if request.method != "PUT":
-        return 0
-    if request.headers.get("content-length") != str(len(body)):
-        return 411
-    checksum = base64.b64encode(hashlib.sha256(body).digest()).decode()
-    return 400 if request.headers["x-amz-checksum-sha256"] != checksum else 0
+
+def _read(s3: Any, bucket: str, key: str, request: Request) -> Response:
+    """An object, or a range of it, with the headers that its link has fixed."""
+    asked = {"Range": request.headers["range"]} if "range" in request.headers else {}
+    try:
+        found = s3.get_object(Bucket=bucket, Key=key, **asked)
+    except botocore.exceptions.ClientError:
+        return Response(status_code=404)
+    fixed = ("content-type", "content-disposition")
+    headers = {name: request.query_params[f"response-{name}"] for name in fixed}
+    return Response(found["Body"].read(), 206 if asked else 200, headers)
+
+
+def _has(s3: Any, bucket: str, key: str) -> bool:
+    try:
+        s3.head_object(Bucket=bucket, Key=key)
+    except botocore.exceptions.ClientError:
+        return False
+    return True
 
 
 def _quoted(text: str) -> str:
