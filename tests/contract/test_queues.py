@@ -32,6 +32,7 @@ from a2a_serverless.queues.sqs import _LONGEST_LEASE_S, SqsFifoQueue
 from a2a_serverless.queues.table import _DEDUPLICATION_S, _MOST_REMEMBERED, TableQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.changes import change
+from a2a_serverless.storage.layout import BY_DUE
 from a2a_serverless.storage.table import NEW, Item, Key, Put, Range, Update
 from a2a_serverless.tasks.head import Operation
 from a2a_serverless.wiring import memory_backends
@@ -241,6 +242,25 @@ async def test_a_repeated_send_counts_once(queues: Queues) -> None:
         clock.advance(2)
         await queue.send(Note(text="1"))
         assert len(await queue.waiting()) == 1
+
+
+@on_tables
+async def test_an_index_that_lags_delivers_no_message_twice(
+    queues: TableQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group itself decides: it hides what an index still shows as visible."""
+    queue = queues.queue()
+    await queue.send(Note())
+    by_due = Range(partition=queue._partition, index=BY_DUE)
+    pages = [page async for page in queues.table.query(by_due)]
+
+    async def lagging(_: Range) -> AsyncIterator[list[Item]]:
+        for page in pages:
+            yield page
+
+    monkeypatch.setattr(queues.table, "query", lagging)
+    assert await queue.receive() is not None
+    assert await queue.receive() is None
 
 
 @on_tables
