@@ -106,7 +106,7 @@ class _AuthorLines(logging.Handler, Watch):
         used = _tokens_of_turn(log, head)
         tokens = f", {used:,} tokens" if used else ""
         line = f"{about}: {state}{took}{tokens}, {why}"
-        # Not by `print`, which takes longer than the turn's commit.
+        # Not by `print`, whose layout takes a twentieth of a short turn.
         style = Style.parse(_ENDS_IN.get(state, "yellow"))
         has_colors = self._console.color_system is not None and not self._console.no_color
         self._console.file.write(f"{style.render(line) if has_colors else line}\n")

@@ -147,7 +147,7 @@ def _lines(path: Path, task_id: str) -> Iterator[LogLine]:
 
 
 def _line(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what `LogLine` is made of again."""
+    """Return the fields of the `LogLine` that tells of a record."""
     fields = {name: _simple(of) for name, of in vars(record).items() if name not in _PLAIN}
     return {
         "at": round(record.created * 1000),

@@ -124,7 +124,7 @@ class DurableRequestHandler:
         second already if the caller has as many waits and streams as it may have.
         """
         deadline = self._backends.storage.clock.monotonic() + self._settings.blocking_limit_s
-        accepted = await self._accept(params, context, 0)  # nobody sees the opening Task
+        accepted = await self._accept(params, context, 0)  # no answer shows the opening Task
         tail = accepted.tail
         if not params.configuration.return_immediately:
             wait = self._wait(context)

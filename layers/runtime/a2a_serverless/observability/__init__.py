@@ -45,15 +45,15 @@ _SERVICE: Final = "POWERTOOLS_SERVICE_NAME"
 
 _SDK_SPANS: Final = "OTEL_INSTRUMENTATION_A2A_SDK_ENABLED"
 
-_UNUSED: Final = ("opentelemetry", "click", "starlette")
+_UNUSED: Final = ("click", "opentelemetry", "starlette")
 """Packages that the A2A SDK and httpx import if they are there, and of which nothing is used here:
 a command line, spans of the SDK's own, a type of an annotation."""
 
 
 class _Later(ModuleType):
-    """Stands for httpx, whose client the SDK names in an annotation, until more of it is used.
+    """Stands for httpx until more of it is used than its client's name, which an annotation has.
 
-    The SDK calls webhooks by it, which are called otherwise here.
+    The SDK calls webhooks with httpx; this project calls them without it.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -96,14 +96,15 @@ def _import_alone(name: str) -> None:
     modules: dict[str, Any] = sys.modules
     has_spans = os.environ[_SDK_SPANS].lower() == "true"
     # For an import, None is a module that does not exist.
-    hidden = dict.fromkeys(_UNUSED[has_spans:]) | {"httpx": _Later("httpx")}
-    hidden = {each: hidden[each] for each in hidden.keys() - modules.keys()}
+    instead = {**dict.fromkeys(_UNUSED), "httpx": _Later("httpx")}
+    kept = modules.keys() | ({"opentelemetry"} if has_spans else set())
+    hidden = {each: instead[each] for each in instead.keys() - kept}
     modules |= hidden
     try:
         importlib.import_module(name)
     finally:
-        for each, instead in hidden.items():
-            if modules.get(each) is instead:
+        for each, put in hidden.items():
+            if modules.get(each) is put:
                 del modules[each]
 
 

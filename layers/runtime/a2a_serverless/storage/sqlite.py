@@ -184,7 +184,7 @@ class SqliteTable(Streamed):
         # An entry of an index is small: its filter asks for nothing else.
         seen = tuple(only) if not wanted.when else tuple(index.attributes) if wanted.index else ()
         async for page in self._pages(wanted, index, seen):
-            if not wanted.when:  # `seen` is `only`
+            if not wanted.when:  # the page was read with the attributes of `only` alone
                 yield page
             else:
                 yield [some(item, only) for item in page if holds(item, wanted.when)]

@@ -157,7 +157,7 @@ class _Thread:
         self._is_ending = False
         self.woken = asyncio.Event()
         self.rests = False
-        """True while it waits to be woken, as nobody is there for whom it would look."""
+        """True while it waits for the next job or listener, and does not look at the home loop."""
         self._over = self._home.create_future()
         # A daemon, so that it never keeps a process alive whose loop has died.
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -226,7 +226,7 @@ class _Thread:
     async def _look(self) -> None:
         absent = 0
         while not self._is_ending:
-            self.rests = True  # before the question: who comes behind it wakes the thread
+            self.rests = True  # first: a job that comes after the question below wakes the thread
             self.rests = not (self.jobs or self.listeners)
             self.woken.clear()
             with suppress(TimeoutError):
