@@ -77,12 +77,7 @@ def states(events: list[dict[str, Any]]) -> list[str]:
 
 
 async def official_client(
-    http: httpx.AsyncClient,
-    url: str,
-    binding: str,
-    version: str = "1.0",
-    *,
-    streaming: bool = True,
+    http: httpx.AsyncClient, url: str, binding: str, version: str = "1.0", *, streaming: bool = True
 ) -> Client:
     """The official client, as it makes itself from the served card, in one binding and version."""
     card = await A2ACardResolver(http, url).get_agent_card()

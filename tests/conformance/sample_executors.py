@@ -125,10 +125,7 @@ task_first = partial(
 )
 """Long-running: a Task, a status, an artifact, the end; all as plain events."""
 after_the_end = partial(
-    Emitting,
-    new_task,
-    told(S.TASK_STATE_COMPLETED, "Done"),
-    told(S.TASK_STATE_WORKING, "More"),
+    Emitting, new_task, told(S.TASK_STATE_COMPLETED, "Done"), told(S.TASK_STATE_WORKING, "More")
 )
 """Goes on emitting after its terminal status."""
 message_after_task = partial(Emitting, new_task, lambda _: new_text_message("Hello"))

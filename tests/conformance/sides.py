@@ -81,12 +81,7 @@ async def stock(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
 @asynccontextmanager
 async def durable(executor: AgentExecutor) -> AsyncIterator[ASGIApp]:
     """Our application and our worker, on memory backends."""
-    settings = Settings(
-        auth="none",
-        retry_base_s=0.01,
-        cancel_timeout_s=5,
-        blocking_limit_s=20,
-    )
+    settings = Settings(auth="none", retry_base_s=0.01, cancel_timeout_s=5, blocking_limit_s=20)
     backends = memory_backends(settings)
     worker = WorkerAdapter(backends, executor, settings, has_heartbeat=False)
     worker.poller = HeadPoller(backends.storage, worker.clock, interval_s=0.05)

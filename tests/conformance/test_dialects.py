@@ -19,13 +19,7 @@ from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import ANONYMOUS
 from a2a_serverless.wiring import Backends
 from tests.conformance.conftest import FUNCTIONS, ServedAgent, serving
-from tests.conformance.older_clients import (
-    Client01,
-    RpcError,
-    Seen,
-    SimpleA2A,
-    sent,
-)
+from tests.conformance.older_clients import Client01, RpcError, Seen, SimpleA2A, sent
 from tests.support.a2a_calls import JSONRPC
 from tests.support.followers import Followers
 from tests.support.present import present

@@ -166,7 +166,7 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, str]]] = {
         **BY_MESSAGE,
     },
     "chunks and a replacement": {
-        "artifacts": ({"a": ["n", "final text"], "b": ["n", "one two"]}, "chunks"),
+        "artifacts": ({"a": ["n", "final text"], "b": ["n", "one two"]}, "chunks")
     },
     "append to nothing": {
         "answers": (["task COMPLETED"], "lenient"),
@@ -184,10 +184,7 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, str]]] = {
         ),
     },
     "taskId alone": {
-        "answers": (
-            ["task INPUT_REQUIRED", "task INPUT_REQUIRED", "task COMPLETED"],
-            "context",
-        ),
+        "answers": (["task INPUT_REQUIRED", "task INPUT_REQUIRED", "task COMPLETED"], "context"),
         "state": ("COMPLETED", "context"),
         "message": ("Thanks", "context"),
         "history": (
@@ -211,7 +208,7 @@ DIFFERENCES: dict[str, dict[str, tuple[Any, str]]] = {
     "A2AError before its Task": REFUSED,
     "A2AError after its Task": REFUSED,
     "the same question in a Task": {
-        "history": (["user: one", "agent: Which?", "user: two"], "snapshot"),
+        "history": (["user: one", "agent: Which?", "user: two"], "snapshot")
     },
     "a first Task without history": {"history": (["user: hello"], "snapshot")},
     "messages without ids": {

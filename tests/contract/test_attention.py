@@ -139,7 +139,4 @@ async def test_a_failure_keeps_its_reason(storage: DurableStorage) -> None:
     assert stored == failures
     found = (await tasks_in_trouble(storage, limit=10_000)).found
     known = {(o.task_id, o.why.reason, o.why.correlation_id) for o in found if o.why}
-    assert known >= {
-        (head.task_id, "ValueError", told),
-        (late.task_id, "not started", ""),
-    }
+    assert known >= {(head.task_id, "ValueError", told), (late.task_id, "not started", "")}

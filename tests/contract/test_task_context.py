@@ -55,10 +55,7 @@ def backends(request: pytest.FixtureRequest) -> Iterator[Backends]:
     fauxqs: Emulator = request.getfixturevalue("fauxqs")
     scope = new_scope()
     with fauxqs_queues(fauxqs) as queues:
-        yield Backends(
-            storage=database.storage(scope=scope),
-            operations=queues.operations(),
-        )
+        yield Backends(storage=database.storage(scope=scope), operations=queues.operations())
 
 
 Run = Callable[..., Awaitable[Task]]

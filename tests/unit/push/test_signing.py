@@ -373,9 +373,7 @@ async def test_one_secret_for_a_process() -> None:
 
 def pem(key: Any) -> str:
     text: bytes = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return text.decode()
 

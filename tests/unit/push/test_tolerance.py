@@ -11,12 +11,7 @@ from typing import Final
 
 import httpx
 import pytest
-from a2a.types import (
-    AgentCapabilities,
-    AgentCard,
-    TaskPushNotificationConfig,
-    TaskState,
-)
+from a2a.types import AgentCapabilities, AgentCard, TaskPushNotificationConfig, TaskState
 
 from a2a_serverless.errors import NewerReleaseError
 from a2a_serverless.http.app import create_app
@@ -259,9 +254,7 @@ async def test_an_unreadable_configuration_stops_no_other(
         assert "\n" not in line["message"]
 
 
-async def test_clients_see_which_configuration_is_unreadable_and_delete_it(
-    bench: Bench,
-) -> None:
+async def test_clients_see_which_configuration_is_unreadable_and_delete_it(bench: Bench) -> None:
     """List shows the others; get says that it is damaged; delete and set make it whole."""
     head = await bench.begin(bad=URL, good=URL)
     cut_off(bench, push_key(head, "bad"))
@@ -296,9 +289,7 @@ async def test_an_unreadable_configuration_that_is_set_again_is_told_of_what_com
     assert receiver.states[-1] == "COMPLETED"
 
 
-async def test_a_message_with_its_configuration_makes_a_damaged_one_whole(
-    bench: Bench,
-) -> None:
+async def test_a_message_with_its_configuration_makes_a_damaged_one_whole(bench: Bench) -> None:
     """Its turn is accepted, and the receiver is owed that message's commit."""
     opened = await bench.begin(hook=URL)
     head = await bench.say(opened, TaskState.TASK_STATE_INPUT_REQUIRED)

@@ -76,11 +76,7 @@ class World:
     """
 
     def __init__(
-        self,
-        *,
-        clock: Any = None,
-        storage: DurableStorage | None = None,
-        **settings: Any,
+        self, *, clock: Any = None, storage: DurableStorage | None = None, **settings: Any
     ) -> None:
         defaults = {"push_allowed_hosts": "127.0.0.1", "push_events": "statuses"}
         self.settings = Settings(**{**defaults, "push_issuer": "agent", **settings})

@@ -67,9 +67,7 @@ IMMEDIATELY: Final = {"returnImmediately": True}
 INTERNAL: Final = -32603
 PLACES: Final = ("waiting", "claimed", "paused", "ended")
 FEW = settings(
-    max_examples=50 if LONG else 3,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
+    max_examples=50 if LONG else 3, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -392,9 +390,7 @@ async def test_a_newer_task_is_not_written(world: World, place: str, values: _Ty
 
 
 @in_worlds(
-    place=st.sampled_from(["waiting", "claimed"]),
-    values=NEWER_HEADS,
-    receives=st.integers(1, 3),
+    place=st.sampled_from(["waiting", "claimed"]), values=NEWER_HEADS, receives=st.integers(1, 3)
 )
 async def test_a_newer_turn_is_given_back(
     world: World, place: str, values: _Typed, receives: int
