@@ -538,10 +538,7 @@ async def check_anonymous(owned: Owned, operation: Operation, binding: str) -> N
 async def test_somebody_elses_task_is_no_task(
     stack: Stack, owned: Owned, owned_in_no_tenant: Owned, binding: str, operation: Operation
 ) -> None:
-    """A stranger gets the same answer, with the same requests of AWS, as for an unknown task.
-
-    In older versions so does an owner whose task is in a tenant.
-    """
+    """A stranger, in older versions too, gets the answer and causes the requests of no task."""
     unknown = Ids(event=owned.ids.event)
     nowhere = await stack.ask(new_caller(new_tenant()), operation, unknown, binding)
     is_status = operation.method == "tasks/status"

@@ -99,10 +99,7 @@ async def by_index(storage: DurableStorage, limit: int) -> list[Seen]:
 async def test_the_index_says_what_every_head_says(
     storage: DurableStorage, clock: ManualClock, ends: Act
 ) -> None:
-    """After each write lists are those of a look at all tasks, of which each is at another one.
-
-    A webhook that was not told is among them, until it is told again; a deleted task is not.
-    """
+    """After each write lists are those of a look at all tasks; untold webhooks are among them."""
     heads, seen, life = list[Head](), set[str](), [*LIFE, ends]
     for number in range(len(life) + 2):
         if number < 3:

@@ -203,10 +203,7 @@ async def test_a_failure_leaves_nothing_at_work(
 
 
 async def test_a_deletion_is_of_one_incarnation(blobs: Blobs) -> None:
-    """What another incarnation, and another task whose id begins alike, has stored stays.
-
-    A task's own folder goes with its last incarnation.
-    """
+    """Another incarnation, and an id that begins alike, lose nothing; the last takes the folder."""
     later = OWNER._replace(incarnation="j" * 12)
     alike = OWNER._replace(task_id=f"{OWNER.task_id}0")
     stored = [
@@ -275,10 +272,7 @@ async def test_a_link_of_s3_fixes_what_it_gives(
 
 
 async def test_a_bucket_that_refuses_is_named(clock: ManualClock) -> None:
-    """One sentence names the bucket, the reason and the setting.
-
-    S3 tells of each object that it does not delete in an answer that is no error: then it ends.
-    """
+    """One sentence names bucket, reason and setting, also for an object that is not deleted."""
     with (
         bucket(clock),
         pytest.raises(ConfigurationError, match=r"bucket none refuses.*NoSuchBucket.*A2A_BL"),
@@ -314,10 +308,7 @@ async def test_a_link_ends_and_cannot_be_changed(tmp_path: Path, clock: ManualCl
 
 
 async def test_a_folder_keeps_its_files_from_others(tmp_path: Path, clock: ManualClock) -> None:
-    """Files and folders are its user's alone, and nothing is left of a write that failed.
-
-    A file that cannot be read is told by a sentence, and not taken for a missing one.
-    """
+    """Its user's alone; a failed write leaves nothing; an unreadable file is told, not missing."""
     blobs, blob = DirectoryBlobs(tmp_path / "blobs", clock, keep_s=60), Blob.of(LARGE, OWNER)
     await blobs.put(blob, LARGE, "")
     await blobs.link(blob, PNG)
@@ -649,10 +640,7 @@ async def test_a_state_is_read_as_it_was_written(storage: DurableStorage) -> Non
 async def test_a_state_that_is_replaced_leaves_no_blob(
     storage: DurableStorage, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is deleted after the commit; a reader that has read the old item reads again.
-
-    The commit stands where it cannot be deleted.
-    """
+    """It is deleted after the commit, which stands anyway; a reader of the old item reads again."""
     found = []
     for value in (TEXT, TEXT, [TEXT], "short"):
         old = await item_of(storage)

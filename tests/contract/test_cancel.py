@@ -107,10 +107,7 @@ async def test_an_ended_task_takes_no_request(cancels: Cancels) -> None:
 async def test_a_cancel_is_overdue_from_its_deadline_on(
     cancels: Cancels, *, is_paused: bool
 ) -> None:
-    """A task is due at its cancel's deadline, not a millisecond before, until it ends.
-
-    So is one without an open turn.
-    """
+    """A task, with a turn or without, is due at its cancel's deadline, not a millisecond before."""
     task_id = await cancels.task()
     if is_paused:
         await Storage(cancels.storage).update_task(task_id, TaskState.TASK_STATE_INPUT_REQUIRED)

@@ -112,10 +112,7 @@ async def is_gone(storage: DurableStorage, head: Head) -> bool:
 
 @pytest.mark.parametrize("limit", [1, 3, 1000])
 async def test_all_of_a_scope(storage: DurableStorage, limit: int) -> None:
-    """Tasks, webhooks and states are gone; another scope keeps its own of the same names.
-
-    So does another context where one is deleted. Twice is harmless, and an unknown one is done.
-    """
+    """All that a scope, or a context, has is gone, and nothing else; twice or none is harmless."""
     other = storage.for_scope(new_scope())
     theirs, heads = await fill(other), await fill(storage)
     assert await count_all(storage, limit=2) == (3, 3, 3)
@@ -408,10 +405,7 @@ async def test_a_deletion_that_dies_anywhere_is_finished(
 async def test_what_is_damaged_or_has_expired_goes_too(
     items: Dictionaries, clock: ManualClock
 ) -> None:
-    """Only HEAD's keys are needed, and tasks lead to a state that is in no index.
-
-    Expired items are still stored for days: they are deleted, and counted as no task.
-    """
+    """HEAD's keys are enough, tasks lead to unindexed states; expired items count as no task."""
     for lost in (["incarnation"], ["turn"], ["expires_at"], [], ["scope_key", "status_key"]):
         storage = items.storage(clock=clock)
         head, *_ = await fill(storage)

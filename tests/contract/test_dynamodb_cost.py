@@ -146,10 +146,7 @@ async def claimed(storage: DurableStorage) -> Head:
 
 
 async def test_an_echo_task_in_all(storage: DurableStorage, till: Till) -> None:
-    """Create, worker's load, commit and one GetTask: 4 requests, 18 write and 2 read units.
-
-    The first task of a context that the service makes has no place in it: 15 units.
-    """
+    """Create, load, commit, GetTask: 4 requests, 18 write and 2 read units; 15 in a new context."""
     task = await till(Storage(storage).create_task("context", message()))
     log = present(await till(storage.read(task.id)))
     await till(storage.commit(log.head, echo_commit("hello")))
@@ -446,10 +443,7 @@ async def test_each_page_of_each_list_costs_in_proportion(
 async def test_a_long_task_on_a_page_is_read_by_itself(
     storage: DurableStorage, till: Till, observer: Any
 ) -> None:
-    """A task of many commits costs a page two queries: its newest items, and those before them.
-
-    It costs none where the page shows nothing of its log.
-    """
+    """A task of many commits costs a page two queries; none where nothing of its log is shown."""
     await asyncio.to_thread(seed_tasks, storage, observer, 10)
     head = await opened(storage)
     for _ in range(_FIRST_COMMITS):
@@ -475,10 +469,7 @@ OF_ALL_MS = OF_ONE_MS + HOUR_MS
 async def test_each_page_of_a_long_list_costs_the_same(
     storage: DurableStorage, till: Till, observer: Any, *, is_of_all: bool
 ) -> None:
-    """The console's pages of 50, from the newest to the oldest: each task once, and none counted.
-
-    A page is a query a shard and a batch of HEADs.
-    """
+    """The console's pages have each task once, and cost a query a shard and a batch of HEADs."""
     begin_ms, scope = (OF_ALL_MS if is_of_all else OF_ONE_MS), storage.scope.digest
     set_clock(storage, ManualClock(begin_ms + HEADS))
     heads = [echo_items(scope, at_ms=begin_ms + number)[0] for number in range(HEADS)]

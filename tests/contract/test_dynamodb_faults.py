@@ -336,10 +336,7 @@ TORN = [
 
 
 async def test_a_torn_read_is_read_on(storage: DurableStorage, client: Any) -> None:
-    """A query that misses a commit, a part of one, or one in the middle is completed.
-
-    So is a read behind a version: it has whole commits in order.
-    """
+    """A query that misses a commit or a part is completed; so is a read behind a version."""
     head = (await storage.open_task("ctx", request())).head
     for size in (1, 1, 500_000):
         await Storage(storage).update_task(head.task_id, artifacts=[chunk("a", "x" * size)])
@@ -392,10 +389,7 @@ async def listed(storage: DurableStorage, query: ListTasksQuery) -> list[str]:
 async def test_a_lagging_index_shows_todays_tasks(
     storage: DurableStorage, client: Any, clock: ManualClock
 ) -> None:
-    """A list from an old index has each task once, as it is now, without those that are gone.
-
-    A task that moved up after the first page is not shown on a later one.
-    """
+    """An old index has each task once, as it is now, and none that is gone or has moved up."""
     ids = await four(storage, clock)
     index = StaleIndex(client)
     queries = [

@@ -95,10 +95,7 @@ async def test_a_writer_that_has_not_read_the_request_loses(storage: DurableStor
 
 
 async def test_a_task_is_found_by_its_id_alone(storage: DurableStorage, clock: ManualClock) -> None:
-    """A search by id finds the tasks of all scopes, from each scope; what is no task it does not.
-
-    Neither an unknown id, one that no key can hold, nor an expired task, also by its hour.
-    """
+    """A search finds the tasks of all scopes, but none by an impossible id, or after its expiry."""
     task_id = f"shared-{storage.scope.digest}"
     others = storage.for_scope(new_scope())
     mine, theirs = await opened(storage, task_id=task_id), await opened(others, task_id=task_id)
@@ -132,10 +129,7 @@ async def created(storage: DurableStorage, hour_ms: int, *, limit: int = 100) ->
 async def test_tasks_of_an_hour_come_newest_first(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """They come in order of creation, over all scopes; commits move none.
-
-    Those of one millisecond that have one id in several scopes are on the pages, once each.
-    """
+    """In order of creation, over all scopes; those of one id and one millisecond come once each."""
     clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
     begin, scopes = clock.now_ms(), [storage, *(storage.for_scope(new_scope()) for _ in range(2))]
     heads = []
@@ -244,10 +238,7 @@ def key_of(head: Head) -> TaskKey:
 
 
 async def test_a_look_shows_heads(storage: DurableStorage, clock: ManualClock) -> None:
-    """Of tasks of several scopes, as many as fit; one that no key can hold, or has expired: none.
-
-    Its items may still be stored.
-    """
+    """Of tasks of several scopes, as many as fit; none by an impossible id, or an expired one."""
     others = storage.for_scope(new_scope())
     heads = [await opened(storage) for _ in range(LOOK_AT_ONCE - 3)]
     other = await opened(others)

@@ -86,10 +86,7 @@ FLOODS = {"20 MB in large events": (67, 300_000), "10,000 small events": (10_000
 async def test_a_flood_is_never_throttled(
     world: World, request: pytest.FixtureRequest, count: int, size: int
 ) -> None:
-    """Each event is there once, in order, and no second has more units than a partition takes.
-
-    moto, which is slower the more it stores, gets a tenth.
-    """
+    """Each event is there once, in order; no second has more units than a partition takes."""
     count //= 10 if "moto" in request.node.name else 1
     texts = [f"{number:06d}".ljust(size, "x") for number in range(count)]
     assert await world.run(emitting(texts)) == ["".join(texts)]

@@ -48,10 +48,7 @@ async def out(storage: DurableStorage) -> list[Item]:
 
 
 async def test_a_left_turn_waits_in_the_table(storage: DurableStorage, clock: ManualClock) -> None:
-    """It is in the line of its caller, at its place, and the sweeper looks at it in an hour.
-
-    One that waits for its conversation is in no line, and takes no share when it is woken.
-    """
+    """In its caller's line, or for its conversation in none; the sweeper looks at it in an hour."""
     second, first = await left(storage, at=20), await left(storage, at=10)
     in_order = [item["PK"].rpartition("#")[2] for item in await waiting(storage)]
     assert in_order == [first.task_id, second.task_id]
@@ -79,10 +76,7 @@ async def test_a_woken_turn_has_a_share_until_it_ends(storage: DurableStorage) -
 
 
 async def test_a_woken_turn_may_be_left_again(storage: DurableStorage) -> None:
-    """It stands where it stood, without a share, and its next copy is another one.
-
-    So it may be left for its conversation.
-    """
+    """It stands where it stood, or waits for its conversation; its next copy is another one."""
     first = await left(storage)
     requeued = present(await storage.requeue(first))
     again = present(await storage.park(requeued, "share", at=first.turn.waits_since))
@@ -120,10 +114,7 @@ async def test_a_turn_that_was_left_is_not_given_back(storage: DurableStorage, b
 async def test_only_the_turn_that_was_seen_is_left_or_woken(
     storage: DurableStorage, change: str, *, wakes: bool
 ) -> None:
-    """A turn that has moved on meanwhile stays as it is; what has ended, or is gone, is in no line.
-
-    A cancel keeps its deadline.
-    """
+    """What moved on stays as it is; what has ended is in no line; a cancel keeps its deadline."""
     seen = await (left(storage) if wakes else opened(storage))
     match change:
         case "claimed":

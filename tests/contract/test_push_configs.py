@@ -110,10 +110,7 @@ async def test_a_configuration_is_found_as_it_was_put(
 async def test_a_replaced_configuration_hands_its_cursor_on(
     storage: DurableStorage, tasks: Storage
 ) -> None:
-    """It gets what the old one is still owed, and begins without failures.
-
-    Neither a success nor failures of the one before outlive it.
-    """
+    """It gets what the old one is owed, whose successes and failures do not outlive it."""
     task = await tasks.create_task("ctx", message())
     first = await storage.webhooks.put(config(task.id, "a"))
     failing = replace(first, index=3, failures=7, failing_since=storage.clock.now_ms())

@@ -93,10 +93,7 @@ Queues = TableQueues | SqsQueues
 
 @everywhere
 async def test_the_operations_of_a_task_come_as_they_were_sent(queues: Queues) -> None:
-    """One at a time, what was given back before the next one; a delay holds its own task alone.
-
-    At the end of the broker its receivers end, too.
-    """
+    """One at a time, in order; a delay holds its own task alone; receivers end with the broker."""
     async with queues.broker() as broker, asyncio.timeout(2 * PATIENCE_S):
         await broker.check()
         operations = broker.receive_task_operations()
@@ -134,10 +131,7 @@ async def test_several_messages_are_sent_at_once(queues: Queues) -> None:
 
 @everywhere
 async def test_a_pull_brings_as_many_as_it_asks_for(queues: Queues) -> None:
-    """One delivery of each group, and no more than the limit; the rest comes with the next pull.
-
-    A group's next message comes only after the one before it is acknowledged.
-    """
+    """One of each group, up to the limit; a group's next one comes when the one before is done."""
     queue = queues.queue()
     for task, text in ("a1", "a2", "b1", "c1"):
         await queue.send(Note(task_id=task, text=text))
@@ -221,10 +215,7 @@ async def test_one_message_of_a_group_at_a_time(queues: TableQueues | SqsQueues)
 
 @with_deduplication
 async def test_a_repeated_send_counts_once(queues: Queues) -> None:
-    """A repetition is dropped, also after the first was done, whatever else the message says.
-
-    On a table within five minutes; later it is sent.
-    """
+    """Whatever else it says, also after the first was done; on a table for five minutes."""
     clock = ManualClock(round(time.time() * 1000))
     options = {"clock": clock} if isinstance(queues, TableQueues) else {}
     queue = queues.queue(**options)
@@ -297,10 +288,7 @@ async def test_a_delivery_says_how_long_its_receive_keeps_it(queues: Queues) -> 
 
 @pytest.mark.parametrize("queues", [FAUXQS], indirect=True)
 async def test_an_expired_delivery_has_no_say(queues: SqsQueues) -> None:
-    """When another has the message, `extend` raises, and `ack` and `nack` change nothing.
-
-    `extend` keeps a message beyond its first visibility; one without it comes again.
-    """
+    """Once another has it, `extend` raises, `ack` and `nack` do nothing; one extended is kept."""
     queue = queues.queue(visibility_s=1)
     async with consuming(queue) as consumer:
         await queue.send(Note())
@@ -558,10 +546,7 @@ async def test_an_ended_receiver_gives_back_what_it_still_gets(
 
 @on_moto
 async def test_a_delivery_is_kept_from_the_beginning_of_its_poll(queues: SqsQueues) -> None:
-    """When its message came in the poll is not known: what is promised is surely so.
-
-    What an event source has received says nothing.
-    """
+    """What is promised is surely so; what an event source has received says nothing."""
     clock = ManualClock()
     began_at = clock.now_ms()
     queue = queues.queue(clock=clock, visibility_s=59.5)
@@ -652,10 +637,7 @@ async def test_an_undecodable_message_is_moved(
 async def test_network_errors_do_not_end_receiving(
     queues: SqsQueues, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed receive is logged and waits longer each time, and the next one is tried.
-
-    So is one for which agents have left no thread of the system.
-    """
+    """A receive that fails, or gets no thread, is logged, and repeated after longer and longer."""
     clock = ManualClock()
     fail(queues.client, "ReceiveMessage", EndpointConnectionError(endpoint_url="x"), times=3)
     queue = queues.queue(clock=clock)
@@ -726,10 +708,7 @@ AWAY = EndpointConnectionError(endpoint_url="x")
 @on_moto
 @pytest.mark.parametrize("error", [SENDING, AWAY, DENIED], ids=["throttled", "away", "denied"])
 async def test_a_send_gives_up_in_the_end(queues: SqsQueues, error: Exception) -> None:
-    """After a bounded time the caller gets UnavailableError.
-
-    A missing permission is for the deployment to mend: one attempt, and its name.
-    """
+    """With UnavailableError after a bounded time; without permission at once, naming the error."""
     clock = ManualClock()
     sends, began = fail(queues.client, "SendMessage", error, times=1000), clock.monotonic()
     with pytest.raises((UnavailableError, ConfigurationError)) as raised:
@@ -752,10 +731,7 @@ async def test_a_send_gives_up_in_the_end(queues: SqsQueues, error: Exception) -
 async def test_a_record_is_given_back_by_its_visibility(
     queues: SqsQueues, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A record of a Lambda event gives message and attempt, and is retried on time.
-
-    Giving back an expired one is logged, and raises nothing.
-    """
+    """It gives message and attempt, and is retried on time; if it has expired a line says so."""
     queue = queues.queue()
     await queue.send(Note())
     (message,) = queues.take()
@@ -774,10 +750,7 @@ async def test_a_record_is_given_back_by_its_visibility(
 
 @on_moto
 async def test_a_delay_fits_what_is_left_of_twelve_hours(queues: SqsQueues) -> None:
-    """Visibility is whole seconds, and all of it together is bounded from the receive on.
-
-    `extend` gives what is left; then the delivery counts as expired.
-    """
+    """Whole seconds, bounded in all; `extend` gives what is left, then the delivery has expired."""
     clock = ManualClock()
     queue = queues.queue(clock=clock)
     await queue.send(Note())

@@ -255,10 +255,7 @@ async def test_a_store_that_refuses_hinders_no_turn(
 async def test_a_late_snapshot_is_dropped(
     storage: DurableStorage, monkeypatch: pytest.MonkeyPatch, *, is_newer_late: bool
 ) -> None:
-    """A worker that was held up before it named its snapshot does not take back a newer one.
-
-    One snapshot is left, also where the worker of the newer one has read HEAD before that.
-    """
+    """A worker that was held up takes back no newer snapshot, and one is left, whoever was late."""
     head = await turn(storage, None, "1", chunks=12)
     late = await held_up(storage, monkeypatch, head)
     if is_newer_late:

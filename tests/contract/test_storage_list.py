@@ -106,10 +106,7 @@ async def test_filters_and_together(tasks: Storage, clock: ManualClock) -> None:
 
 
 async def test_the_time_filter_is_exact(tasks: Storage, clock: ManualClock) -> None:
-    """A time includes its own moment, in any offset, and is not cut (40, decided).
-
-    A task's own, or one a nanosecond later, in each millisecond.
-    """
+    """A time includes its own moment, in any offset, and no earlier nanosecond (40, decided)."""
     for ms in (0, 1, 18, 999):
         clock.advance((ms - clock.now_ms()) % 1000 / 1000)
         (made,) = await fill(tasks, clock, 1)
@@ -126,10 +123,7 @@ async def test_the_time_filter_is_exact(tasks: Storage, clock: ManualClock) -> N
 async def test_pages_do_not_overlap(
     storage: DurableStorage, tasks: Storage, clock: ManualClock
 ) -> None:
-    """Pages of any size hold every task once; the last has no token (42).
-
-    `total_size` counts what the filters match on the first page, for all pages (43).
-    """
+    """Pages of any size hold a task once (42); `total_size` counts on the first, for all (43)."""
     made = await fill(tasks, clock, 7)
     for size in (1, 3, 7, 100):
         results = await pages(storage, page_size=size)
@@ -287,10 +281,7 @@ async def test_a_total_is_exact_up_to_a_bound(
     context_id: str | None,
     status: TaskState | None,
 ) -> None:
-    """Up to the bound a total is exact, beyond it is the bound; `Storage` counts on.
-
-    Tasks that have left a state are not counted in it any more.
-    """
+    """Up to the bound it is exact, beyond it the bound; what has left a state is not counted."""
     query = {"page_size": 1, "context_id": context_id, "status": status}
     for number in range(1, 10):
         made = await fill(tasks, clock, 1)
@@ -369,10 +360,7 @@ def forged(*place: object) -> str:
 async def test_a_token_belongs_to_its_query(
     storage: DurableStorage, tasks: Storage, clock: ManualClock
 ) -> None:
-    """A token of another scope, of other filters, or not made here, is an error (42, decided).
-
-    So is one that was changed to a total which no answer can hold.
-    """
+    """One of another scope or filter, not made here, or changed in its total, is an error (42)."""
     await fill(tasks, clock, 3)
     texts = ("1", "!", "ä", "bm90IGpzb24", "NQ", "bnVsbA", "x" * 10_240)
     tokens = [*texts, forged(), forged("x", 1, "y"), forged(1, 2, 3)]

@@ -74,10 +74,7 @@ async def load(storage: DurableStorage, head: Head) -> Task:
 
 
 async def test_head_says_what_commit_returned(storage: DurableStorage) -> None:
-    """The HEAD that a commit returns is the one that is stored, field by field.
-
-    Its size is the bytes of all entries, also of those that a restart discards.
-    """
+    """Field by field; its size is the bytes of all entries, also of those that are discarded."""
     head = await opened(storage)
     assert await storage.head(head.task_id) == head
     for commit in (

@@ -187,10 +187,7 @@ async def test_a_task_expires(
 async def test_an_expired_task_is_not_written(
     storage: DurableStorage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No write finds it, nor is its turn due, though it is stored for days; a live one is.
-
-    A commit is not even tried.
-    """
+    """No write finds it, or is even tried, nor is its turn due, though it is stored for days."""
     gone = (await storage.open_task("ctx", request(), ttl_s=HOUR)).head
     alive = (await storage.open_task("other", request())).head
     clock.advance(HOUR)
@@ -246,10 +243,7 @@ async def test_an_id_that_becomes_free_meanwhile_is_taken(
 async def test_a_late_writer_of_an_expired_task_is_refused(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
-    """A writer that holds an old HEAD writes nothing into the new task of the same id.
-
-    Nor does a subscriber that follows the expired task get the new one's events.
-    """
+    """It writes nothing into a new task of the same id, whose events no earlier subscriber gets."""
     late = Commit(entries=(MessageAppended(agent_message("late")),))
     old = await storage.open_task("ctx", request(), task_id="t", ttl_s=HOUR)
     clock.advance(HOUR)

@@ -67,10 +67,7 @@ async def test_a_new_task_is_submitted(storage: DurableStorage, tasks: Storage) 
 
 
 async def test_a_key_makes_one_task(storage: DurableStorage, tasks: Storage) -> None:
-    """A repetition returns it as it is now; only the first one says created, with the log (5, 8).
-
-    In another context it is another task, also where both read alike; so is no key (6, 7).
-    """
+    """A repetition returns it as it is now (5, 8); another context, or no key, another (6, 7)."""
     first = await storage.open_task("ctx", request(), idempotency_key="key")
     again = await storage.open_task("ctx", request(), idempotency_key="key")
     assert (first.created, again.created) == (True, False)
@@ -143,10 +140,7 @@ async def test_a_loaded_task_is_the_callers_own(tasks: Storage) -> None:
 
 
 async def test_the_expected_version_is_checked(storage: DurableStorage, tasks: Storage) -> None:
-    """Each update adds 1, even without arguments; another version than expected is an error.
-
-    It has the stored one, and comes before the error of an ended task (18 to 21).
-    """
+    """Each update adds 1; a version that is not expected is an error, before others (18 to 21)."""
     task_id = await new_task(tasks)
     assert await tasks.update_task(task_id, WORKING, expected_version=1) == 2
     assert await tasks.update_task(task_id) == 3
@@ -195,10 +189,7 @@ async def test_storage_has_no_state_machine(tasks: Storage) -> None:
 
 
 async def test_a_status_is_the_latest_states(tasks: Storage) -> None:
-    """Its message comes with its state, and goes with it; without a state it is lost (24, 26).
-
-    Times rise strictly, though the clock stands still.
-    """
+    """Its message comes and goes with its state (24, 26); times rise, though the clock stands."""
     task_id = await new_task(tasks)
     stamps = [(await load(tasks, task_id)).status.timestamp.ToNanoseconds()]
     for text in ("busy", "", "busy"):

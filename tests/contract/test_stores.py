@@ -193,10 +193,7 @@ async def test_one_of_many_savers_wins(stores: Stores) -> None:
 
 @pytest.mark.parametrize("state", [COMPLETED, CANCELED, TaskState.TASK_STATE_REJECTED])
 async def test_a_cancel_needs_no_version(stores: Stores, state: int) -> None:
-    """It replaces a task that has not ended, whatever its version is.
-
-    It is refused for one that has, and for one that is not there.
-    """
+    """It replaces a task that has not ended, whatever its version, and is refused for any other."""
     task, tasks = new_task(state if state != CANCELED else WORKING), stores.tasks
     canceled = moved(task, CANCELED)
     version = await tasks.save(task, event=task, prev_version=NEW, context=ME)
@@ -215,10 +212,7 @@ async def test_a_cancel_needs_no_version(stores: Stores, state: int) -> None:
 
 
 async def test_all_of_a_task_is_kept(stores: Stores) -> None:
-    """Every field comes back, in its order, whatever it holds; what a save leaves out is gone.
-
-    Who changes what was given or read changes nothing that is stored.
-    """
+    """Every field, in its order, as a copy of what was given; what a save leaves out is gone."""
     message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text="née 🎈")])
     message.metadata["nested"] = {"list": [1, None, True, "x"]}
     task, tasks, me = new_task(WORKING, history=[message] * 3), stores.tasks, caller()

@@ -169,10 +169,7 @@ async def test_the_certificate_has_the_urls_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["example", "127.0.0.1", "hooks.example"])
 async def test_a_certificate_that_is_not_trusted_gets_no_request(name: str, tmp_path: Path) -> None:
-    """That of another name or, by default, of another authority than the system's and Mozilla's.
-
-    The event is tried again later.
-    """
+    """Of another name or, by default, another authority than the usual ones: tried again later."""
     tls, trusting = certificate(tmp_path, name)
     client = PushClient(LOCAL, resolve=at_home, tls=None if name == "hooks.example" else trusting)
     assert (client.tls.cert_store_stats()["x509"] > 50) == (name == "hooks.example")

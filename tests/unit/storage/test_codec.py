@@ -76,10 +76,7 @@ HEADS: st.SearchStrategy[Head] = each_field(
 @settings(deadline=None)
 @given(HEADS)
 def test_head_comes_back_as_it_was(head: Head) -> None:
-    """A HEAD read from its item is the HEAD that was written; without a due time it is not due.
-
-    What only a newer release knows of it and of its turn is written again.
-    """
+    """HEAD is read as it was written, due or not, with what only a newer release knows of it."""
     if head.state not in FAILED:
         head = replace(head, failure=Failure())
     item = head_item(head)
@@ -133,10 +130,7 @@ def versions(*pages: list[Item], after: int = 0) -> list[int]:
 
 
 def test_commits_are_complete_and_in_order() -> None:
-    """Half a commit and what follows a gap are left out; what comes later completes them.
-
-    So are the events of an earlier task with the same id.
-    """
+    """Half a commit, what follows a gap, and another task's are left out, until the rest comes."""
     one, two, three = written(1), written(2, 700_000), written(3)
     head = replace(SMALL, incarnation="incarnation0")
     other: Any = event_items(Step(head=head, entries=(), token=None, commit_id="c", at=0), b"")
@@ -167,10 +161,7 @@ def test_what_no_release_stores_is_of_another_form() -> None:
 
 
 def test_what_was_read_is_written_as_it_was() -> None:
-    """Every value that was read can stand in a condition or an item, a damaged one too.
-
-    An item expires with the second in which its time ends.
-    """
+    """In a condition or an item, damaged or not; an item expires with its last second."""
     item = {"s": {"S": ""}, "n": {"N": "-7"}, "b": {"B": b"1"}, "none": {"NULL": True}, **ODD}
     assert typed(plain(item)) == item
     with pytest.raises(TypeError, match="no value of type object"):

@@ -111,10 +111,7 @@ async def test_a_search_without_the_index_says_what_to_deploy() -> None:
 
 
 async def test_no_error_of_boto3_leaves_the_table() -> None:
-    """A table that is missing is ConfigurationError for each request: one sentence names it.
-
-    What boto3 itself does not take is its caller's fault, as what DynamoDB does not take.
-    """
+    """Without its table each request is a ConfigurationError; what boto3 refuses a RefusedError."""
     place = Key("p", "s")
     with moto_database() as database:
         table = DynamoTable("missing", INDEXES, client=database.client)

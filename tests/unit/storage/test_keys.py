@@ -71,10 +71,7 @@ async def test_keys_are_listed_by_age(store: KeyStore, clock: ManualClock) -> No
 
 
 async def test_a_key_in_use_stays_published(store: KeyStore, clock: ManualClock) -> None:
-    """A key that is published again lives longer, and keeps its first time of publication.
-
-    A day after its last use it is not listed, whether or not the item is still there.
-    """
+    """Published again it lives longer, by its first time; unused for a day it is not listed."""
     first = await store.publish(jwk("a"))
     assert first.is_fresh(clock.now_ms())
     clock.advance(_RENEW_S)

@@ -42,10 +42,7 @@ def table(path: Path) -> Iterator[SqliteTable]:
 
 
 async def test_a_file_keeps_its_items(path: Path) -> None:
-    """What was written is there when the file is opened again, to the byte.
-
-    An option lets each commit wait for the disk; without it only checkpoints do.
-    """
+    """To the byte, when it is opened again; by an option each commit waits for the disk."""
     for survives, level in ((False, 1), (True, 2)):
         with closing(SqliteTable(path, INDEXES, survives_power_cuts=survives)) as table:
             assert table._connection.execute("PRAGMA synchronous").fetchone() == (level,)
@@ -145,10 +142,7 @@ async def test_a_batch_is_one_read_by_its_keys(table: SqliteTable) -> None:
 
 
 async def test_a_list_is_counted_without_its_items(table: SqliteTable, path: Path) -> None:
-    """Of an entry whose attributes have columns nothing else is read; of another one, they are.
-
-    A damaged row is an item without attributes, as any item that was stored in part.
-    """
+    """Attributes with columns are read alone; a damaged row is an item without attributes."""
     entry = {"id_key": "i", "created_key": "c"}
     await table.write(Put(item=ITEM | entry | {"expires_at": NOW_S}))
     wanted = Range(partition="i", index=BY_ID, only=["PK", "created_key"])
@@ -257,10 +251,7 @@ def refused(path: Path) -> str:
 
 
 def test_what_cannot_be_a_table_is_named(path: Path, tmp_path: Path) -> None:
-    """One sentence names the file, the cause and the way out; nothing of it is changed.
-
-    A file that is made is read by its owner alone.
-    """
+    """One sentence names file, cause and way out; nothing is changed; a new file is its owner's."""
     assert refused(path / "x" / "y").endswith("make its folder, and make both writable.")
     assert refused(tmp_path).startswith("The file FILE cannot be opened (Is a directory): ")
     path.write_text("no database, but a text that is as long as a header: " * 9)
@@ -284,10 +275,7 @@ def test_what_cannot_be_a_table_is_named(path: Path, tmp_path: Path) -> None:
 
 
 async def test_a_full_disk_loses_nothing(table: SqliteTable) -> None:
-    """Writes without room are refused with a sentence: none is stored, what was stored stays.
-
-    So are those to a file that can only be read; reads go on.
-    """
+    """Writes without room, or to a read-only file, are refused; what was stored stays readable."""
     await table.write(Put(item=ITEM))
     (pages,) = table._connection.execute("PRAGMA page_count").fetchone()
     table._connection.execute(f"PRAGMA max_page_count = {pages}")

@@ -103,10 +103,7 @@ async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task(
 async def test_resuming_at_any_cursor_gives_the_rest_without_gap_or_repetition(
     storage: DurableStorage,
 ) -> None:
-    """The Task as of the cursor plus what follows is the whole, wherever the line was cut.
-
-    A cursor of another incarnation, or beyond the log, gets the task as it is now.
-    """
+    """Task and rest are the whole, wherever it was cut; a foreign cursor gets the task as it is."""
     head = await storage.commit(await running(storage), to(COMPLETED, token="A"))
     tail, first = await Tail.resume(storage, head.task_id, await start_of(storage, head))
     everything = await follow(tail)
@@ -236,10 +233,7 @@ async def test_a_stream_reads_little_while_no_chunk_can_come(
 
 
 async def test_a_quiet_task_is_read_once_a_second_at_most() -> None:
-    """Polls wait a tenth of the silence so far, between 25 ms and 1 s.
-
-    A status, or an artifact of a long time ago, says nothing about when the next event comes.
-    """
+    """Polls wait a tenth of the silence, from 25 ms to 1 s; a status says nothing of what comes."""
     silences = [(0, 0.025), (5, 0.5), (600, 1.0)]
     assert [_poll_interval(silent_s) for silent_s, _ in silences] == [s for _, s in silences]
     waits = [(0.1, 0, 0.025), (2, 0.475, 0.2), (0, 5, 0.025), (0.025, 5, 1.0)]

@@ -321,10 +321,7 @@ async def test_unknown_attributes_change_nothing(world: World, attributes: _Type
 async def test_what_a_newer_release_wrote_hides_no_task(
     world: World, place: str, more: bytes, values: _Typed, *, is_newest: bool
 ) -> None:
-    """Unknown entries wherever they stand; then a HEAD in an unknown state, or of a newer format.
-
-    Every reader answers for every task, and streams and webhooks go on.
-    """
+    """Whatever entries, states and formats: readers, streams and webhooks serve all tasks."""
     head = world.heads[place]
     version = head.version if is_newest else 1
     newer.append_to_body(world.database, newer.event_key(head, version), more)
@@ -638,10 +635,7 @@ async def test_what_no_json_can_show_is_left_out_of_its_task(world: World, entry
 async def test_a_sweep_goes_past_tasks_that_cannot_be_read(
     world: World, caplog: pytest.LogCaptureFixture, *, is_newer: bool
 ) -> None:
-    """A sweep reaches a turn and a cancel behind more such tasks than a run may repair.
-
-    No later one gives them up, ends them or fails them.
-    """
+    """It reaches what is behind more of them than it may repair, and none ends or fails them."""
     for number in range(7):
         head = (await world.storage.open_task("c", request(), task_id=f"bad-{number}")).head
         await world.storage.request_cancel(head.task_id)

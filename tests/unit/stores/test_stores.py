@@ -165,10 +165,7 @@ async def test_a_large_change_is_in_several_items(table: MemoryTable, size: int)
 async def test_parts_of_a_save_that_was_cut_off_change_nothing(
     table: MemoryTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that dies before its commit leaves parts, which no reader takes for its own.
-
-    A save that is refused deletes its parts again.
-    """
+    """No reader takes what a dead process has left; a refused save deletes its parts again."""
     stores, task, version = await saved(table)
     before, large, write = dict(table._items), on_table(table), table.write
     with pytest.raises(ConcurrentTaskModificationError):
@@ -214,10 +211,7 @@ async def test_a_large_change_is_in_a_bucket(
 
 
 async def test_a_task_expires_after_its_last_save(table: MemoryTable, clock: ManualClock) -> None:
-    """Until then it is whole, however old its parts are; then it is gone, and its id is free.
-
-    A time to live that nothing lives for is refused where the store is made.
-    """
+    """Whole until then, however old its parts; then its id is free; no life is no time to live."""
     stores, task, version = await saved(table, clock=clock, ttl_s=DAY)
     for number in range(5):
         clock.advance(DAY - 1)
