@@ -181,9 +181,7 @@ class TestVersion01:
         shown = [(f["status"]["state"], f["final"]) for f in frames]
         assert shown[-2:] == [("input-required", False), ("completed", True)]
 
-    async def test_a_running_task_is_canceled(
-        self, client: Client01, worker: ScriptedWorker
-    ) -> None:
+    async def test_it_is_canceled(self, client: Client01, worker: ScriptedWorker) -> None:
         """`tasks/cancel` ends it, and its stream says so."""
         streaming = asyncio.create_task(client.stream("obey", task=Seen("my-task")))
         while not worker.started:  # noqa: ASYNC110 - the worker has no event for it
@@ -453,9 +451,7 @@ class TestSubmitting:
             result = await client.call("tasks/status", {"taskId": "test-1"})
             assert result["task"]["status"] == "completed"
 
-    async def test_tasks_that_were_not_submitted_are_kept(
-        self, client: Client01, clock: Later
-    ) -> None:
+    async def test_tasks_that_were_sent_are_kept(self, client: Client01, clock: Later) -> None:
         """E10: its status is known, and nothing is deleted, however long ago it has ended."""
         await client.send("go", task=Seen("another"))
         clock.after_s = 7200

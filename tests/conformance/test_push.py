@@ -220,9 +220,7 @@ MOST = 3
 @pytest.mark.parametrize(
     "settings", [{"push_queue": "pushes.fifo", "webhooks_per_caller": MOST}], indirect=True
 )
-async def test_one_webhook_too_many_is_refused_with_a_sentence(
-    agent: ServedAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_one_webhook_too_many(agent: ServedAgent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also beside a message, which opens no task then; one that is there is set again."""
     monkeypatch.setattr("a2a_serverless.storage.allowance._FULL_S", 0)
     task_id = (await agent.send("ask")).task["id"]
@@ -353,9 +351,7 @@ async def test_a_webhook_of_0_3_is_told_in_0_3(
 
 
 @pytest.mark.parametrize("way", OLDER_WAYS)
-async def test_a_refusal_names_the_fields_of_0_3(
-    agent: ServedAgent, task_id: str, way: str
-) -> None:
+async def test_a_refusal_names_fields_of_0_3(agent: ServedAgent, task_id: str, way: str) -> None:
     """A client reads the names of what it has sent, and no name of 1.0."""
     place = "configuration." if way == "in a message" else ""
     two_lines = {"schemes": ["Basic"], "credentials": "\n"}

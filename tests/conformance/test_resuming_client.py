@@ -44,9 +44,7 @@ def shown(events: list[StreamResponse]) -> list[str]:
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-async def test_streams_that_the_server_ends(
-    agent: ServedAgent, worker: ScriptedWorker, version: str
-) -> None:
+async def test_ended_streams(agent: ServedAgent, worker: ScriptedWorker, version: str) -> None:
     """A task that outlasts several streams is shown once, from its first event to its last."""
     last_ids: list[str | None] = []
 

@@ -81,9 +81,7 @@ class TestSending:
 
 
 class TestSubscribing:
-    async def test_it_stays_through_a_pause_to_the_end(
-        self, agent: ServedAgent, followers: Followers
-    ) -> None:
+    async def test_it_stays_to_the_end(self, agent: ServedAgent, followers: Followers) -> None:
         """3.1.6: a task that waits for its user is followed into its next turns."""
         task_id = (await agent.send("ask")).task["id"]
         followers.forget()

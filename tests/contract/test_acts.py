@@ -293,9 +293,7 @@ async def test_a_retry_has_its_own_copy_of_the_files(desk: Desk) -> None:
     [(False, "names a file that is not stored"), (True, "set A2A_BLOBS as its workers have it")],
     ids=["gone", "elsewhere"],
 )
-async def test_a_retry_without_its_file_is_refused(
-    desk: Desk, *, is_elsewhere: bool, why: str
-) -> None:
+async def test_a_retry_needs_its_file(desk: Desk, *, is_elsewhere: bool, why: str) -> None:
     """A sentence says so, in the journal too, and there is no task."""
     blobs = desk.storage.table.blobs = MemoryBlobs(desk.clock)
     await desk.with_file()
@@ -344,9 +342,7 @@ async def test_nothing_is_tried_again_of_what_is_deleted(desk: Desk, context: st
 # -- beside others ---------------------------------------------------------------------------
 
 
-async def test_a_cancel_of_many_leaves_those_that_end_meanwhile(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cancel_leaves_what_has_ended(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that ended after the preview is skipped; one that ends in the cancel keeps its end."""
     heads = {task_id: await desk.open(task_id) for task_id in ("before", "during", "open")}
     plan = await desk.canceling.plan("cancel", desk.owner)
@@ -431,9 +427,7 @@ async def test_a_deletion_of_the_caller_takes_the_journal(desk: Desk) -> None:
 # -- on many ---------------------------------------------------------------------------------
 
 
-async def test_a_run_finishes_the_deletions_that_were_cut_off(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_run_finishes_deletions(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """No list finds what is left of their tasks: the journal does."""
     head = await desk.failed("t")
     with monkeypatch.context() as patch:
@@ -479,9 +473,7 @@ async def test_what_a_removed_head_has_left_is_deleted(desk: Desk) -> None:
     ],
     ids=["of one owner", "of all", "by state", "by attention", "by text"],
 )
-async def test_a_bounded_run_goes_on_where_it_stopped(
-    desk: Desk, chosen: dict[str, str] | None
-) -> None:
+async def test_a_bounded_run_goes_on(desk: Desk, chosen: dict[str, str] | None) -> None:
     """No task is missed or taken twice, in the order of changes, of creation and of the index."""
     context = f"c-{desk.storage.scope.digest}"
     for number in range(7):
@@ -531,9 +523,7 @@ async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "values", [{"version": "x"}, {"needs": 99}], ids=["damaged", "of a newer release"]
 )
-async def test_what_cannot_be_acted_on_hides_nothing(
-    desk: Desk, act: Act, values: dict[str, Any]
-) -> None:
+async def test_what_is_odd_hides_nothing(desk: Desk, act: Act, values: dict[str, Any]) -> None:
     """The others of a crowd are acted on; a sentence is about that one, and it stays as it is."""
     heads = [await desk.for_act(act, name) for name in ("fine", "odd")]
     key = head_key(heads[1].scope, "odd")

@@ -96,9 +96,7 @@ async def by_index(storage: DurableStorage, limit: int) -> list[Seen]:
 
 
 @pytest.mark.parametrize("ends", [failed, given_up])
-async def test_the_index_says_what_every_head_says(
-    storage: DurableStorage, clock: ManualClock, ends: Act
-) -> None:
+async def test_the_index_is_right(storage: DurableStorage, clock: ManualClock, ends: Act) -> None:
     """After each write lists are those of a look at all tasks; untold webhooks are among them."""
     heads, seen, life = list[Head](), set[str](), [*LIFE, ends]
     for number in range(len(life) + 2):

@@ -182,9 +182,7 @@ async def test_a_file_that_changes_meanwhile_is_refused(blobs: Blobs) -> None:
     assert await blobs.get(blob) is None
 
 
-async def test_a_failure_leaves_nothing_at_work(
-    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failure_leaves_nothing(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits behind a file that cannot be stored is not begun, also not later."""
     begun: list[str] = []
 
@@ -249,9 +247,7 @@ async def test_uploads_are_found_by_their_person(blobs: Blobs) -> None:
     assert len([blob async for blob in blobs.uploads(other + "a" * 16)]) == 2
 
 
-async def test_a_link_of_s3_fixes_what_it_gives(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_link_of_s3(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has a signature of version 4, the asked life, one object, its type, and is a download."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
     with bucket(clock) as blobs:
@@ -410,9 +406,7 @@ async def test_a_missing_blob_hides_nothing_else(
     assert logged == {hashlib.sha256(LARGE).hexdigest(), damaged.digest}
 
 
-async def test_a_large_message_is_taken_apart_in_a_thread(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_message(storage: DurableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loop, on which other turns run and deliveries are extended, does not wait for digests."""
     are_main: list[bool] = []
 
@@ -453,9 +447,7 @@ class Late(Worker):
 
 
 @pytest.mark.parametrize("kind", LATE)
-async def test_what_is_stored_behind_a_deletion_is_deleted(
-    blobs: Blobs, puts: list[Blob], kind: str
-) -> None:
+async def test_a_late_blob_is_deleted(blobs: Blobs, puts: list[Blob], kind: str) -> None:
     """By its writer, whose commit finds the task gone: an attempt, or who sends a message."""
 
     async def delete(ctx: TaskContext) -> None:
@@ -476,9 +468,7 @@ async def test_what_is_stored_behind_a_deletion_is_deleted(
     assert await blobs.get(late) is None
 
 
-async def test_what_a_live_task_names_outlives_a_refused_commit(
-    storage: DurableStorage, blobs: Blobs
-) -> None:
+async def test_a_refused_commit_deletes_nothing(storage: DurableStorage, blobs: Blobs) -> None:
     """Another writer has committed, or has ended the task: its blobs are those of its log."""
     head = await begun(storage, Part(raw=LARGE))
     made = Commit(entries=(ArtifactWritten(Artifact(artifact_id="a", parts=[Part(raw=LARGE)])),))

@@ -104,9 +104,7 @@ async def test_an_ended_task_takes_no_request(cancels: Cancels) -> None:
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-async def test_a_cancel_is_overdue_from_its_deadline_on(
-    cancels: Cancels, *, is_paused: bool
-) -> None:
+async def test_a_cancel_is_due_at_its_deadline(cancels: Cancels, *, is_paused: bool) -> None:
     """A task, with a turn or without, is due at its cancel's deadline, not a millisecond before."""
     task_id = await cancels.task()
     if is_paused:

@@ -68,9 +68,7 @@ async def test_each_accepted_message_has_a_place(serial: DurableStorage) -> None
     assert present(await line_item(serial))["expires_at"] * 1000 == made.head.expires_at
 
 
-async def test_an_ending_gives_up_the_place_and_wakes_the_next(
-    serial: DurableStorage, sent: list[Head]
-) -> None:
+async def test_an_ending_wakes_the_next(serial: DurableStorage, sent: list[Head]) -> None:
     """Once for each turn, and the last one leaves an empty line."""
     heads = [await opened(serial) for _ in range(3)]
     for head in heads[1:]:

@@ -207,9 +207,7 @@ async def test_an_id_is_free_while_its_task_is_deleted(storage: DurableStorage) 
     assert (await delete_all(storage))[0].tasks == 0
 
 
-async def test_what_has_lost_its_head_is_no_task_while_it_is_deleted(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_head(storage: DurableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader meanwhile finds none, although the deletion has put a fence in the place of HEAD."""
     head = (await storage.open_task("ctx", request("old"))).head
     await storage.table.write(Delete(key=head_key(head.scope, head.task_id)))
@@ -272,9 +270,7 @@ async def test_a_late_writer_of_a_deleted_task(storage: DurableStorage) -> None:
     assert await storage.postpone(opened.head, due_at=1, sends=1) is None
 
 
-async def test_a_deletion_leaves_a_creation_that_it_sees_in_part(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_part_is_left(storage: DurableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Query may see events of a transaction before a read sees its HEAD: they are left alone."""
     table, head = storage.table, (await storage.open_task("ctx", request())).head
     key = layout.head_key(head.scope, head.task_id)
@@ -402,9 +398,7 @@ async def test_a_deletion_that_dies_anywhere_is_finished(
     assert number > 15
 
 
-async def test_what_is_damaged_or_has_expired_goes_too(
-    items: Dictionaries, clock: ManualClock
-) -> None:
+async def test_the_damaged_and_the_expired_go_too(items: Dictionaries, clock: ManualClock) -> None:
     """HEAD's keys are enough, tasks lead to unindexed states; expired items count as no task."""
     for lost in (["incarnation"], ["turn"], ["expires_at"], [], ["scope_key", "status_key"]):
         storage = items.storage(clock=clock)

@@ -158,9 +158,7 @@ async def test_an_echo_task_in_all(storage: DurableStorage, till: Till) -> None:
         assert till.total() == (2, units, 0)
 
 
-async def test_fences_cost_a_process_one_unit_in_two_seconds(
-    storage: DurableStorage, till: Till, clock: ManualClock
-) -> None:
+async def test_fences_cost_little(storage: DurableStorage, till: Till, clock: ManualClock) -> None:
     """One request reads all of them, up to forty for one unit, however many messages come."""
     for number in range(10):
         await DeletionJob(storage, Owner(f"{number}" * 16), lag_s=0).step()
@@ -178,9 +176,7 @@ async def test_fences_cost_a_process_one_unit_in_two_seconds(
 # -- what a turn writes ----------------------------------------------------------------------
 
 
-async def test_a_turn_in_line_costs_its_leaving_and_its_waking(
-    storage: DurableStorage, till: Till, clock: ManualClock
-) -> None:
+async def test_a_turn_in_line(storage: DurableStorage, till: Till, clock: ManualClock) -> None:
     """5 units to leave it, 6 to wake it, 2 more for its claim, which is then apart, 1 for its end.
 
     Each is one request, and the entries in by-line, by-due and by-attention are what they cost
@@ -252,9 +248,7 @@ def receiver(task_id: str = "", config_id: str = "") -> TaskPushNotificationConf
     )
 
 
-async def test_an_inline_push_configuration_costs_its_item(
-    storage: DurableStorage, till: Till
-) -> None:
+async def test_an_inline_configuration_costs_its_item(storage: DurableStorage, till: Till) -> None:
     """An inline configuration costs 3 write units, one of which for the index that counts it.
 
     With a later message it costs a query too, and the index has it already. Another one is put by
@@ -274,9 +268,7 @@ async def test_an_inline_push_configuration_costs_its_item(
     assert till.costs() == [(2, 5, 1), (1, 0, 1), (1, 1, 0)]
 
 
-async def test_a_chunk_costs_the_same_in_a_long_artifact(
-    storage: DurableStorage, till: Till
-) -> None:
+async def test_a_chunk_costs_the_same(storage: DurableStorage, till: Till) -> None:
     """400 chunks in batches of 40 are 10 requests; twice the chunks cost twice the units."""
     usages, piece = [], wrote("x" * CHUNK_BYTES)
     for chunks in (CHUNKS, 2 * CHUNKS):
@@ -310,9 +302,7 @@ async def test_a_file_costs_what_a_word_costs(storage: DurableStorage, till: Til
     assert costs == [costs[0]] * 3
 
 
-async def test_a_long_task_costs_the_same_at_every_turn(
-    storage: DurableStorage, till: Till
-) -> None:
+async def test_a_long_task_costs_the_same(storage: DurableStorage, till: Till) -> None:
     """Behind 64 KB of log a task is read for 20 units at most, and a snapshot costs an update.
 
     Turns of 18 KB: 20 in the suite, 150 with A2A_FAULTS=long. Without snapshots the last read costs
@@ -366,9 +356,7 @@ async def test_the_items_of_a_task_stay_below_a_kilobyte(storage: DurableStorage
     assert await largest() < 1024
 
 
-async def test_a_commits_units_are_known_before_it_is_made(
-    storage: DurableStorage, observer: Any
-) -> None:
+async def test_a_commits_units_are_known_before(storage: DurableStorage, observer: Any) -> None:
     """A turn's pace counts what DynamoDB Local says of the same items, put one by one, twice.
 
     At most two units more or less for each part: keys and attributes are counted by their usual
@@ -440,9 +428,7 @@ async def test_each_page_of_each_list_costs_in_proportion(
         assert len({task.id for task in shown}) == len(shown) == expected
 
 
-async def test_a_long_task_on_a_page_is_read_by_itself(
-    storage: DurableStorage, till: Till, observer: Any
-) -> None:
+async def test_a_long_task_on_a_page(storage: DurableStorage, till: Till, observer: Any) -> None:
     """A task of many commits costs a page two queries; none where nothing of its log is shown."""
     await asyncio.to_thread(seed_tasks, storage, observer, 10)
     head = await opened(storage)
@@ -492,9 +478,7 @@ async def test_each_page_of_a_long_list_costs_the_same(
     assert max(units) <= units[0] + 2
 
 
-async def test_what_the_first_page_needs_costs_little(
-    storage: DurableStorage, till: Till, clock: ManualClock
-) -> None:
+async def test_the_first_page(storage: DurableStorage, till: Till, clock: ManualClock) -> None:
     """A worker writes 1 unit a minute, and the ends in a batch of the stream 1 unit together.
 
     The page itself takes 7 requests of the table, and a read unit for each forty entries of the
@@ -534,7 +518,7 @@ async def worker_of(storage: DurableStorage, agent: Agent, clock: Clock, **setti
     return worker
 
 
-async def test_an_answer_behind_a_thousand_records_costs_few_units(
+async def test_an_answer_costs_few_units(
     storage: DurableStorage, till: Till, observer: Any
 ) -> None:
     """The API and the worker read a snapshot, and not the log, in both turns behind a question.
@@ -581,9 +565,7 @@ async def remembered(context: RequestContext, queue: EventQueue) -> None:
     await complete(context, queue)
 
 
-async def test_a_conversation_costs_five_units_a_turn_and_no_request(
-    storage: DurableStorage, till: Till
-) -> None:
+async def test_a_conversation_costs_five_units_a_turn(storage: DurableStorage, till: Till) -> None:
     """Its line is written with the message and with the ending, and read with the state.
 
     A second passes between two turns, so what expires later than before is in its index anew.
@@ -633,9 +615,7 @@ async def test_a_short_sleep_costs_nothing(storage: DurableStorage, till: Till) 
     assert costs[1] == costs[2]
 
 
-async def test_an_agent_that_is_called_for_an_hour_costs_a_hundred_units(
-    local_dynamodb: Emulator, observer: Any
-) -> None:
+async def test_an_hours_call_costs_a_hundred_units(local_dynamodb: Emulator, observer: Any) -> None:
     """It is read for ten seconds, and then the turn sleeps between two reads.
 
     The units are those of the table alone: a commit of small items is 4, a wake 1. The table is its

@@ -386,9 +386,7 @@ async def listed(storage: DurableStorage, query: ListTasksQuery) -> list[str]:
     return [task.id for task in (await list_tasks(storage, query)).tasks]
 
 
-async def test_a_lagging_index_shows_todays_tasks(
-    storage: DurableStorage, client: Any, clock: ManualClock
-) -> None:
+async def test_a_lagging_index(storage: DurableStorage, client: Any, clock: ManualClock) -> None:
     """An old index has each task once, as it is now, and none that is gone or has moved up."""
     ids = await four(storage, clock)
     index = StaleIndex(client)

@@ -70,9 +70,7 @@ async def test_all_callers_have_a_limit_together(slots: Slots, caller: str) -> N
                 await leases.give_back(lease)
 
 
-async def test_a_late_end_frees_no_other_stream(
-    slots: Slots, caller: str, clock: ManualClock
-) -> None:
+async def test_a_late_end_frees_no_other(slots: Slots, caller: str, clock: ManualClock) -> None:
     """A lease becomes free at its time, and not before; its late stream gives nothing back."""
     leases = of_callers(slots, 2)
     late = await taken(leases, caller, 2)
@@ -109,9 +107,7 @@ async def test_more_streams_than_a_room_has_slots(slots: Slots, caller: str) -> 
 
 
 @pytest.mark.parametrize("slots", ["memory", LOCAL], indirect=True)
-async def test_the_limit_is_exact_among_streams_that_open_at_once(
-    slots: Slots, caller: str
-) -> None:
+async def test_the_limit_is_exact_among_streams_at_once(slots: Slots, caller: str) -> None:
     """Of 40 simultaneous streams no more than the limit get a place; later all places are used."""
     leases = of_callers(slots, 10)
     found = await asyncio.gather(*(leases.take(caller, for_s=60) for _ in range(40)))

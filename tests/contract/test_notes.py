@@ -126,9 +126,7 @@ async def created(storage: DurableStorage, hour_ms: int, *, limit: int = 100) ->
             return found
 
 
-async def test_tasks_of_an_hour_come_newest_first(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
+async def test_an_hour_comes_newest_first(storage: DurableStorage, clock: ManualClock) -> None:
     """In order of creation, over all scopes; those of one id and one millisecond come once each."""
     clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
     begin, scopes = clock.now_ms(), [storage, *(storage.for_scope(new_scope()) for _ in range(2))]
@@ -149,9 +147,7 @@ async def test_tasks_of_an_hour_come_newest_first(
     assert sorted(found) == sorted((head.scope, head.task_id) for head in heads)
 
 
-async def test_expired_tasks_hide_none_of_an_hour(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
+async def test_expired_tasks_hide_none(storage: DurableStorage, clock: ManualClock) -> None:
     """The live ones are found, however many have expired before and behind them."""
     clock.advance((HOUR_MS - clock.now_ms() % HOUR_MS) / 1000)
     for _ in range(5):

@@ -95,9 +95,7 @@ async def test_a_flood_is_never_throttled(
 
 
 @pytest.mark.long
-async def test_a_flood_without_a_pace_is_throttled_and_loses_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_flood_without_a_pace(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the partition refuses is sent again: each event is there once, after one attempt."""
     monkeypatch.setattr(DynamoTable, "partition_units", None)
     texts = [f"{number:06d}".ljust(300_000, "x") for number in range(5)]

@@ -111,9 +111,7 @@ async def test_a_turn_that_was_left_is_not_given_back(storage: DurableStorage, b
 
 @pytest.mark.parametrize("change", ["claimed", "canceled", "left", "deleted", "ended"])
 @pytest.mark.parametrize("wakes", [False, True])
-async def test_only_the_turn_that_was_seen_is_left_or_woken(
-    storage: DurableStorage, change: str, *, wakes: bool
-) -> None:
+async def test_another_turn_is_left(storage: DurableStorage, change: str, *, wakes: bool) -> None:
     """What moved on stays as it is; what has ended is in no line; a cancel keeps its deadline."""
     seen = await (left(storage) if wakes else opened(storage))
     match change:
@@ -200,7 +198,7 @@ async def test_a_turn_counts_while_it_sleeps(storage: DurableStorage, leaves: st
     assert await sleepers.count(Scope.of("", "nobody").principal) == 0
 
 
-async def test_from_half_of_them_on_a_caller_is_counted(
+async def test_from_half_on_a_caller_is_counted(
     storage: DurableStorage, clock: ManualClock
 ) -> None:
     """Workers say so, once a minute at most; it is seen until the last of them has expired."""

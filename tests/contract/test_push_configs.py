@@ -81,9 +81,7 @@ async def cursors(storage: DurableStorage, task_id: str) -> dict[str, tuple[int,
 # -- put, get, list, delete --------------------------------------------------------------------
 
 
-async def test_a_configuration_is_found_as_it_was_put(
-    storage: DurableStorage, tasks: Storage
-) -> None:
+async def test_one_is_found_as_it_was_put(storage: DurableStorage, tasks: Storage) -> None:
     """With its ids, the given fields and the task's version as cursor, also behind the task's end.
 
     Without an id it gets one; nothing that is given is mutated.
@@ -107,9 +105,7 @@ async def test_a_configuration_is_found_as_it_was_put(
     assert await storage.webhooks.all(head.task_id) == sorted(made, key=lambda p: p.config.id)
 
 
-async def test_a_replaced_configuration_hands_its_cursor_on(
-    storage: DurableStorage, tasks: Storage
-) -> None:
+async def test_a_replaced_one_hands_its_cursor_on(storage: DurableStorage, tasks: Storage) -> None:
     """It gets what the old one is owed, whose successes and failures do not outlive it."""
     task = await tasks.create_task("ctx", message())
     first = await storage.webhooks.put(config(task.id, "a"))
@@ -216,9 +212,7 @@ async def test_a_change_is_decided_anew(storage: DurableStorage, tasks: Storage)
     assert present(await storage.webhooks.get(task.id, "a")).mark == now.mark
 
 
-async def test_a_move_keeps_what_became_of_the_attempts(
-    storage: DurableStorage, tasks: Storage
-) -> None:
+async def test_a_move_keeps_what_became_of_it(storage: DurableStorage, tasks: Storage) -> None:
     """The last answer with its time and the next try; what was told and given up, in a put too."""
     task = await tasks.create_task("ctx", message())
     start = await storage.webhooks.put(config(task.id, "a"))
@@ -268,7 +262,7 @@ async def test_a_refused_commit_stores_no_configuration(storage: DurableStorage)
         await storage.commit(head, answer(config(config_id="a")))
 
 
-async def test_a_client_that_always_sends_its_configuration_has_one(
+async def test_a_client_that_always_sends_it_has_one(
     storage: DurableStorage,
 ) -> None:
     """Without an id it is that of its URL: not one more with each message, and its cursor stays."""
@@ -320,9 +314,7 @@ async def test_a_turn_keeps_where_its_webhook_stands_by_then(
 
 
 @pytest.mark.parametrize("ends", ["deleted", "expired"])
-async def test_a_task_takes_its_configurations_along(
-    storage: DurableStorage, clock: ManualClock, ends: str
-) -> None:
+async def test_a_task_takes_them(storage: DurableStorage, clock: ManualClock, ends: str) -> None:
     """The configurations of a deleted or expired task are neither found nor written."""
     opened = await storage.open_task(
         "ctx", request(), task_id="again", ttl_s=HOUR, push=config(config_id="inline")
@@ -456,9 +448,7 @@ async def items_of(storage: DurableStorage, task_id: str) -> list[Any]:
     return await storage.table.all(Range(partition=task_partition(storage.scope.digest, task_id)))
 
 
-async def test_each_part_of_a_commit_says_its_state(
-    storage: DurableStorage, tasks: Storage
-) -> None:
+async def test_each_part_says_its_state(storage: DurableStorage, tasks: Storage) -> None:
     """Every EVENT item of a commit that changes the status has the state that it led to."""
     task_id = (await storage.open_task("ctx", request())).head.task_id
     large = [chunk("a", "x" * 800_000)]
@@ -477,9 +467,7 @@ async def test_each_part_of_a_commit_says_its_state(
     }
 
 
-async def test_a_configuration_that_waits_is_in_the_due_index(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
+async def test_one_that_waits_is_in_the_index(storage: DurableStorage, clock: ManualClock) -> None:
     """From the end of its wait on it is woken by one job; a shorter wait takes it out again."""
     jobs = MemoryQueue(PushJob, clock=clock)
     head = (await storage.open_task("ctx", request(), push=config(config_id="mine"))).head

@@ -77,9 +77,7 @@ def test_two_puts_of_one_id(storage: DurableStorage) -> None:
     assert (push.version, push.index) == (1, LAST)
 
 
-async def test_a_put_beside_a_worker_without_pause(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_busy_worker(storage: DurableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A configuration gets in behind the commits that were made since its read; none is lost."""
     at = (await storage.open_task("ctx", request())).head
     write, ahead = storage.table.write, 0

@@ -236,9 +236,7 @@ async def test_a_repeated_send_counts_once(queues: Queues) -> None:
 
 
 @on_tables
-async def test_an_index_that_lags_delivers_no_message_twice(
-    queues: TableQueues, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_index_that_lags(queues: TableQueues, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group itself decides: it hides what an index still shows as visible."""
     queue = queues.queue()
     await queue.send(Note())
@@ -407,9 +405,7 @@ async def test_a_full_group_refuses_and_no_other_one_does(queues: TableQueues) -
 
 
 @on_tables
-async def test_a_body_of_another_release_is_set_aside(
-    queues: TableQueues, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unread_body(queues: TableQueues, caplog: pytest.LogCaptureFixture) -> None:
     """A pulled body that cannot be read is logged and set aside; the next message is delivered."""
     queue = queues.operations(name="shared")
     await queues.queue(name="shared").send(Note())
@@ -424,9 +420,7 @@ async def test_a_body_of_another_release_is_set_aside(
 
 
 @on_tables
-async def test_a_damaged_group_stops_no_other_one(
-    queues: TableQueues, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_damaged_group(queues: TableQueues, caplog: pytest.LogCaptureFixture) -> None:
     """What an item has that cannot be read is set aside; then its group takes messages again.
 
     Text that is too large for one message, escaped, is kept whole in several ones.
@@ -516,9 +510,7 @@ async def test_each_message_has_one_of_many_consumers(queues: TableQueues) -> No
 
 @on_sqs
 @pytest.mark.parametrize("is_canceled", [False, True], ids=["shut down", "canceled"])
-async def test_an_ended_receiver_gives_back_what_it_still_gets(
-    queues: SqsQueues, *, is_canceled: bool
-) -> None:
+async def test_an_ended_receiver_gives_back(queues: SqsQueues, *, is_canceled: bool) -> None:
     """A message that meets an abandoned long poll does not wait for the end of its lease."""
     left = queues.queue()
     begun = threading.Event()
@@ -603,9 +595,7 @@ async def test_a_pulled_delivery_costs_three_requests(
 
 
 @on_sqs
-async def test_an_undecodable_message_is_moved(
-    queues: SqsQueues, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_undecodable_one(queues: SqsQueues, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged and moved to its queue, or left to the redrive policy where there is none.
 
     The next message is received. In a FIFO queue each such body has a group of its own.
@@ -728,9 +718,7 @@ async def test_a_send_gives_up_in_the_end(queues: SqsQueues, error: Exception) -
 
 
 @on_sqs
-async def test_a_record_is_given_back_by_its_visibility(
-    queues: SqsQueues, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_record_is_given_back(queues: SqsQueues, caplog: pytest.LogCaptureFixture) -> None:
     """It gives message and attempt, and is retried on time; if it has expired a line says so."""
     queue = queues.queue()
     await queue.send(Note())

@@ -117,9 +117,7 @@ async def read(storage: DurableStorage, head: Head) -> Log:
     return await log_of(storage, head, is_whole=False)
 
 
-async def test_a_process_reads_a_snapshot_once(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_is_read_once(storage: DurableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is kept in memory until HEAD names a later one, which takes its place."""
     head = await long_task(storage)
     asked: list[Head] = []
@@ -376,9 +374,7 @@ async def test_streams_have_the_same_ids(storage: DurableStorage) -> None:
         assert tail.fold.task() == whole.fold.task()
 
 
-async def test_commits_of_which_a_page_has_few(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_of_few(storage: DurableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """DynamoDB ends a page at 1 MB: the read goes on at once, and does not wait for a writer."""
     head = await opened(storage, "1")
     parts = [Part(text="x" * 30_000, media_type=f"text/{number}") for number in range(10)]

@@ -65,7 +65,7 @@ def at(task: Task) -> str:
     return task.status.timestamp.ToJsonString()
 
 
-async def test_the_newest_status_comes_first(
+async def test_the_newest_first(
     storage: DurableStorage, tasks: Storage, clock: ManualClock
 ) -> None:
     """Order is by status time, newest first, not by creation; ties go by id, over pages (41)."""
@@ -120,9 +120,7 @@ async def test_the_time_filter_is_exact(tasks: Storage, clock: ManualClock) -> N
             assert ids(await tasks.list_tasks(query)) == expected, nanos
 
 
-async def test_pages_do_not_overlap(
-    storage: DurableStorage, tasks: Storage, clock: ManualClock
-) -> None:
+async def test_pages(storage: DurableStorage, tasks: Storage, clock: ManualClock) -> None:
     """Pages of any size hold a task once (42); `total_size` counts on the first, for all (43)."""
     made = await fill(tasks, clock, 7)
     for size in (1, 3, 7, 100):
@@ -140,9 +138,7 @@ async def test_pages_do_not_overlap(
     assert ids(first, second) == made[:0:-1]
 
 
-async def test_a_page_ends_before_it_reads_too_much(
-    storage: DurableStorage, tasks: Storage, clock: ManualClock
-) -> None:
+async def test_a_large_page(storage: DurableStorage, tasks: Storage, clock: ManualClock) -> None:
     """A page holds tasks of at most 4 MB together, or a single larger task."""
     made = await fill(tasks, clock, 5)
     for task_id, size in zip(made[1:4], (1_500_000, 3_000_000, 1_500_000), strict=True):
@@ -160,9 +156,7 @@ async def test_a_page_ends_before_it_reads_too_much(
     assert ids(whole) == made[::-1]
 
 
-async def test_a_page_ends_with_what_fits_into_an_answer(
-    storage: DurableStorage, tasks: Storage, clock: ManualClock
-) -> None:
+async def test_what_fits(storage: DurableStorage, tasks: Storage, clock: ManualClock) -> None:
     """A page ends with the last task that fits, and its token leads to the next."""
     made = await fill(tasks, clock, 5)
     room = 2
@@ -295,9 +289,7 @@ async def test_a_total_is_exact_up_to_a_bound(
     assert {page.total_size for page in await pages(storage, **query)} == {left}
 
 
-async def test_a_task_that_moves_between_short_pages_is_shown_once_at_most(
-    storage: DurableStorage, tasks: Storage, clock: ManualClock
-) -> None:
+async def test_a_moving_task(storage: DurableStorage, tasks: Storage, clock: ManualClock) -> None:
     """What moves up while a client pages is on none of the later pages; all others are."""
     made = await fill(tasks, clock, 12)
     query, moving = ListTasksQuery(page_size=2, context_id="ctx"), [0, 1, 8, 11]
@@ -316,9 +308,7 @@ async def test_a_task_that_moves_between_short_pages_is_shown_once_at_most(
 # -- the task with which a context begins ---------------------------------------------------------
 
 
-async def test_the_first_task_of_a_context_has_its_place(
-    storage: DurableStorage, tasks: Storage, clock: ManualClock
-) -> None:
+async def test_a_first_task(storage: DurableStorage, tasks: Storage, clock: ManualClock) -> None:
     """It is listed with the others, wherever its status puts it, counted, and once in all pages."""
     first = first_task_id(storage.scope, "ctx")
     await storage.open_task("ctx", request("first"), task_id=first)
@@ -339,7 +329,7 @@ async def test_the_first_task_of_a_context_has_its_place(
     assert await storage.head(first) is None
 
 
-async def test_a_task_with_the_id_of_anothers_first_is_not_in_that_context(
+async def test_a_task_with_the_id_of_anothers_first(
     storage: DurableStorage,
 ) -> None:
     """A client of 0.1 may choose the id that another context begins with; it changes nothing."""
@@ -357,9 +347,7 @@ def forged(*place: object) -> str:
     return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
 
 
-async def test_a_token_belongs_to_its_query(
-    storage: DurableStorage, tasks: Storage, clock: ManualClock
-) -> None:
+async def test_a_token(storage: DurableStorage, tasks: Storage, clock: ManualClock) -> None:
     """One of another scope or filter, not made here, or changed in its total, is an error (42)."""
     await fill(tasks, clock, 3)
     texts = ("1", "!", "ä", "bm90IGpzb24", "NQ", "bnVsbA", "x" * 10_240)

@@ -221,9 +221,7 @@ async def test_an_unfinished_turn_is_due(storage: DurableStorage, clock: ManualC
     assert not await is_due(10 * lease_s)
 
 
-async def test_the_owner_of_a_turn_renews_its_lease(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
+async def test_the_owner_renews_its_lease(storage: DurableStorage, clock: ManualClock) -> None:
     """The due time moves without a commit, also if others have committed since HEAD was read."""
     seen = await storage.commit(await opened(storage), claim("t1"))
     await storage.commit(seen, Commit(token="t1", entries=(wrote("one"),)))
@@ -236,9 +234,7 @@ async def test_the_owner_of_a_turn_renews_its_lease(
 
 
 @pytest.mark.parametrize("end", ["finished", "taken", "deleted", "made anew", "expired"])
-async def test_a_turn_of_others_is_not_changed(
-    storage: DurableStorage, clock: ManualClock, end: str
-) -> None:
+async def test_a_turn_of_others(storage: DurableStorage, clock: ManualClock, end: str) -> None:
     """A late renewal or release neither revives a finished turn nor is about another attempt's."""
     head = await storage.commit(await opened(storage), claim("t1"))
     match end:

@@ -261,9 +261,7 @@ async def test_a_late_writer_of_an_expired_task_is_refused(
     assert (log.head, [record.version for record in log.records]) == (head, [2])
 
 
-async def test_a_contexts_state_expires(
-    storage: DurableStorage, tasks: Storage, clock: ManualClock
-) -> None:
+async def test_a_state_expires(storage: DurableStorage, tasks: Storage, clock: ManualClock) -> None:
     """It lives a task's time to live from its last write; then its version counts from 0."""
     for state in ("first", "second"):
         await tasks.update_context("ctx", state)

@@ -312,9 +312,7 @@ async def test_a_status_message_of_any_size(tasks: Storage, size: int) -> None:
         assert (found.status.message, found.metadata["k"]) == (answer, text)
 
 
-async def test_a_commit_beyond_the_limit_is_refused(
-    storage: DurableStorage, tasks: Storage
-) -> None:
+async def test_a_commit_has_a_limit(storage: DurableStorage, tasks: Storage) -> None:
     """A call with more than 4 MB raises an error that names the limit, and writes nothing."""
     task_id = await new_task(tasks)
     large = [ArtifactWrite(Artifact(artifact_id="a", parts=[Part(raw=bytes(MAX_COMMIT_BYTES))]))]

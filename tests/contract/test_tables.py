@@ -80,9 +80,7 @@ async def test_every_table_keeps_the_contract(backend: Table, check: Requirement
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_moto_keeps_the_contract_but_for_what_it_allows(
-    check: Requirement, clock: ManualClock
-) -> None:
+async def test_moto_keeps_the_contract(check: Requirement, clock: ManualClock) -> None:
     """The checks pass on moto, which needs no emulator, but for what it is told of."""
     allowed = pytest.raises(AssertionError) if check in LENIENT else nullcontext()
     with moto_database() as moto, allowed:

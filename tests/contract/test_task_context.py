@@ -324,9 +324,7 @@ async def test_the_state_of_a_context_goes_from_task_to_task(run: Run) -> None:
 
 
 @pytest.mark.parametrize("loads", [True, False])
-async def test_two_tasks_update_the_state_at_the_same_time(
-    backends: Backends, *, loads: bool
-) -> None:
+async def test_two_tasks_update_the_state_at_once(backends: Backends, *, loads: bool) -> None:
     """If two tasks read the state, or store without having read, the refused one starts over."""
     both, read = asyncio.Barrier(2), list[int]()
 

@@ -69,9 +69,7 @@ async def test_a_hostile_url_is_never_connected_to() -> None:
         (f"https://[{hostile.PUBLIC_V6}]/", [(hostile.PUBLIC_V6, 443)]),
     ],
 )
-async def test_connections_are_made_to_addresses(
-    url: str, connected: list[tuple[str, int]]
-) -> None:
+async def test_addresses_are_connected_to(url: str, connected: list[tuple[str, int]]) -> None:
     """The network never sees a name, so that it cannot resolve one; all addresses are tried."""
     network = RecordingNetwork()
     client = PushClient(NOBODY, resolve=hostile.resolve, network=network)
@@ -121,9 +119,7 @@ async def test_a_name_that_is_rebound_is_refused_at_connect(
     assert asked == ["rebound.example"] * 2
 
 
-async def test_the_real_network_resolves_nothing(
-    receiver: Receiver, rebinding: Callable[..., list[str]]
-) -> None:
+async def test_one_resolution(receiver: Receiver, rebinding: Callable[..., list[str]]) -> None:
     """A delivery asks exactly once for the address of its name."""
     asked = rebinding("127.0.0.1", "127.0.0.2")
     outcome = await post(PushClient(LOCAL), f"http://hooks.example:{receiver.port}/")
@@ -221,9 +217,7 @@ async def test_an_endless_body_is_left(receiver: Receiver) -> None:
     assert sent < 100 * module._MAX_BODY_BYTES  # what the sockets' buffers take
 
 
-async def test_a_body_that_hangs_is_left(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hanging_body(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer whose body never ends counts by its status and its Retry-After."""
     monkeypatch.setattr(module, "DRAIN_S", 0.02)
     half = b"HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nContent-Length: 10\r\n\r\nhalf"
@@ -266,9 +260,7 @@ async def test_what_is_no_answer_is_a_failure(receiver: Receiver, answer: bytes)
     ],
     ids=["silence", "half an answer", "headers without end", "continue without end"],
 )
-async def test_the_whole_request_has_its_time(
-    receiver: Receiver, answer: Callable[[Request], Any]
-) -> None:
+async def test_a_requests_time(receiver: Receiver, answer: Callable[[Request], Any]) -> None:
     """A receiver that keeps the connection busy is cut off like one that is silent."""
     receiver.script = answer
     outcome = await post(PushClient(LOCAL), receiver.url(), timeout_s=0.1)
@@ -285,9 +277,7 @@ async def test_a_closed_port_is_a_failure_to_be_repeated() -> None:
 
 
 @pytest.mark.parametrize("value", ["line\r\nX-Injected: 1", "nul\0", "ü€"])
-async def test_a_header_that_cannot_be_sent_is_not_tried_again(
-    receiver: Receiver, value: str
-) -> None:
+async def test_a_header_that_cannot_be_sent(receiver: Receiver, value: str) -> None:
     """A header that cannot be sent fails the event for good, and no request is made."""
     outcome = await post(PushClient(LOCAL), receiver.url(), ("X-Token", value))
     assert outcome.meaning == "never"

@@ -153,9 +153,7 @@ def tasks(receiver: Receiver) -> list[types_v03.Task]:
 
 
 @pytest.mark.parametrize("way", ["inline", "late"])
-async def test_a_client_of_0_3_is_told_in_its_form(
-    receiver: Receiver, world: World, way: str
-) -> None:
+async def test_a_client_of_0_3_is_told(receiver: Receiver, world: World, way: str) -> None:
     """The whole Task of 0.3 as each event has left it, however the configuration came."""
     hook = config(receiver.url())
     push = hook if way == "inline" else None
@@ -246,9 +244,7 @@ async def test_a_job_of_nothing_owed_sends_nothing(receiver: Receiver) -> None:
     ("which", "told"),
     [("all", ["a:1", "b:2", "b:2", "WORKING", "a:4"]), ("statuses", ["WORKING", "WORKING"])],
 )
-async def test_a_restart_is_counted_as_subscribers_count_it(
-    receiver: Receiver, which: str, told: list[str]
-) -> None:
+async def test_a_restart_is_told(receiver: Receiver, which: str, told: list[str]) -> None:
     """A restart's events are told as replacements; after a failure the next delivery goes on."""
     world = World(push_events=which)
     head = await world.open(push=config(receiver.url()))
@@ -295,9 +291,7 @@ async def test_two_callers_with_one_key_are_told_of_two_tasks(receiver: Receiver
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("failure", [503, "silence", "closed port", "DNS"])
-async def test_a_receiver_that_is_down_for_ten_minutes(
-    receiver: Receiver, failure: str | int
-) -> None:
+async def test_a_receiver_is_down_ten_minutes(receiver: Receiver, failure: str | int) -> None:
     """Each transition arrives at least once, in order, under one id, its attempts counted."""
     world = World(push_allowed_hosts="127.0.0.1,hooks.example")
     world.timeout_s = 0.02 if failure == "silence" else 5
@@ -456,9 +450,7 @@ async def test_a_url_that_may_not_be_called_any_more(receiver: Receiver, world: 
     assert (await world.push(head)).refusals == 0
 
 
-async def test_a_receiver_that_stays_away(
-    receiver: Receiver, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_receiver_is_away(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     """After hours the event is given up; each further one gets one attempt until he is back."""
     world = World(push_retry_s=6 * 3600)
     outage = Outage(world.clock, 9 * 3600, status(502))
@@ -573,9 +565,7 @@ async def test_another_delivery_is_quicker(receiver: Receiver, world: World, lat
     assert states == ["WORKING", "WORKING", "COMPLETED"]
 
 
-async def test_a_job_that_is_quicker_than_its_commit_comes_again(
-    receiver: Receiver, world: World
-) -> None:
+async def test_a_job_that_is_quicker_than_its_commit(receiver: Receiver, world: World) -> None:
     """A stream's record may be out before a read shows the commit: it is not taken for settled."""
     head = await world.open(receiver.url())
     await world.jobs.send(job_of(head, 2))
@@ -630,9 +620,7 @@ async def test_a_deleted_configuration_is_told_no_more(receiver: Receiver, world
 @pytest.mark.parametrize(
     ("states", "rest"), [([WORKING, COMPLETED], ["COMPLETED"]), ([WORKING], [])]
 )
-async def test_a_replaced_configuration_counts_from_the_next_event_on(
-    world: World, states: list[TaskState], rest: list[str]
-) -> None:
+async def test_one_is_replaced(world: World, states: list[TaskState], rest: list[str]) -> None:
     """The new URL gets what the old one was not told of, though that was failing, and the end."""
     with listening(2) as [old, new]:
         head = await world.open(old.url())
@@ -735,9 +723,7 @@ def job_of(head: Head, version: int) -> PushJob:
     )
 
 
-async def test_files_of_events_go_with_their_attempts(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_files_go_with_attempts(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each attempt has the content, or a link of its own; what waits has references alone."""
     world = World(push_events="all")
     world.storage.table.blobs = MemoryBlobs(world.clock)
@@ -773,9 +759,7 @@ async def test_a_given_up_notification_is_counted_by_its_caller(world: World) ->
     assert seen.values("Callers", whose="untold") == [number]
 
 
-async def test_a_retry_reads_no_log_before_the_event_that_has_failed(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_retry_reads_a_part(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Artifacts that are not pushed are read once; the next attempts read from their event on."""
     world = World(push_events="ends")
     head = await world.open(receiver.url())

@@ -64,9 +64,7 @@ async def opened(world: World, url: str, text: str = "x", *, user: str = "") -> 
     return await storage.commit(head, Commit(entries=(ended,)))
 
 
-async def test_a_receiver_is_asked_before_its_first_notification(
-    public: World, victim: Receiver
-) -> None:
+async def test_a_receiver_is_asked_first(public: World, victim: Receiver) -> None:
     """One small signed call in the form of a notification, without content; 2xx is consent."""
     await opened(public, victim.url("victim.example"), "a secret")
     await public.pump()
@@ -144,9 +142,7 @@ async def test_overdue_events_of_one_task_are_one_call_of_a_host_that_fails(
     assert await world.is_settled(head)
 
 
-async def test_who_does_not_consent_is_asked_again_later_and_later(
-    public: World, victim: Receiver
-) -> None:
+async def test_who_does_not_consent_is_asked_again(public: World, victim: Receiver) -> None:
     """The waits double; the configuration says why nothing was sent; in the end it is given up."""
     head = await opened(public, victim.url("victim.example"))
     times: list[float] = []

@@ -141,7 +141,7 @@ class Silent(Slots):
         raise UnavailableError
 
 
-async def test_a_table_that_does_not_answer_limits_nothing(
+async def test_a_silent_table_limits_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The notification is sent, and a line says that it was not counted."""

@@ -75,9 +75,7 @@ async def test_a_url_that_refuses_no_more_is_called_again(desk: Desk, receiver: 
         assert (push.given_up, push.is_given_up, push.told_count) == (None, False, 10)
 
 
-async def test_a_cursor_that_goes_back_during_a_delivery_stays_there(
-    desk: Desk, receiver: Receiver
-) -> None:
+async def test_a_cursor_that_goes_back_stays_there(desk: Desk, receiver: Receiver) -> None:
     """The event under way does not carry it beyond what was given up: all is told afterwards."""
     world = desk.world
     receiver.script = lambda _: status(404)

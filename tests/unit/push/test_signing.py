@@ -234,9 +234,7 @@ async def test_the_first_key_signs_at_once(clock: ManualClock, store: KeyStore) 
     assert set(published.jwk) == {"crv", "kty", "x", "y", "kid", "use", "alg"}
 
 
-async def test_a_new_key_waits_until_everybody_can_know_it(
-    clock: ManualClock, store: KeyStore
-) -> None:
+async def test_a_new_key_waits_until_it_is_known(clock: ManualClock, store: KeyStore) -> None:
     """A new key signs once all receivers can know it; until then the previous one signs."""
     values = Values(secret(1))
     signer = signer_of(values, store, clock)
@@ -332,9 +330,7 @@ async def test_a_rotation_is_seen_within_five_minutes(manager: SecretsManager) -
     assert manager.reads == reads == 6
 
 
-async def test_a_secret_that_cannot_be_read_is_kept(
-    manager: SecretsManager, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_secret_stays(manager: SecretsManager, caplog: pytest.LogCaptureFixture) -> None:
     """If the secret cannot be read, the last value stays; the log has the reason, not the value."""
     clock = ManualClock()
     manager.put("signing", SecretString="first-value")

@@ -169,9 +169,7 @@ async def test_an_earlier_incarnation_gets_no_job(bench: Bench) -> None:
     assert bench.queue_of_jobs.sent == []
 
 
-async def test_a_failure_is_reported_with_its_records(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_failed_records_are_reported(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """The stream passes them on again; other tasks of the batch get their jobs."""
     good, bad = await bench.open(URL), await bench.open(URL)
     bench.records()
@@ -227,9 +225,7 @@ async def test_ends_are_counted_up_to_what_comes_again(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("workers", "version"), [(("a:6 x", "a:7 y"), "7"), (("a:6 x", "h 1"), "")]
 )
-async def test_an_end_counts_for_the_version_that_has_claimed_last(
-    bench: Bench, workers: tuple[str, ...], version: str
-) -> None:
+async def test_an_ends_version(bench: Bench, workers: tuple[str, ...], version: str) -> None:
     """Also one that another process has written, after the death of the worker."""
     head = await bench.say(await bench.open(URL))
     for worker in workers:

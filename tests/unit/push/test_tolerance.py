@@ -161,9 +161,7 @@ async def test_what_a_newer_release_wrote_is_left_to_its_push_function(
     }
 
 
-async def test_a_newer_task_takes_no_configuration_and_lets_go_of_its_own(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_newer_task_takes_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Setting one is refused with one sentence, and no name server is asked."""
     asked_for: list[str] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: asked_for.append(host))
@@ -272,9 +270,7 @@ async def test_clients_see_which_configuration_is_unreadable_and_delete_it(bench
     assert await bench.ids() == ["bad", "good"]
 
 
-async def test_an_unreadable_configuration_that_is_set_again_is_told_of_what_comes(
-    receiver: Receiver, bench: Bench
-) -> None:
+async def test_one_that_is_set_again_is_told(receiver: Receiver, bench: Bench) -> None:
     """A job that finds it damaged comes again, and tells its receiver once it is set again."""
     opened = await bench.begin(hook=receiver.url())
     head = await bench.say(opened, TaskState.TASK_STATE_INPUT_REQUIRED)

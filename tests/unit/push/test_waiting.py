@@ -119,9 +119,7 @@ async def test_a_process_that_dies_before_it_acknowledges(
     assert is_empty(world.jobs)
 
 
-async def test_a_configuration_that_is_set_again_is_woken_all_the_same(
-    receiver: Receiver, world: World
-) -> None:
+async def test_a_configuration_that_is_set_again_is_woken(receiver: Receiver, world: World) -> None:
     """Setting it does not lose what it waits for."""
     head = await waiting(world, receiver)
     own = config(receiver.url(), "hook-1", task_id=head.task_id)
@@ -140,9 +138,7 @@ async def test_what_is_deleted_is_not_woken(receiver: Receiver, world: World) ->
     assert await wake_due(world.storage, world.jobs, math.inf) == 0
 
 
-async def test_a_url_that_is_given_up_is_not_woken_for_ever(
-    receiver: Receiver, world: World
-) -> None:
+async def test_a_url_that_is_given_up_is_not_woken(receiver: Receiver, world: World) -> None:
     """Another configuration of the task has got the URL given up: it is woken once at most."""
     head = await waiting(world, receiver)
     receiver.script = lambda _: status(410)

@@ -107,9 +107,7 @@ async def test_rows_are_numbered_in_the_order_of_their_commits(table: SqliteTabl
     assert await table.added(later[-1][0]) == []
 
 
-async def test_a_range_of_many_rows_comes_in_pages(
-    table: SqliteTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_range_has_pages(table: SqliteTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page goes on behind the last row, in both orders, also among rows of one sort key."""
     monkeypatch.setattr(sqlite, "_ROWS_A_PAGE", 2)
     for number in range(5):
@@ -293,9 +291,7 @@ async def test_a_full_disk_loses_nothing(table: SqliteTable) -> None:
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_file_that_is_removed_takes_no_more(
-    table: SqliteTable, path: Path, *, is_replaced: bool
-) -> None:
+def test_a_removed_file_takes_no_more(table: SqliteTable, path: Path, *, is_replaced: bool) -> None:
     """What would be written to a file that is gone is refused, and no other file is made."""
     path.rename(path.with_name("removed"))
     if is_replaced:

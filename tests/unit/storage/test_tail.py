@@ -65,9 +65,7 @@ async def follow(tail: Tail) -> list[TailEvent]:
     return [delivery async for delivery in tail.events(until=ended, deadline=deadline)]
 
 
-async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task(
-    storage: DurableStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_events_in_order(storage: DurableStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tail that was opened first sees each event once, also while it waits for the next.
 
     In memory nobody polls: it reads nothing until a commit wakes it, once for each.
@@ -100,7 +98,7 @@ async def test_events_arrive_in_commit_order_and_the_tail_ends_with_the_task(
     assert tail.fold.task() == await storage.load_task(head.task_id)
 
 
-async def test_resuming_at_any_cursor_gives_the_rest_without_gap_or_repetition(
+async def test_resuming_at_any_cursor_gives_the_rest(
     storage: DurableStorage,
 ) -> None:
     """Task and rest are the whole, wherever it was cut; a foreign cursor gets the task as it is."""
@@ -134,9 +132,7 @@ async def test_unknown_and_deleted_tasks_end_the_tail(storage: DurableStorage) -
         await following
 
 
-async def test_a_reader_who_is_too_slow_is_ended_at_the_deadline(
-    storage: DurableStorage, clock: ManualClock
-) -> None:
+async def test_a_slow_reader_is_ended(storage: DurableStorage, clock: ManualClock) -> None:
     """While the task goes on; the next reader goes on behind the last event that was taken.
 
     What a finished task owes is not cut, but where the process is about to be stopped.
@@ -220,9 +216,7 @@ async def streamed(
     ("apart_s", "flush_s", "most_reads"),
     [(0.1, 0.1, 30), (0.2, 0.1, 69), (0.5, 0.5, 30), (1, 0.5, 91)],
 )
-async def test_a_stream_reads_little_while_no_chunk_can_come(
-    apart_s: float, flush_s: float, most_reads: int
-) -> None:
+async def test_a_stream_reads_little(apart_s: float, flush_s: float, most_reads: int) -> None:
     """After chunks it reads once for the end, and then when others may be there: none is late."""
     late, storage = await streamed(apart_s=apart_s, flush_s=flush_s)
     as_before, other = await streamed(apart_s=apart_s, flush_s=0)

@@ -343,9 +343,7 @@ async def test_a_damaged_commit_hides_no_task(world: World, place: str, body: by
 
 
 @in_worlds(entry=newer.UNKNOWN)
-async def test_a_worker_skips_what_may_be_skipped_and_gives_the_rest_back(
-    world: World, entry: Unknown
-) -> None:
+async def test_a_worker_skips_what_may_be_skipped(world: World, entry: Unknown) -> None:
     """A critical entry: no attempt, no commit, the delivery comes again. Else the turn is done."""
     head = world.heads["waiting"]
     body = encode_entries([entry])
@@ -389,9 +387,7 @@ async def test_a_newer_task_is_not_written(world: World, place: str, values: _Ty
 @in_worlds(
     place=st.sampled_from(["waiting", "claimed"]), values=NEWER_HEADS, receives=st.integers(1, 3)
 )
-async def test_a_newer_turn_is_given_back(
-    world: World, place: str, values: _Typed, receives: int
-) -> None:
+async def test_a_newer_turn(world: World, place: str, values: _Typed, receives: int) -> None:
     """A newer turn is given back each time, without attempt or commit, and given up by no sweep.
 
     Nor does a sweep carry out its cancel, even after `A2A_GIVE_UP_HOURS`.
@@ -410,7 +406,7 @@ async def test_a_newer_turn_is_given_back(
     assert (await world.newest(place)).turn.sends == 1
 
 
-async def test_a_damaged_turn_comes_back_ever_more_rarely_until_it_is_given_up(
+async def test_a_damaged_turn_comes_back_ever_more_rarely(
     world: World,
 ) -> None:
     """Copies of a damaged turn wait twice as long each time, up to an hour."""
@@ -522,9 +518,7 @@ async def test_an_unknown_operation_is_left_to_a_newer_worker(
 
 
 @in_worlds(fields=FIELDS)
-async def test_fields_of_a_newer_release_are_ignored(
-    world: World, fields: Mapping[str, Any]
-) -> None:
+async def test_newer_fields_are_ignored(world: World, fields: Mapping[str, Any]) -> None:
     """A run with more fields runs, and a push job with more is delivered."""
     head = world.heads["waiting"]
     await world.queue.send(Operation.to_run(params_of(head)))

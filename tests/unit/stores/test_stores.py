@@ -132,9 +132,7 @@ async def test_a_log_begins_anew(table: MemoryTable) -> None:
     assert [one.event for one in found] == events
 
 
-async def test_what_is_remembered_is_bounded(
-    table: MemoryTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cache_is_bounded(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process keeps the tasks that it used last, up to a number of bytes."""
     monkeypatch.setattr("a2a_serverless.stores.tasks._CACHE_BYTES", 8000)
     store = on_table(table).tasks
@@ -162,9 +160,7 @@ async def test_a_large_change_is_in_several_items(table: MemoryTable, size: int)
     assert not table._items
 
 
-async def test_parts_of_a_save_that_was_cut_off_change_nothing(
-    table: MemoryTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_save_that_is_cut_off(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """No reader takes what a dead process has left; a refused save deletes its parts again."""
     stores, task, version = await saved(table)
     before, large, write = dict(table._items), on_table(table), table.write
@@ -189,9 +185,7 @@ async def test_parts_of_a_save_that_was_cut_off_change_nothing(
     assert [one.event for one in await followed(stores.stream, "task", 2)][1] == event
 
 
-async def test_a_large_change_is_in_a_bucket(
-    table: MemoryTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_bucket_takes_it(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is a bucket it has what is too large; who has none cannot read it."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with moto_bucket("large") as s3:
@@ -232,9 +226,7 @@ async def test_a_task_expires_after_its_last_save(table: MemoryTable, clock: Man
 
 
 @pytest.mark.parametrize("later", [None, 100 * DAY])
-async def test_a_longer_time_to_live_holds_for_older_tasks(
-    table: MemoryTable, clock: ManualClock, later: int | None
-) -> None:
+async def test_a_longer_life(table: MemoryTable, clock: ManualClock, later: int | None) -> None:
     """A task that is saved with it is kept as a whole, whichever replica has saved it before."""
     short, task, version = await saved(table, clock=clock, ttl_s=DAY)
     long = on_table(table, clock=clock, ttl_s=later)
@@ -265,9 +257,7 @@ async def test_a_task_is_deleted_and_created_while_it_is_read(table: MemoryTable
     assert (await reader.get("task", ME)).task == new_task("new")
 
 
-async def test_a_deletion_that_was_cut_off_is_finished_by_the_next_one(
-    table: MemoryTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_deletion_is_finished(table: MemoryTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """The task is gone with the first one, and its content with the one that is not cut off."""
     stores, task, version = await saved(table)
     with monkeypatch.context() as patched:
