@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+from a2a import types
 from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.client.client import ClientCallContext
 from a2a.client.service_parameters import ServiceParametersFactory, with_a2a_extensions
@@ -17,23 +18,6 @@ from a2a.server.agent_execution import AgentExecutor
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_jsonrpc_routes
 from a2a.server.tasks import InMemoryTaskStore
-from a2a.types import (
-    AgentCapabilities,
-    AgentCard,
-    AgentInterface,
-    AgentSkill,
-    CancelTaskRequest,
-    GetTaskRequest,
-    ListTasksRequest,
-    Message,
-    Part,
-    Role,
-    SendMessageConfiguration,
-    SendMessageRequest,
-    StreamResponse,
-    Task,
-    TaskState,
-)
 from a2a.utils.errors import A2AError
 from google.protobuf.json_format import MessageToDict
 from starlette.applications import Starlette
@@ -47,16 +31,16 @@ from a2a_serverless.worker.adapter import WorkerAdapter
 from a2a_serverless.worker.lease import HeadPoller
 from tests.support.present import present
 
-CARD = AgentCard(
+CARD = types.AgentCard(
     name="Compared",
     description="Runs on two servers.",
     version="1.0.0",
-    capabilities=AgentCapabilities(streaming=True),
+    capabilities=types.AgentCapabilities(streaming=True),
     default_input_modes=["text/plain", "application/octet-stream", "application/pdf"],
     default_output_modes=["text/plain"],
-    skills=[AgentSkill(id="any", name="Any", description="Anything.", tags=["test"])],
+    skills=[types.AgentSkill(id="any", name="Any", description="Anything.", tags=["test"])],
     supported_interfaces=[
-        AgentInterface(url="http://test/", protocol_binding="JSONRPC", protocol_version="1.0")
+        types.AgentInterface(url="http://test/", protocol_binding="JSONRPC", protocol_version="1.0")
     ],
 )
 ANSWER_S = 20.0
@@ -106,7 +90,7 @@ class Play:
     async def send(
         self,
         text: str,
-        *more: Part,
+        *more: types.Part,
         in_context: bool = True,
         message_id: str | None = None,
         tenant: str = "",
@@ -120,20 +104,20 @@ class Play:
         It has the parts `more` and the message's `fields` beside its text, if there is one.
         """
         self._message_ids += 1
-        message = Message(
+        message = types.Message(
             message_id=message_id or f"message-{self._message_ids}",
-            role=Role.ROLE_USER,
-            parts=[*([Part(text=text)] if text else []), *more],
+            role=types.Role.ROLE_USER,
+            parts=[*([types.Part(text=text)] if text else []), *more],
             **fields,
         )
         task = await self.task()
         if task is not None:
             message.task_id = task.id
             message.context_id = task.context_id if in_context else ""
-        request = SendMessageRequest(
+        request = types.SendMessageRequest(
             message=message,
             tenant=tenant,
-            configuration=SendMessageConfiguration(return_immediately=immediately),
+            configuration=types.SendMessageConfiguration(return_immediately=immediately),
         )
         extensions = [with_a2a_extensions([extension] if extension else [])]
         parameters = ServiceParametersFactory.create(extensions)
@@ -153,13 +137,13 @@ class Play:
         """Cancel the task."""
         task = present(await self.task())
         try:
-            canceled = await self.client.cancel_task(CancelTaskRequest(id=task.id))
+            canceled = await self.client.cancel_task(types.CancelTaskRequest(id=task.id))
         except A2AError as error:
             self.answers.append(type(error).__name__)
         else:
             self.answers.append(f"task {_state(canceled)}")
 
-    async def reaches(self, *states: TaskState) -> None:
+    async def reaches(self, *states: types.TaskState) -> None:
         """Wait until the task is in one of `states`."""
         async with asyncio.timeout(ANSWER_S):
             task = await self.task()
@@ -167,12 +151,12 @@ class Play:
                 await asyncio.sleep(0.01)
                 task = await self.task()
 
-    async def task(self) -> Task | None:
+    async def task(self) -> types.Task | None:
         """The one task there is."""
         for tenant in ("", "acme"):
-            listed = await self.client.list_tasks(ListTasksRequest(tenant=tenant))
+            listed = await self.client.list_tasks(types.ListTasksRequest(tenant=tenant))
             if listed.tasks:
-                request = GetTaskRequest(id=listed.tasks[0].id, tenant=tenant)
+                request = types.GetTaskRequest(id=listed.tasks[0].id, tenant=tenant)
                 return await self.client.get_task(request)
         return None
 
@@ -195,9 +179,9 @@ def says(*texts: str, **options: Any) -> Script:
 async def cancels(play: Play, *, text: str = "go", **options: Any) -> None:
     """Cancel an agent at its work."""
     await play.send(text, immediately=True, **options)
-    await play.reaches(TaskState.TASK_STATE_WORKING)
+    await play.reaches(types.TaskState.TASK_STATE_WORKING)
     await play.cancel()
-    await play.reaches(TaskState.TASK_STATE_CANCELED, TaskState.TASK_STATE_FAILED)
+    await play.reaches(types.TaskState.TASK_STATE_CANCELED, types.TaskState.TASK_STATE_FAILED)
 
 
 async def outcome(
@@ -219,7 +203,7 @@ async def outcome(
     return seen if task is None else seen | _task(task)
 
 
-def _task(task: Task) -> dict[str, Any]:
+def _task(task: types.Task) -> dict[str, Any]:
     whole = _normalised(task)
     status = whole.pop("status")
     status.pop("timestamp", None)  # the storage's own: see the page `sdk-executors`
@@ -234,7 +218,7 @@ def _task(task: Task) -> dict[str, Any]:
     return shown
 
 
-def _answer(answer: StreamResponse) -> Any:
+def _answer(answer: types.StreamResponse) -> Any:
     """A Message in full, a Task by its state, and an event of a stream by what it changes."""
     match answer.WhichOneof("payload"):
         case "message":
@@ -302,7 +286,7 @@ def _normalised(message: Any) -> Any:
     """Return JSON with names in place of the ids that differ from run to run."""
     whole = MessageToDict(message)
     ids = {
-        (message.id if isinstance(message, Task) else message.task_id): "<task>",
+        (message.id if isinstance(message, types.Task) else message.task_id): "<task>",
         message.context_id: "<context>",
     }
     return _renamed(whole, {own: name for own, name in ids.items() if own})
@@ -322,5 +306,5 @@ def _renamed(value: Any, ids: Mapping[str, str]) -> Any:
     return value
 
 
-def _state(task: Task) -> str:
+def _state(task: types.Task) -> str:
     return state_name(task.status.state).removeprefix("TASK_STATE_")

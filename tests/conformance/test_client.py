@@ -11,19 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
+from a2a import types
 from a2a.client import Client
 from a2a.helpers import get_artifact_text
-from a2a.types import (
-    CancelTaskRequest,
-    GetTaskRequest,
-    ListTasksRequest,
-    Message,
-    Part,
-    Role,
-    SendMessageRequest,
-    StreamResponse,
-    TaskState,
-)
 
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
@@ -73,18 +63,18 @@ async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
             yield World(url, worker, http)
 
 
-def request(text: str, **fields: Any) -> SendMessageRequest:
-    message = Message(
-        message_id=f"m-{text}", role=Role.ROLE_USER, parts=[Part(text=text)], **fields
+def request(text: str, **fields: Any) -> types.SendMessageRequest:
+    message = types.Message(
+        message_id=f"m-{text}", role=types.Role.ROLE_USER, parts=[types.Part(text=text)], **fields
     )
-    return SendMessageRequest(message=message)
+    return types.SendMessageRequest(message=message)
 
 
-async def collect(stream: AsyncIterator[StreamResponse]) -> list[StreamResponse]:
+async def collect(stream: AsyncIterator[types.StreamResponse]) -> list[types.StreamResponse]:
     return [event async for event in stream]
 
 
-def text(events: list[StreamResponse]) -> str:
+def text(events: list[types.StreamResponse]) -> str:
     """What the events have written into the artifact."""
     updates = [e.artifact_update for e in events if e.HasField("artifact_update")]
     return "".join(part.text for update in updates for part in update.artifact.parts)
@@ -97,7 +87,7 @@ async def test_a_conversation(world: World, binding: str, version: str) -> None:
 
     asked = await collect(client.send_message(request("ask")))
     assert asked[0].HasField("task")
-    assert asked[-1].status_update.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+    assert asked[-1].status_update.status.state == types.TaskState.TASK_STATE_INPUT_REQUIRED
     task = asked[0].task
 
     told = await collect(
@@ -105,21 +95,21 @@ async def test_a_conversation(world: World, binding: str, version: str) -> None:
     )
     assert told[0].task.id == task.id
     assert text(told) == "Once upon a time."
-    assert told[-1].status_update.status.state == TaskState.TASK_STATE_COMPLETED
+    assert told[-1].status_update.status.state == types.TaskState.TASK_STATE_COMPLETED
 
-    stored = await client.get_task(GetTaskRequest(id=task.id))
+    stored = await client.get_task(types.GetTaskRequest(id=task.id))
     assert get_artifact_text(stored.artifacts[0]) == "Once upon a time."
     assert [m.parts[0].text for m in stored.history] == ["ask", "Which one?", "go"]
 
     blocking = await world.client(binding, version, streaming=False)
     (waited_for,) = await collect(blocking.send_message(request("go", context_id="another")))
-    assert waited_for.task.status.state == TaskState.TASK_STATE_COMPLETED
+    assert waited_for.task.status.state == types.TaskState.TASK_STATE_COMPLETED
     assert get_artifact_text(waited_for.task.artifacts[0]) == "Once upon a time."
     hanging = request("obey")
     hanging.configuration.return_immediately = True
     (sent,) = await collect(blocking.send_message(hanging))
-    canceled = await client.cancel_task(CancelTaskRequest(id=sent.task.id))
-    assert canceled.status.state == TaskState.TASK_STATE_CANCELED
+    canceled = await client.cancel_task(types.CancelTaskRequest(id=sent.task.id))
+    assert canceled.status.state == types.TaskState.TASK_STATE_CANCELED
 
 
 async def answers(turn: Turn, _: ScriptedWorker) -> None:
@@ -127,7 +117,7 @@ async def answers(turn: Turn, _: ScriptedWorker) -> None:
     is_first = turn.text == "first"
     for number, each in enumerate(("an", " answer") if is_first else (" and", " more")):
         await turn.chunk(each, append=number > 0 or not is_first)
-    await turn.status(TaskState.TASK_STATE_INPUT_REQUIRED, "Go on?")
+    await turn.status(types.TaskState.TASK_STATE_INPUT_REQUIRED, "Go on?")
 
 
 @IN_EACH_VERSION
@@ -142,9 +132,9 @@ async def test_streamed_text_is_one_text(world: World, binding: str, version: st
     chunks = [get_artifact_text(update.artifact) for update in updates]
     assert chunks == ["an", " answer", " and", " more"]
     assert [get_artifact_text(each) for each in then[0].task.artifacts] == ["an answer"]
-    read = [await client.get_task(GetTaskRequest(id=task.id))]
+    read = [await client.get_task(types.GetTaskRequest(id=task.id))]
     if version == "1.0":
-        read += (await client.list_tasks(ListTasksRequest(include_artifacts=True))).tasks
+        read += (await client.list_tasks(types.ListTasksRequest(include_artifacts=True))).tasks
     blocking = await world.client(binding, version, streaming=False)
     more.message.message_id = "again"
     (answer,) = await collect(blocking.send_message(more))

@@ -23,15 +23,8 @@ from a2a_serverless.storage.table import Table
 from a2a_serverless.wiring import OBSERVER
 from a2a_serverless_tools.contract import Storage
 from tests.contract.queues import SqsQueues, TableQueues, fauxqs_queues, moto_queues
+from tests.support import databases
 from tests.support.clocks import ManualClock
-from tests.support.databases import (
-    BACKENDS,
-    Database,
-    create_table,
-    emulator_client,
-    new_clock,
-    new_scope,
-)
 from tests.support.emulators import Emulator, dynamodb_local
 
 ONE_IN = 4
@@ -67,7 +60,7 @@ def _is_left_out(item: pytest.Item) -> bool:
 def local_dynamodb(installed_emulators: None) -> Iterator[Emulator]:
     """DynamoDB Local with the project's table."""
     with dynamodb_local() as emulator:
-        create_table(emulator_client(emulator))
+        databases.create_table(databases.emulator_client(emulator))
         yield emulator
 
 
@@ -75,23 +68,25 @@ def local_dynamodb(installed_emulators: None) -> Iterator[Emulator]:
 def table_of_module(local_dynamodb: Emulator) -> str:
     """A table of these tests: what looks at all tasks would walk through those of all modules."""
     name = f"tasks-{uuid4()}"
-    with closing(emulator_client(local_dynamodb)) as client:
-        create_table(client, name)
+    with closing(databases.emulator_client(local_dynamodb)) as client:
+        databases.create_table(client, name)
     return name
 
 
 @pytest.fixture
-def database(local_dynamodb: Emulator, table_of_module: str) -> Iterator[Database]:
+def database(local_dynamodb: Emulator, table_of_module: str) -> Iterator[databases.Database]:
     """A table on DynamoDB Local, with a client that a test may hang hooks on."""
-    client = emulator_client(local_dynamodb)
-    yield Database(client=client, table=table_of_module)
+    client = databases.emulator_client(local_dynamodb)
+    yield databases.Database(client=client, table=table_of_module)
     client.close()
 
 
 @pytest.fixture
 def client(local_dynamodb: Emulator) -> Iterator[Any]:
     """A client without retries of its own: what repeats here is the runtime."""
-    client = emulator_client(local_dynamodb, retries={"mode": "standard", "total_max_attempts": 1})
+    client = databases.emulator_client(
+        local_dynamodb, retries={"mode": "standard", "total_max_attempts": 1}
+    )
     yield client
     client.close()
 
@@ -99,10 +94,10 @@ def client(local_dynamodb: Emulator) -> Iterator[Any]:
 @pytest.fixture
 def clock() -> ManualClock:
     """The storage's clock."""
-    return new_clock()
+    return databases.new_clock()
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=databases.BACKENDS)
 def backend(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Table]:
     """The table under test."""
     match request.param:
@@ -112,7 +107,7 @@ def backend(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) 
             with closing(SqliteTable(tmp_path / "table", INDEXES)) as file:
                 yield file
         case "dynamodb":
-            local: Database = request.getfixturevalue("database")
+            local: databases.Database = request.getfixturevalue("database")
             yield local.opened(clock=clock)
         case other:
             pytest.fail(f"The fixture backend knows no backend {other}.")
@@ -121,7 +116,7 @@ def backend(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) 
 @pytest.fixture
 def storage(backend: Table, clock: ManualClock) -> DurableStorage:
     """The storage on it, in a scope of its own."""
-    return DurableStorage(backend, scope=new_scope(), clock=clock, observer=OBSERVER)
+    return DurableStorage(backend, scope=databases.new_scope(), clock=clock, observer=OBSERVER)
 
 
 @pytest.fixture

@@ -13,13 +13,8 @@ from typing import Any
 import pytest
 from a2a.types import Part, TaskState, TaskStatus
 
+from a2a_serverless import errors
 from a2a_serverless.clock import SystemClock
-from a2a_serverless.errors import (
-    BeingDeletedError,
-    TaskNotFoundError,
-    UnreadableTaskError,
-    UnsupportedOperationError,
-)
 from a2a_serverless.http.intake import Intake
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.waiting import wake_due
@@ -166,7 +161,7 @@ async def test_an_act_twice_is_harmless(desk: Desk, act: Act) -> None:
     if act == "resend":
         assert await desk.do(act, "t") == first
     else:
-        with pytest.raises((UnsupportedOperationError, TaskNotFoundError)):
+        with pytest.raises((errors.UnsupportedOperationError, errors.TaskNotFoundError)):
             await desk.do(act, "t")
     await desk.effect(act, head)
     entries = await desk.journal()
@@ -205,7 +200,7 @@ async def test_an_act_that_is_cut_off_is_done_by_the_next(
         kills += mortal.has_killed
         try:
             await desk.do(act, name)
-        except (UnsupportedOperationError, TaskNotFoundError):
+        except (errors.UnsupportedOperationError, errors.TaskNotFoundError):
             assert mortal.has_killed or act != "resend"
         await desk.effect(act, head)
         for one in await desk.ids():
@@ -268,7 +263,7 @@ async def test_a_retry_is_the_callers_message_again(desk: Desk) -> None:
         ("t", f"before: as {new}"),
         (new, "It is submitted: only what has failed"),
     ):
-        with pytest.raises(UnsupportedOperationError, match=why):
+        with pytest.raises(errors.UnsupportedOperationError, match=why):
             await desk.do("retry", task_id)
     await desk.storage.commit(log.head, FAILS)
     await desk.do("retry", new)
@@ -330,11 +325,11 @@ async def test_nothing_is_tried_again_of_what_is_deleted(desk: Desk, context: st
     await desk.failed("t")
     job = DeletionJob(desk.storage, Owner(desk.storage.scope.digest, context or None), lag_s=0)
     await job._renew()
-    with pytest.raises(BeingDeletedError):
+    with pytest.raises(errors.BeingDeletedError):
         await desk.do("retry", "t")
     while not (await job.step()).is_done:
         desk.clock.advance(job.pause_s)
-    with pytest.raises(TaskNotFoundError):
+    with pytest.raises(errors.TaskNotFoundError):
         await desk.do("retry", "t")
     assert await desk.ids() == set()
 
@@ -395,7 +390,7 @@ async def test_a_turn_in_line_is_canceled_and_not_sent(desk: Desk) -> None:
     """It has no message: `resend` says what it waits for; a cancel takes it out of the line."""
     head = await desk.open("t")
     assert await desk.storage.park(head, "share")
-    with pytest.raises(UnsupportedOperationError, match="stands in line"):
+    with pytest.raises(errors.UnsupportedOperationError, match="stands in line"):
         await desk.do("resend", "t")
     await desk.do("cancel", "t")
     now = present(await desk.storage.head("t"))
@@ -452,7 +447,7 @@ async def test_what_a_removed_head_has_left_is_deleted(desk: Desk) -> None:
     await desk.storage.table.delete([head_key(head.scope, "t")])
     assert await desk.do("delete", "t") == "What was left of it is deleted."
     await desk.effect("delete", head)
-    with pytest.raises(TaskNotFoundError):
+    with pytest.raises(errors.TaskNotFoundError):
         await desk.do("delete", "t")
     assert [one.outcome for one in await desk.journal()] == ["What was left of it is deleted."]
     again = await desk.failed("t")
@@ -507,7 +502,7 @@ async def test_what_no_longer_needs_attention_is_skipped(desk: Desk) -> None:
     assert (plan.done, plan.skipped.total()) == (1, 2)
     assert "It is failed, and none of those that were chosen." in plan.skipped
     scope = desk.storage.scope.digest
-    with pytest.raises(UnsupportedOperationError, match="nothing to redeliver"):
+    with pytest.raises(errors.UnsupportedOperationError, match="nothing to redeliver"):
         await desk.acts.on_one("redeliver", "three", scope, config_id="hook")
     assert (await desk.inspector.lists.page(chosen)).rows == ()
     sent = await desk.open("sent")
@@ -536,12 +531,12 @@ async def test_what_is_odd_hides_nothing(desk: Desk, act: Act, values: dict[str,
     assert plan.failed.total() == len(plan.rows) - plan.done
     if "needs" in values:
         said = r"A newer release wrote it, .* format 3, .*: act with the newest release"
-        with pytest.raises(UnsupportedOperationError, match=said):
+        with pytest.raises(errors.UnsupportedOperationError, match=said):
             await desk.do(act, "odd")
-        with pytest.raises(UnsupportedOperationError, match="A newer release"):
+        with pytest.raises(errors.UnsupportedOperationError, match="A newer release"):
             await acts.on_one(act, "odd", heads[1].scope, is_dry=True)
     else:
-        with pytest.raises(UnreadableTaskError, match="odd"):
+        with pytest.raises(errors.UnreadableTaskError, match="odd"):
             await desk.do(act, "odd")
     assert await desk.storage.table.get(key) == before
     assert len(await desk.ids()) == 1 + ("needs" in values) - (act == "delete") + (act == "retry")

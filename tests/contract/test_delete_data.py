@@ -13,12 +13,7 @@ from typing import Any
 import pytest
 from a2a.types import TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.errors import (
-    ConcurrencyError,
-    FencedError,
-    InvalidArgumentError,
-    TaskNotFoundError,
-)
+from a2a_serverless import errors
 from a2a_serverless.storage import deletion, layout
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.deletion import (
@@ -143,9 +138,9 @@ async def test_bad_arguments_delete_nothing(storage: DurableStorage) -> None:
     """An empty id is no context and not all of them, and a step of nothing is none."""
     await fill(storage)
     for context, limit in (("", 10), ("x" * 513, 10), (None, 0), ("a", -1)):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(errors.InvalidArgumentError):
             await delete_data(storage, context, limit=limit)
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(errors.InvalidArgumentError):
             await count_data(storage, context, limit=limit)
     assert await count_all(storage) == (3, 3, 3)
 
@@ -169,7 +164,7 @@ async def late_writes(storage: DurableStorage, head: Head) -> list[object]:
     ):
         try:
             said.append(await call)
-        except TaskNotFoundError:
+        except errors.TaskNotFoundError:
             said.append(None)
     return said
 
@@ -259,11 +254,11 @@ async def test_a_late_writer_of_a_deleted_task(storage: DurableStorage) -> None:
     opened = await storage.open_task("ctx", request("old"), idempotency_key="key")
     task_id = opened.head.task_id
     await delete_task(storage, task_id)
-    with pytest.raises(TaskNotFoundError):
+    with pytest.raises(errors.TaskNotFoundError):
         await storage.commit(opened.head, ONE_MORE)
     again = await storage.open_task("ctx", request("new"), idempotency_key="key")
     assert again.head.task_id == task_id
-    with pytest.raises(TaskNotFoundError):
+    with pytest.raises(errors.TaskNotFoundError):
         await storage.commit(opened.head, ONE_MORE)
     assert await storage.read(task_id, incarnation=opened.head.incarnation) is None
     assert await storage.read(task_id, incarnation=again.head.incarnation) == again.log
@@ -313,7 +308,7 @@ async def test_a_contexts_state_is_any_json(storage: DurableStorage, tasks: Stor
         await tasks.update_context("ctx", state)
         assert await tasks.load_context("ctx") == state
     for wrong in (object(), {1, 2}, float("nan"), NOISE):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(errors.InvalidArgumentError):
             await tasks.update_context("ctx", wrong)
     assert await tasks.load_context("ctx") == states[-1]
 
@@ -324,15 +319,15 @@ async def test_a_contexts_state_joins_a_commit(storage: DurableStorage, tasks: S
     head = await storage.commit(head, Commit(context_write=context_write({"n": 1}, 0)))
     assert await storage.contexts.load("ctx") == ({"n": 1}, 1)
     stale = Commit(entries=ONE_MORE.entries, context_write=context_write({"n": 2}, 0))
-    with pytest.raises(ConcurrencyError, match="context") as caught:
+    with pytest.raises(errors.ConcurrencyError, match="context") as caught:
         await storage.commit(head, stale)
-    assert not isinstance(caught.value, FencedError)
+    assert not isinstance(caught.value, errors.FencedError)
     assert await tasks.get_version(head.task_id) == 2
     head = await storage.commit(head, Commit(context_write=context_write({"n": 2}, 1)))
     assert await storage.contexts.load("ctx") == ({"n": 2}, 2)
     old = (await storage.open_task("other", request())).head
     await tasks.update_task(old.task_id)
-    with pytest.raises(ConcurrencyError):
+    with pytest.raises(errors.ConcurrencyError):
         await storage.commit(old, Commit(context_write=context_write("lost")))
     assert await tasks.load_context("other") is None
 

@@ -13,19 +13,9 @@ from a2a.server.events import EventQueue
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.dynamodb import DynamoTable
 from a2a_serverless.wiring import memory_backends
+from tests.support import workers
 from tests.support.databases import Database, moto_database
 from tests.support.partitions import Partitions
-from tests.support.workers import (
-    Agent,
-    Bench,
-    Execute,
-    PacedClock,
-    S,
-    answered,
-    artifact_texts,
-    chunk,
-    complete,
-)
 
 
 @pytest.fixture(params=["moto", pytest.param("dynamodb", marks=pytest.mark.emulators)])
@@ -43,37 +33,37 @@ class World:
     """A worker on such a table, whose time passes while nothing is asked of the table."""
 
     table: Database
-    clock: PacedClock
+    clock: workers.PacedClock
     partitions: Partitions
     during: Callable[[Awaitable[Any]], Awaitable[Any]]
 
-    async def run(self, execute: Execute) -> list[str]:
+    async def run(self, execute: workers.Execute) -> list[str]:
         """Run a turn of an agent to its end, in one attempt; return the texts of its artifact."""
         storage = self.table.storage(clock=self.clock)
         backends = replace(memory_backends(Settings(), self.clock), storage=storage)
-        bench = Bench(Agent(execute), clock=self.clock, backends=backends)
+        bench = workers.Bench(workers.Agent(execute), clock=self.clock, backends=backends)
         task = await self.during(bench.send())
         assert await self.during(bench.work())
         done = await self.during(bench.task(task))
-        assert done.status.state == S.TASK_STATE_COMPLETED
-        return artifact_texts(done)["a"]
+        assert done.status.state == workers.S.TASK_STATE_COMPLETED
+        return workers.artifact_texts(done)["a"]
 
 
 @pytest.fixture
 def world(table: Database) -> Iterator[World]:
     """A worker on the table."""
-    clock = PacedClock()
-    with answered(clock) as during:
+    clock = workers.PacedClock()
+    with workers.answered(clock) as during:
         yield World(table, clock, Partitions(table.client, clock), during)
 
 
-def emitting(texts: list[str]) -> Execute:
+def emitting(texts: list[str]) -> workers.Execute:
     """An agent that emits chunks as fast as they are taken."""
 
     async def execute(context: RequestContext, queue: EventQueue) -> None:
         for text in texts:
-            await queue.enqueue_event(chunk(context, text))
-        await complete(context, queue)
+            await queue.enqueue_event(workers.chunk(context, text))
+        await workers.complete(context, queue)
 
     return execute
 

@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 from a2a.types import AuthenticationInfo, TaskPushNotificationConfig, TaskState
 
-from a2a_serverless.errors import (
-    ConcurrencyError,
-    InvalidArgumentError,
-    RepeatedKeyError,
-    TaskNotFoundError,
-    TaskTerminalStateError,
-)
+from a2a_serverless import errors
 from a2a_serverless.push.jobs import PushJob
 from a2a_serverless.push.waiting import wake_due
 from a2a_serverless.storage.deletion import delete_task
@@ -126,9 +120,9 @@ async def test_a_task_has_room_for_ten(storage: DurableStorage) -> None:
     for number in range(MAX_CONFIGS):
         await storage.webhooks.put(config(task_id, f"c{number}"))
     head = present(await storage.head(task_id))
-    with pytest.raises(InvalidArgumentError, match="10"):
+    with pytest.raises(errors.InvalidArgumentError, match="10"):
         await storage.webhooks.put(config(task_id, "one-more"))
-    with pytest.raises(InvalidArgumentError, match="10"):
+    with pytest.raises(errors.InvalidArgumentError, match="10"):
         await storage.commit(head, answer(config()))
     assert await storage.head(task_id) == head
     assert len(await cursors(storage, task_id)) == MAX_CONFIGS
@@ -250,15 +244,15 @@ async def test_a_refused_commit_stores_no_configuration(storage: DurableStorage)
     task_id = await paused(storage)
     stale = present(await storage.head(task_id))
     head = await storage.commit(stale, Commit())
-    with pytest.raises(ConcurrencyError):
+    with pytest.raises(errors.ConcurrencyError):
         await storage.commit(stale, answer(config(config_id="a")))
     assert await storage.webhooks.all(task_id) == []
     await Storage(storage).update_task(task_id, TaskState.TASK_STATE_CANCELED)
-    with pytest.raises((ConcurrencyError, TaskTerminalStateError)):
+    with pytest.raises((errors.ConcurrencyError, errors.TaskTerminalStateError)):
         await storage.commit(head, answer(config(config_id="a")))
     assert await storage.webhooks.all(task_id) == []
     await delete_task(storage, task_id)
-    with pytest.raises(TaskNotFoundError):
+    with pytest.raises(errors.TaskNotFoundError):
         await storage.commit(head, answer(config(config_id="a")))
 
 
@@ -363,13 +357,13 @@ BAD = {
 def test_what_no_request_can_carry_is_refused(field: str) -> None:
     """By an error that names the field, not its value; so is what is too large, with the limit."""
     for value in BAD[field]:
-        with pytest.raises(InvalidArgumentError, match=rf"\b{field}\b") as caught:
+        with pytest.raises(errors.InvalidArgumentError, match=rf"\b{field}\b") as caught:
             checked(spoiled(field, value))
         assert SECRET not in str(caught.value)
         assert value == "" or value not in str(caught.value)
     large = config("task", "a")
     large.tenant = "x" * 16_384
-    with pytest.raises(InvalidArgumentError, match="16384"):
+    with pytest.raises(errors.InvalidArgumentError, match="16384"):
         checked(large)
 
 
@@ -388,14 +382,14 @@ def test_what_can_be_sent_is_taken() -> None:
 async def test_a_refused_configuration_leaves_nothing(storage: DurableStorage) -> None:
     """With a refused configuration neither it nor its task or turn is stored."""
     bad = spoiled("token", "\n")
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(errors.InvalidArgumentError):
         await storage.open_task("ctx", request(), task_id="task", push=bad)
     assert await storage.head("task") is None
     task_id = await paused(storage, task_id="task")
     head = present(await storage.head(task_id))
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(errors.InvalidArgumentError):
         await storage.commit(head, answer(bad))
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(errors.InvalidArgumentError):
         await storage.webhooks.put(bad)
     assert await storage.head(task_id) == head
     assert await storage.webhooks.all(task_id) == []
@@ -412,7 +406,7 @@ async def test_a_message_brings_its_configuration(storage: DurableStorage, tasks
     await tasks.update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
     for name in ("second", "other"):
         again = follow_up(idempotency_key="k2", push=config(config_id=name))
-        with nullcontext() if name == "second" else pytest.raises(RepeatedKeyError):
+        with nullcontext() if name == "second" else pytest.raises(errors.RepeatedKeyError):
             await storage.commit(await newest(storage, head), again)
     assert await cursors(storage, head.task_id) == {"first": (0, LAST), "second": (2, LAST)}
     pushes = await storage.webhooks.all(head.task_id)

@@ -12,14 +12,7 @@ from a2a.types import Task, TaskState
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 
-from a2a_serverless.errors import (
-    ConcurrencyError,
-    FencedError,
-    RepeatedKeyError,
-    TaskNotAcceptingMessagesError,
-    TaskTerminalStateError,
-    TurnFinishedError,
-)
+from a2a_serverless import errors
 from a2a_serverless.storage import layout
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.durable import DurableStorage
@@ -27,15 +20,7 @@ from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.listing import ListTasksQuery, list_tasks
 from a2a_serverless.storage.table import Put
 from a2a_serverless.storage.tail import Tail
-from a2a_serverless.tasks.entries import (
-    ArtifactWritten,
-    Caller,
-    MessageAppended,
-    MetadataMerged,
-    Replied,
-    StatusChanged,
-    encode_entries,
-)
+from a2a_serverless.tasks import entries
 from a2a_serverless.tasks.fold import Cursor, incarnation_tag
 from a2a_serverless.tasks.head import AttemptEnd, Head
 from a2a_serverless.tasks.rules import Commit, releasing, renewing
@@ -63,10 +48,10 @@ from tests.support.present import present
 LARGE = wrote("x" * 700_000)
 
 
-def metadata(**values: str) -> MetadataMerged:
+def metadata(**values: str) -> entries.MetadataMerged:
     struct = Struct()
     struct.update(values)
-    return MetadataMerged(struct)
+    return entries.MetadataMerged(struct)
 
 
 async def load(storage: DurableStorage, head: Head) -> Task:
@@ -82,7 +67,7 @@ async def test_head_says_what_commit_returned(storage: DurableStorage) -> None:
         Commit(token="t1", entries=(wrote("x"),)),
         Commit(token="t1", entries=(status(WORKING, "x" * 5000),)),
         Commit(token="t1", entries=(metadata(large="x" * 5000),)),
-        Commit(token="t1", entries=(Replied(agent_message("reply")),)),
+        Commit(token="t1", entries=(entries.Replied(agent_message("reply")),)),
         to(INPUT_REQUIRED, token="t1"),
         follow_up(idempotency_key="key"),
         claim("t2"),
@@ -97,7 +82,7 @@ async def test_head_says_what_commit_returned(storage: DurableStorage) -> None:
     log = await log_of(storage, head)
     assert log.head == head
     assert [record.version for record in log.records] == list(range(1, head.version + 1))
-    assert head.size == sum(len(encode_entries(record.entries)) for record in log.records)
+    assert head.size == sum(len(entries.encode_entries(record.entries)) for record in log.records)
 
 
 async def test_a_record_says_who_wrote_it(storage: DurableStorage, clock: ManualClock) -> None:
@@ -114,7 +99,10 @@ async def test_a_record_says_who_wrote_it(storage: DurableStorage, clock: Manual
     for version, record, commit in zip((2, 3), others, written, strict=True):
         assert (record.version, record.token) == (version, "t1")
         assert record.commit_id == commit.commit_id
-    assert [type(entry) for entry in others[0].entries] == [StatusChanged, ArtifactWritten]
+    assert [type(entry) for entry in others[0].entries] == [
+        entries.StatusChanged,
+        entries.ArtifactWritten,
+    ]
 
 
 async def test_a_log_is_read_behind_a_version(storage: DurableStorage) -> None:
@@ -131,7 +119,7 @@ async def test_a_log_is_read_behind_a_version(storage: DurableStorage) -> None:
 
 async def test_the_opening_message_keeps_its_caller(storage: DurableStorage) -> None:
     """The worker finds the whole request, its caller and its context variables in the log."""
-    caller = Caller(user="u", tenant="t", extensions=("x",), variables='{"tracing:ID":"ü"}')
+    caller = entries.Caller(user="u", tenant="t", extensions=("x",), variables='{"tracing:ID":"ü"}')
     sent = request("hello")
     sent.configuration.accepted_output_modes.append("text/plain")
     made = await storage.open_task("ctx", sent, caller=caller)
@@ -143,7 +131,7 @@ async def test_a_stale_head_loses(storage: DurableStorage) -> None:
     """A commit onto a HEAD that has moved writes nothing and names the stored version."""
     stale = await opened(storage)
     head = await storage.commit(stale, Commit(entries=(wrote("x"),)))
-    with pytest.raises(ConcurrencyError) as caught:
+    with pytest.raises(errors.ConcurrencyError) as caught:
         await storage.commit(stale, Commit(entries=(wrote("lost"),)))
     assert caught.value.current_version == head.version
     assert texts(await load(storage, head), "a") == ["x"]
@@ -155,9 +143,9 @@ async def test_a_claim_fences_the_earlier_attempt(storage: DurableStorage) -> No
     old = await storage.commit(head, claim("t1", wrote("one")))
     new = await storage.commit(old, claim("t2"))
     assert (new.turn.token, new.turn.attempts) == ("t2", 2)
-    with pytest.raises(ConcurrencyError):
+    with pytest.raises(errors.ConcurrencyError):
         await storage.commit(old, Commit(token="t1", entries=(wrote("late"),)))
-    with pytest.raises(FencedError) as caught:
+    with pytest.raises(errors.FencedError) as caught:
         await storage.commit(new, Commit(token="t1", entries=(wrote("late"),)))
     assert caught.value.current_version == new.version
     await storage.commit(new, Commit(token="t2", entries=(wrote("two"),)))
@@ -169,16 +157,16 @@ async def test_a_turn_ends_once(storage: DurableStorage) -> None:
     head = await opened(storage)
     head = await storage.commit(head, claim("t1", status(INPUT_REQUIRED)))
     assert (head.turn.is_open, head.turn.token, head.due_at) == (False, None, None)
-    with pytest.raises(TurnFinishedError):
+    with pytest.raises(errors.TurnFinishedError):
         await storage.commit(head, claim("t2"))
-    with pytest.raises(FencedError):
+    with pytest.raises(errors.FencedError):
         await storage.commit(head, Commit(token="t1", entries=(wrote("late"),)))
 
 
 async def test_a_message_opens_the_next_turn(storage: DurableStorage) -> None:
     """On a paused task a message opens a turn, numbered by its version, unclaimed and due."""
     head = await opened(storage)
-    with pytest.raises(TaskNotAcceptingMessagesError):
+    with pytest.raises(errors.TaskNotAcceptingMessagesError):
         await storage.commit(head, follow_up("early"))
     head = await storage.commit(head, claim("t1", status(INPUT_REQUIRED, "who?")))
     head = await storage.commit(head, follow_up("me"))
@@ -197,7 +185,7 @@ async def test_concurrent_claims_have_one_winner(storage: DurableStorage) -> Non
         *(storage.commit(head, claim(f"t{n}")) for n in range(6)), return_exceptions=True
     )
     won = [result for result in results if isinstance(result, Head)]
-    lost = [result for result in results if isinstance(result, ConcurrencyError)]
+    lost = [result for result in results if isinstance(result, errors.ConcurrencyError)]
     assert (len(won), len(lost)) == (1, 5)
     assert {error.current_version for error in lost} == {2}
     assert await storage.head(head.task_id) == won[0]
@@ -283,7 +271,7 @@ async def test_postponing_moves_the_due_time(storage: DurableStorage, clock: Man
     for at, is_due in ((later - 1, False), (later, True)):
         found = {one.task_id for one in await due_tasks(storage, at)}
         assert (head.task_id in found) == is_due
-    with pytest.raises(ConcurrencyError):
+    with pytest.raises(errors.ConcurrencyError):
         await storage.commit(head, claim("t1"))
     moved = await storage.commit(seen, claim("t1"))
     finished = await storage.commit(moved, to(COMPLETED, token="t1"))
@@ -359,7 +347,7 @@ async def answered(storage: DurableStorage, head: Head, key: str | None) -> Head
 
 async def refused(storage: DurableStorage, head: Head, key: str) -> int:
     """Say again what came with a key; return the turn that it had opened."""
-    with pytest.raises(RepeatedKeyError) as repeated:
+    with pytest.raises(errors.RepeatedKeyError) as repeated:
         await storage.commit(head, keyed(key))
     assert await storage.head(head.task_id) == head
     return repeated.value.turn
@@ -382,22 +370,22 @@ async def test_a_key_is_known_where_no_message_is_taken(storage: DurableStorage)
     head = await waiting(storage)
     at_work = await storage.commit(head, keyed("one"))
     assert await refused(storage, at_work, "one") == at_work.turn.number
-    with pytest.raises(TaskNotAcceptingMessagesError):
+    with pytest.raises(errors.TaskNotAcceptingMessagesError):
         await storage.commit(at_work, keyed("new"))
     ended = await storage.commit(at_work, to(COMPLETED))
     assert await refused(storage, ended, "one") == at_work.turn.number
-    with pytest.raises(TaskTerminalStateError):
+    with pytest.raises(errors.TaskTerminalStateError):
         await storage.commit(ended, keyed("new"))
 
 
 # -- turns that are started over --------------------------------------------------------------
 
 
-def asks(text: str) -> StatusChanged:
+def asks(text: str) -> entries.StatusChanged:
     return replace(status(INPUT_REQUIRED, text), archive=True)
 
 
-def report(text: str) -> ArtifactWritten:
+def report(text: str) -> entries.ArtifactWritten:
     return wrote(text, name="report")
 
 
@@ -407,7 +395,7 @@ async def after_three_turns(storage: DurableStorage) -> Head:
     head = await storage.commit(head, claim("1", report("one"), metadata(turn="1", kept="yes")))
     head = await storage.commit(head, Commit(token="1", entries=(asks("q1"),)))
     head = await storage.commit(head, follow_up("u2"))
-    lost = MessageAppended(agent_message("lost"))
+    lost = entries.MessageAppended(agent_message("lost"))
     head = await storage.commit(
         head, claim("2a", report("lost"), lost, metadata(turn="lost", lost="yes"))
     )

@@ -10,13 +10,7 @@ import pytest
 from a2a.types import Artifact, Part, Task, TaskState
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from a2a_serverless.errors import (
-    CommitTooLargeError,
-    ConcurrencyError,
-    InvalidArgumentError,
-    TaskNotFoundError,
-    TaskTerminalStateError,
-)
+from a2a_serverless import errors
 from a2a_serverless.storage.contexts import context_write
 from a2a_serverless.storage.durable import MAX_COMMIT_BYTES, DurableStorage
 from a2a_serverless.storage.listing import ListTasksQuery
@@ -113,7 +107,7 @@ async def test_a_load_has_what_was_asked_for(tasks: Storage) -> None:
     for length, expected in lengths.items():
         assert said(present(await tasks.load_task(task_id, length))) == [*expected]
     for bad in (-1, -100, 1.0, "1", True):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(errors.InvalidArgumentError):
             await tasks.load_task(task_id, bad)  # type: ignore[arg-type]
     without = present(await tasks.load_task(task_id, include_artifacts=False))
     assert (list(without.artifacts), without.history) == ([], whole.history)
@@ -147,17 +141,17 @@ async def test_the_expected_version_is_checked(storage: DurableStorage, tasks: S
     assert await tasks.update_task(task_id, messages=[agent_message("x")]) == 4
     assert await versions(storage, task_id) == [1, 2, 3, 4]
     for wrong in (1, 3, 5, 0):
-        with pytest.raises(ConcurrencyError) as caught:
+        with pytest.raises(errors.ConcurrencyError) as caught:
             await tasks.update_task(task_id, COMPLETED, expected_version=wrong)
         assert caught.value.current_version == 4
     assert (await load(tasks, task_id)).status.state == WORKING
     assert await tasks.update_task(task_id, COMPLETED) == 5
-    with pytest.raises(ConcurrencyError):
+    with pytest.raises(errors.ConcurrencyError):
         await tasks.update_task(task_id, WORKING, expected_version=4)
-    with pytest.raises(TaskTerminalStateError):
+    with pytest.raises(errors.TaskTerminalStateError):
         await tasks.update_task(task_id, WORKING, expected_version=5)
     for expected in (None, 1):
-        with pytest.raises(TaskNotFoundError):
+        with pytest.raises(errors.TaskNotFoundError):
             await tasks.update_task("missing", WORKING, expected_version=expected)
 
 
@@ -169,7 +163,7 @@ async def test_a_terminal_state_is_final(tasks: Storage) -> None:
         await tasks.update_task(task_id, terminal)
         before = await load(tasks, task_id)
         for state in (terminal, WORKING, COMPLETED):
-            with pytest.raises(TaskTerminalStateError):
+            with pytest.raises(errors.TaskTerminalStateError):
                 await tasks.update_task(task_id, state, artifacts=late)
         assert await load(tasks, task_id) == before
         said_late = [agent_message("late")]
@@ -245,7 +239,7 @@ async def test_a_call_is_atomic(tasks: Storage) -> None:
         "messages": [agent_message("x")],
         "task_metadata": {"k": 1},
     }
-    with pytest.raises(ConcurrencyError):
+    with pytest.raises(errors.ConcurrencyError):
         await tasks.update_task(task_id, COMPLETED, **parts, expected_version=7)
     unnamed = parts | {"artifacts": [chunk("", "x")]}
     for state, given in (
@@ -253,7 +247,7 @@ async def test_a_call_is_atomic(tasks: Storage) -> None:
         (99, parts),
         (WORKING, unnamed),
     ):
-        with pytest.raises(InvalidArgumentError):
+        with pytest.raises(errors.InvalidArgumentError):
             await tasks.update_task(task_id, state, **given)  # type: ignore[arg-type]
     assert await load(tasks, task_id) == before
 
@@ -316,12 +310,12 @@ async def test_a_commit_has_a_limit(storage: DurableStorage, tasks: Storage) -> 
     """A call with more than 4 MB raises an error that names the limit, and writes nothing."""
     task_id = await new_task(tasks)
     large = [ArtifactWrite(Artifact(artifact_id="a", parts=[Part(raw=bytes(MAX_COMMIT_BYTES))]))]
-    with pytest.raises(CommitTooLargeError, match="'a' has 4000") as caught:
+    with pytest.raises(errors.CommitTooLargeError, match="'a' has 4000") as caught:
         await tasks.update_task(task_id, COMPLETED, artifacts=large)
     assert caught.value.limit == MAX_COMMIT_BYTES < caught.value.size
     assert str(MAX_COMMIT_BYTES) in str(caught.value)
     assert await versions(storage, task_id) == [1]
-    with pytest.raises(CommitTooLargeError, match="URL"):
+    with pytest.raises(errors.CommitTooLargeError, match="URL"):
         await tasks.create_task("ctx", message("x" * MAX_COMMIT_BYTES))
     assert (await tasks.list_tasks(ListTasksQuery())).total_size == 1
 
@@ -352,7 +346,7 @@ async def test_what_cannot_be_read_back_is_refused(tasks: Storage) -> None:
     """Data nested beyond protobuf's decoder is a typed error, and the task stays readable."""
     task_id = await new_task(tasks)
     await tasks.update_task(task_id, artifacts=[nested(30)])
-    with pytest.raises(InvalidArgumentError, match="nested"):
+    with pytest.raises(errors.InvalidArgumentError, match="nested"):
         await tasks.update_task(task_id, artifacts=[nested(49)])
     assert await tasks.get_version(task_id) == 2
     assert (await tasks.list_tasks(ListTasksQuery(include_artifacts=True))).tasks[0].artifacts

@@ -12,15 +12,7 @@ import pytest
 from a2a_serverless.storage.dictionaries import MemoryTable
 from a2a_serverless.storage.layout import INDEXES
 from a2a_serverless.storage.table import Key, Operator, Put, Range, Table, Write
-from a2a_serverless_tools.testing.tables import (
-    CHECKS,
-    VALUES,
-    Requirement,
-    adds_to_numbers_alone,
-    compare,
-    refuses_ranges_that_dynamodb_refuses,
-    refuses_what_dynamodb_refuses,
-)
+from a2a_serverless_tools.testing import tables
 from tests.support.clocks import ManualClock
 from tests.support.databases import LOCAL, LONG, moto_database
 
@@ -29,10 +21,10 @@ ON_MOTO_TOO = 3000 if LONG else 50
 """moto is slower the more it stores."""
 PLACE = Key("P", "A")
 EQUAL: Final[tuple[Operator, ...]] = ("=", "<>", "absent", "present")
-ON_MOTO = [value for value in VALUES if value is not None]
-LENIENT: Final[Mapping[Requirement, str]] = {
-    refuses_what_dynamodb_refuses: "takes a transaction of more than 4 MB, and NULL as a key",
-    refuses_ranges_that_dynamodb_refuses: "takes a filter on a key, and an order of NULL",
+ON_MOTO = [value for value in tables.VALUES if value is not None]
+LENIENT: Final[Mapping[tables.Requirement, str]] = {
+    tables.refuses_what_dynamodb_refuses: "takes transactions of more than 4 MB, and NULL as a key",
+    tables.refuses_ranges_that_dynamodb_refuses: "takes a filter on a key, and an order of NULL",
 }
 """The checks that say something else on moto than on DynamoDB, and what moto does."""
 
@@ -41,7 +33,7 @@ LENIENT: Final[Mapping[Requirement, str]] = {
 @pytest.mark.parametrize("backend", ["file", LOCAL], indirect=True)
 async def test_random_transactions_do_the_same(backend: Table, seed: int) -> None:
     """What is written, refused and found is the same, item by item."""
-    compared = await compare(backend, seed=seed, transactions=TRANSACTIONS)
+    compared = await tables.compare(backend, seed=seed, transactions=TRANSACTIONS)
     assert min(compared.written, compared.failed, compared.queries) > TRANSACTIONS // 10
     assert compared.refused
 
@@ -51,7 +43,9 @@ async def test_random_transactions_do_the_same_on_moto(seed: int, clock: ManualC
     """It is so on moto, as far as it compares: without an order, and without NULL."""
     with moto_database() as moto:
         table = moto.opened(clock=clock)
-        await compare(table, seed=seed, transactions=ON_MOTO_TOO, values=ON_MOTO, operators=EQUAL)
+        await tables.compare(
+            table, seed=seed, transactions=ON_MOTO_TOO, values=ON_MOTO, operators=EQUAL
+        )
 
 
 async def test_a_difference_is_told() -> None:
@@ -67,20 +61,20 @@ async def test_a_difference_is_told() -> None:
             del writes, exactly
 
     with pytest.raises(AssertionError, match=": 0, and not"):
-        await compare(Forgetful(INDEXES), seed=1)
-    for check in (refuses_what_dynamodb_refuses, adds_to_numbers_alone):
+        await tables.compare(Forgetful(INDEXES), seed=1)
+    for check in (tables.refuses_what_dynamodb_refuses, tables.adds_to_numbers_alone):
         with pytest.raises(AssertionError):
             await check(Careless(INDEXES))
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_every_table_keeps_the_contract(backend: Table, check: Requirement) -> None:
+@pytest.mark.parametrize("check", tables.CHECKS, ids=lambda check: check.__name__)
+async def test_every_table_keeps_the_contract(backend: Table, check: tables.Requirement) -> None:
     """The checks for authors of tables pass on ours."""
     await check(backend)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_moto_keeps_the_contract(check: Requirement, clock: ManualClock) -> None:
+@pytest.mark.parametrize("check", tables.CHECKS, ids=lambda check: check.__name__)
+async def test_moto_keeps_the_contract(check: tables.Requirement, clock: ManualClock) -> None:
     """The checks pass on moto, which needs no emulator, but for what it is told of."""
     allowed = pytest.raises(AssertionError) if check in LENIENT else nullcontext()
     with moto_database() as moto, allowed:

@@ -23,15 +23,7 @@ from starlette.requests import Request as HttpRequest
 from a2a_serverless.clock import Clock, SystemClock
 from a2a_serverless.errors import ConfigurationError, UnavailableError
 from a2a_serverless.http.receivers import KeySet
-from a2a_serverless.push.signing import (
-    _SECRET_MAX_AGE_S,
-    _TOKEN_LIFETIME_S,
-    Secrets,
-    SecretsManagerSecret,
-    Signer,
-    _signing_key,
-    process_secret,
-)
+from a2a_serverless.push import signing
 from a2a_serverless.storage.keys import _KEY_LIFETIME_S, JWKS_MAX_AGE_S, SETTLED_S, KeyStore
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
@@ -114,11 +106,11 @@ class KeyServer:
         yield self._answer
 
 
-def signer_of(values: Secrets, store: KeyStore, clock: Clock) -> Signer:
-    return Signer(values, store, issuer=ISSUER, clock=clock)
+def signer_of(values: signing.Secrets, store: KeyStore, clock: Clock) -> signing.Signer:
+    return signing.Signer(values, store, issuer=ISSUER, clock=clock)
 
 
-async def sign(signer: Signer, body: bytes = BODY) -> str:
+async def sign(signer: signing.Signer, body: bytes = BODY) -> str:
     return await signer.sign(body, audience=AUDIENCE, config=CONFIG, event_id="event")
 
 
@@ -138,7 +130,7 @@ def verify(client: jwt.PyJWKClient, token: str, body: bytes) -> dict[str, Any]:
     return claims
 
 
-async def kid_of(signer: Signer) -> str:
+async def kid_of(signer: signing.Signer) -> str:
     """The id of the key that a signer signs with."""
     return str(jwt.get_unverified_header(await sign(signer))["kid"])
 
@@ -160,10 +152,10 @@ async def test_a_receiver_checks_body_and_signature() -> None:
         client = jwt.PyJWKClient(server.url(path="/.well-known/jwks.json"))
         token = await sign(signer)
         claims = await asyncio.to_thread(verify, client, token, BODY)
-        assert claims["exp"] - claims["iat"] == _TOKEN_LIFETIME_S
+        assert claims["exp"] - claims["iat"] == signing._TOKEN_LIFETIME_S
         assert (claims["sub"], claims["event_id"]) == ("task", "event")
         header = jwt.get_unverified_header(token)
-        assert header == {"alg": "ES256", "typ": "JWT", "kid": _signing_key(secret()).kid}
+        assert header == {"alg": "ES256", "typ": "JWT", "kid": signing._signing_key(secret()).kid}
         with pytest.raises(jwt.InvalidTokenError):
             await asyncio.to_thread(verify, client, token, BODY + b" ")
         forged = await sign(signer_of(Values(secret(1)), memory_keys(clock), clock))
@@ -214,10 +206,10 @@ async def test_a_receiver_survives_a_rotation(
                 used.append(jwt.get_unverified_header(token)["kid"])
             clock.advance(40)
         assert len(server.requests) < 20
-        clock.advance(_TOKEN_LIFETIME_S)
+        clock.advance(signing._TOKEN_LIFETIME_S)
         with pytest.raises(jwt.ExpiredSignatureError):
             await asyncio.to_thread(verify, client, token, BODY)
-    old, new = _signing_key(secret(1)).kid, _signing_key(secret(2)).kid
+    old, new = signing._signing_key(secret(1)).kid, signing._signing_key(secret(2)).kid
     assert used[:50] == [old] * 50
     assert used[-50:] == [new] * 50
     assert set(used) == {old, new}
@@ -243,7 +235,7 @@ async def test_a_new_key_waits_until_it_is_known(clock: ManualClock, store: KeyS
     await sign(signer)
     clock.advance(3600)
     values.now = (secret(2), secret(1))
-    old, new = _signing_key(secret(1)).kid, _signing_key(secret(2)).kid
+    old, new = signing._signing_key(secret(1)).kid, signing._signing_key(secret(2)).kid
     rotated_at = clock.monotonic()
     while clock.monotonic() - rotated_at < SETTLED_S:
         assert await kid_of(signer) == old
@@ -270,7 +262,7 @@ async def test_a_key_in_use_never_runs_out(clock: ManualClock, store: KeyStore) 
 
 async def test_two_rotations_in_a_row(clock: ManualClock, store: KeyStore) -> None:
     """Of two new keys the first published one signs, until the second is known everywhere."""
-    first, second = _signing_key(secret(1)), _signing_key(secret(2))
+    first, second = signing._signing_key(secret(1)), signing._signing_key(secret(2))
     await store.publish(first.jwk)
     clock.advance(60)
     await store.publish(second.jwk)
@@ -286,7 +278,7 @@ async def test_a_rotation_to_what_is_no_key_stops_nothing(
     """The previous key goes on signing, and an error says what is wrong with the new secret."""
     signer = signer_of(Values("oops", secret()), store, clock)
     assert await sign(signer)
-    assert [key.kid for key in await store.keys()] == [_signing_key(secret()).kid]
+    assert [key.kid for key in await store.keys()] == [signing._signing_key(secret()).kid]
     assert "signing_key_refused" in [getattr(r, "action", "") for r in caplog.records]
     with pytest.raises(ConfigurationError):
         await sign(signer_of(Values("oops"), store, clock))
@@ -307,8 +299,8 @@ async def test_a_secret_that_is_gone_does_not_stop_the_signer(clock: ManualClock
 # -- where the secret comes from --------------------------------------------------------------
 
 
-def secret_in(manager: SecretsManager, clock: Clock) -> SecretsManagerSecret:
-    return SecretsManagerSecret("signing", client=manager, clock=clock)
+def secret_in(manager: SecretsManager, clock: Clock) -> signing.SecretsManagerSecret:
+    return signing.SecretsManagerSecret("signing", client=manager, clock=clock)
 
 
 async def test_a_rotation_is_seen_within_five_minutes(manager: SecretsManager) -> None:
@@ -319,10 +311,10 @@ async def test_a_rotation_is_seen_within_five_minutes(manager: SecretsManager) -
     assert await values.values() == ("first",)
     manager.put("signing", SecretString="second")
     assert await values.values() == ("first",)
-    clock.advance(_SECRET_MAX_AGE_S)
+    clock.advance(signing._SECRET_MAX_AGE_S)
     assert await values.values() == ("second", "first")
     manager.put("signing", SecretString="third")
-    clock.advance(_SECRET_MAX_AGE_S)
+    clock.advance(signing._SECRET_MAX_AGE_S)
     assert await values.values() == ("third", "second")
     reads = manager.reads
     for _ in range(100):
@@ -337,7 +329,7 @@ async def test_a_secret_stays(manager: SecretsManager, caplog: pytest.LogCapture
     values = secret_in(manager, clock)
     await values.values()
     manager.fails = True
-    clock.advance(_SECRET_MAX_AGE_S)
+    clock.advance(signing._SECRET_MAX_AGE_S)
     with caplog.at_level(logging.DEBUG, "a2a_serverless"):
         assert await values.values() == ("first-value",)
     [line] = [vars(r) for r in caplog.records if vars(r).get("action") == "refresh_failed"]
@@ -359,7 +351,7 @@ async def test_without_a_text_there_is_no_key(
 
 async def test_one_secret_for_a_process() -> None:
     """Without Secrets Manager every signer of the process has the same random secret."""
-    [first], [second] = await process_secret(), await process_secret()
+    [first], [second] = await signing.process_secret(), await signing.process_secret()
     assert first == second
     assert len(first) >= 64
 
@@ -376,10 +368,10 @@ def pem(key: Any) -> str:
 
 def test_a_secret_makes_one_key() -> None:
     """Every process makes the same key of it, and another secret makes another one."""
-    assert _signing_key(secret()).jwk == _signing_key(secret()).jwk
-    assert len({_signing_key(secret(n)).kid for n in range(20)}) == 20
+    assert signing._signing_key(secret()).jwk == signing._signing_key(secret()).jwk
+    assert len({signing._signing_key(secret(n)).kid for n in range(20)}) == 20
     # Fixed for good: another derivation would rotate the keys of every deployment.
-    assert _signing_key(secret()).kid == "lc-PI-gaMOd2S_mBv0FrBPx8TcB3y-liXim4DR5oiAk"
+    assert signing._signing_key(secret()).kid == "lc-PI-gaMOd2S_mBv0FrBPx8TcB3y-liXim4DR5oiAk"
 
 
 def test_a_pem_key_is_used_as_it_is() -> None:
@@ -391,7 +383,7 @@ def test_a_pem_key_is_used_as_it_is() -> None:
         serialization.NoEncryption(),
     ).decode()
     for text in (pem(key), old_form, f"\n{pem(key)}\n"):
-        assert _signing_key(text).private.private_numbers() == key.private_numbers()
+        assert signing._signing_key(text).private.private_numbers() == key.private_numbers()
 
 
 @pytest.mark.parametrize(
@@ -406,5 +398,5 @@ def test_a_pem_key_is_used_as_it_is() -> None:
 def test_a_secret_that_is_no_key(text: str) -> None:
     """A secret that is no key is refused, and the error does not repeat its text."""
     with pytest.raises(ConfigurationError) as refusal:
-        _signing_key(text)
+        signing._signing_key(text)
     assert not text or text[:20] not in str(refusal.value)

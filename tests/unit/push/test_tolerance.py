@@ -33,16 +33,8 @@ from tests.support.clocks import ManualClock
 from tests.support.databases import Dictionaries, Stored, key
 from tests.support.messages import request
 from tests.support.queues import MemoryQueue
+from tests.unit.push import world
 from tests.unit.push.receivers import Receiver
-from tests.unit.push.world import (
-    COMPLETED,
-    WORKING,
-    World,
-    commit_item,
-    config,
-    logged,
-    stream_record,
-)
 
 SENTENCE: Final = str(NewerReleaseError())
 URL: Final = "http://127.0.0.1:9/"
@@ -57,7 +49,7 @@ CARD: Final = AgentCard(
 )
 
 
-class Bench(World):
+class Bench(world.World):
     """A task on a table, by default in dictionaries, and all that tells its receivers."""
 
     def __init__(self, database: Stored | None = None) -> None:
@@ -75,13 +67,15 @@ class Bench(World):
         """A task with these configurations."""
         head = (await self.storage.open_task("c", request(), task_id="t")).head
         for config_id, url in urls.items():
-            await self.storage.webhooks.put(config(url, config_id, task_id="t"))
+            await self.storage.webhooks.put(world.config(url, config_id, task_id="t"))
         return head
 
     async def tell_of(self, head: Head) -> None:
         """Send the jobs for the commits up to `head`."""
-        commit = commit_item(head.scope, head.task_id, head.incarnation, head.version, COMPLETED)
-        assert await self.stream.process([stream_record(commit, 1)]) == []
+        commit = world.commit_item(
+            head.scope, head.task_id, head.incarnation, head.version, world.COMPLETED
+        )
+        assert await self.stream.process([world.stream_record(commit, 1)]) == []
 
     async def deliver_all(self) -> list[bool]:
         """Deliver what is visible now."""
@@ -139,7 +133,7 @@ async def test_what_a_newer_release_wrote_is_left_to_its_push_function(
 ) -> None:
     """The job is given back for 30 s, however often it comes: nothing is sent, no cursor moves."""
     opened = await bench.begin(hook=receiver.url())
-    head = await bench.say(opened, WORKING, COMPLETED)
+    head = await bench.say(opened, world.WORKING, world.COMPLETED)
     write(bench, head)
     before = await bench.found("hook")
     await bench.tell_of(head)
@@ -155,7 +149,7 @@ async def test_what_a_newer_release_wrote_is_left_to_its_push_function(
     assert await bench.deliver_all() == [True]
     assert receiver.states == ["COMPLETED"]
     assert (await bench.found("hook")).version == head.version
-    lines = logged(caplog.records)[:3]
+    lines = world.logged(caplog.records)[:3]
     assert {(line["action"], line["task_id"], line["config_id"]) for line in lines} == {
         ("needs_newer", "t", "hook")
     }
@@ -198,7 +192,7 @@ async def test_a_move_and_a_put_keep_what_only_a_newer_release_knows(bench: Benc
     assert push.dialect == "1.0"
     assert await bench.storage.webhooks.move(push, replace(push, failures=1))
     assert newer.stored(bench.database, push_key(head, "hook")).items() > known.items()
-    await bench.storage.webhooks.put(config(URL, "hook", task_id="t"), "0.3")
+    await bench.storage.webhooks.put(world.config(URL, "hook", task_id="t"), "0.3")
     assert (await bench.found("hook")).dialect == "0.3"
     stored = newer.stored(bench.database, push_key(head, "hook"))
     assert stored["newest"] == known["newest"]
@@ -236,13 +230,13 @@ async def test_an_unreadable_configuration_stops_no_other(
     """The others are told; one sentence names the task, the configuration, and the way out."""
     opened = await bench.begin(bad=URL, good=receiver.url(), last=receiver.url())
     damage(bench, push_key(opened, "bad"))
-    head = await bench.say(opened, COMPLETED)
+    head = await bench.say(opened, world.COMPLETED)
     await bench.tell_of(head)
     assert await bench.deliver_all() == [True, True]
     assert receiver.states == ["COMPLETED"] * 2
     assert (await bench.found("good")).version == head.version
     assert await bench.ids() == ["good", "last"]
-    said = [line for line in logged(caplog.records) if line["action"] == "unreadable_push"]
+    said = [line for line in world.logged(caplog.records) if line["action"] == "unreadable_push"]
     assert said
     for line in said:
         assert (line["levelno"], line["task_id"], line["config_id"]) == (logging.ERROR, "t", "bad")
@@ -278,8 +272,8 @@ async def test_one_that_is_set_again_is_told(receiver: Receiver, bench: Bench) -
     cut_off(bench, push_key(opened, "hook"))
     assert await bench.deliver_all() == [False]
     assert receiver.requests == []
-    await bench.storage.webhooks.put(config(receiver.url(), "hook", task_id="t"))
-    await bench.tell_of(await bench.say(head, COMPLETED))
+    await bench.storage.webhooks.put(world.config(receiver.url(), "hook", task_id="t"))
+    await bench.tell_of(await bench.say(head, world.COMPLETED))
     bench.clock.advance(60)
     assert True in await bench.deliver_all()
     assert receiver.states[-1] == "COMPLETED"
@@ -290,7 +284,7 @@ async def test_a_message_with_its_configuration_makes_a_damaged_one_whole(bench:
     opened = await bench.begin(hook=URL)
     head = await bench.say(opened, TaskState.TASK_STATE_INPUT_REQUIRED)
     cut_off(bench, push_key(opened, "hook"))
-    message = Commit(entries=(TurnOpened(request("more")),), push=config(URL, "hook"))
+    message = Commit(entries=(TurnOpened(request("more")),), push=world.config(URL, "hook"))
     await bench.storage.commit(head, message)
     assert (await bench.found("hook")).cursor == (head.version, LAST)
 
@@ -301,8 +295,8 @@ async def test_an_unreadable_configuration_takes_a_place(bench: Bench) -> None:
     head = await bench.begin(**dict.fromkeys(ids, URL))
     newer.remove_attributes(bench.database, push_key(head, "c0"), "body")
     with pytest.raises(ValueError, match="10"):
-        await bench.storage.webhooks.put(config(URL, "more", task_id="t"))
-    await bench.storage.webhooks.put(config(URL, "c0", task_id="t"))
+        await bench.storage.webhooks.put(world.config(URL, "more", task_id="t"))
+    await bench.storage.webhooks.put(world.config(URL, "c0", task_id="t"))
     assert await bench.ids() == ids
     for config_id in ids:
         newer.remove_attributes(bench.database, push_key(head, config_id), "body", "version")

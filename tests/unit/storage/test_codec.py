@@ -11,16 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from a2a_serverless.errors import UnreadableTaskError
-from a2a_serverless.storage import layout
-from a2a_serverless.storage.codec import (
-    Commits,
-    event_items,
-    head_item,
-    head_of,
-    seconds,
-    text_of,
-    value_of,
-)
+from a2a_serverless.storage import codec, layout
 from a2a_serverless.storage.dynamodb import _Typed, plain, typed
 from a2a_serverless.storage.table import Item
 from a2a_serverless.tasks.entries import MessageAppended, encode_entries
@@ -79,15 +70,15 @@ def test_head_comes_back_as_it_was(head: Head) -> None:
     """HEAD is read as it was written, due or not, with what only a newer release knows of it."""
     if head.state not in FAILED:
         head = replace(head, failure=Failure())
-    item = head_item(head)
-    read = head_of(item)
+    item = codec.head_item(head)
+    read = codec.head_of(item)
     assert (read, read.mark, read.rest, read.turn.rest) == (
         head,
         head.mark,
         head.rest,
         head.turn.rest,
     )
-    assert head_item(read) == item
+    assert codec.head_item(read) == item
     assert ("due_key" in item) == ("due_at" in item) == (head.due_at is not None)
 
 
@@ -119,11 +110,11 @@ def written(version: int, size: int = 1) -> list[Item]:
         commit_id=f"commit-{version}",
         at=1_700_000_000_000 + version,
     )
-    return event_items(step, encode_entries(entries))
+    return codec.event_items(step, encode_entries(entries))
 
 
 def versions(*pages: list[Item], after: int = 0) -> list[int]:
-    commits = Commits(SMALL.incarnation, after)
+    commits = codec.Commits(SMALL.incarnation, after)
     for page in pages:
         commits.add(page)
     return [record.version for record in commits.records]
@@ -133,7 +124,9 @@ def test_commits_are_complete_and_in_order() -> None:
     """Half a commit, what follows a gap, and another task's are left out, until the rest comes."""
     one, two, three = written(1), written(2, 700_000), written(3)
     head = replace(SMALL, incarnation="incarnation0")
-    other: Any = event_items(Step(head=head, entries=(), token=None, commit_id="c", at=0), b"")
+    other: Any = codec.event_items(
+        Step(head=head, entries=(), token=None, commit_id="c", at=0), b""
+    )
     for pages, expected in (
         ([one + two + three], [1, 2, 3]),
         ([one + two[:2] + three], [1]),
@@ -166,7 +159,7 @@ def test_what_was_read_is_written_as_it_was() -> None:
     assert typed(plain(item)) == item
     with pytest.raises(TypeError, match="no value of type object"):
         typed({"x": object()})
-    assert [seconds(ms) for ms in (0, 1, 999, 1000, 1001)] == [0, 1, 1, 1, 2]
+    assert [codec.seconds(ms) for ms in (0, 1, 999, 1000, 1001)] == [0, 1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -182,15 +175,15 @@ def test_what_was_read_is_written_as_it_was() -> None:
 def test_a_damaged_turn_names_its_field(turn: object, why: str) -> None:
     """It is damage of HEAD; that of an earlier release, a number or no mark, says what to do."""
     with pytest.raises(UnreadableTaskError, match=why):
-        head_of(head_item(SMALL) | {"turn": turn})
-    item = head_item(SMALL)
+        codec.head_of(codec.head_item(SMALL) | {"turn": turn})
+    item = codec.head_item(SMALL)
     del item["mark"]
     with pytest.raises(UnreadableTaskError, match="form of an earlier release: export the tasks"):
-        head_of(item)
+        codec.head_of(item)
 
 
 def test_values_in_text_keep_what_they_know() -> None:
     """Defaults are left out, and what a newer release adds is not read."""
     end = AttemptEnd(token="t", at=7)
-    assert text_of(end) == '{"token":"t","at":7}'
-    assert value_of(AttemptEnd, '{"token":"t","at":7,"mood":"good"}') == end
+    assert codec.text_of(end) == '{"token":"t","at":7}'
+    assert codec.value_of(AttemptEnd, '{"token":"t","at":7,"mood":"good"}') == end

@@ -7,17 +7,8 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+from a2a import types
 from a2a.server.cluster import ConcurrentTaskModificationError, TaskVersion
-from a2a.types import (
-    Artifact,
-    ListTasksRequest,
-    Part,
-    Task,
-    TaskArtifactUpdateEvent,
-    TaskPushNotificationConfig,
-    TaskState,
-    TaskStatus,
-)
 from a2a.utils.errors import InternalError, InvalidParamsError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,20 +34,20 @@ DAY = 86_400
 ME = caller("me")
 
 
-def new_task(text: str = "x") -> Task:
-    return Task(
+def new_task(text: str = "x") -> types.Task:
+    return types.Task(
         id="task",
         context_id="context",
-        status=TaskStatus(state=TaskState.TASK_STATE_WORKING),
-        artifacts=[Artifact(artifact_id="a", parts=[Part(text=text)])],
+        status=types.TaskStatus(state=types.TaskState.TASK_STATE_WORKING),
+        artifacts=[types.Artifact(artifact_id="a", parts=[types.Part(text=text)])],
     )
 
 
-def chunk_of(task: Task, text: str) -> TaskArtifactUpdateEvent:
+def chunk_of(task: types.Task, text: str) -> types.TaskArtifactUpdateEvent:
     """A chunk, which is added to the task, too."""
-    artifact = Artifact(artifact_id="a", parts=[Part(text=text)])
+    artifact = types.Artifact(artifact_id="a", parts=[types.Part(text=text)])
     task.artifacts[0].parts.extend(artifact.parts)
-    return TaskArtifactUpdateEvent(
+    return types.TaskArtifactUpdateEvent(
         task_id=task.id, context_id=task.context_id, artifact=artifact, append=True
     )
 
@@ -66,17 +57,19 @@ def stored_in(table: MemoryTable) -> int:
     return sum(map(_size_of, table._items.values()))
 
 
-async def saved(table: MemoryTable, text: str = "x", **options: Any) -> tuple[Stores, Task, Any]:
+async def saved(
+    table: MemoryTable, text: str = "x", **options: Any
+) -> tuple[Stores, types.Task, Any]:
     """The stores, the task that they have saved, and its version."""
     stores, task = on_table(table, **options), new_task(text)
     version = await stores.tasks.save(task, event=task, prev_version=NEW, context=ME)
     return stores, task, version
 
 
-async def whole(table: MemoryTable, **options: Any) -> Task:
+async def whole(table: MemoryTable, **options: Any) -> types.Task:
     """The task as a process reads it that has not saved it."""
     stored = await on_table(table, **options).tasks.get("task", ME)
-    found: Task = stored.task
+    found: types.Task = stored.task
     return found
 
 
@@ -121,11 +114,11 @@ async def test_what_is_stored_grows_as_what_is_saved(table: MemoryTable) -> None
 async def test_a_log_begins_anew(table: MemoryTable) -> None:
     """Of an artifact that is replaced again and again a read needs the last versions alone."""
     stores, task, version = await saved(table)
-    events = [Task.FromString(task.SerializeToString())]
+    events = [types.Task.FromString(task.SerializeToString())]
     for number in range(40):
         task.artifacts[0].parts[0].text = f"{number:04d}" * 2500
         version = await stores.tasks.save(task, event=task, prev_version=version, context=ME)
-        events.append(Task.FromString(task.SerializeToString()))
+        events.append(types.Task.FromString(task.SerializeToString()))
     assert table._items[head_key("task")]["base"] > 20
     assert await whole(table) == task
     found = await followed(stores.stream, "task", len(events))
@@ -215,7 +208,7 @@ async def test_a_task_expires_after_its_last_save(table: MemoryTable, clock: Man
         assert await whole(table, clock=clock) == task
     clock.advance(DAY)
     assert await stores.tasks.get("task", ME) is None
-    assert (await stores.tasks.list(ListTasksRequest(), ME)).total_size == 0
+    assert (await stores.tasks.list(types.ListTasksRequest(), ME)).total_size == 0
     with pytest.raises(ConcurrentTaskModificationError):
         await stores.tasks.save(task, prev_version=version, context=ME)
     assert await stores.tasks.save(task, prev_version=NEW, context=ME) == TaskVersion(1)
@@ -265,7 +258,7 @@ async def test_a_deletion_is_finished(table: MemoryTable, monkeypatch: pytest.Mo
         with pytest.raises(InternalError, match="busy"):
             await stores.tasks.delete("task", ME)
     assert await on_table(table).tasks.get("task", ME) is None
-    assert (await stores.tasks.list(ListTasksRequest(), ME)).total_size == 0
+    assert (await stores.tasks.list(types.ListTasksRequest(), ME)).total_size == 0
     with pytest.raises(ConcurrentTaskModificationError):
         await stores.tasks.save(task, prev_version=version, context=ME)
     await stores.tasks.delete("task", caller("another"))
@@ -297,7 +290,7 @@ async def test_a_table_is_created_once(client: Any) -> None:
     expiry = client.describe_time_to_live(TableName=TABLE)["TimeToLiveDescription"]
     assert expiry["AttributeName"] == "expires_at"
     await stores.tasks.save(new_task(), prev_version=NEW, context=ME)
-    assert (await stores.tasks.list(ListTasksRequest(), ME)).total_size == 1
+    assert (await stores.tasks.list(types.ListTasksRequest(), ME)).total_size == 1
     assert OWN_INDEXES.items() <= INDEXES.items()
 
 
@@ -345,7 +338,7 @@ async def test_a_damaged_task(table: MemoryTable, caplog: pytest.LogCaptureFixtu
     with pytest.raises(InternalError, match="damaged"):
         await whole(table)
     configs = on_table(table).configs
-    await configs.set_info("task", TaskPushNotificationConfig(id="1"), ME)
+    await configs.set_info("task", types.TaskPushNotificationConfig(id="1"), ME)
     (damaged,) = [item for key, item in table._items.items() if key.SK.startswith("CONFIG#")]
     damaged["config"] = b"\xff"
     with pytest.raises(InternalError, match="damaged"):
@@ -405,10 +398,10 @@ async def test_an_id_that_does_not_fit(table: MemoryTable, wrong: str) -> None:
     """It is refused where something is stored by it."""
     stores, task = on_table(table), new_task()
     task.id = wrong
-    config = TaskPushNotificationConfig(id="x" * 901)
+    config = types.TaskPushNotificationConfig(id="x" * 901)
     for call in (
         stores.tasks.save(task, prev_version=NEW, context=ME),
-        stores.configs.set_info(wrong, TaskPushNotificationConfig(id="1"), ME),
+        stores.configs.set_info(wrong, types.TaskPushNotificationConfig(id="1"), ME),
         stores.configs.set_info("task", config, ME),
     ):
         with pytest.raises(InvalidParamsError, match="1 to 900 bytes"):
