@@ -6,7 +6,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -17,6 +17,8 @@ from starlette.types import ASGIApp
 
 JSONRPC = "jsonrpc"
 REST = "rest"
+LATER = {"returnImmediately": True}
+"""The configuration of a send that is not waited for."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,15 @@ def message(text: str = "go", **fields: Any) -> dict[str, Any]:
     return {"messageId": "message-1", "role": "ROLE_USER", "parts": [{"text": text}], **fields}
 
 
+def rpc(method: str, params: Any, **members: Any) -> dict[str, Any]:
+    """The body of a call over JSON-RPC."""
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params, **members}
+
+
 def target(binding: str, method: str, params: Mapping[str, Any]) -> tuple[str, str, Any]:
     """HTTP method, path with query, and body of a call."""
     if binding == JSONRPC:
-        return "POST", "/", {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+        return "POST", "/", rpc(method, params, id=7)
     rest = dict(params)
     tenant = rest.pop("tenant", "")
     verb, path, body = _rest_target(method, rest)
@@ -107,6 +114,10 @@ class Agent:
         if configuration is not None:
             params["configuration"] = configuration
         return await self.call("SendMessage", params, headers)
+
+
+Serve = Callable[..., Agent]
+"""Serves an agent: over a binding, by an `entrypoint`, and with settings that it is given."""
 
 
 def client_of(app: ASGIApp, base_url: str = "http://test", **options: Any) -> httpx.AsyncClient:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -11,17 +12,20 @@ from a2a.types import AgentCard
 from fastapi import FastAPI
 
 from a2a_serverless.http.app import create_app
+from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.support.a2a_calls import REST, Agent, client_of
+from tests.support.a2a_calls import LATER, REST, Agent, Serve, client_of
 from tests.support.issuers import Issuer, running_issuer
 from tests.support.messages import storyteller
 from tests.support.scripted_worker import ScriptedWorker
 
 
 @pytest.fixture
-def settings() -> Settings:
-    return Settings(auth="none", cancel_timeout_s=5, blocking_limit_s=20)
+def settings(request: pytest.FixtureRequest) -> Settings:
+    """With what the module has in `SETTINGS`."""
+    usual = {"auth": "none", "cancel_timeout_s": 5, "blocking_limit_s": 20}
+    return Settings(**usual | getattr(request.module, "SETTINGS", {}))
 
 
 @pytest.fixture
@@ -35,8 +39,14 @@ def card() -> AgentCard:
 
 
 @pytest.fixture
-def app(settings: Settings, backends: Backends, card: AgentCard) -> FastAPI:
-    return create_app(settings, backends, card, entrypoint="stream")
+def entrypoint() -> Entrypoint:
+    """The function whose application it is: a test of both has it as its parameter."""
+    return "stream"
+
+
+@pytest.fixture
+def app(settings: Settings, backends: Backends, card: Any, entrypoint: Entrypoint) -> FastAPI:
+    return create_app(settings, backends, card, entrypoint=entrypoint)
 
 
 @pytest.fixture
@@ -62,9 +72,20 @@ def agent(client: httpx.AsyncClient, binding: str) -> Agent:
 
 
 @pytest.fixture
-def agent_with(backends: Backends, card: AgentCard) -> Callable[[Settings], Agent]:
-    """Makes agents with settings of their own on the same backends; over REST."""
-    return lambda settings: Agent(client_of(create_app(settings, backends, card)))
+def serve(settings: Settings, backends: Backends, card: AgentCard) -> Serve:
+    """Serves the agent once more on the same backends, with settings that differ."""
+
+    def serving(binding: str = REST, entrypoint: Entrypoint = "stream", **others: Any) -> Agent:
+        own = settings.model_copy(update=others)
+        return Agent(client_of(create_app(own, backends, card, entrypoint=entrypoint)), binding)
+
+    return serving
+
+
+@pytest.fixture
+async def task_id(agent: Agent) -> str:
+    """A task whose agent waits, where there is a worker."""
+    return str((await agent.send("wait", configuration=LATER)).task["id"])
 
 
 @pytest.fixture

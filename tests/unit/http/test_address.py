@@ -10,13 +10,12 @@ from typing import Any
 import httpx
 import pytest
 from a2a.types import AgentCard
-from pydantic import SecretStr
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import CONTEXT_HEADER, lambda_handler, observed
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import client_of
+from tests.support.a2a_calls import client_of, rpc
 from tests.support.gateway import HOST, adapted, rest_event
 
 KEY = "a-key-of-more-than-twenty-characters"
@@ -31,49 +30,37 @@ Ask = Callable[[dict[str, Any]], Any]
 """Sends an event through a function; the JSON of the answer, which is a success."""
 
 
-@pytest.fixture
-def settings() -> Settings:
-    keys = SecretStr(f"alice={KEY}")
-    return Settings(auth="api-key", api_keys=keys, extended_card="extended.json")
+SETTINGS = {"auth": "api-key", "api_keys": f"alice={KEY}", "extended_card": "extended.json"}
 
 
-@pytest.fixture(params=["ApiFunction", "StreamFunction"])
-def answering(
-    request: pytest.FixtureRequest,
-    loop: asyncio.AbstractEventLoop,
-    backends: Backends,
-    card: AgentCard,
-) -> Callable[[Settings], Answer]:
-    """Either function with the settings that it is given."""
-
-    def api(settings: Settings) -> Answer:
-        handler = lambda_handler(create_app(settings, backends, card, extended_card=card))
-
-        def answered(event: dict[str, Any]) -> httpx.Response:
-            answer = handler(event, None)
-            lines = answer["multiValueHeaders"].items()
-            headers = [*answer["headers"].items(), *((k, v) for k, vs in lines for v in vs)]
-            return httpx.Response(answer["statusCode"], headers=headers, text=answer["body"])
-
-        return answered
-
-    def stream(settings: Settings) -> Answer:
-        app = create_app(settings, backends, card, entrypoint="stream", extended_card=card)
+@pytest.fixture(params=["api", "stream"])
+def answer(
+    request: Any, loop: asyncio.AbstractEventLoop, settings: Settings, backends: Any, card: Any
+) -> Answer:
+    """Either function."""
+    app = create_app(settings, backends, card, entrypoint=request.param, extended_card=card)
+    if request.param == "stream":
         client = client_of(observed(app))
         return lambda event: loop.run_until_complete(client.send(adapted(event)))
+    handler = lambda_handler(app)
 
-    return api if request.param == "ApiFunction" else stream
+    def answered(event: dict[str, Any]) -> httpx.Response:
+        answer = handler(event, None)
+        lines = answer["multiValueHeaders"].items()
+        headers = [*answer["headers"].items(), *((k, v) for k, vs in lines for v in vs)]
+        return httpx.Response(answer["statusCode"], headers=headers, text=answer["body"])
+
+    return answered
 
 
 @pytest.fixture
-def ask(answering: Callable[[Settings], Answer], settings: Settings) -> Ask:
+def ask(answer: Answer) -> Ask:
     """Either function, whose answers are successes."""
-    answered = answering(settings)
 
     def asked(event: dict[str, Any]) -> Any:
-        answer = answered(event)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        answered = answer(event)
+        assert answered.status_code == 200, answered.text
+        return answered.json()
 
     return asked
 
@@ -96,29 +83,20 @@ def at(base: str) -> list[str]:
     ]
 
 
+LIKE_LOCAL = "127.0.0.1.evil.example"
 PLACES = {
     "the API's own domain": ({}, f"https://{HOST}/a2a"),
     "a stage like a path": ({"stage": "tasks"}, f"https://{HOST}/tasks"),
     "a domain of one's own": ({"domain": OWN, "is_mapped": True}, f"https://{OWN}"),
-    "the local stack's root": (
-        {"domain": "localhost:8000", "is_mapped": True},
-        "http://localhost:8000",
-    ),
+    "the local stack": ({"domain": "localhost:80", "is_mapped": True}, "http://localhost:80"),
     "a port elsewhere": ({"domain": f"{OWN}:8443", "is_mapped": True}, f"https://{OWN}:8443"),
-    "a name that begins like this machine's": (
-        {"domain": "127.0.0.1.evil.example"},
-        "https://127.0.0.1.evil.example/a2a",
-    ),
+    "a name like this machine's": ({"domain": LIKE_LOCAL}, f"https://{LIKE_LOCAL}/a2a"),
 }
 
 
 @pytest.mark.parametrize(("how", "base"), PLACES.values(), ids=PLACES)
 def test_the_card_names_where_it_was_asked(
-    answering: Callable[[Settings], Answer],
-    ask: Ask,
-    settings: Settings,
-    how: dict[str, Any],
-    base: str,
+    answer: Answer, ask: Ask, how: dict[str, Any], base: str
 ) -> None:
     """Card and extended card name the domain and the stage, in 1.0 and 0.3, for any tenant.
 
@@ -130,12 +108,13 @@ def test_the_card_names_where_it_was_asked(
     for tenant in ("", "/acme", "/a2a", "/a%3Ab", "/%C3%A9"):
         extended = ask(rest_event("GET", f"{tenant}/extendedAgentCard", None, HEADERS, **how))
         assert named(extended) == at(base), tenant
-    call = {"jsonrpc": "2.0", "id": 1, "method": "GetExtendedAgentCard", "params": {}}
+    call = json.dumps(rpc("GetExtendedAgentCard", {}))
     for path in ("/", ""):
-        answer = ask(rest_event("POST", path, json.dumps(call), HEADERS, **how))
-        assert named(answer["result"]) == at(base), path
+        assert named(ask(rest_event("POST", path, call, HEADERS, **how))["result"]) == at(base), (
+            path
+        )
     events = [rest_event("GET", path, None, {}, **how) for path in (CARD, "/tasks", "/nothing")]
-    told = [answering(settings)(it).headers.get("strict-transport-security") for it in events]
+    told = [answer(event).headers.get("strict-transport-security") for event in events]
     assert told == 3 * ["max-age=31536000" if base.startswith("https:") else None]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -17,18 +16,14 @@ from google.protobuf.struct_pb2 import Value
 
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.function import lambda_handler
-from a2a_serverless.http.operations import (
-    Entrypoint,
-    _sent_bytes,
-    _shown_page,
-)
+from a2a_serverless.http.operations import Entrypoint, _sent_bytes, _shown_page
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.blobs import MemoryBlobs
 from a2a_serverless.tasks.blobs import Blob
 from a2a_serverless.tasks.entries import Replied, StatusChanged
 from a2a_serverless.wiring import Backends
 from a2a_serverless_tools.contract import ArtifactWrite, Storage
-from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of, message
+from tests.support.a2a_calls import JSONRPC, REST, Agent, Serve, client_of, message
 from tests.support.gateway import deployed, rest_event
 from tests.support.messages import agent_message, artifact, request
 from tests.support.scripted_worker import ScriptedWorker, Turn
@@ -38,11 +33,9 @@ JSON = {"A2A-Version": "1.0"}
 QUOTES = '"' * 2_900_000
 """Each becomes four bytes of what Lambda sends."""
 
-Call = Callable[[Entrypoint], Agent]
-
 
 @pytest.fixture
-def call(backends: Backends, card: AgentCard, settings: Settings) -> Iterator[Call]:
+def call(backends: Backends, card: AgentCard, settings: Settings) -> Iterator[Serve]:
     """Makes an agent of either function."""
     with ExitStack() as stack:
 
@@ -68,11 +61,7 @@ async def large_task(backends: Backends, text: str, *, context: str = "c") -> st
 
 @pytest.mark.long
 def test_lists_of_large_tasks_fit_into_what_lambda_sends(
-    loop: asyncio.AbstractEventLoop,
-    settings: Settings,
-    backends: Backends,
-    card: AgentCard,
-    monkeypatch: pytest.MonkeyPatch,
+    loop: Any, settings: Settings, backends: Backends, card: AgentCard, monkeypatch: Any
 ) -> None:
     """15 tasks of 2.9 MB come page by page, in answers that Lambda takes and little memory."""
     made = [loop.run_until_complete(large_task(backends, "x" * 2_900_000)) for _ in range(15)]
@@ -105,7 +94,7 @@ def test_lists_of_large_tasks_fit_into_what_lambda_sends(
 
 @pytest.mark.parametrize(("entrypoint", "binding"), [("api", REST), ("stream", JSONRPC)])
 async def test_a_page_ends_where_its_answer_would_be_too_long(
-    call: Any, backends: Backends, entrypoint: Entrypoint, binding: str
+    call: Serve, backends: Backends, entrypoint: Entrypoint, binding: str
 ) -> None:
     """A page ends where its answer would be too long as JSON, and goes on with its token."""
     agent = call(entrypoint, binding)
@@ -121,7 +110,7 @@ async def test_a_page_ends_where_its_answer_would_be_too_long(
 
 @pytest.mark.parametrize("entrypoint", ["api", "stream"])
 async def test_a_task_that_fits_into_no_page(
-    call: Any, backends: Backends, entrypoint: Entrypoint
+    call: Serve, backends: Backends, entrypoint: Entrypoint
 ) -> None:
     """A page whose task fits into no answer is refused with what to ask for, which works."""
     agent = call(entrypoint)
@@ -143,7 +132,7 @@ async def test_a_task_that_fits_into_no_page(
 
 
 async def test_a_task_that_is_too_long_for_an_answer_in_one_piece(
-    call: Any, backends: Backends, worker: ScriptedWorker
+    call: Serve, backends: Backends, worker: ScriptedWorker
 ) -> None:
     """ApiFunction says where to get it, and that it has done what it was asked all the same."""
     storage = Storage(backends.storage)
@@ -166,7 +155,7 @@ async def test_a_task_that_is_too_long_for_an_answer_in_one_piece(
 
 
 async def test_a_reply_that_is_too_long_for_the_answer_of_a_send(
-    call: Any, backends: Backends
+    call: Serve, backends: Backends
 ) -> None:
     """A reply that is too long for the answer of a send is the message of the task's status."""
 
@@ -195,10 +184,7 @@ def a_value(depth: int = 3) -> Value:
 @pytest.mark.parametrize(
     "part",
     [
-        Part(text="x"),
-        Part(text='"\\' * 300),
-        Part(text="\x01\x1f" * 300),
-        Part(text="🦊ä" * 300),
+        *(Part(text=text * 300) for text in ("x", '"\\', "\x01\x1f", "🦊ä")),
         Part(raw=b"\xff" * 500),
         Part(data=a_value()),
         Part(),
@@ -222,9 +208,7 @@ def test_the_size_of_an_answer_is_that_of_the_answer(part: Part) -> None:
 
 @pytest.mark.parametrize(("values", "is_refused"), [(49_000, True), (10_000, False)])
 async def test_many_values_do_not_hold_the_loop(
-    call: Any,
-    values: int,
-    is_refused: bool,  # noqa: FBT001 - a case
+    call: Serve, values: int, *, is_refused: bool
 ) -> None:
     """As many values as a body may hold take less than two seconds; more are refused."""
     agent = call("stream", JSONRPC)

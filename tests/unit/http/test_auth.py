@@ -8,22 +8,17 @@ from typing import Any
 import httpx
 import pytest
 from a2a.types import AgentCard
-from pydantic import SecretStr
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings, load_settings
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import REST, Agent, client_of, message, read, target
+from tests.support.a2a_calls import REST, Agent, Serve, message, read, rpc, target
 from tests.support.issuers import AUDIENCE, Issuer
 
 KEY = "a-key-of-more-than-twenty-characters"
 OTHER = "another-key-of-twenty-or-more-characters"
-
-
-@pytest.fixture
-def settings() -> Settings:
-    return Settings(auth="api-key", api_keys=SecretStr(f"alice={KEY}, bob={OTHER}"))
+SETTINGS = {"auth": "api-key", "api_keys": f"alice={KEY}, bob={OTHER}"}
 
 
 @pytest.mark.parametrize(
@@ -44,8 +39,8 @@ async def test_without_a_key_nothing_is_answered(
     client: httpx.AsyncClient, headers: dict[str, str]
 ) -> None:
     """401 with a challenge and an error in the path's form, whether the path exists or not."""
-    body = {"jsonrpc": "2.0", "id": 7, "method": "ListTasks", "params": {}}
-    refused = await client.post("/", json=body, headers={"A2A-Version": "1.0", **headers})
+    sent = {"A2A-Version": "1.0", **headers}
+    refused = await client.post("/", json=rpc("ListTasks", {}), headers=sent)
     assert (refused.json()["jsonrpc"], refused.json()["id"]) == ("2.0", None)  # it is not read
     assert (refused.json()["error"]["code"], read(refused).reason) == (-32000, "UNAUTHENTICATED")
     answers = [refused]
@@ -76,12 +71,8 @@ async def test_card_and_health_are_public(client: httpx.AsyncClient) -> None:
     """A client has to read the card to learn that there is a key; no path like theirs is public."""
     for path in ("/healthz", "/.well-known/agent-card.json"):
         assert (await client.get(path)).status_code == 200
-    for path in (
-        "//healthz",
-        "/healthz/",
-        "/.well-known/../tasks",
-        "/%2ewell-known/agent-card.json/x",
-    ):
+    others = ("//healthz", "/healthz/", "/.well-known/../tasks", "/%2ewell-known/agent-card.json/x")
+    for path in others:
         assert (await client.get(path)).status_code == 401
 
 
@@ -96,6 +87,8 @@ async def test_no_cache_keeps_an_answer(client: httpx.AsyncClient) -> None:
 
 
 ISSUER = {"auth": "oidc", "oidc_issuer": "https://i.example"}
+KEYS = {"auth": "api-key", "api_keys": f"a={KEY}"}
+MINE = ISSUER | {"oidc_audience": "me"}
 
 
 @pytest.mark.parametrize(
@@ -103,18 +96,12 @@ ISSUER = {"auth": "oidc", "oidc_issuer": "https://i.example"}
     [
         ({}, "A2A_AUTH is not set"),
         ({"auth": "api-key"}, "A2A_API_KEYS_SECRET or A2A_API_KEYS is not set"),
-        ({"auth": "api-key", "api_keys": "  "}, "is not set"),
-        ({"auth": "api-key", "api_keys": f"a={KEY}", "api_keys_secret": "s"}, "are both set"),
-        ({"auth": "oidc", "oidc_audience": "me"}, "A2A_OIDC_ISSUER is not set"),
+        (KEYS | {"api_keys": "  "}, "is not set"),
+        (KEYS | {"api_keys_secret": "s"}, "are both set"),
+        (MINE | {"oidc_issuer": ""}, "A2A_OIDC_ISSUER is not set"),
         (ISSUER, "A2A_OIDC_AUDIENCE is not set"),
-        (
-            ISSUER | {"oidc_issuer": "http://i.example", "oidc_audience": "me"},
-            "A2A_OIDC_ISSUER is not an https URL",
-        ),
-        (
-            ISSUER | {"oidc_audience": "me", "oidc_jwks_url": "file:///etc/passwd"},
-            "A2A_OIDC_JWKS_URL is not an https URL",
-        ),
+        (MINE | {"oidc_issuer": "http://i.example"}, "A2A_OIDC_ISSUER is not an https URL"),
+        (MINE | {"oidc_jwks_url": "file:///etc/passwd"}, "A2A_OIDC_JWKS_URL is not an https URL"),
     ],
 )
 def test_an_undecided_deployment_does_not_start(
@@ -145,16 +132,10 @@ def forged(issuer: Issuer) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("kind", ["api-key", "oidc"])
 async def test_who_is_refused_costs_nothing(
-    settings: Settings,
-    backends: Backends,
-    card: AgentCard,
-    issuer: Issuer,
-    kind: str,
-    monkeypatch: pytest.MonkeyPatch,
+    serve: Serve, backends: Backends, issuer: Issuer, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is refused causes no request to table or queue, and one at most to the issuer."""
-    own = {"auth": kind, "oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
-    app = create_app(settings.model_copy(update=own), backends, card, entrypoint="stream")
+    client = serve(auth=kind, oidc_issuer=issuer.url, oidc_audience=AUDIENCE).client
     wrong = {"X-API-Key": "x" * 40_000}, {"Authorization": "Basic YWxhZGRpbjpvcGVuc2VzYW1l"}
     credentials = [{}, {"Authorization": f"Bearer {KEY}x"}, *wrong]
     allowed = {"X-API-Key": KEY}
@@ -175,15 +156,14 @@ async def test_who_is_refused_costs_nothing(
     said = {"message": message("x" * 2000)}
     operations: dict[str, Any] = {"SendMessage": said, "SendStreamingMessage": said}
     operations |= {"ListTasks": {}, "GetTask": {"id": "t"}, "SubscribeToTask": {"id": "t"}}
-    async with client_of(app) as client:
-        listed = await client.get("/tasks", headers=allowed | {"A2A-Version": "1.0"})
-        assert (listed.status_code, bool(asked)) == (200, True)
-        asked.clear()
-        issuer.asked.clear()
-        for method, params in operations.items():
-            verb, path, body = target(REST, method, params)
-            for shown in credentials:
-                answer = await client.request(verb, path, json=body, headers=shown)
-                assert answer.status_code in {401, 431}, answer.text
+    listed = await client.get("/tasks", headers=allowed | {"A2A-Version": "1.0"})
+    assert (listed.status_code, bool(asked)) == (200, True)
+    asked.clear()
+    issuer.asked.clear()
+    for method, params in operations.items():
+        verb, path, body = target(REST, method, params)
+        for shown in credentials:
+            answer = await client.request(verb, path, json=body, headers=shown)
+            assert answer.status_code in {401, 431}, answer.text
     assert asked == []
     assert issuer.asked.count("/keys") <= 1

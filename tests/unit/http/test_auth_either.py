@@ -9,20 +9,17 @@ from typing import Any
 
 import httpx
 import pytest
-from a2a.types import AgentCard
 from pydantic import SecretStr
 from starlette.datastructures import Headers
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import auth
-from a2a_serverless.http.app import create_app
 from a2a_serverless.http.auth import MAX_AGE_S, KeyRing, _ApiKeys, _Either, authenticator_of
 from a2a_serverless.http.errors import RequestRefusedError
 from a2a_serverless.http.tokens import Tokens
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import Scope, oidc_principal
-from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import Agent, client_of, message
+from tests.support.a2a_calls import LATER, Serve, message
 from tests.support.clocks import ManualClock
 from tests.support.issuers import AUDIENCE, Issuer
 from tests.support.present import present
@@ -30,7 +27,6 @@ from tests.support.present import present
 ALICE = "a-key-of-more-than-twenty-characters"
 BOB = "another-key-of-twenty-or-more-characters"
 DOTTED = "a-key.which-has-the-form.of-a-token"
-LATER = {"returnImmediately": True}
 KEY = {"X-API-Key": ALICE}
 
 
@@ -41,13 +37,9 @@ def named(issuer: Issuer, subject: str = "user|1") -> str:
 
 @pytest.fixture
 def settings(issuer: Issuer) -> Settings:
-    keys = {"alice": [ALICE, named(issuer)], "bob": BOB, "carol": DOTTED}
-    return Settings(
-        auth="api-key+oidc",
-        api_keys=SecretStr(json.dumps(keys)),
-        oidc_issuer=issuer.url,
-        oidc_audience=AUDIENCE,
-    )
+    keys = json.dumps({"alice": [ALICE, named(issuer)], "bob": BOB, "carol": DOTTED})
+    both: dict[str, Any] = {"auth": "api-key+oidc", "api_keys": SecretStr(keys)}
+    return Settings(**both, oidc_issuer=issuer.url, oidc_audience=AUDIENCE)
 
 
 def bearer(credential: str) -> dict[str, str]:
@@ -81,34 +73,23 @@ def test_the_name_of_a_token_is_no_key(subject: str) -> None:
     assert ring.name_of(name) is None
 
 
-@pytest.mark.parametrize(
-    "token",
-    [
-        "https://i.example/",
-        "https://i.example/|",
-        "i.example|subject-1",
-        "https://i.example|\ud800",
-    ],
-)
-def test_what_names_no_token(token: str) -> None:
+NO_NAMES = ["https://i.example/", "https://i.example/|", "i.example|x", "https://i.example|\ud800"]
+TWICE = {name: ["oidc:https://i.example|x"] for name in ("alice", "bob")}
+
+
+@pytest.mark.parametrize("keys", [*({"alice": f"oidc:{it}"} for it in NO_NAMES), TWICE])
+def test_what_names_no_token(keys: dict[str, Any]) -> None:
     """It is refused and never taken for a key, as is a token's caller that has two names."""
     twice = "entry 2 has tokens of an earlier entry's name"
-    named = "oidc:https://i.example|x"
-    for keys, complaint in (
-        ({"alice": f"oidc:{token}"}, "entry 1 is not 20 or more"),
-        ({"alice": named, "bob": [named]}, twice),
-    ):
-        with pytest.raises(ConfigurationError, match=complaint) as caught:
-            KeyRing.parse(json.dumps(keys))
-        assert "i.example" not in repr(caught.value)
+    complaint = twice if keys == TWICE else "entry 1 is not 20 or more"
+    with pytest.raises(ConfigurationError, match=complaint) as caught:
+        KeyRing.parse(json.dumps(keys))
+    assert "i.example" not in repr(caught.value)
 
 
-async def test_a_tokens_tenant_stays_its_own(
-    settings: Settings, issuer: Issuer, agent_with: Callable[[Settings], Agent]
-) -> None:
+async def test_a_tokens_tenant_stays_its_own(issuer: Issuer, serve: Serve) -> None:
     """With a tenant claim a named token finds what the key did in that tenant, and no more."""
-    agent = agent_with(settings.model_copy(update={"oidc_tenant_claim": "org"}))
-    mine = token(issuer, org="acme")
+    agent, mine = serve(oidc_tenant_claim="org"), token(issuer, org="acme")
     found = []
     for tenant in ({"tenant": "acme"}, {}, {"tenant": "other"}):
         params = {"message": message(), "configuration": LATER, **tenant}
@@ -161,18 +142,15 @@ async def test_one_credential_is_taken(
     assert not any(text in str(lines) for text in (*credentials, "alice", "user|1"))
     if response.is_success:
         (line,) = (it for it in lines if it.get("action") == "admitted")
-        assert line["scope"] == Scope.of("", is_).digest
-        assert line["credential"] == (
-            "token" if name.endswith("token") and is_ == "alice" else "key"
-        )
+        is_token = name.endswith("token") and is_ == "alice"
+        shown_as = Scope.of("", is_).digest, "token" if is_token else "key"
+        assert (line["scope"], line["credential"]) == shown_as
         return
     assert [it["reason"] for it in lines if it.get("action") == "refused"] == [is_]
     assert response.status_code == 401
     assert response.headers["www-authenticate"].startswith('Bearer realm="a2a"')
-    assert response.json()["error"]["message"] in {
-        "A valid API key or bearer token is required.",
-        "The bearer token is not valid.",
-    }
+    told = {"A valid API key or bearer token is required.", "The bearer token is not valid."}
+    assert response.json()["error"]["message"] in told
 
 
 async def test_without_a_credential_no_keys_are_read(settings: Settings, issuer: Issuer) -> None:
@@ -196,12 +174,9 @@ async def test_without_a_credential_no_keys_are_read(settings: Settings, issuer:
     assert (await either.authenticate(Headers(token(issuer)))).user_name == "alice"
 
 
-async def test_the_card_declares_alternatives(
-    backends: Backends, settings: Settings, card: AgentCard
-) -> None:
+async def test_the_card_declares_alternatives(settings: Settings, serve: Serve) -> None:
     """One of the requirements is enough: a key in either header, or a token; also in 0.3."""
-    scoped = settings.model_copy(update={"oidc_scope": "a2a:call"})
-    client = client_of(create_app(scoped, backends, card))
+    client = serve(oidc_scope="a2a:call").client
     shown = (await client.get("/.well-known/agent-card.json")).json()
     assert set(shown["securitySchemes"]) == {"apiKey", "bearer", "oidc"}
     scopes = {"apiKey": [], "bearer": [], "oidc": ["a2a:call"]}
@@ -218,14 +193,9 @@ async def test_the_card_declares_alternatives(
     assert (scheme["type"], scheme["openIdConnectUrl"]) == ("openIdConnect", url)
 
 
-async def test_a_client_keeps_its_tasks_while_it_moves(
-    settings: Settings, issuer: Issuer, agent_with: Callable[[Settings], Agent]
-) -> None:
+async def test_a_client_keeps_its_tasks_while_it_moves(issuer: Issuer, serve: Serve) -> None:
     """From keys over both to tokens: what was made with either is there for both."""
-    to = {
-        name: agent_with(settings.model_copy(update={"auth": name}))
-        for name in ("api-key", "api-key+oidc", "oidc")
-    }
+    to = {name: serve(auth=name) for name in ("api-key", "api-key+oidc", "oidc")}
     tasks: list[str] = []
 
     async def sent(auth: str, headers: dict[str, str]) -> None:
@@ -244,13 +214,10 @@ async def test_a_client_keeps_its_tasks_while_it_moves(
     await sent("api-key+oidc", KEY)
     await sent("api-key+oidc", token(issuer))
     await sent("oidc", token(issuer))
-    for taking, headers in (
-        ("oidc", token(issuer)),
-        ("api-key+oidc", KEY),
-        ("api-key+oidc", token(issuer)),
-        ("api-key", KEY),
-    ):
-        assert await found(taking, headers) == 4
+    for taking in ("api-key", "api-key+oidc"):
+        assert await found(taking, KEY) == 4
+    for taking in ("api-key+oidc", "oidc"):
+        assert await found(taking, token(issuer)) == 4
     assert await found("api-key+oidc", token(issuer, "user|2")) == 0
     assert await found("api-key+oidc", {"X-API-Key": BOB}) == 0
     assert (await to["oidc"].call("ListTasks", {}, KEY)).response.status_code == 401

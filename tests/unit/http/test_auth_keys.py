@@ -18,14 +18,7 @@ from starlette.datastructures import Headers
 from a2a_serverless import aws
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import auth
-from a2a_serverless.http.auth import (
-    MAX_AGE_S,
-    PAUSE_S,
-    Authenticator,
-    KeyRing,
-    _ApiKeys,
-    authenticator_of,
-)
+from a2a_serverless.http.auth import MAX_AGE_S, PAUSE_S, Authenticator, KeyRing, authenticator_of
 from a2a_serverless.http.errors import RequestRefusedError
 from a2a_serverless.settings import Settings
 from tests.support.clocks import ManualClock
@@ -34,6 +27,18 @@ from tests.support.present import present
 KEY = "a-key-of-more-than-twenty-characters"
 OTHER = "another-key-of-twenty-or-more-characters"
 HASHED = f"sha256:{hashlib.sha256(OTHER.encode()).hexdigest()}"
+
+
+NO_NAME, NO_KEY = "entry 1 has no name", "entry 1 is not 20 or more"
+NO_KEYS = (
+    "short",
+    "x" * 1001,
+    f"{KEY} ",
+    "schlüssel" * 3,
+    "sha256:" + "0" * 63,
+    10**30,
+    {"k": KEY},
+)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +60,6 @@ def test_ways_to_write_keys(text: str) -> None:
     assert KEY not in repr(list(ring._entries))  # SHA-256 digests
 
 
-NO_NAME, NO_KEY = "entry 1 has no name", "entry 1 is not 20 or more"
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -68,11 +70,7 @@ NO_NAME, NO_KEY = "entry 1 has no name", "entry 1 is not 20 or more"
         (f"={KEY}", NO_NAME),
         (KEY, NO_KEY),
         (f"{KEY}=alice", NO_KEY),
-        *(
-            (json.dumps({"alice": key}), NO_KEY)
-            for key in ("short", "x" * 1001, f"{KEY} ", "schlüssel" * 3, "sha256:" + "0" * 63)
-        ),
-        *((json.dumps({"alice": key}), NO_KEY) for key in (10**30, {"key": KEY})),
+        *((json.dumps({"alice": key}), NO_KEY) for key in NO_KEYS),
     ],
 )
 def test_keys_that_nobody_can_read(text: str, complaint: str) -> None:
@@ -222,7 +220,7 @@ async def test_while_one_reads_the_others_use_what_is_there(clock: ManualClock) 
         await may_answer.wait()
         return f"default={OTHER}"
 
-    keys = _ApiKeys(f"default={KEY}", clock=clock, read=slow)
+    keys = auth._ApiKeys(f"default={KEY}", clock=clock, read=slow)
     clock.advance(MAX_AGE_S)
     for number in (1, 2):
         reading = asyncio.create_task(who(keys, OTHER))

@@ -25,7 +25,7 @@ from a2a_serverless.http.tokens import _KEEP_S, _MAX_TOKEN, MAX_AGE_S, PAUSE_S
 from a2a_serverless.settings import Settings
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import Agent, message
+from tests.support.a2a_calls import LATER, Agent, Serve, message
 from tests.support.clocks import ManualClock
 from tests.support.issuers import AUDIENCE, Issuer, private_key, public_jwk
 from tests.support.present import present
@@ -34,7 +34,6 @@ Shown = Callable[[str], Awaitable[str]]
 
 NOW = int(time.time())
 HOUR = 3600
-LATER = {"returnImmediately": True}
 
 
 @pytest.fixture
@@ -75,20 +74,16 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-ALGORITHMS = [f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)]
-ALGORITHMS.append("EdDSA")
-
-
 async def test_asymmetric_algorithms(shown: Shown, issuer: Issuer) -> None:
     """Every one that JWA has for public keys, with a key that says its algorithm or not."""
-    issuer.keys = [public_jwk(one, one) for one in ALGORITHMS]
-    for one in ALGORITHMS:
-        said: dict[str, Any] = {"alg": one, "use": "sig", "key_ops": ["verify"]}
-        issuer.keys.append(public_jwk(one, f"{one} said", **said))
-    for one in ALGORITHMS:
-        for kid in (one, f"{one} said"):
-            token = issuer.token(algorithm=one, kid=kid)
-            assert await shown(token) == alice(issuer), kid
+    algorithms = [f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)]
+    algorithms.append("EdDSA")
+    said: dict[str, Any] = {"use": "sig", "key_ops": ["verify"]}
+    issuer.keys = [public_jwk(one, one) for one in algorithms]
+    issuer.keys += [public_jwk(one, f"{one} said", alg=one, **said) for one in algorithms]
+    for kid in (key["kid"] for key in issuer.keys):
+        token = issuer.token(algorithm=kid.removesuffix(" said"), kid=kid)
+        assert await shown(token) == alice(issuer), kid
 
 
 async def test_without_kid_the_only_key_is_meant(shown: Shown, issuer: Issuer) -> None:
@@ -176,11 +171,8 @@ async def test_unsigned_tokens(shown: Shown, issuer: Issuer) -> None:
 
 async def test_a_public_key_is_no_secret(shown: Shown, issuer: Issuer) -> None:
     """Key confusion: HMAC with the public key, as PEM, as JWK or as the bytes of the set."""
-    pem = (
-        private_key("ES256")
-        .public_key()
-        .public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    )
+    public = private_key("ES256").public_key()
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     for key in (pem, pem.strip(), json.dumps(public_jwk("ES256", "first")).encode(), b""):
         assert await shown(confused(issuer, key)) == "401 ForbiddenAlgorithm"
 
@@ -213,12 +205,8 @@ async def test_signatures(shown: Shown, issuer: Issuer) -> None:
     good = issuer.token()
     head, body, signature = good.split(".")
     of_bob = unsigned(issuer, {}, sub="bob").partition(".")[2]
-    for token in (
-        issuer.token(number=1),
-        f"{head}.{of_bob}.{signature}",
-        f"{head}.{body}.",
-        f"{head}.{body}.{segment(bytes(64))}",
-    ):
+    others = (f"{of_bob}.{signature}", f"{body}.", f"{body}.{segment(bytes(64))}")
+    for token in (issuer.token(number=1), *(f"{head}.{other}" for other in others)):
         assert await shown(token) == "401 WrongSignature"
     cut = await shown(f"{head}.{body}.{signature[:-4]}")
     assert cut in {"401 WrongSignature", "401 MalformedToken"}
@@ -229,26 +217,21 @@ async def test_headers_that_mean_more_than_we_know(shown: Shown, issuer: Issuer)
     """Critical extensions, encryption, nested tokens, and other types than RFC 9068's or none."""
     for kind in ("JWT", "jwt", "at+jwt", "application/at+jwt", None):
         assert await shown(issuer.token(headers={"typ": kind})) == alice(issuer), kind
-    headers: list[dict[str, Any]] = [
-        *({"crit": []}, {"crit": ["b64"], "b64": True}, {"enc": "A256GCM"}, {"zip": "DEF"}),
-        {"cty": "JWT"},
-        *({"typ": kind} for kind in ("dpop+jwt", None, ["JWT"], 1e308)),
-    ]
+    headers: list[dict[str, Any]] = [{"crit": []}, {"crit": ["b64"], "b64": True}, {"cty": "JWT"}]
+    headers += [{"enc": "A256GCM"}, {"zip": "DEF"}]
+    headers += [{"typ": kind} for kind in ("dpop+jwt", None, ["JWT"], 1e308)]
     for header in headers:
         refused = await shown(signed(issuer, header=header))
         assert refused in {"401 UnsupportedToken", "401 MalformedToken"}, header
 
 
 @pytest.mark.parametrize("name", ["typ", "kid", "x"])
-@pytest.mark.parametrize(
-    "nested",
-    ["[" * 5_000 + "]" * 5_000, '{"a":' * 1_900 + "0" + "}" * 1_900],
-    ids=["lists", "objects"],
-)
+@pytest.mark.parametrize(("opens", "closes", "depth"), [("[", "]", 5_000), ('{"a":', "}", 1_900)])
 async def test_nested_headers_cost_nothing(
-    shown: Shown, issuer: Issuer, name: str, nested: str
+    shown: Shown, issuer: Issuer, name: str, opens: str, closes: str, depth: int
 ) -> None:
     """Nested values in a header are refused within 0.2 s of CPU, however deep they are."""
+    nested = opens * depth + "0" + closes * depth
     fields = {"alg": '"ES256"', "kid": '"first"', "typ": '"JWT"'} | {name: nested}
     header = "{" + ",".join(f'"{field}":{value}' for field, value in fields.items()) + "}"
     token = f"{segment(header.encode())}.{issuer.token().partition('.')[2]}"
@@ -267,12 +250,8 @@ async def test_keys_that_a_token_brings_along_are_not_looked_at(
     shown: Shown, issuer: Issuer
 ) -> None:
     """Keys named in `jku`, `x5u`, `jwk` or `x5c` are not used: the issuer's own keys decide."""
-    evil = {
-        "jku": f"{issuer.url}/evil",
-        "x5u": f"{issuer.url}/evil",
-        "jwk": public_jwk("ES256", "first", number=1),
-        "x5c": ["MIIB"],
-    }
+    evil: dict[str, Any] = {"jku": f"{issuer.url}/evil", "x5u": f"{issuer.url}/evil"}
+    evil |= {"jwk": public_jwk("ES256", "first", number=1), "x5c": ["MIIB"]}
     assert await shown(issuer.token(number=1, headers=evil)) == "401 WrongSignature"
     assert await shown(issuer.token(number=1, kid="evil", headers=evil)) == "401 UnknownKid"
     assert await shown(issuer.token(headers=evil)) == alice(issuer)
@@ -307,9 +286,7 @@ async def test_other_headers_than_one_bearer(authenticator: Authenticator, issue
         assert await who(authenticator, *headers) == said
 
 
-async def test_a_rotation_needs_no_restart(
-    shown: Shown, issuer: Issuer, clock: ManualClock
-) -> None:
+async def test_a_rotation_needs_no_restart(shown: Shown, issuer: Issuer, clock: Any) -> None:
     """A token with an unknown `kid` makes the keys be read again; the old ones go when they go."""
     assert await shown(issuer.token()) == alice(issuer)
     issuer.keys = [public_jwk("ES256", "first"), public_jwk("ES256", "second", number=1)]
@@ -345,12 +322,7 @@ async def test_unknown_ids_ask_the_issuer_once_in_a_while(
     ids=["broken", "no JSON", "no keys", "endless"],
 )
 async def test_an_issuer_that_is_down(
-    shown: Shown,
-    issuer: Issuer,
-    clock: ManualClock,
-    caplog: pytest.LogCaptureFixture,
-    status: int,
-    body: bytes | None,
+    shown: Shown, issuer: Issuer, clock: Any, caplog: Any, status: int, body: bytes | None
 ) -> None:
     """The issuer's keys stay good for a day, with a warning; after that every token gets 503."""
     assert await shown(issuer.token()) == alice(issuer)
@@ -448,18 +420,13 @@ SCOPES: list[tuple[dict[str, Any], bool]] = [
 
 @pytest.mark.parametrize(("claims", "is_there"), SCOPES)
 async def test_a_scope(
-    agent_with: Callable[[Settings], Agent],
-    settings: Settings,
-    issuer: Issuer,
-    claims: dict[str, Any],
-    *,
-    is_there: bool,
+    serve: Serve, issuer: Issuer, claims: dict[str, Any], *, is_there: bool
 ) -> None:
     """It is found in RFC 9068's claim or where other issuers write it.
 
     A token without a needed one gets 403, which names it (RFC 6750, section 3.1).
     """
-    agent = agent_with(settings.model_copy(update={"oidc_scope": "a2a:call a2a:read"}))
+    agent = serve(oidc_scope="a2a:call a2a:read")
     response = (await agent.call("ListTasks", {}, bearer(issuer.token(claims)))).response
     assert response.status_code == (200 if is_there else 403)
     if not is_there:
@@ -518,8 +485,7 @@ async def test_the_answer_of_a_refusal(client: httpx.AsyncClient, issuer: Issuer
     tokens = (issuer.token({"exp": 1}), issuer.token({"aud": "x"}), "x")
     answers = [await client.get("/tasks", headers=bearer(token)) for token in tokens]
     assert nothing.headers["www-authenticate"] == 'Bearer realm="a2a"'
-    assert {answer.headers["www-authenticate"] for answer in answers} == {
-        'Bearer realm="a2a", error="invalid_token"'
-    }
+    challenge = 'Bearer realm="a2a", error="invalid_token"'
+    assert {answer.headers["www-authenticate"] for answer in answers} == {challenge}
     assert len({answer.text for answer in answers}) == 1
     assert {answer.status_code for answer in [*answers, nothing]} == {401}

@@ -11,7 +11,7 @@ from a2a_serverless.http.app import create_app
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import memory_backends
 from a2a_serverless_tools.local.http_server import OwnAddress, guarded
-from tests.support.a2a_calls import client_of
+from tests.support.a2a_calls import Serve, client_of
 
 PAGE = "https://shop.example"
 PREFLIGHT = {
@@ -24,20 +24,18 @@ PREFLIGHT = {
 }
 
 
-def serving(card: AgentCard, origins: str) -> httpx.AsyncClient:
-    settings = Settings(auth="api-key", api_keys="ann=0123456789abcdef0123", cors_origins=origins)
-    return client_of(create_app(settings, memory_backends(settings), card))
+SETTINGS = {"auth": "api-key", "api_keys": "ann=0123456789abcdef0123"}
 
 
 @pytest.fixture(params=[PAGE, f"https://other.example, {PAGE}", "*"])
-def opened(card: AgentCard, request: pytest.FixtureRequest) -> httpx.AsyncClient:
+def opened(serve: Serve, request: pytest.FixtureRequest) -> httpx.AsyncClient:
     """A deployment that names the page's origin, among others, or every origin."""
-    return serving(card, request.param)
+    return serve(cors_origins=request.param).client
 
 
-async def test_no_page_may_call_by_default(card: AgentCard) -> None:
+async def test_no_page_may_call_by_default(serve: Serve) -> None:
     """By default no answer has a CORS header, so that browsers show it to no page."""
-    closed = serving(card, "")
+    closed = serve().client
     answers = [
         await closed.options("/", headers=PREFLIGHT),
         await closed.get("/.well-known/agent-card.json", headers={"Origin": PAGE}),
@@ -64,20 +62,20 @@ async def test_a_page_reads_answers_and_refusals(opened: httpx.AsyncClient, key:
     assert "Retry-After" in answer.headers["access-control-expose-headers"]
 
 
-async def test_another_page_may_not(card: AgentCard) -> None:
+async def test_another_page_may_not(serve: Serve) -> None:
     """An origin is compared whole: no suffix, no other port, no other scheme."""
     for origin in ("https://evil-shop.example", f"{PAGE}:8443", "http://shop.example", "null"):
-        answer = await serving(card, PAGE).options("/", headers={**PREFLIGHT, "Origin": origin})
+        asked = {**PREFLIGHT, "Origin": origin}
+        answer = await serve(cors_origins=PAGE).client.options("/", headers=asked)
         assert answer.status_code == 400
         assert "access-control-allow-origin" not in answer.headers
 
 
 @pytest.mark.parametrize("origins", [f"{PAGE}/", "shop.example", "https://*.example", "null"])
-def test_what_is_no_origin_is_refused_at_the_start(card: AgentCard, origins: str) -> None:
+def test_what_is_no_origin_is_refused_at_the_start(serve: Serve, origins: str) -> None:
     """An entry that is no origin stops the start; one sentence has setting, entry and form."""
-    settings = Settings(auth="none", cors_origins=origins)
     with pytest.raises(ConfigurationError) as caught:
-        create_app(settings, memory_backends(settings), card)
+        serve(cors_origins=origins)
     assert str(caught.value) == (
         f"A2A_CORS_ORIGINS: {origins!r} is no origin: write https://HOST, without a path."
     )

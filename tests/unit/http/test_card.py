@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from a2a.types import AgentCard
 from a2a.utils.signing import create_agent_card_signer, create_signature_verifier
 from google.protobuf.json_format import MessageToJson, ParseDict
-from pydantic import SecretStr
 
 from a2a_serverless.errors import ConfigurationError
 from a2a_serverless.http import CARD_PATHS
 from a2a_serverless.http.app import create_app
 from a2a_serverless.http.card import deployed_card, load_card, load_extended_card
-from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of
+from tests.support.a2a_calls import JSONRPC, REST, Agent, Serve, client_of
 
 PATH = "/.well-known/agent-card.json"
 OWN = "http://host.example"
@@ -38,26 +36,32 @@ INTERFACE = {"url": "", "protocolBinding": "GRPC", "protocolVersion": "1.0"}
 GRPC = json.dumps(WHOLE | {"supportedInterfaces": [INTERFACE]})
 PUBLIC = "https://agents.example/mine"
 KEY = "the key with which an author signs cards"
+MINE = {"X-API-Key": "a-key-of-more-than-twenty-characters"}
+SETTINGS = {"auth": "api-key", "api_keys": f"alice={MINE['X-API-Key']}"}
 
 
-async def fetch(
-    settings: Settings, backends: Backends, card: AgentCard, entrypoint: Entrypoint = "api"
-) -> dict[str, Any]:
-    client = client_of(create_app(settings, backends, card, entrypoint=entrypoint), OWN)
-    fetched: dict[str, Any] = (await client.get(PATH)).json()
-    return fetched
+Fetch = Callable[..., Awaitable[dict[str, Any]]]
+
+
+@pytest.fixture
+def fetch(backends: Backends, card: AgentCard) -> Fetch:
+    """The card that a deployment serves: with these settings, and from that of its author."""
+
+    async def fetching(own: AgentCard = card, entrypoint: Any = "api", **settings: Any) -> Any:
+        deployed = Settings(**{"auth": "none", **settings})
+        client = client_of(create_app(deployed, backends, own, entrypoint=entrypoint), OWN)
+        return (await client.get(PATH)).json()
+
+    return fetching
 
 
 @pytest.mark.parametrize(
     ("entrypoint", "public_url", "base"),
     [("api", "", OWN), ("stream", PUBLIC, PUBLIC), ("api", f"{PUBLIC}/", PUBLIC)],
 )
-async def test_interfaces(
-    backends: Backends, card: AgentCard, entrypoint: Entrypoint, public_url: str, base: str
-) -> None:
+async def test_interfaces(fetch: Fetch, entrypoint: str, public_url: str, base: str) -> None:
     """Each binding and version has one URL, whichever entrypoint is asked."""
-    settings = Settings(auth="none", public_url=public_url)
-    fetched = await fetch(settings, backends, card, entrypoint)
+    fetched = await fetch(entrypoint=entrypoint, public_url=public_url)
     offered = [{"url": f"{base}/", "protocolBinding": "JSONRPC"}]
     offered += [{"url": base, "protocolBinding": "HTTP+JSON"}]
     assert fetched["supportedInterfaces"] == [
@@ -66,27 +70,24 @@ async def test_interfaces(
     assert (fetched["url"], fetched["preferredTransport"]) == (f"{base}/", "JSONRPC")
 
 
-async def test_security_follows_the_deployment(backends: Backends, card: AgentCard) -> None:
+async def test_security_follows_the_deployment(fetch: Fetch) -> None:
     """With keys the card names their headers; without keys it names no security."""
-    closed = Settings(auth="api-key", api_keys=SecretStr(f"alice={'k' * 20}"))
-    fetched = await fetch(closed, backends, card)
+    fetched = await fetch(**SETTINGS)
     assert fetched["securitySchemes"]["apiKey"]["apiKeySecurityScheme"]["name"] == "X-API-Key"
     assert fetched["securitySchemes"]["bearer"]["httpAuthSecurityScheme"]["scheme"] == "Bearer"
     assert [list(r["schemes"]) for r in fetched["securityRequirements"]] == [["apiKey"], ["bearer"]]
-    assert "securitySchemes" not in await fetch(Settings(auth="none"), backends, card)
+    assert "securitySchemes" not in await fetch()
 
 
-async def test_a_card_may_name_interfaces(backends: Backends, card: AgentCard) -> None:
+async def test_a_card_may_name_interfaces(fetch: Fetch, card: AgentCard) -> None:
     """Then these alone are offered, here none of 0.3; 4.4.6: each with its own tenant."""
-    offered = [("HTTP+JSON", ""), *(("JSONRPC", tenant) for tenant in ("acme", "other", ""))]
-    for binding, tenant in offered:
-        card.supported_interfaces.add(
-            protocol_binding=binding, protocol_version="1.0", tenant=tenant
-        )
-    fetched = await fetch(Settings(auth="none"), backends, card)
-    assert [(i["url"], i.get("tenant", "")) for i in fetched["supportedInterfaces"]] == [
-        (OWN if binding == "HTTP+JSON" else f"{OWN}/", tenant) for binding, tenant in offered
-    ]
+    offered = [("", ""), *(("/", tenant) for tenant in ("acme", "other", ""))]
+    for path, tenant in offered:
+        own = {"protocol_binding": "JSONRPC" if path else "HTTP+JSON", "protocol_version": "1.0"}
+        card.supported_interfaces.add(**own, tenant=tenant)
+    fetched = await fetch()
+    shown = [(each["url"], each.get("tenant", "")) for each in fetched["supportedInterfaces"]]
+    assert shown == [(OWN + path, tenant) for path, tenant in offered]
     assert "preferredTransport" not in fetched
 
 
@@ -110,55 +111,35 @@ def test_a_tenant_that_nobody_can_name(
         load_card("card.json", folder=tmp_path)
 
 
-async def test_skills_without_modes(backends: Backends, card: AgentCard) -> None:
+async def test_skills_without_modes(fetch: Fetch, card: AgentCard) -> None:
     """Such a skill has the card's modes; the modes of any other stay."""
     card.skills[0].input_modes.append("audio/wav")
-    fetched = await fetch(Settings(auth="none"), backends, card)
+    fetched = await fetch()
     (skill,) = fetched["skills"]
     assert skill["inputModes"] == ["audio/wav"]
     assert skill["outputModes"] == fetched["defaultOutputModes"]
     assert not card.skills[0].output_modes
 
 
-class TestSignatures:
-    """A card that its author has signed with the SDK, as it is to be served."""
-
-    @pytest.fixture
-    def signed(self, card: AgentCard) -> AgentCard:
-        plain = deployed_card(card, Settings(auth="none"), OWN)
-        del plain.skills[0].input_modes[:]
-        header: Any = {"kid": "author", "alg": "HS256", "jku": None, "typ": "JOSE"}
-        return create_agent_card_signer(KEY, header)(plain)
-
-    @pytest.mark.parametrize(
-        "changed",
-        [
-            {},
-            {"auth": "api-key", "api_keys": SecretStr("reader=the-secret-key-of-a-reader")},
-            {"public_url": PUBLIC},
-            {"push_queue": "pushes.fifo"},
-        ],
-        ids=["nothing", "security", "address", "push"],
-    )
-    async def test_is_served_while_it_holds(
-        self, backends: Backends, signed: AgentCard, changed: dict[str, Any]
-    ) -> None:
-        """Of a card that the deployment changes it is left out; the author's card keeps it."""
-        fetched = await fetch(Settings(**{"auth": "none", **changed}), backends, signed)
-        if changed:
-            assert "signatures" not in fetched
-            assert fetched["skills"][0]["inputModes"]
-            assert len(signed.signatures) == 1
-        else:
-            served = ParseDict(fetched, AgentCard(), ignore_unknown_fields=True)
-            create_signature_verifier(lambda *_: KEY, ["HS256"])(served)
+async def test_a_signature_is_served_while_it_holds(fetch: Fetch, card: AgentCard) -> None:
+    """Of a card that the deployment changes it is left out; the author's card keeps it."""
+    plain = deployed_card(card, Settings(auth="none"), OWN)
+    del plain.skills[0].input_modes[:]
+    header: Any = {"kid": "author", "alg": "HS256", "jku": None, "typ": "JOSE"}
+    signed = create_agent_card_signer(KEY, header)(plain)
+    for changed in (SETTINGS, {"public_url": PUBLIC}, {"push_queue": "pushes.fifo"}):
+        fetched = await fetch(signed, **changed)
+        assert "signatures" not in fetched
+        assert fetched["skills"][0]["inputModes"]
+        assert len(signed.signatures) == 1
+    served = ParseDict(await fetch(signed), AgentCard(), ignore_unknown_fields=True)
+    create_signature_verifier(lambda *_: KEY, ["HS256"])(served)
 
 
 @pytest.mark.parametrize("path", CARD_PATHS)
-async def test_a_look_at_its_headers_alone(backends: Backends, card: AgentCard, path: str) -> None:
+async def test_a_look_at_its_headers_alone(serve: Serve, card: AgentCard, path: str) -> None:
     """The card is the same at each of its paths, and HEAD is answered as GET, without it."""
-    settings = Settings(auth="api-key", api_keys=SecretStr("reader=the-secret-key-of-a-reader"))
-    client = client_of(create_app(settings, backends, card, entrypoint="api"))
+    client = serve(entrypoint="api").client
     got, looked = await client.get(path), await client.head(path)
     known = await client.head(path, headers={"If-None-Match": got.headers["etag"]})
     assert (got.status_code, looked.status_code, known.status_code) == (200, 200, 304)
@@ -167,79 +148,64 @@ async def test_a_look_at_its_headers_alone(backends: Backends, card: AgentCard, 
     assert looked.content == b""
 
 
-class TestFile:
-    @staticmethod
-    def write(folder: Path, content: str) -> Path:
-        path = folder / "card.json"
-        path.write_text(content, encoding="utf-8")
-        return path
-
-    def test_a_card_of_5_mb(self, tmp_path: Path, card: AgentCard) -> None:
-        """It is refused unparsed, with its size and the limit; at the limit it is taken."""
-        for size in (5_000_000, 1_000_001):
-            (tmp_path / "card.json").write_bytes(b" " * size)
-            with pytest.raises(
-                ConfigurationError, match=f"has {size:,} bytes: write at most 1,000,"
-            ):
-                load_card("card.json", folder=tmp_path)
-        text = MessageToJson(card)
-        (tmp_path / "card.json").write_text(text + " " * (1_000_000 - len(text)))
-        assert load_card("card.json", folder=tmp_path) == card
-
-    @pytest.mark.parametrize(("version", "auth"), [("1.0", "none"), ("0.3", "api-key")])
-    async def test_a_card_that_a_server_shows_is_taken(
-        self, tmp_path: Path, backends: Backends, card: AgentCard, version: str, auth: str
-    ) -> None:
-        """What 0.3 has more says where the agent is elsewhere, and does not count here."""
-        keys = SecretStr("reader=the-secret-key-of-a-reader")
-        shown = await fetch(Settings(auth=auth, api_keys=keys), backends, card)
-        if version == "0.3":
-            del shown["supportedInterfaces"]
-            shown["capabilities"]["stateTransitionHistory"] = True
-            shown["supportsAuthenticatedExtendedCard"] = False
-            shown["skills"][0]["security"] = [{"apiKey": []}]
-        loaded = load_card(self.write(tmp_path, json.dumps(shown)))
-        assert await fetch(Settings(auth="none"), backends, loaded) == await fetch(
-            Settings(auth="none"), backends, card
-        )
-        shown["nmae"] = "Typo"
-        with pytest.raises(ConfigurationError, match='no field named "nmae"'):
-            load_card(self.write(tmp_path, json.dumps(shown)))
-
-    @pytest.mark.parametrize(
-        ("content", "complaint"),
-        [
-            ("[]", "lacks name"),
-            ("{}", "lacks name, .*, defaultInputModes, "),
-            ('{\n"nmae": "Typo"}', r"nmae.*\(line 2\)\.$"),
-            ('{\n"descripton": "x"}', r"perhaps description is meant \(line 2\)"),
-            ('{\n\n"name": 5}', r"is not a card.*\(line 3\)\.$"),
-            ('{"skills": [\n{"id": "a",\n"tags": "b"}]}', r"\(line 3\)\.$"),
-            ('{"name": "x"\n"version": "1"}', "line 2 column 1"),
-            (
-                SKILLESS,
-                r'lacks skills: write at least one skill, \{"id": …, "name": …, "desc.*"tags"',
-            ),
-            ("\ud800", "is not a card"),
-            (GRPC, "offers GRPC 1.0, which is not served"),
-        ],
-    )
-    def test_a_wrong_card_is_refused(self, tmp_path: Path, content: str, complaint: str) -> None:
-        """The error names the file and what is wrong with it."""
-        path = tmp_path / "card.json"
-        path.write_bytes(content.encode("utf-8", "surrogatepass"))
-        with pytest.raises(ConfigurationError, match=complaint) as caught:
-            load_card(path)
-        assert str(path) in str(caught.value)
-
-
-MINE = {"X-API-Key": "a-key-of-more-than-twenty-characters"}
-
-
 @pytest.fixture
-def settings() -> Settings:
-    keys = SecretStr(f"alice={MINE['X-API-Key']}")
-    return Settings(auth="api-key", api_keys=keys, extended_card="extended.json")
+def load(tmp_path: Path) -> Callable[[str], AgentCard]:
+    """Loads the card of a file with this content."""
+
+    def loading(content: str) -> AgentCard:
+        (tmp_path / "card.json").write_bytes(content.encode("utf-8", "surrogatepass"))
+        return load_card("card.json", folder=tmp_path)
+
+    return loading
+
+
+def test_a_card_of_5_mb(load: Callable[[str], AgentCard], card: AgentCard) -> None:
+    """It is refused unparsed, with its size and the limit; at the limit it is taken."""
+    for size in (5_000_000, 1_000_001):
+        with pytest.raises(ConfigurationError, match=f"has {size:,} bytes: write at most 1,000,"):
+            load(" " * size)
+    assert load(MessageToJson(card).ljust(1_000_000)) == card
+
+
+@pytest.mark.parametrize(("version", "auth"), [("1.0", "none"), ("0.3", "api-key")])
+async def test_a_card_that_a_server_shows_is_taken(
+    load: Callable[[str], AgentCard], fetch: Fetch, version: str, auth: str
+) -> None:
+    """What 0.3 has more says where the agent is elsewhere, and does not count here."""
+    shown = await fetch(**SETTINGS | {"auth": auth})
+    if version == "0.3":
+        del shown["supportedInterfaces"]
+        shown["capabilities"]["stateTransitionHistory"] = True
+        shown["supportsAuthenticatedExtendedCard"] = False
+        shown["skills"][0]["security"] = [{"apiKey": []}]
+    assert await fetch(load(json.dumps(shown))) == await fetch()
+    shown["nmae"] = "Typo"
+    with pytest.raises(ConfigurationError, match='no field named "nmae"'):
+        load(json.dumps(shown))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("[]", "lacks name"),
+        ("{}", "lacks name, .*, defaultInputModes, "),
+        ('{\n"nmae": "Typo"}', r"nmae.*\(line 2\)\.$"),
+        ('{\n"descripton": "x"}', r"perhaps description is meant \(line 2\)"),
+        ('{\n\n"name": 5}', r"is not a card.*\(line 3\)\.$"),
+        ('{"skills": [\n{"id": "a",\n"tags": "b"}]}', r"\(line 3\)\.$"),
+        ('{"name": "x"\n"version": "1"}', "line 2 column 1"),
+        (SKILLESS, r'lacks skills: write at least one skill, \{"id": …, "name": …, "desc.*"tags"'),
+        ("\ud800", "is not a card"),
+        (GRPC, "offers GRPC 1.0, which is not served"),
+    ],
+)
+def test_a_wrong_card_is_refused(
+    load: Callable[[str], AgentCard], tmp_path: Path, content: str, complaint: str
+) -> None:
+    """The error names the file and what is wrong with it."""
+    with pytest.raises(ConfigurationError, match=complaint) as caught:
+        load(content)
+    assert str(tmp_path / "card.json") in str(caught.value)
 
 
 @pytest.fixture
@@ -251,16 +217,13 @@ def extended(card: AgentCard) -> AgentCard:
     return extended
 
 
-@pytest.fixture
-def client(
-    settings: Settings, backends: Backends, card: AgentCard, extended: AgentCard
-) -> httpx.AsyncClient:
-    return client_of(create_app(settings, backends, card, extended_card=extended))
-
-
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
-async def test_an_extended_card_is_promised_and_given(agent: Agent) -> None:
+async def test_an_extended_card_is_promised_and_given(
+    settings: Settings, backends: Backends, card: AgentCard, extended: AgentCard, binding: str
+) -> None:
     """The public card says that there is one; with a key it comes, with its URLs, also in 0.3."""
+    named = settings.model_copy(update={"extended_card": "extended.json"})
+    agent = Agent(client_of(create_app(named, backends, card, extended_card=extended)), binding)
     public = (await agent.client.get(PATH)).json()
     assert public["capabilities"]["extendedAgentCard"] is True
     assert [skill["id"] for skill in public["skills"]] == ["tell"]

@@ -6,13 +6,13 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 from a2a.types import AgentCard
 from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from a2a_serverless.http.app import create_app
@@ -27,9 +27,7 @@ SESSION: ContextVar[object] = ContextVar("session", default=None)
 REQUEST_ID_NAME, SESSION_NAME = (f"{__name__}:{name}" for name in ("REQUEST_ID", "SESSION"))
 
 
-@pytest.fixture
-def settings(settings: Settings) -> Settings:
-    return settings.model_copy(update={"context_variables": f"{REQUEST_ID_NAME}, {SESSION_NAME}"})
+SETTINGS = {"context_variables": f"{REQUEST_ID_NAME}, {SESSION_NAME}"}
 
 
 class RequestVariables:
@@ -56,17 +54,11 @@ def around_the_call(app: FastAPI) -> None:
     """A middleware of FastAPI; the application runs in a task that it starts."""
 
     @app.middleware("http")
-    async def set_it(
-        request: Request, call_next: Callable[[Request], Awaitable[Response]]
-    ) -> Response:
-        given = request.headers.get("x-request-id")
-        if given is None:
+    async def set_it(request: Request, call_next: Callable[[Request], Awaitable[Any]]) -> Any:
+        with ExitStack() as stack:
+            if given := request.headers.get("x-request-id"):
+                stack.callback(REQUEST_ID.reset, REQUEST_ID.set(given))
             return await call_next(request)
-        token = REQUEST_ID.set(given)
-        try:
-            return await call_next(request)
-        finally:
-            REQUEST_ID.reset(token)
 
 
 @pytest.fixture(params=[around_the_application, around_the_call])
@@ -84,18 +76,17 @@ def carried(worker: ScriptedWorker) -> list[dict[str, object]]:
     return [json.loads(text) if text else {} for text in texts]
 
 
-def headers(request_id: str) -> dict[str, str]:
-    return {"x-request-id": request_id}
+R1, R2, R3 = ({"x-request-id": name} for name in ("r1", "r2", "r3"))
 
 
 async def test_a_message_carries_what_its_own_request_has_set(
     agent: Agent, worker: ScriptedWorker
 ) -> None:
     """Opening, answering, and without the header; a copy of a message is the first one."""
-    once = {**headers("r1"), "Idempotency-Key": "key-1"}
+    once = {**R1, "Idempotency-Key": "key-1"}
     asked = await agent.send("ask", headers=once)
-    await agent.send("ask", headers={**once, **headers("r2")})
-    await agent.send("ask", headers=headers("r3"), taskId=asked.task["id"])
+    await agent.send("ask", headers={**once, **R2})
+    await agent.send("ask", headers=R3, taskId=asked.task["id"])
     done = await agent.send("go", taskId=asked.task["id"])
     assert carried(worker) == [{REQUEST_ID_NAME: "r1"}, {REQUEST_ID_NAME: "r3"}, {}]
     assert "r1" not in asked.response.text + done.response.text
@@ -105,8 +96,7 @@ async def test_a_streamed_message_carries_it_too(
     app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
     """A streamed message carries the variable, even if the middleware ends before the stream."""
-    params = {"message": message()}
-    await all_events(app, binding, "SendStreamingMessage", params, headers("r1"))
+    await all_events(app, binding, "SendStreamingMessage", {"message": message()}, R1)
     assert carried(worker) == [{REQUEST_ID_NAME: "r1"}]
 
 

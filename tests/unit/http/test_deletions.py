@@ -6,12 +6,12 @@ import asyncio
 from base64 import b64encode
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.events import EventQueue
-from pydantic import SecretStr
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.app import create_app
@@ -105,19 +105,12 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def world(clock: ManualClock) -> World:
-    keys = ",".join(f"{name}={key}" for name, key in KEYS.items())
-    settings = Settings(
-        auth="api-key",
-        api_keys=SecretStr(keys),
-        conversations="serial",
-        push_queue="pushes.fifo",
-        push_allowed_hosts=RECEIVERS,
-    )
-    table = LaggingTable(INDEXES, clock, late_s=LATE_S)
-    backends = table_backends(settings, table, clock)
+    keys: Any = ",".join(f"{name}={key}" for name, key in KEYS.items())
+    push: Any = {"push_queue": "pushes.fifo", "push_allowed_hosts": RECEIVERS}
+    settings = Settings(auth="api-key", api_keys=keys, conversations="serial", **push)
+    backends = table_backends(settings, LaggingTable(INDEXES, clock, late_s=LATE_S), clock)
     card = storyteller(inputs=("text/plain", "application/pdf"), pushes=True)
-    app = create_app(settings, backends, card, entrypoint="api")
-    return World(clock, client_of(app), backends)
+    return World(clock, client_of(create_app(settings, backends, card)), backends)
 
 
 async def test_what_a_fenced_caller_reads(world: World) -> None:
@@ -197,11 +190,9 @@ async def held_up(world: World, monkeypatch: pytest.MonkeyPatch, then: Callable[
         return await world.send("alice", contextId="talk")
 
 
-async def test_a_creation_that_was_held_up_is_taken_back(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_creation_that_was_held_up_is_taken_back(world: World, monkeypatch: Any) -> None:
     """It is stored after the end of the deletion, and its creator deletes it again."""
-    answer = await held_up(world, monkeypatch, lambda: None)
+    answer = await held_up(world, monkeypatch, Mock())
     assert answer.status_code == 400
     assert world.left() == ""
     assert (await world.send("alice", contextId="talk")).status_code == 200
@@ -211,11 +202,7 @@ async def test_a_sweep_takes_back_what_a_dead_creator_has_stored(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its creator dies after the write: the sweep that finds the turn overdue deletes the task."""
-
-    def die() -> None:
-        raise UnavailableError
-
-    answer = await held_up(world, monkeypatch, die)
+    answer = await held_up(world, monkeypatch, Mock(side_effect=UnavailableError))
     assert answer.status_code == 500
     assert SECRET in world.left()
     world.clock.advance(world.backends.storage.timing.waiting_s + LATE_S)
@@ -277,7 +264,7 @@ async def test_no_process_goes_by_what_it_read_for_longer_than_five_seconds(
 
 
 async def test_many_tenants_take_longer_than_a_barrier_stands(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: Any
 ) -> None:
     """A step over all of them renews the barrier on the way."""
     for tenant in TENANTS:

@@ -24,8 +24,7 @@ from a2a_serverless.tasks.blobs import Blob, BlobOwner, linked_blob
 from a2a_serverless.wiring import Backends
 from a2a_serverless.worker import TaskContext, Worker
 from a2a_serverless.worker.context import WorkerExecutor
-from tests.support.a2a_calls import JSONRPC, REST, Agent
-from tests.support.asgi_streams import ServerEvent
+from tests.support.a2a_calls import JSONRPC, LATER, REST, Agent, rpc
 from tests.support.clocks import ManualClock
 from tests.support.present import present
 from tests.support.stream_calls import all_events, payload
@@ -35,9 +34,7 @@ LARGE = bytes(range(256)) * 4_000
 """1 MB: more than an item or an answer can hold."""
 SMALL = LARGE[:100_000]
 TEXT = "ä long text. " * 10_000
-NOW = {"returnImmediately": True}
 BYTES = "application/octet-stream"
-
 
 Handle = Callable[[TaskContext], Awaitable[None]]
 
@@ -76,7 +73,7 @@ def run(agent: Agent, backends: Backends) -> Run:
 
 async def worked(agent: Agent, backends: Backends, handle: Handle, **sent: Any) -> dict[str, Any]:
     """Send a message, and let a worker run its turn; return the task."""
-    answer = await agent.send(configuration=NOW, **sent)
+    answer = await agent.send(configuration=LATER, **sent)
     assert not answer.reason, answer.message
     assert await bench_of(backends, handle).work()
     return (await agent.call("GetTask", {"id": answer.task["id"]})).task
@@ -87,8 +84,7 @@ def bench_of(backends: Backends, handle: Handle) -> Bench:
 
 
 async def of_0_3(client: httpx.AsyncClient, method: str, params: dict[str, Any]) -> Any:
-    call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-    return (await client.post("/", json=call)).json()
+    return (await client.post("/", json=rpc(method, params))).json()
 
 
 def parts_of(task: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -114,8 +110,7 @@ async def test_a_large_file_is_a_link(run: Run, client: httpx.AsyncClient) -> No
     assert (large["mediaType"], large["filename"]) == ("image/png", "ä.png")
     assert large["url"].startswith("http://test/")
     got = await client.get(large["url"])
-    assert got.content == LARGE
-    assert got.headers["content-type"] == "image/png"
+    assert (got.content, got.headers["content-type"]) == (LARGE, "image/png")
     assert got.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%A4.png"
     assert got.headers["content-length"] == str(len(LARGE))
     older = (await of_0_3(client, "tasks/get", {"id": task["id"]}))["result"]
@@ -135,13 +130,9 @@ async def test_all_readings_agree(
     await working
     got = (await agent.call("GetTask", {"id": sent["id"]})).task
     listed = await agent.call("ListTasks", {"includeArtifacts": True})
-
-    async def followed(last_id: str) -> list[ServerEvent]:
-        headers = {"Last-Event-ID": last_id}
-        return await all_events(app, binding, "SubscribeToTask", {"id": sent["id"]}, headers)
-
-    _, _, tag = str((await followed("1.0.aaaaaa"))[0].id).split(".")
-    payloads = [payload(event) for event in await followed(f"1.0.{tag}")]
+    follow = partial(all_events, app, binding, "SubscribeToTask", {"id": sent["id"]})
+    _, _, tag = str((await follow({"Last-Event-ID": "1.0.aaaaaa"}))[0].id).split(".")
+    payloads = [payload(event) for event in await follow({"Last-Event-ID": f"1.0.{tag}"})]
     updates = [told["artifactUpdate"]["artifact"] for told in payloads if "artifactUpdate" in told]
     streamed = {update["artifactId"]: update["parts"][0] for update in updates}
     expected = without_query(parts_of(got))
@@ -224,7 +215,7 @@ async def test_a_store_that_refuses_leaves_the_rest_readable(
         seen.extend([len(await ctx.read_file(each.files[0])) for each in ctx.previous_artifacts])
         await ctx.respond()
 
-    await agent.send(configuration=NOW, taskId=task_id)
+    await agent.send(configuration=LATER, taskId=task_id)
     bench = bench_of(backends, look)
     assert await bench.work() is (way == "link")  # which no turn needs
     assert seen == ([] if way == "get" else [len(LARGE)])
@@ -249,7 +240,7 @@ async def test_a_store_that_takes_nothing_fails_what_needs_it(
         await ctx.emit_artifact("small", text="before")
         await emitting(ctx)
 
-    sent = await agent.send(configuration=NOW)
+    sent = await agent.send(configuration=LATER)
     one = Bench(WorkerExecutor(Handling(handle)), backends=backends, max_attempts=1)
     assert await one.work()
     task = (await agent.call("GetTask", {"id": sent.task["id"]})).task
@@ -287,33 +278,26 @@ async def test_a_missing_object_is_told(
     assert said == [f"lost.png is not stored any more: 0 of {10 * len(LARGE)} bytes."]
 
 
-@pytest.mark.parametrize(
-    ("asked", "code", "first", "end"),
-    [
-        ("bytes=1-", 206, 1, 3 * len(LARGE)),
-        ("bytes=5-9", 206, 5, 10),
-        ("bytes=2000000-99000000", 206, 2_000_000, 3 * len(LARGE)),
-        ("bytes=-7", 206, 3 * len(LARGE) - 7, 3 * len(LARGE)),
-        ("bytes=7-5", 200, 0, 3 * len(LARGE)),
-        ("bytes=0-1,5-6", 200, 0, 3 * len(LARGE)),
-        ("bytes=99000000-", 416, 0, 0),
-        ("bytes=-0", 416, 0, 0),
-    ],
-)
-async def test_a_link_gives_a_part(
-    client: httpx.AsyncClient, backends: Backends, asked: str, code: int, first: int, end: int
-) -> None:
+async def test_a_link_gives_a_part(client: httpx.AsyncClient, backends: Backends) -> None:
     """A media player seeks in a file, as in one that a bucket serves."""
-    blobs, content = present(backends.storage.table.blobs), LARGE * 3
+    blobs, content, size = present(backends.storage.table.blobs), LARGE * 3, 3 * len(LARGE)
     blob = Blob.of(content, BlobOwner("s" * 32, "t", "i" * 12))
     await blobs.put(blob, content, "")
     url = await blobs.link(blob, Link(media_type="video/mp4", filename="", seconds=60))
-    got = await client.get(url, headers={"Range": asked})
-    assert got.status_code == code
-    assert got.content == content[first:end]
-    told = got.headers.get("Content-Range")
-    ranges = {200: None, 206: f"bytes {first}-{end - 1}/{len(content)}"}
-    assert told == ranges.get(code, f"bytes */{len(content)}")
+    for asked, code, first, end in (
+        ("1-", 206, 1, size),
+        ("5-9", 206, 5, 10),
+        ("2000000-99000000", 206, 2_000_000, size),
+        ("-7", 206, size - 7, size),
+        ("7-5", 200, 0, size),
+        ("0-1,5-6", 200, 0, size),
+        ("99000000-", 416, 0, 0),
+        ("-0", 416, 0, 0),
+    ):
+        got = await client.get(url, headers={"Range": f"bytes={asked}"})
+        assert (got.status_code, got.content) == (code, content[first:end])
+        ranges = {200: None, 206: f"bytes {first}-{end - 1}/{size}", 416: f"bytes */{size}"}
+        assert got.headers.get("Content-Range") == ranges[code]
 
 
 @pytest.mark.parametrize(
@@ -407,19 +391,17 @@ async def test_a_file_of_any_kind_of_source(
 
 async def test_a_repeated_message_is_one_message(agent: Agent, backends: Backends) -> None:
     """With its large part, or with a link to it in its place, whatever the link's signature."""
-    sent: dict[str, Any] = {"parts": [raw(LARGE[:300_000])], "contextId": "ctx"}
-    headers = {"Idempotency-Key": "k"}
-    first = await agent.send(configuration=NOW, headers=headers, **sent)
+    key: dict[str, Any] = {"headers": {"Idempotency-Key": "k"}, "contextId": "ctx"}
+    own = LARGE[:300_000]
+    first = await agent.send(configuration=LATER, parts=[raw(own)], **key)
     (part,) = first.task["history"][0]["parts"]
     resigned = {**part, "url": part["url"].partition("?")[0] + "?signature=another"}
-    for again in (raw(LARGE[:300_000]), part, resigned):
-        sent["parts"] = [again]
-        repeated = await agent.send(configuration=NOW, headers=headers, **sent)
+    for again in (raw(own), part, resigned):
+        repeated = await agent.send(configuration=LATER, parts=[again], **key)
         assert repeated.task["id"] == first.task["id"]
     task = present(await backends.storage.load_task(first.task["id"]))
-    assert [each.raw for message in task.history for each in message.parts] == [LARGE[:300_000]]
-    other: dict[str, Any] = {"parts": [raw(LARGE[:300_001])], "contextId": "ctx"}
-    refused = await agent.send(configuration=NOW, headers=headers, **other)
+    assert [each.raw for message in task.history for each in message.parts] == [own]
+    refused = await agent.send(configuration=LATER, parts=[raw(own + b"x")], **key)
     assert "used before with a different message" in refused.message
 
 
@@ -469,9 +451,9 @@ async def test_no_client_writes_a_reference(
         assert refused.reason == "INVALID_PARAMS"
         assert "message.parts[1]" in str(refused.response.json())
         assert "only this service writes" in refused.message
-    said = {"kind": "message", "messageId": "m", "role": "user"}
-    sent = {**said, "parts": [{"kind": "file", "file": {"uri": f"a2a-blob:{kind}:{own.key}"}}]}
-    answer = await of_0_3(client, "message/send", {"message": sent})
+    parts = [{"kind": "file", "file": {"uri": f"a2a-blob:{kind}:{own.key}"}}]
+    said = {"kind": "message", "messageId": "m", "role": "user", "parts": parts}
+    answer = await of_0_3(client, "message/send", {"message": said})
     assert "only this service writes" in answer["error"]["message"]
 
 

@@ -16,10 +16,9 @@ from starlette.types import Receive, Scope, Send
 from a2a_serverless.http.function import _LambdaHandler, lambda_handler
 from a2a_serverless_tools.local.http_server import HttpServer
 from a2a_serverless_tools.local.sockets import bind
-from tests.support.a2a_calls import message
+from tests.support.a2a_calls import LATER, message
 from tests.support.gateway import rest_event
 
-KEY = "a-key-of-more-than-twenty-characters"
 JSON = {"A2A-Version": "1.0", "Content-Type": "application/json"}
 
 
@@ -45,7 +44,7 @@ def test_a_tenant_is_not_the_stage(handler: _LambdaHandler, stage: str, *, is_ma
     """The stage is no part of a path; the tenant of its name has its own tasks, as others have."""
     tenants = [stage, "acme"] if stage not in ("tasks", "v1") else ["acme"]
     how: dict[str, Any] = {"stage": stage, "is_mapped": is_mapped}
-    body = json.dumps({"message": message("go"), "configuration": {"returnImmediately": True}})
+    body = json.dumps({"message": message("go"), "configuration": LATER})
     for tenant in tenants:
         sent = handler(rest_event("POST", f"/{tenant}/message:send", body, JSON, **how), None)
         assert sent["statusCode"] == 200, sent
@@ -77,28 +76,14 @@ def from_uvicorn(port: int, target: str) -> Any:
             return json.loads(answer.read().rpartition(b"\r\n\r\n")[2])
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        *(
-            "/",
-            "/tasks/a%2Fb",
-            "/tasks/a%3Asubscribe",
-            "/a%20b/tasks",
-            "/a+b/tasks",
-            "/%C3%A9/tasks",
-        ),
-        *(
-            "/%ff/tasks",
-            "/100%25/tasks",
-            "/%252F/tasks",
-            "/a2a/a2a//tasks/",
-            "/tasks?contextId=",
-            "/tasks?a=1&a=2&b=3",
-        ),
-        "/tasks?pageToken=a%2Bb%26c%3D%25&status=x",
-    ],
+TARGETS = (
+    "/ /tasks/a%2Fb /tasks/a%3Asubscribe /a%20b/tasks /a+b/tasks /%C3%A9/tasks /%ff/tasks"
+    " /100%25/tasks /%252F/tasks /a2a/a2a//tasks/ /tasks?contextId= /tasks?a=1&a=2&b=3"
+    " /tasks?pageToken=a%2Bb%26c%3D%25&status=x"
 )
+
+
+@pytest.mark.parametrize("target", TARGETS.split())
 def test_paths_are_those_that_a_server_reads(port: int, target: str) -> None:
     """A path is decoded once, and beside it as it was sent; a query has the same meaning."""
     answer = lambda_handler(echo)(rest_event("GET", target), None)

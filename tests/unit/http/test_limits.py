@@ -5,36 +5,30 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 from pydantic import SecretStr
 
+from a2a_serverless.http import middleware
+from a2a_serverless.http.errors import log_refusal
 from a2a_serverless.observability import metrics
 from a2a_serverless.settings import Settings
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.support.a2a_calls import JSONRPC, REST, Agent, message, read
+from tests.support.a2a_calls import JSONRPC, LATER, REST, Agent, Serve, message, read, rpc
 from tests.support.clocks import ManualClock
+from tests.support.observed import Line, logged
 from tests.support.scripted_worker import ScriptedWorker
 
 KEY = "a-key-of-more-than-twenty-characters"
 OTHER = "another-key-of-twenty-or-more-characters"
-LATER = {"returnImmediately": True}
-
-
-@pytest.fixture
-def settings() -> Settings:
-    return Settings(
-        auth="none",
-        blocking_limit_s=20,
-        max_body_bytes=100_000,
-        max_header_bytes=4096,
-        max_parts=5,
-        max_part_bytes=1000,
-        max_history=3,
-    )
+SETTINGS = {"max_body_bytes": 100_000, "max_header_bytes": 4096, "max_parts": 5}
+SETTINGS |= {"max_part_bytes": 1000, "max_history": 3}
+TYPED = {"Content-Type": "application/json"}
+OF_1_0 = {"A2A-Version": "1.0", **TYPED}
 
 
 def problem(response: httpx.Response, status: int, binding: str) -> str:
@@ -76,19 +70,18 @@ async def test_long_bodies(agent: Agent, length: str) -> None:
             yield b" " * 10_000
 
     path = "/" if agent.binding == JSONRPC else "/message:send"
-    headers = {"A2A-Version": "1.0", "Content-Type": "application/json"}
     content: Any = b" " * 1_000_000 if length == "announced" else body()
-    response = await agent.client.post(path, content=content, headers=headers)
+    response = await agent.client.post(path, content=content, headers=OF_1_0)
     said = problem(response, 413, agent.binding)
     assert said == "The body is longer than 100000 bytes."
 
 
-@pytest.mark.parametrize("length", ["-1", "x", ""])
-async def test_a_length_that_is_none(client: httpx.AsyncClient, length: str) -> None:
+async def test_a_length_that_is_none(client: httpx.AsyncClient) -> None:
     """A wrong Content-Length is ignored: the body itself is counted and gets 413."""
-    headers = {"A2A-Version": "1.0", "Content-Type": "application/json", "Content-Length": length}
-    response = await client.post("/message:send", content=b"x" * 200_000, headers=headers)
-    assert response.status_code == 413
+    for length in ("-1", "x", ""):
+        headers = {**OF_1_0, "Content-Length": length}
+        response = await client.post("/message:send", content=b"x" * 200_000, headers=headers)
+        assert response.status_code == 413
 
 
 LONG = "message.parts[0]", "A part may have at most 1000 bytes."
@@ -126,8 +119,7 @@ async def test_history_is_bounded(agent: Agent, worker: ScriptedWorker) -> None:
         got = await agent.call("GetTask", {"id": task_id, **more})
         listed = await agent.call("ListTasks", more)
         sent = await agent.send("ask", taskId=task_id, configuration=more)
-        body = rpc(method="tasks/get", params={"id": task_id, **more})
-        of_0_3 = await agent.client.post("/", content=body, headers=TYPED)
+        of_0_3 = await agent.client.post("/", json=rpc("tasks/get", {"id": task_id, **more}))
         over_rest = await agent.client.get(f"/v1/tasks/{task_id}", params=more)
         shown = [got.task, listed.result["tasks"][0], sent.task]
         for task in (*shown, of_0_3.json()["result"], over_rest.json()):
@@ -171,22 +163,18 @@ class TestRate:
         assert (await agent.call("ListTasks", {}, alice)).reason == ""
         assert (await agent.call("ListTasks", {}, alice)).response.status_code == 429
 
-    async def test_where_nobody_is_known_all_are_one(
-        self, agent_with: Callable[[Settings], Agent], settings: Settings
-    ) -> None:
+    async def test_where_nobody_is_known_all_are_one(self, serve: Serve) -> None:
         """Without authentication all requests share one limit; health checks are not counted."""
-        ask = agent_with(settings.model_copy(update={"auth": "none"})).client.get
+        ask = serve(auth="none").client.get
         for _ in range(10):
             assert (await ask("/healthz")).status_code == 200
         asked = [await ask("/tasks", headers=OF_1_0) for _ in range(5)]
         assert [answer.status_code for answer in asked] == [200, 200, 200, 200, 429]
         assert (await ask("/healthz")).status_code == 200
 
-    async def test_a_slow_rate(
-        self, agent_with: Callable[[Settings], Agent], settings: Settings, clock: ManualClock
-    ) -> None:
+    async def test_a_slow_rate(self, serve: Serve, clock: ManualClock) -> None:
         """Below one per second there is always room for one, and the wait is said in seconds."""
-        slow = agent_with(settings.model_copy(update={"requests_per_s": 0.1}))
+        slow = serve(requests_per_s=0.1)
         key = {"X-API-Key": KEY}
         assert (await slow.call("ListTasks", {}, key)).reason == ""
         refused = (await slow.call("ListTasks", {}, key)).response
@@ -195,15 +183,8 @@ class TestRate:
         assert (await slow.call("ListTasks", {}, key)).reason == ""
 
 
-TYPED = {"Content-Type": "application/json"}
-OF_1_0 = {"A2A-Version": "1.0", **TYPED}
-
-
-def rpc(**members: Any) -> bytes:
-    return json.dumps({"jsonrpc": "2.0", "id": 1, "params": {}, **members}).encode()
-
-
-REFUSALS: list[tuple[str, str, str, bytes, dict[str, str]]] = [
+NOBODY = {"id": "nobody"}
+REFUSALS: list[tuple[str, str, str, Any, dict[str, str]]] = [
     ("HeadersTooLarge", "GET", "/tasks", b"", {**OF_1_0, "X": "x" * 5000}),
     ("UriTooLong", "GET", "/tasks/" + "x" * 5000, b"", OF_1_0),
     ("BodyTooLarge", "POST", "/message:send", b" " * 200_000, OF_1_0),
@@ -211,39 +192,76 @@ REFUSALS: list[tuple[str, str, str, bytes, dict[str, str]]] = [
     ("InvalidParams", "POST", "/message:send", b"{}", OF_1_0),
     ("ContentTypeNotSupported", "POST", "/", b"{}", {"Content-Type": "text/plain"}),
     ("TaskNotFound", "GET", "/tasks/nobody", b"", OF_1_0),
-    ("TaskNotFound", "POST", "/", rpc(method="GetTask", params={"id": "nobody"}), OF_1_0),
-    ("TaskNotFound", "POST", "/", rpc(method="tasks/get", params={"id": "nobody"}), TYPED),
+    ("TaskNotFound", "POST", "/", rpc("GetTask", NOBODY), OF_1_0),
+    ("TaskNotFound", "POST", "/", rpc("tasks/get", NOBODY), TYPED),
     ("VersionNotSupported", "GET", "/tasks", b"", {}),
     ("VersionNotSupported", "GET", "/v1/tasks/nobody", b"", OF_1_0),
-    ("VersionNotSupported", "POST", "/", rpc(method="SendStreamingMessage"), TYPED),
-    ("VersionNotSupported", "POST", "/", rpc(method="tasks/get"), OF_1_0),
-    ("VersionNotSupported", "POST", "/", rpc(method="message/send"), {"A2A-Version": "9"}),
-    ("MethodNotFound", "POST", "/", rpc(method="NoSuchMethod"), OF_1_0),
-    ("MethodNotFound", "POST", "/", rpc(method="tasks/send"), TYPED),
-    ("InvalidRequest", "POST", "/", rpc(method="GetTask", jsonrpc="1.0"), OF_1_0),
-    ("InvalidRequest", "POST", "/", rpc(method="tasks/get", id=True), TYPED),
+    ("VersionNotSupported", "POST", "/", rpc("SendStreamingMessage", {}), TYPED),
+    ("VersionNotSupported", "POST", "/", rpc("tasks/get", {}), OF_1_0),
+    ("VersionNotSupported", "POST", "/", rpc("message/send", {}), {"A2A-Version": "9"}),
+    ("MethodNotFound", "POST", "/", rpc("NoSuchMethod", {}), OF_1_0),
+    ("MethodNotFound", "POST", "/", rpc("tasks/send", {}), TYPED),
+    ("InvalidRequest", "POST", "/", rpc("GetTask", {}, jsonrpc="1.0"), OF_1_0),
+    ("InvalidRequest", "POST", "/", rpc("tasks/get", {}, id=True), TYPED),
     ("JSONParse", "POST", "/", b"{", OF_1_0),
     ("UnknownPath", "GET", "/nothing", b"", OF_1_0),
     ("UnknownMethod", "DELETE", "/tasks", b"", OF_1_0),
 ]
 
 
-@pytest.mark.parametrize(("reason", "verb", "path", "content", "headers"), REFUSALS)
+@pytest.mark.parametrize("refusal", REFUSALS, ids=lambda it: it[0])
 async def test_every_refusal_is_logged_with_its_reason(
-    client: httpx.AsyncClient,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    reason: str,
-    verb: str,
-    path: str,
-    content: bytes,
-    headers: dict[str, str],
+    client: httpx.AsyncClient, caplog: Any, monkeypatch: pytest.MonkeyPatch, refusal: Any
 ) -> None:
     """Limits, bad input and unknown tasks alike: a word that a machine reads, once, and counted."""
+    reason, verb, path, content, headers = refusal
     counted: list[str] = []
     monkeypatch.setattr(metrics, "count", lambda name, reason: counted.append(f"{name} {reason}"))
+    body = json.dumps(content).encode() if isinstance(content, dict) else content
     with caplog.at_level(logging.INFO, "a2a_serverless"):
-        await client.request(verb, path, content=content or None, headers=headers)
+        await client.request(verb, path, content=body or None, headers=headers)
     said = [vars(record) for record in caplog.records if vars(record).get("action") == "refused"]
     assert [(line["levelname"], line["reason"]) for line in said] == [("INFO", reason)]
     assert counted == [f"RequestsRefused {reason}"]
+
+
+# -- one correlation id for all lines of a request -------------------------------------------
+
+
+def ids(lines: list[Line]) -> list[str]:
+    return [line["correlation_id"] for line in lines]
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+async def test_the_client_reads_the_id_of_all_lines(
+    agent: Agent, backends: Backends, monkeypatch: pytest.MonkeyPatch, *, is_inside: bool
+) -> None:
+    """Wherever the request fails: in an operation, or before it."""
+
+    async def explode(*_: object, **__: object) -> None:
+        log_refusal("Before")
+        raise RuntimeError("boom")
+
+    owner = type(backends.storage) if is_inside else middleware._Admission
+    monkeypatch.setattr(owner, "open_task" if is_inside else "_admitted", explode)
+    with logged() as lines:
+        answer = (await agent.send()).response
+    assert (answer.status_code, "boom" in answer.text) == (500, False)
+    (read,) = re.findall(r"Correlation id: ([0-9a-f]{16})\.", answer.text)
+    assert [line["action"] for line in lines[:2]] == ["refused", lines[1]["action"]]
+    assert set(ids(lines)) == {read}
+
+
+async def test_a_cancel_that_the_api_ends_has_one_line(serve: Serve) -> None:
+    """The line at the turn's end, as a worker writes it, under the id of the cancel's request."""
+    agent = serve(cancel_timeout_s=0.05)
+    task = (await agent.send(configuration=LATER)).task
+    with logged() as lines:
+        await agent.call("CancelTask", {"id": task["id"]})
+    assert [line["action"] for line in lines] == ["send_cancel", "turn_ended", "cancel_forced"]
+    _, ended, _ = lines
+    assert len({*ids(lines)}) == 1
+    known = {"task_id": task["id"], "context_id": task["contextId"], "turn": 1}
+    known |= {"state": "canceled", "attempts": 0, "commits": 1}
+    assert {name: ended[name] for name in known} == known
+    assert ended["total_ms"] >= 50

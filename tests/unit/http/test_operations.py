@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import CodeType, FrameType
 from typing import Any, cast
+from unittest.mock import Mock
 
 import httpx
 import pytest
 from a2a.server.request_handlers.request_handler import RequestHandler
 from a2a.server.routes import create_rest_routes
 from a2a.server.routes.jsonrpc_dispatcher import JsonRpcDispatcher
-from a2a.types import AgentCard, SendMessageRequest
+from a2a.types import SendMessageRequest
 from a2a.utils.errors import InvalidParamsError
 from a2a.utils.proto_utils import validate_proto_required_fields
 from fastapi import FastAPI
@@ -24,11 +25,9 @@ from google.protobuf import json_format
 from starlette.routing import BaseRoute, Mount, Route
 
 from a2a_serverless.http import context
-from a2a_serverless.http.app import create_app
-from a2a_serverless.http.operations import OPERATIONS, DurableRequestHandler, Entrypoint
-from a2a_serverless.settings import Settings
-from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import Agent, client_of, message
+from a2a_serverless.http.operations import OPERATIONS, DurableRequestHandler
+from tests.support.a2a_calls import LATER, Agent, message
+from tests.support.a2a_calls import rpc as call
 from tests.support.scripted_worker import ScriptedWorker
 
 
@@ -70,14 +69,9 @@ def routes_of(routes: list[BaseRoute], below: str = "") -> set[tuple[str, str]]:
 JSON, A2A, STREAM = "application/json", "application/a2a+json", "text/event-stream"
 V1, V0_3 = {"A2A-Version": "1.0"}, {"A2A-Version": "0.3"}
 SEND = {"message": message("go")}
-SEND_0_3 = {
-    "message": {"messageId": "1", "role": "user", "parts": [{"kind": "text", "text": "go"}]}
-}
+PARTS_0_3 = [{"kind": "text", "text": "go"}]
+SEND_0_3 = {"message": {"messageId": "1", "role": "user", "parts": PARTS_0_3}}
 SEND_0_1 = {"message": {"role": "user", "parts": [{"type": "text", "text": "go"}]}}
-
-
-def call(method: str, params: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
 
 
 UNKNOWN = ("GET", "/tasks/unknown", None)
@@ -117,9 +111,7 @@ ANSWERS: dict[str, list[tuple[str, str, Any, dict[str, str]]]] = {
 }
 
 
-@pytest.fixture
-def settings() -> Settings:
-    return Settings(auth="none", blocking_limit_s=20, older_dialects=True, push_queue="pushes.fifo")
+SETTINGS = {"older_dialects": True, "push_queue": "pushes.fifo"}
 
 
 @pytest.mark.parametrize("expected", ANSWERS)
@@ -178,15 +170,11 @@ def counted() -> Iterator[Counter[str]]:
 
 
 @pytest.mark.parametrize(("entrypoint", "binding"), [("api", "rest"), ("stream", "jsonrpc")])
-async def test_a_send_is_parsed_once_and_rendered_once(
-    settings: Settings, backends: Backends, card: AgentCard, binding: str, entrypoint: Entrypoint
-) -> None:
+async def test_a_send_is_parsed_once_and_rendered_once(agent: Agent) -> None:
     """A message of 0.9 MB that comes back in its task's history costs each of the four once."""
-    app = create_app(settings, backends, card, entrypoint=entrypoint)
-    asked = {"message": message(), "configuration": {"returnImmediately": True}}
-    asked["message"]["parts"] = [{"data": LARGE}]
+    asked = {"message": message(parts=[{"data": LARGE}]), "configuration": LATER}
     with counted() as counts:
-        answer = await Agent(client_of(app), binding).call("SendMessage", asked)
+        answer = await agent.call("SendMessage", asked)
     assert answer.task["history"][0]["parts"] == [{"data": LARGE}]
     by_client = Counter(dumps=1, loads=1)
     assert counts - by_client == Counter(loads=1, ParseDict=1, MessageToDict=1, dumps=1)
@@ -196,17 +184,11 @@ def test_the_required_fields_are_looked_for_outside_of_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Data and metadata require nothing, however many values they have."""
-    looked_at: list[int] = []
-
-    def look(shape: SendMessageRequest) -> None:
-        looked_at.append(shape.ByteSize())
-        validate_proto_required_fields(shape)
-
+    look = Mock(side_effect=validate_proto_required_fields)
     monkeypatch.setattr(context, "validate_proto_required_fields", look)
-    sent = message(metadata=LARGE)
-    sent["parts"] = [{"data": LARGE, "metadata": LARGE}]
+    sent = message(metadata=LARGE, parts=[{"data": LARGE, "metadata": LARGE}])
     asked = json_format.ParseDict({"message": sent, "metadata": LARGE}, SendMessageRequest())
     context.check_required(asked)
-    assert looked_at[0] < SMALL < asked.ByteSize()
+    assert look.call_args.args[0].ByteSize() < SMALL < asked.ByteSize()
     with pytest.raises(InvalidParamsError, match=r"missing or empty: message\.$"):
         context.check_required(SendMessageRequest())

@@ -11,7 +11,6 @@ import json
 import queue
 import socket
 import threading
-from collections.abc import Mapping
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -21,12 +20,10 @@ from starlette.requests import Request
 
 from a2a_serverless.errors import UnavailableError
 from a2a_serverless.http.receivers import KeySet
-from a2a_serverless.settings import Settings
 from a2a_serverless.storage.allowance import Allowance
-from a2a_serverless.storage.keys import KeyStore
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import Agent, message
+from tests.support.a2a_calls import LATER, Agent, message
 from tests.support.clocks import ManualClock
 from tests.support.memory import memory_keys
 from tests.support.present import present
@@ -37,11 +34,7 @@ PUBLIC = "93.184.216.34"
 KEY = {"kty": "EC", "crv": "P-256", "x": "x", "y": "y", "kid": "first", "use": "sig"}
 
 
-@pytest.fixture
-def settings() -> Settings:
-    return Settings(
-        auth="none", push_queue="pushes.fifo", push_allowed_hosts="receiver.vpc.example"
-    )
+SETTINGS = {"push_queue": "pushes.fifo", "push_allowed_hosts": "receiver.vpc.example"}
 
 
 @pytest.fixture
@@ -66,12 +59,6 @@ def asked(monkeypatch: pytest.MonkeyPatch, may_answer: threading.Event) -> queue
     return asked
 
 
-@pytest.fixture
-async def task_id(agent: Agent) -> str:
-    sent = await agent.send("ask", configuration={"returnImmediately": True})
-    return str(sent.task["id"])
-
-
 DIGEST = {"authentication": {"scheme": "Digest", "credentials": "x"}}
 
 
@@ -87,19 +74,14 @@ DIGEST = {"authentication": {"scheme": "Digest", "credentials": "x"}}
     ],
 )
 async def test_no_name_is_looked_up_in_vain(
-    agent: Agent,
-    task_id: str,
-    asked: queue.Queue[str],
-    method: str,
-    whose: str,
-    change: Mapping[str, Any],
+    agent: Agent, task_id: str, asked: Any, method: str, whose: str, change: dict[str, Any]
 ) -> None:
     """A webhook refused for another reason, or of a foreign task, asks no name server."""
     config = {"url": "https://receiver.example.com/hook", **change}
     to = task_id if whose == "mine" else "nobody"
     params: dict[str, Any] = {"taskId": to, **config}
     if method != CREATE:
-        configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
+        configuration = {**LATER, "taskPushNotificationConfig": config}
         params = {"message": message(taskId=to), "configuration": configuration}
     refused = await agent.call(method, params)
     foreign = {"TASK_NOT_FOUND"} if (method, whose) == (CREATE, "nobody's") else {"INVALID_PARAMS"}
@@ -122,9 +104,7 @@ async def test_a_slow_name_server_stops_nobody_else(
     assert asked.empty()
 
 
-async def test_an_unknown_name(
-    agent: Agent, task_id: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unknown_name(agent: Agent, task_id: str, monkeypatch: Any) -> None:
     """It is refused without any address of the network, but one that the deployment lists.
 
     A listed name may be known only where notifications are sent from.
@@ -146,7 +126,7 @@ async def test_secrets_are_kept_for_the_deliverer(
     secrets = {"token": "t", "authentication": {"scheme": "Bearer", "credentials": "c"}}
     config = {"id": "mine", "url": f"https://{PUBLIC}/", **secrets}
     await agent.call(CREATE, {"taskId": task_id, **config})
-    configuration = {"returnImmediately": True, "taskPushNotificationConfig": config}
+    configuration = {**LATER, "taskPushNotificationConfig": config}
     inline = (await agent.send("ask", configuration=configuration)).task["id"]
     for told in (task_id, inline):
         storage = backends.storage.for_scope(ANONYMOUS)
@@ -200,38 +180,27 @@ async def test_most_webhooks_cost_no_request() -> None:
     assert await Allowance(0).admits("ann", 0, count)
 
 
-class TestKeySet:
-    @pytest.fixture
-    def clock(self) -> ManualClock:
-        return ManualClock()
+async def test_how_long_a_key_set_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty one is not kept, so that the first key is found as soon as it is published.
 
-    @pytest.fixture
-    def store(self, clock: ManualClock) -> KeyStore:
-        return memory_keys(clock)
-
-    async def test_an_empty_set_is_not_kept(self, store: KeyStore, clock: ManualClock) -> None:
-        """An empty set is not cached, so that the first key is found as soon as it is published."""
-        served = KeySet(store, clock)
-        assert await fetched(served) == (200, [], "no-store")
-        await store.publish(KEY)
-        clock.advance(1)
-        assert await fetched(served) == (200, ["first"], "public, max-age=300")
-
-    async def test_a_store_that_does_not_answer(
-        self, store: KeyStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The set of before serves for five minutes, then nothing does: it might miss a key."""
-        served = KeySet(store, clock)
-        await store.publish(KEY)
+    While its store does not answer that of before serves for five minutes, then nothing does: it
+    might miss a key.
+    """
+    clock = ManualClock()
+    store = memory_keys(clock)
+    served = KeySet(store, clock)
+    assert await fetched(served) == (200, [], "no-store")
+    await store.publish(KEY)
+    clock.advance(1)
+    assert await fetched(served) == (200, ["first"], "public, max-age=300")
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "keys", AsyncMock(side_effect=UnavailableError))
+        clock.advance(299)
         assert (await fetched(served))[1] == ["first"]
-        with monkeypatch.context() as patched:
-            patched.setattr(store, "keys", AsyncMock(side_effect=UnavailableError))
-            clock.advance(299)
-            assert (await fetched(served))[1] == ["first"]
-            clock.advance(1)
-            assert (await fetched(served))[0] == 503
         clock.advance(1)
-        assert (await fetched(served))[1] == ["first"]
+        assert (await fetched(served))[0] == 503
+    clock.advance(1)
+    assert (await fetched(served))[1] == ["first"]
 
 
 async def fetched(served: KeySet) -> tuple[int, list[str], str]:

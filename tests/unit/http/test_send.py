@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 
 from a2a_serverless.errors import NewerReleaseError, UnavailableError
-from a2a_serverless.settings import Settings
 from a2a_serverless.storage.deletion import delete_task
 from a2a_serverless.storage.finding import due_tasks
 from a2a_serverless.storage.layout import event_sort, task_partition
@@ -20,23 +18,20 @@ from a2a_serverless.tasks.entries import CRITICAL, Unknown, encode_entries
 from a2a_serverless.tasks.head import Head, Operation
 from a2a_serverless.tasks.identity import ANONYMOUS, Scope
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import Agent, message
+from tests.support.a2a_calls import LATER, Agent, Serve, message
 from tests.support.messages import request
 from tests.support.present import present
 from tests.support.scripted_worker import ScriptedWorker
 
-IMMEDIATELY = {"returnImmediately": True}
-
 
 async def test_a_slow_agents_task_comes_back_working(
-    agent: Agent, agent_with: Callable[..., Agent], worker: ScriptedWorker
+    agent: Agent, serve: Serve, worker: ScriptedWorker
 ) -> None:
     """At the blocking limit the client gets the working task, not an error."""
     headers = {"Idempotency-Key": "key-1"}
-    await agent.send("wait", headers=headers, configuration=IMMEDIATELY)
+    await agent.send("wait", headers=headers, configuration=LATER)
     await worker.waiting.wait()
-    hasty = agent_with(Settings(auth="none", blocking_limit_s=0.05))
-    answer = await hasty.send("wait", headers=headers)
+    answer = await serve(blocking_limit_s=0.05).send("wait", headers=headers)
     assert answer.response.status_code == 200
     assert answer.state == "WORKING"
 
@@ -62,9 +57,8 @@ async def test_a_message_to_a_full_conversation_is_refused(
         await backends.storage.open_task("talk", request("go"))
     answer = await agent.send("go", contextId="talk")
     assert answer.reason == "UNSUPPORTED_OPERATION"
-    assert answer.message == (
-        "50 messages wait in this conversation: send it when one has been answered."
-    )
+    told = "50 messages wait in this conversation: send it when one has been answered."
+    assert answer.message == told
 
 
 class TestIdempotency:
@@ -97,7 +91,7 @@ class TestIdempotency:
         """Other content under a messageId opens another task; copies of each find their own."""
         text = "go "
         first = await agent.send("go", contextId="ours")
-        other = await agent.send(text, contextId="ours", configuration=IMMEDIATELY)
+        other = await agent.send(text, contextId="ours", configuration=LATER)
         copies = [await agent.send(said, contextId="ours") for said in ("go", text)]
         assert first.task["id"] != other.task["id"]
         assert [copy.task["id"] for copy in copies] == [first.task["id"], other.task["id"]]
@@ -109,7 +103,7 @@ class TestIdempotency:
         """The answer to an agent that waits within its turn says what was said before."""
         first = await agent.send("auth", headers={"Idempotency-Key": "key-1"})
         assert first.state == "AUTH_REQUIRED"
-        sent: dict[str, Any] = {"taskId": first.task["id"], "configuration": IMMEDIATELY}
+        sent: dict[str, Any] = {"taskId": first.task["id"], "configuration": LATER}
         for _ in range(2):
             answer = await agent.send("auth", headers={"Idempotency-Key": "key-2"}, **sent)
             said = [each for each in answer.task["history"] if each["role"] == "ROLE_USER"]
@@ -117,36 +111,23 @@ class TestIdempotency:
 
     @pytest.mark.parametrize(("flags", "follows_up"), [(0, False), (CRITICAL, True)])
     async def test_a_repetition_that_cannot_be_compared_is_refused(
-        self,
-        agent: Agent,
-        backends: Backends,
-        worker: ScriptedWorker,
-        flags: int,
-        *,
-        follows_up: bool,
+        self, agent: Agent, backends: Backends, worker: Any, flags: int, *, follows_up: bool
     ) -> None:
         """A newer release has written the first one: one sentence, and no turn is opened."""
         sent: dict[str, Any] = {"headers": {"Idempotency-Key": "key-1"}}
         if follows_up:
             sent["taskId"] = (await agent.send("ask")).task["id"]
         task = (await agent.send("go", **sent)).task
-        head = await written_by_a_newer_release(backends, task["id"], flags)
+        storage: Any = backends.storage
+        head: Head = await storage.head(task["id"])
+        sort = event_sort(head.incarnation, head.turn.number, 0)
+        body = encode_entries([Unknown(b"Z", flags, b"")])  # a kind that is not known here
+        place = Key(task_partition(head.scope, task["id"]), sort)
+        await storage.table.write(Update(key=place, values={"body": body}))
         refused = await agent.send("go", **sent)
         assert refused.reason == "UNSUPPORTED_OPERATION"
         assert refused.message == str(NewerReleaseError())
-        assert await backends.storage.head(task["id"]) == head
-
-
-async def written_by_a_newer_release(backends: Backends, task_id: str, flags: int) -> Head:
-    """HEAD of a task whose latest turn is opened by an entry of a kind not known here."""
-    storage: Any = backends.storage
-    head: Head = await storage.head(task_id)
-    place = Key(
-        task_partition(head.scope, task_id), event_sort(head.incarnation, head.turn.number, 0)
-    )
-    body = encode_entries([Unknown(b"Z", flags, b"")])
-    await storage.table.write(Update(key=place, values={"body": body}))
-    return head
+        assert await storage.head(task["id"]) == head
 
 
 class TestSendingTheTurn:
@@ -156,7 +137,7 @@ class TestSendingTheTurn:
         """Once committed, the task is submitted; the due index repairs the send."""
         refuse = AsyncMock(side_effect=UnavailableError)
         monkeypatch.setattr(backends.operations, "send", refuse)
-        answer = await agent.send("go", configuration=IMMEDIATELY)
+        answer = await agent.send("go", configuration=LATER)
         assert answer.state == "SUBMITTED"
         in_an_hour = backends.storage.clock.now_ms() + 3_600_000
         due = await due_tasks(backends.storage, in_an_hour)
@@ -170,7 +151,7 @@ class TestSendingTheTurn:
         monkeypatch.setattr(backends.operations, "send", sent)
         headers = {"Idempotency-Key": "key-1"}
         for _ in range(2):
-            await agent.send("go", headers=headers, configuration=IMMEDIATELY)
+            await agent.send("go", headers=headers, configuration=LATER)
         first, second = (call.args[0].params for call in sent.await_args_list)
         assert first == second
 
@@ -178,8 +159,8 @@ class TestSendingTheTurn:
 async def test_the_key_is_the_scopes_own(agent: Agent, backends: Backends) -> None:
     """The same key under another tenant makes another task, with other ids."""
     headers = {"Idempotency-Key": "key-1", "A2A-Version": "1.0"}
-    mine = await agent.send("go", headers=headers, configuration=IMMEDIATELY, contextId="ours")
-    body = {"message": message(contextId="ours"), "configuration": IMMEDIATELY}
+    mine = await agent.send("go", headers=headers, configuration=LATER, contextId="ours")
+    body = {"message": message(contextId="ours"), "configuration": LATER}
     response = await agent.client.post("/acme/message:send", json=body, headers=headers)
     theirs = response.json()["task"]
     for scope, task in ((Scope.of("acme", ""), theirs), (ANONYMOUS, mine.task)):
@@ -189,35 +170,27 @@ async def test_the_key_is_the_scopes_own(agent: Agent, backends: Backends) -> No
 
 class TestCancel:
     async def test_an_agent_that_ignores_it_is_left_out(
-        self,
-        agent: Agent,
-        agent_with: Callable[[Settings], Agent],
-        backends: Backends,
-        worker: ScriptedWorker,
+        self, agent: Agent, serve: Serve, backends: Backends, worker: ScriptedWorker
     ) -> None:
         """After the cancel's time the API commits canceled; what the agent writes is refused."""
-        sent = await agent.send("ignore", configuration=IMMEDIATELY)
-        hasty = agent_with(Settings(auth="none", cancel_timeout_s=0.1))
-        answer = await hasty.call("CancelTask", {"id": sent.task["id"]})
+        sent = await agent.send("ignore", configuration=LATER)
+        answer = await serve(cancel_timeout_s=0.1).call("CancelTask", {"id": sent.task["id"]})
         assert answer.state == "CANCELED"
         assert await due_tasks(backends.storage, 2**50) == []
 
     async def test_a_task_that_is_made_again_is_not_canceled(
-        self,
-        agent_with: Callable[[Settings], Agent],
-        backends: Backends,
-        monkeypatch: pytest.MonkeyPatch,
+        self, serve: Serve, backends: Backends, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A cancel ends the task that was asked for, and none that takes its id meanwhile."""
-        agent = agent_with(Settings(auth="none", cancel_timeout_s=0.05))
+        agent = serve(cancel_timeout_s=0.05)
         key = {"Idempotency-Key": "k"}
-        sent = await agent.send("go", configuration=IMMEDIATELY, headers=key)
+        sent = await agent.send("go", configuration=LATER, headers=key)
         send, task_id = backends.operations.send, sent.task["id"]
 
         async def made_again(operation: Operation) -> None:
             monkeypatch.setattr(backends.operations, "send", send)
             await delete_task(backends.storage.for_scope(ANONYMOUS), task_id)
-            again = await agent.send("go", configuration=IMMEDIATELY, headers=key)
+            again = await agent.send("go", configuration=LATER, headers=key)
             assert again.task["id"] == task_id
 
         monkeypatch.setattr(backends.operations, "send", made_again)

@@ -7,19 +7,21 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.a2a_calls import Agent, message
+from tests.support.a2a_calls import Agent, message, rpc
 from tests.support.scripted_worker import ScriptedWorker
 
 
 async def test_an_unknown_enum_value(agent: Agent) -> None:
     """The values that there are are named; the one that stands for none is no choice."""
     answer = await agent.call("SendMessage", {"message": message(role="KING")})
-    assert answer.message == (
-        "message.role has an unknown value: it is one of ROLE_USER, ROLE_AGENT."
-    )
+    told = "message.role has an unknown value: it is one of ROLE_USER, ROLE_AGENT."
+    assert answer.message == told
     listed = await agent.call("ListTasks", {"status": "DONE"})
     assert "status has an unknown value: it is one of TASK_STATE_SUBMITTED, " in listed.message
     assert "UNSPECIFIED" not in listed.message
+
+
+TWO = [{"text": "a", "url": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -28,11 +30,7 @@ async def test_an_unknown_enum_value(agent: Agent) -> None:
         ("message", "go", "message must be an object."),
         ("message.parts", "go", "message.parts must be a list."),
         ("message.parts", [{"text": 5}], "message.parts.text must be a string of Unicode."),
-        (
-            "message.parts",
-            [{"text": "a", "url": "b"}],
-            "has text and url: it may have one of them.",
-        ),
+        ("message.parts", TWO, "has text and url: it may have one of them."),
         ("message.messageId", ["1"], "message.messageId must be a string"),
         ("message.metadata", [], "message.metadata must be an object."),
         ("configuration.historyLength", "many", "must be a whole number of at most 32 bits."),
@@ -58,19 +56,17 @@ async def test_a_field_of_another_type(agent: Agent, place: str, value: Any, sen
     assert sentence in answer.message
 
 
+NO_ROLE = "message.role has an unknown value: it is one of 'agent' or 'user'."
+OF_0_3 = {"messageId": "1", "role": "user", "parts": [{"kind": "text", "text": "a"}, {}]}
+
+
 @pytest.mark.parametrize(
     ("message_of_0_3", "sentence"),
     [
         ({}, "message.messageId is missing."),
-        (
-            {"messageId": "1", "role": "king", "parts": []},
-            "message.role has an unknown value: it is one of 'agent' or 'user'.",
-        ),
-        ({"messageId": 5, "role": "user", "parts": []}, "message.messageId is not as A2A 0.3 has"),
-        (
-            {"messageId": "1", "role": "user", "parts": [{"kind": "text", "text": "a"}, {}]},
-            "message.parts[1] is not as A2A 0.3 has it.",
-        ),
+        (OF_0_3 | {"parts": [], "role": "king"}, NO_ROLE),
+        (OF_0_3 | {"parts": [], "messageId": 5}, "message.messageId is not as A2A 0.3 has"),
+        (OF_0_3, "message.parts[1] is not as A2A 0.3 has it."),
         ("go", "message is not as A2A 0.3 has it."),
     ],
 )
@@ -78,8 +74,7 @@ async def test_a_field_in_0_3(
     client: httpx.AsyncClient, message_of_0_3: Any, sentence: str
 ) -> None:
     """A client of 0.3 learns the first field that is wrong, by its place in the JSON."""
-    params = {"message": message_of_0_3}
-    call = {"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": params}
+    call = rpc("message/send", {"message": message_of_0_3})
     answer = await client.post("/", json=call, headers={"A2A-Version": "0.3"})
     error = answer.json()["error"]
     assert error["code"] == -32602
@@ -105,7 +100,7 @@ async def test_a_required_field_that_is_missing(
 
 async def test_a_version_that_is_missing(client: httpx.AsyncClient) -> None:
     """A client of 1.0 that names no version learns which header to send."""
-    call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+    call = rpc("ListTasks", {})
     for answer in (await client.post("/", json=call), await client.get("/tasks")):
         assert answer.json()["error"]["message"] == (
             "The operation is one of A2A 1.0; without A2A-Version a request is of 0.3:"
@@ -148,20 +143,14 @@ async def test_a_task_that_has_ended(agent: Agent, worker: ScriptedWorker) -> No
     """A message to it says how to go on, a subscription where its events are."""
     task = (await agent.send("go")).task
     again = await agent.send("more", taskId=task["id"], messageId="message-2")
-    assert again.message == (
-        "The task is in terminal state: TASK_STATE_COMPLETED."
-        " Send the message without taskId: it starts a new task."
-    )
+    ended = "The task is in terminal state: TASK_STATE_COMPLETED. "
+    assert again.message == ended + "Send the message without taskId: it starts a new task."
     followed = await agent.call("SubscribeToTask", {"id": task["id"]})
-    assert followed.message == (
-        "The task is in terminal state: TASK_STATE_COMPLETED."
-        " It has no more events: get it instead."
-    )
+    assert followed.message == ended + "It has no more events: get it instead."
 
 
-async def test_a_task_that_works(agent: Agent, worker: ScriptedWorker) -> None:
+async def test_a_task_that_works(agent: Agent, worker: ScriptedWorker, task_id: str) -> None:
     """A second message at once says when to send it."""
-    task = (await agent.send("wait", configuration={"returnImmediately": True})).task
-    again = await agent.send("more", taskId=task["id"], messageId="message-2")
+    again = await agent.send("more", taskId=task_id, messageId="message-2")
     assert "does not wait for a message: send it when the task asks for input" in again.message
     worker.gate.set()

@@ -18,14 +18,13 @@ from a2a_serverless.storage.endings import cancel_task
 from a2a_serverless.tasks.identity import Scope
 from a2a_serverless.wiring import memory_backends
 from tests.support import workers
-from tests.support.a2a_calls import Agent, Answer, client_of
+from tests.support.a2a_calls import LATER, Agent, Answer, client_of
 from tests.support.clocks import ManualClock
 from tests.support.present import present
 from tests.support.workers import complete
 
 MOST = 2
 KEYS = {"alice": "alice-has-a-key-of-her-own", "bob": "bob-has-a-key-of-his-own-x"}
-LATER = {"returnImmediately": True}
 
 
 async def sleeping(context: RequestContext, queue: EventQueue) -> None:
@@ -90,8 +89,7 @@ async def test_a_message_is_refused_while_too_many_turns_sleep(world: World) -> 
     again = await world.send("alice", key="once")  # as its answer was lost
     assert again.task["id"] == first.task["id"]
     storage = world.bench.storage.for_scope(Scope.of("", "alice"))
-    head = present(await storage.head(first.task["id"]))
-    assert await cancel_task(storage, head)
+    assert await cancel_task(storage, present(await storage.head(first.task["id"])))
     assert not (await world.send("alice")).reason
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
+from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from a2a.types import AgentCard
 from fastapi import FastAPI
 
 from a2a_serverless.http import intake
-from a2a_serverless.http.app import create_app
 from a2a_serverless.http.intake import Wait
-from a2a_serverless.http.operations import Entrypoint
 from a2a_serverless.http.streams import _TOO_MANY
 from a2a_serverless.settings import Settings
 from a2a_serverless.storage.durable import DurableStorage
@@ -23,8 +21,8 @@ from a2a_serverless.storage.tail import Tail
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.identity import Scope, digest
 from a2a_serverless.wiring import Backends
-from tests.support.a2a_calls import JSONRPC, REST, Agent, client_of, message
-from tests.support.asgi_streams import LiveResponse, ServerEvent
+from tests.support.a2a_calls import JSONRPC, LATER, REST, Agent, client_of, message
+from tests.support.asgi_streams import LiveResponse
 from tests.support.clocks import ManualClock
 from tests.support.memory import PolledTable
 from tests.support.messages import request
@@ -36,12 +34,8 @@ SEND = "SendStreamingMessage"
 ANN = {"X-API-Key": "ann-key-of-twenty-characters"}
 
 
-@pytest.fixture
-def settings() -> Settings:
-    keys = f"ann={ANN['X-API-Key']}"
-    return Settings(
-        auth="api-key", api_keys=keys, streams_per_caller=1, streams_in_all=2, blocking_limit_s=20
-    )
+SETTINGS = {"auth": "api-key", "api_keys": f"ann={ANN['X-API-Key']}", "streams_in_all": 2}
+SETTINGS |= {"streams_per_caller": 1}
 
 
 async def opened(response: LiveResponse) -> str:
@@ -52,36 +46,26 @@ async def opened(response: LiveResponse) -> str:
     return task_id
 
 
-def read(event: ServerEvent) -> str:
-    return str(payload(event)["task"]["id"])
-
-
 @pytest.mark.parametrize("entrypoint", ["stream", "api"])
 async def test_a_stream_above_the_limit_ends_after_its_task(
-    app: FastAPI,
-    settings: Settings,
-    card: AgentCard,
-    backends: Backends,
-    binding: str,
-    entrypoint: Entrypoint,
-    worker: ScriptedWorker,
+    app: FastAPI, binding: str, worker: ScriptedWorker
 ) -> None:
     """A stream above the limit shows what is committed, says why it ends, and can be resumed.
 
     ApiFunction buffers its streams: they occupy it as well.
     """
-    second_app = create_app(settings, backends, card, entrypoint=entrypoint)
     wait = {"message": message("wait")}
     async with open_stream(app, binding, SEND, wait, ANN) as first:
         await opened(first)
-        async with open_stream(second_app, binding, SEND, wait, ANN) as second:
+        async with open_stream(app, binding, SEND, wait, ANN) as second:
             events = [event async for event in second.events()]
         assert kinds(events)[0] == "task"
         assert _TOO_MANY in second.comments
         assert first.comments == []
         worker.gate.set()
     resumed = {**ANN, "Last-Event-ID": events[-1].id or ""}
-    more = await all_events(app, binding, "SubscribeToTask", {"id": read(events[0])}, resumed)
+    named = {"id": payload(events[0])["task"]["id"]}
+    more = await all_events(app, binding, "SubscribeToTask", named, resumed)
     assert payload(more[-1])["statusUpdate"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
@@ -104,26 +88,19 @@ async def at_the_limit(backends: Backends) -> None:
     assert await present(backends.streams).take("ann", for_s=60) is not None
 
 
-def calling(app: FastAPI, binding: str) -> Agent:
-    """The agent of an application, as Ann calls it."""
+@pytest.fixture
+def ann(app: FastAPI, binding: str) -> Agent:
+    """The agent, as Ann calls it."""
     return Agent(client_of(app, headers=ANN), binding)
 
 
 @pytest.mark.parametrize(("entrypoint", "binding"), [("api", JSONRPC), ("stream", REST)])
 async def test_a_blocking_send_above_the_limit_is_answered_after_a_second(
-    entrypoint: Entrypoint,
-    settings: Settings,
-    card: AgentCard,
-    binding: str,
-    worker: ScriptedWorker,
-    backends: Backends,
-    monkeypatch: pytest.MonkeyPatch,
+    ann: Agent, settings: Settings, worker: ScriptedWorker, backends: Backends, monkeypatch: Any
 ) -> None:
     """The task is answered at work; a turn that ends within the second is waited for as ever."""
-    app = create_app(settings, backends, card, entrypoint=entrypoint)
     await at_the_limit(backends)
     assert intake._LEASED_AFTER_S == 1
-    ann = calling(app, binding)
     monkeypatch.setattr(intake, "_LEASED_AFTER_S", 0.05)
     began = monotonic()
     task = await ann.send("wait")
@@ -135,11 +112,11 @@ async def test_a_blocking_send_above_the_limit_is_answered_after_a_second(
 
 
 async def test_a_long_blocking_send_is_counted_until_its_answer(
-    app: FastAPI, binding: str, worker: ScriptedWorker, backends: Backends
+    ann: Agent, worker: ScriptedWorker, backends: Backends
 ) -> None:
     """While it waits, its caller has one place less; afterwards the place is free again."""
     slots, room = Slots(backends.storage.table), f"CALLER#{digest('caller', 'ann')}#0"
-    waiting = asyncio.create_task(calling(app, binding).send("wait"))
+    waiting = asyncio.create_task(ann.send("wait"))
     while not await slots.held(room):
         assert not waiting.done()
         await asyncio.sleep(0.01)
@@ -171,18 +148,12 @@ async def test_a_wait_is_as_quiet_as_its_task(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_cancel_above_the_limit_is_answered_before_its_end(
-    app: FastAPI,
-    binding: str,
-    worker: ScriptedWorker,
-    backends: Backends,
-    monkeypatch: pytest.MonkeyPatch,
+    ann: Agent, worker: ScriptedWorker, backends: Backends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task is answered at work; its cancel stands and goes on without this request."""
     monkeypatch.setattr(intake, "_LEASED_AFTER_S", 0.05)
     await at_the_limit(backends)
-    ann = calling(app, binding)
-    sent = await ann.send("ignore", configuration={"returnImmediately": True})
-    task_id = sent.task["id"]
+    task_id = (await ann.send("ignore", configuration=LATER)).task["id"]
     answered = await ann.call("CancelTask", {"id": task_id})
     assert answered.state in {"SUBMITTED", "WORKING"}
     head = present(await backends.storage.for_scope(Scope.of("", "ann")).head(task_id))

@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -24,21 +25,24 @@ from a2a_serverless.tasks.entries import ArtifactWritten, Entry, StatusChanged
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
 from a2a_serverless.wiring import Backends, memory_backends
-from tests.support.a2a_calls import JSONRPC, REST, Agent, message
+from tests.support.a2a_calls import JSONRPC, REST, Agent, message, rpc
 from tests.support.asgi_streams import LiveResponse, ServerEvent, live
 from tests.support.clocks import Timetable
 from tests.support.memory import PolledTable
 from tests.support.messages import artifact
+from tests.support.present import present
 from tests.support.scripted_worker import COMPLETED, ScriptedWorker
 from tests.support.stream_calls import all_events, chunks, kinds, open_stream, payload
+
+SEND = "SendStreamingMessage"
+SETTINGS = {"keep_alive_s": 7.0}
 
 
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_a_text_breaks_no_line(app: FastAPI, binding: str, worker: ScriptedWorker) -> None:
     """Unicode's line ends are escaped: the official Python client would break events at them."""
     text = "go \x85 \u2028 \u2029 \x1c \x0b \x0c on"
-    params = {"message": message(text)}
-    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+    async with open_stream(app, binding, SEND, {"message": message(text)}) as response:
         body = (await response.body()).decode()
     lines = body.splitlines()
     assert lines == body.removesuffix("\n").split("\n")
@@ -47,40 +51,35 @@ async def test_a_text_breaks_no_line(app: FastAPI, binding: str, worker: Scripte
     assert task["history"][0]["parts"][0]["text"] == text
 
 
-class TestSubscriptions:
-    async def test_a_finished_task_can_be_read_on_from_any_event(
-        self, app: FastAPI, binding: str, worker: ScriptedWorker
-    ) -> None:
-        """With Last-Event-ID a finished task's stream has the Task then and what followed it."""
-        params = {"message": message("go")}
-        events = await all_events(app, binding, "SendStreamingMessage", params)
-        named = {"id": payload(events[0])["task"]["id"]}
-        for last in (0, 2, 4):
-            headers = {"Last-Event-ID": events[last].id or ""}
-            first, *rest = await all_events(app, binding, "SubscribeToTask", named, headers)
-            assert (kinds([first]), first.id) == (["task"], events[last].id)
-            assert rest == events[last + 1 :]
-            so_far = payload(first)["task"].get("artifacts", [{"parts": []}])[0]["parts"]
-            assert "".join(p["text"] for p in so_far) + chunks(rest) == "Once upon a time."
+async def test_a_finished_task_can_be_read_on_from_any_event(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """With Last-Event-ID a finished task's stream has the Task then and what followed it."""
+    events = await all_events(app, binding, SEND, {"message": message("go")})
+    named = {"id": payload(events[0])["task"]["id"]}
+    for last in (0, 2, 4):
+        headers = {"Last-Event-ID": events[last].id or ""}
+        first, *rest = await all_events(app, binding, "SubscribeToTask", named, headers)
+        assert (kinds([first]), first.id) == (["task"], events[last].id)
+        assert rest == events[last + 1 :]
+        so_far = payload(first)["task"].get("artifacts", [{"parts": []}])[0]["parts"]
+        assert "".join(p["text"] for p in so_far) + chunks(rest) == "Once upon a time."
 
-    @pytest.mark.parametrize(
-        ("place", "prefer"),
-        [
-            (0, "wait=5, until=turn"),
-            (-1, 'foo="a, \\"until=task", Until = "turn"; x="1"'),
-            (-1, "until=turn;x, until=task"),
-        ],
-    )
-    async def test_a_subscription_may_end_with_the_turn(
-        self, app: FastAPI, binding: str, worker: ScriptedWorker, place: int, prefer: str
-    ) -> None:
-        """With Prefer: until=turn it ends as the stream of the message would, at any pause."""
-        sent = {"message": message("login")}
-        events = await all_events(app, binding, "SendStreamingMessage", sent)
-        task_id = payload(events[0])["task"]["id"]
+
+async def test_a_subscription_may_end_with_the_turn(
+    app: FastAPI, binding: str, worker: ScriptedWorker
+) -> None:
+    """With Prefer: until=turn it ends as the stream of the message would, at any pause."""
+    events = await all_events(app, binding, SEND, {"message": message("login")})
+    named = {"id": payload(events[0])["task"]["id"]}
+    for place, prefer in (
+        (0, "wait=5, until=turn"),
+        (-1, 'foo="a, \\"until=task", Until = "turn"; x="1"'),
+        (-1, "until=turn;x, until=task"),
+    ):
         headers = {"Last-Event-ID": events[place].id or "", "Prefer": prefer}
         async with asyncio.timeout(10):
-            resumed = await all_events(app, binding, "SubscribeToTask", {"id": task_id}, headers)
+            resumed = await all_events(app, binding, "SubscribeToTask", named, headers)
         assert [event.id for event in resumed] == [event.id for event in events[place:]]
 
 
@@ -90,9 +89,7 @@ async def test_a_stream_ends_before_its_function_does(
     """The adapter says when Lambda will stop the function; the stream is over before that."""
     now_ms = backends.storage.clock.now_ms()
     headers = {"x-amzn-lambda-context": f'{{"deadline": {now_ms + 1000}}}'}
-    events = await all_events(
-        app, binding, "SendStreamingMessage", {"message": message("wait")}, headers
-    )
+    events = await all_events(app, binding, SEND, {"message": message("wait")}, headers)
     assert kinds(events)[0] == "task"
     assert "TASK_STATE_COMPLETED" not in str(events)
 
@@ -102,18 +99,17 @@ def resubscribe(
 ) -> AbstractAsyncContextManager[LiveResponse]:
     """`tasks/resubscribe`, as the two bindings of 0.3 have it."""
     if binding == JSONRPC:
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/resubscribe", "params": {"id": task_id}}
+        body = rpc("tasks/resubscribe", {"id": task_id})
         return live(app, "POST", "/", body=body, headers={"A2A-Version": "", **(headers or {})})
     path = f"/v1/tasks/{task_id}:subscribe"
     return live(app, "GET", path, headers={"A2A-Version": "0.3", **(headers or {})})
 
 
 @pytest.fixture
-async def task_id(agent: Agent, worker: ScriptedWorker) -> str:
-    """A task whose agent waits."""
-    sent = await agent.send("wait", configuration={"returnImmediately": True})
+async def task_id(task_id: str, worker: ScriptedWorker) -> str:
+    """A task whose agent waits already."""
     await worker.waiting.wait()
-    return str(sent.task["id"])
+    return task_id
 
 
 @pytest.mark.parametrize(
@@ -162,19 +158,11 @@ async def test_an_error_on_the_way_is_one_event_and_the_end(
 
 @pytest.mark.parametrize("binding", [JSONRPC, REST])
 async def test_an_unforeseen_error_on_the_way_tells_nothing(
-    app: FastAPI,
-    backends: Backends,
-    binding: str,
-    worker: ScriptedWorker,
-    monkeypatch: pytest.MonkeyPatch,
+    app: FastAPI, backends: Backends, binding: str, worker: ScriptedWorker, monkeypatch: Any
 ) -> None:
     """The client gets a fixed sentence and a correlation id, never an exception's text."""
-
-    async def explode(*_: object, **__: object) -> None:
-        raise RuntimeError("the secret inside")
-
-    params = {"message": message("wait")}
-    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+    explode = AsyncMock(side_effect=RuntimeError("the secret inside"))
+    async with open_stream(app, binding, SEND, {"message": message("wait")}) as response:
         events = response.events()
         await anext(events)
         await anext(events)
@@ -200,7 +188,6 @@ class LongTask:
         self.storage = DurableStorage(table, clock=self.clock, timing=settings.timing())
         self.backends = Backends(storage=self.storage, operations=plain.operations)
         self.words = [f"word {n}. " for n in range(29)]
-        self._head: Head | None = None
 
     def begin(self, task_id: str) -> None:
         for number, word in enumerate(self.words, start=1):
@@ -211,8 +198,7 @@ class LongTask:
 
     def _commit(self, task_id: str, entry: Entry) -> Callable[[], Awaitable[Head]]:
         async def commit() -> Head:
-            head = await self.storage.head(task_id)
-            assert head is not None
+            head = present(await self.storage.head(task_id))
             return await self.storage.commit(head, Commit(entries=(entry,)))
 
         return commit
@@ -239,9 +225,7 @@ async def test_a_ten_minute_task_is_streamed_in_pieces(
     long = LongTask(settings)
     app = create_app(settings, long.backends, card, entrypoint=entrypoint)
     seen: list[ServerEvent] = []
-    async with open_stream(
-        app, binding, "SendStreamingMessage", {"message": message("go")}
-    ) as response:
+    async with open_stream(app, binding, SEND, {"message": message("go")}) as response:
         async for event in response.events():
             if not seen:
                 long.begin(payload(event)["task"]["id"])
@@ -256,9 +240,8 @@ async def test_a_ten_minute_task_is_streamed_in_pieces(
         last = {"Last-Event-ID": seen[-1].id or ""}
         more = await all_events(app, binding, "SubscribeToTask", {"id": task_id}, last)
         assert more[0].id == seen[-1].id
-        assert [p["text"] for a in task_in(more).get("artifacts", []) for p in a["parts"]] == [
-            *long.words[: len(seen) - 1]
-        ]
+        so_far = [p["text"] for a in task_in(more).get("artifacts", []) for p in a["parts"]]
+        assert so_far == long.words[: len(seen) - 1]
         assert long.clock.monotonic() - began <= limit_s + 0.001
         seen += more[1:]
         streams += 1
@@ -269,14 +252,9 @@ async def test_a_ten_minute_task_is_streamed_in_pieces(
 
 
 async def test_keep_alive_comes_as_often_as_is_set(
-    backends: Backends,
-    card: AgentCard,
-    binding: str,
-    worker: ScriptedWorker,
-    monkeypatch: pytest.MonkeyPatch,
+    app: FastAPI, binding: str, worker: ScriptedWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While nothing happens a comment goes out; no event, and no id."""
-    app = create_app(Settings(auth="none", keep_alive_s=7.0), backends, card, entrypoint="stream")
     waits: list[float] = []
     passed, really_sleep = asyncio.Semaphore(0), anyio.sleep
 
@@ -288,8 +266,7 @@ async def test_keep_alive_comes_as_often_as_is_set(
         await passed.acquire()
 
     monkeypatch.setattr(anyio, "sleep", sleep)
-    params = {"message": message("wait")}
-    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+    async with open_stream(app, binding, SEND, {"message": message("wait")}) as response:
         events, quiet = response.events(), response.chunks()
         seen = [await anext(events), await anext(events)]
         for _ in range(3):
@@ -308,8 +285,7 @@ async def test_who_has_left_is_not_read_for(
     app: FastAPI, binding: str, backends: Backends, worker: ScriptedWorker
 ) -> None:
     """A disconnect ends the subscriber's reads, and the task never hears of it."""
-    params = {"message": message("wait")}
-    async with open_stream(app, binding, "SendStreamingMessage", params) as response:
+    async with open_stream(app, binding, SEND, {"message": message("wait")}) as response:
         events = response.events()
         task_id = payload(await anext(events))["task"]["id"]
         await anext(events)
@@ -323,13 +299,10 @@ async def test_who_has_left_is_not_read_for(
     assert head.state == COMPLETED
 
 
-async def test_garbage_for_an_id_is_refused_before_the_stream(
-    agent: Agent, worker: ScriptedWorker
-) -> None:
+async def test_garbage_for_an_id_is_refused_before_the_stream(agent: Agent, task_id: str) -> None:
     """A Last-Event-ID that is no cursor is refused as invalid, also on a running task."""
-    sent = await agent.send("wait", configuration={"returnImmediately": True})
     for garbage in ("1.0", "-1.0.abcdef", "1.0.abc!ef", "9" * 5000, "1.0.abcdef, 2.0.abcdef"):
-        params, headers = {"id": sent.task["id"]}, {"Last-Event-ID": garbage}
-        answer = await agent.call("SubscribeToTask", params, headers)
+        headers = {"Last-Event-ID": garbage}
+        answer = await agent.call("SubscribeToTask", {"id": task_id}, headers)
         assert answer.reason == "INVALID_PARAMS"
         assert garbage[:20] not in answer.message

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import httpx
 import pytest
 
-from a2a_serverless.settings import Settings
-from tests.support.a2a_calls import message, read
+from tests.support.a2a_calls import LATER, message, read
 
-JSON = {"A2A-Version": "1.0", "Content-Type": "application/json"}
-SAID = {"message": message("go"), "configuration": {"returnImmediately": True}}
-
-
-@pytest.fixture
-def settings() -> Settings:
-    """No worker answers here: what is canceled is canceled without one."""
-    return Settings(auth="none", cancel_timeout_s=0.01)
+OF_1_0 = {"A2A-Version": "1.0"}
+SAID = {"message": message("go"), "configuration": LATER}
+SETTINGS = {"cancel_timeout_s": 0.01}  # no worker answers
 
 
 async def post(client: httpx.AsyncClient, path: str, body: Any) -> Any:
-    return read(await client.post(path, content=json.dumps(body).encode(), headers=JSON))
+    return read(await client.post(path, json=body, headers=OF_1_0))
 
 
 async def get(client: httpx.AsyncClient, path: str) -> Any:
-    return read(await client.get(path, headers=JSON))
+    return read(await client.get(path, headers=OF_1_0))
 
 
 @pytest.mark.parametrize(

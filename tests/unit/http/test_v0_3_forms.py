@@ -8,8 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from a2a_serverless.settings import Settings
-from tests.support.a2a_calls import JSONRPC, REST, Agent
+from tests.support.a2a_calls import JSONRPC, REST, rpc
 from tests.support.asgi_streams import live
 from tests.support.scripted_worker import ScriptedWorker
 
@@ -18,20 +17,16 @@ PARTS = [{"kind": "text", "text": "go"}]
 KINDS = {"kind": "message", "messageId": "m-1", "role": "user"}
 
 
-@pytest.fixture
-def settings() -> Settings:
-    return Settings(auth="none", push_queue="push", push_allowed_hosts="receiver.example")
+SETTINGS = {"push_queue": "push", "push_allowed_hosts": "receiver.example"}
+OF_0_3 = {"A2A-Version": "0.3"}
 
 
 async def post(client: httpx.AsyncClient, path: str, body: Any) -> httpx.Response:
-    return await client.post(f"/v1{path}", json=body, headers={"A2A-Version": "0.3"})
+    return await client.post(f"/v1{path}", json=body, headers=OF_0_3)
 
 
-@pytest.fixture
-async def task_id(agent: Agent) -> str:
-    """A task that waits for a worker."""
-    sent = await agent.send("wait", configuration={"returnImmediately": True})
-    return str(sent.task["id"])
+async def call(client: httpx.AsyncClient, method: str, params: Any) -> Any:
+    return (await client.post("/", json=rpc(method, params))).json()["result"]
 
 
 @pytest.mark.parametrize(
@@ -56,31 +51,28 @@ async def test_a_message_has_parts_or_content(
     assert task["status"]["state"] == "TASK_STATE_COMPLETED"
     assert task["history"][0]["content"] == [{"text": "go"}]
     path = f"/v1/tasks/{task['id']}/pushNotificationConfigs"
-    listed = (await client.get(path, headers={"A2A-Version": "0.3"})).json()
+    listed = (await client.get(path, headers=OF_0_3)).json()
     shown = [each["pushNotificationConfig"]["url"] for each in listed.get("configs", [])]
     assert shown == ([URL] if configuration else [])
+
+
+NO_CONTENT = "message.content is missing: in HTTP+JSON of A2A 0.3 it has the parts of the message."
+FILE = {"kind": "file", "file": {"bytes": "%%%"}}
 
 
 @pytest.mark.parametrize(
     ("message", "sentence"),
     [
-        (
-            {"messageId": "m-1", "role": "ROLE_USER"},
-            "message.content is missing: in HTTP+JSON of A2A 0.3 it has the parts of the message.",
-        ),
+        ({"messageId": "m-1", "role": "ROLE_USER"}, NO_CONTENT),
         ({**KINDS, "parts": "go"}, "message.parts is not as A2A 0.3 has it."),
         ({**KINDS, "parts": [{"kind": "text"}]}, "message.parts[0] is not as A2A 0.3 has it."),
-        (
-            {**KINDS, "parts": [{"kind": "file", "file": {"bytes": "%%%"}}]},
-            "message.parts.file.bytes is not base64.",
-        ),
+        ({**KINDS, "parts": [FILE]}, "message.parts.file.bytes is not base64."),
     ],
 )
 async def test_what_is_no_message(client: httpx.AsyncClient, message: Any, sentence: str) -> None:
     """400, by the name of the field that the client has sent."""
     answer = await post(client, "/message:send", {"message": message})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["message"] == sentence
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, sentence)
 
 
 @pytest.mark.parametrize("form", ["JavaScript", "Python"])
@@ -88,27 +80,21 @@ async def test_a_push_configuration_has_two_forms(
     client: httpx.AsyncClient, task_id: str, form: str
 ) -> None:
     """A push configuration in either SDK's form is set, shown without its secret, and deleted."""
-    config = {
-        "name": f"tasks/{task_id}/pushNotificationConfigs/mine",
-        "pushNotificationConfig": {"id": "mine", "url": URL, "token": "secret"},
-    }
+    configs = f"/tasks/{task_id}/pushNotificationConfigs"
+    name, own = f"{configs}/mine", {"id": "mine", "url": URL}
+    config = {"name": name[1:], "pushNotificationConfig": {**own, "token": "secret"}}
     body: dict[str, Any] = config
     if form == "Python":
         body = {"parent": f"tasks/{task_id}", "configId": "mine", "config": config}
-    configs = f"/tasks/{task_id}/pushNotificationConfigs"
     made = await post(client, configs, body)
     assert made.status_code == 200, made.text
-    name = made.json()["name"]
-    assert name == config["name"]
-    headers = {"A2A-Version": "0.3"}
-    shown = await client.get(f"/v1/{name}", headers=headers)
-    assert shown.json() == {**config, "pushNotificationConfig": {"id": "mine", "url": URL}}
-    assert shown.json() == made.json()
-    listed = await client.get(f"/v1{configs}", headers=headers)
-    assert listed.json() == {"configs": [made.json()]}
-    deleted = await client.delete(f"/v1/{name}", headers=headers)
+    shown = (await client.get(f"/v1{name}", headers=OF_0_3)).json()
+    assert shown == made.json() == {"name": name[1:], "pushNotificationConfig": own}
+    listed = await client.get(f"/v1{configs}", headers=OF_0_3)
+    assert listed.json() == {"configs": [shown]}
+    deleted = await client.delete(f"/v1{name}", headers=OF_0_3)
     assert (deleted.status_code, deleted.json()) == (200, {})
-    listed = await client.get(f"/v1{configs}", headers=headers)
+    listed = await client.get(f"/v1{configs}", headers=OF_0_3)
     assert listed.json().get("configs", []) == []
 
 
@@ -147,25 +133,17 @@ async def test_an_error_has_its_code_at_its_top(
 async def test_a_number_with_an_exponent(client: httpx.AsyncClient, task_id: str) -> None:
     """1.0 reads it, 0.3 does not: it is refused, and breaks nothing."""
     answer = await client.get(f"/v1/tasks/{task_id}?historyLength=1e3")
-    assert (answer.status_code, answer.json()["message"]) == (
-        400,
-        "historyLength is not a whole number.",
-    )
+    assert answer.status_code == 400
+    assert answer.json()["message"] == "historyLength is not a whole number."
     path, headers = f"/tasks/{task_id}?historyLength=1e1", {"A2A-Version": "1.0"}
     assert (await client.get(path, headers=headers)).status_code == 200
 
 
 async def test_no_history_is_asked_for(client: httpx.AsyncClient, worker: ScriptedWorker) -> None:
     """0 is none in both bindings, also in the answer to a message over JSON-RPC."""
-
-    async def call(method: str, params: Any) -> Any:
-        body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
-        return (await client.post("/", json=body)).json()["result"]
-
-    message = {**KINDS, "parts": [{"kind": "text", "text": "go"}]}
-    none = {"historyLength": 0}
-    sent = await call("message/send", {"message": message, "configuration": none})
-    got = await call("tasks/get", {"id": sent["id"], **none})
+    message, none = {**KINDS, "parts": PARTS}, {"historyLength": 0}
+    sent = await call(client, "message/send", {"message": message, "configuration": none})
+    got = await call(client, "tasks/get", {"id": sent["id"], **none})
     read = (await client.get(f"/v1/tasks/{sent['id']}?historyLength=0")).json()
     assert [len(one.get("history", ())) for one in (sent, got, read)] == [0] * 3
 
@@ -175,8 +153,7 @@ async def test_over_jsonrpc_an_error_has_no_details_of_1_0(client: httpx.AsyncCl
     long = b'"' + b"x" * 5_000_000 + b'"'
     for version, method in (("0.3", "message/send"), ("1.0", "SendMessage")):
         headers = {"A2A-Version": version, "Content-Type": "application/json"}
-        call = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {}}
-        refused = await client.post("/", json=call, headers=headers)
+        refused = await client.post("/", json=rpc(method, {}), headers=headers)
         unread = await client.post("/", content=long, headers=headers)
         assert (unread.status_code, set(unread.json())) == (413, {"jsonrpc", "id", "error"})
         for error in (refused.json()["error"], unread.json()["error"]):
@@ -189,12 +166,10 @@ async def test_over_jsonrpc_an_error_has_no_details_of_1_0(client: httpx.AsyncCl
 async def events_of(app: FastAPI, binding: str, text: str) -> list[Any]:
     """The status updates of a stream of 0.3, with what says that they are one taken off."""
     message: Any = {**KINDS, "messageId": f"m-{text}", "parts": [{"kind": "text", "text": text}]}
-    headers = {"A2A-Version": "0.3"}
     path, body = "/v1/message:stream", dict[str, Any](message=message)
     if binding == JSONRPC:
-        path = "/"
-        body = {"jsonrpc": "2.0", "id": 1, "method": "message/stream", "params": body}
-    async with live(app, "POST", path, body=body, headers=headers) as response:
+        path, body = "/", rpc("message/stream", body)
+    async with live(app, "POST", path, body=body, headers=OF_0_3) as response:
         events = [event.data async for event in response.events()]
     if binding == JSONRPC:
         found = [event["result"] for event in events]
@@ -208,9 +183,6 @@ async def test_the_last_event_of_a_turn_is_final(
     app: FastAPI, binding: str, worker: ScriptedWorker, text: str
 ) -> None:
     """Only the last status of a turn is final, whether the task has ended or waits."""
-    statuses = await events_of(app, binding, text)
-    assert statuses
-    assert [bool(status.get("final")) for status in statuses] == [
-        *[False] * (len(statuses) - 1),
-        True,
-    ]
+    *before, last = await events_of(app, binding, text)
+    assert last["final"]
+    assert not any(status.get("final") for status in before)
