@@ -9,46 +9,27 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-from a2a.types import TaskState, TaskStatus
+from a2a.types import TaskState
 
 from a2a_serverless.observability.logs import begun
-from a2a_serverless.settings import Settings
-from a2a_serverless.tasks.entries import StatusChanged, TurnOpened
+from a2a_serverless.tasks.entries import TurnOpened
 from a2a_serverless.tasks.head import Head
 from a2a_serverless.tasks.rules import Commit
-from a2a_serverless.wiring import Backends, memory_backends
-from a2a_serverless.worker.sweeper import Sweeper
 from a2a_serverless_tools.cli.plain_lines import PlainLines, plain_handler
-from a2a_serverless_tools.contract import Storage
 from a2a_serverless_tools.operate.log_fields import WHICH, WHY
-from tests.support.clocks import ManualClock
 from tests.support.messages import request
 from tests.support.observed import logged, root_logger
+from tests.unit.worker.stand import Repairs
 from website.api import modules, tree
 from website.observed import _called, _own, _scopes, _texts
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def backends(clock: ManualClock) -> Backends:
-    return memory_backends(Settings(), clock)
-
-
-async def second_turn(backends: Backends) -> Head:
+async def second_turn(repairs: Repairs) -> Head:
     """A task whose second turn was claimed once."""
-    storage = backends.storage
-    head = (await storage.open_task("conversation", request())).head
-    await Storage(storage).update_task(head.task_id, TaskState.TASK_STATE_INPUT_REQUIRED)
-    paused = await storage.head(head.task_id)
-    assert paused is not None
-    opened = await storage.commit(paused, Commit(entries=(TurnOpened(request("more")),)))
-    working = StatusChanged(TaskStatus(state=TaskState.TASK_STATE_WORKING))
-    return await storage.commit(opened, Commit(entries=(working,), token="t", claims=True))
+    head = (await repairs.storage.open_task("conversation", request())).head
+    paused = await repairs.move(head, TaskState.TASK_STATE_INPUT_REQUIRED)
+    opened = Commit(entries=(TurnOpened(request("more")),))
+    return await repairs.claim(await repairs.storage.commit(paused, opened))
 
 
 @contextmanager
@@ -68,32 +49,31 @@ def lines_with(out: io.StringIO, text: str) -> list[str]:
     return [re.sub("; correlation id [0-9a-f]{16}$", "", line) for line in found]
 
 
-async def test_a_turn_that_is_sent_again_is_named(backends: Backends, clock: ManualClock) -> None:
+async def test_a_turn_that_is_sent_again_is_named() -> None:
     """The sweeper's line says which turn it is, and why it was sent: a worker had it, or none.
 
     So does that of a task which is canceled at its deadline, in the form for programs.
     """
-    claimed = await second_turn(backends)
-    waits = (await backends.storage.open_task("another", request(), task_id="waits")).head
-    sweeper = Sweeper(backends.storage, backends.operations, clock=clock)
+    repairs = Repairs()
+    claimed, waits = await second_turn(repairs), await repairs.open()
     with plain() as out:
-        clock.advance(7200)
-        await sweeper.sweep()
+        repairs.clock.advance(7200)
+        await repairs.sweep()
     said = "WARNING: An overdue turn was sent again; task"
     lost = "turn 3; attempts 1; reason its worker has not renewed its lease; sends 1"
     untaken = "turn 1; attempts 0; reason no worker has taken it; sends 1"
     wanted = (f"{said} {claimed.task_id}; {lost}", f"{said} {waits.task_id}; {untaken}")
     assert sorted(lines_with(out, "sent again")) == sorted(wanted)
     with logged() as lines:
-        await backends.storage.request_cancel(claimed.task_id)
-        clock.advance(7200)
-        await sweeper.sweep()
+        await repairs.storage.request_cancel(claimed.task_id)
+        repairs.clock.advance(7200)
+        await repairs.sweep()
     (line,) = [line for line in lines if line.get("action") == "cancel_at_deadline"]
     ids = {"task_id": claimed.task_id, "context_id": "conversation", "turn": 3, "attempts": 1}
     assert ids.items() <= line.items()
 
 
-async def test_a_line_of_the_agent_names_its_task(backends: Backends) -> None:
+async def test_a_line_of_the_agent_names_its_task() -> None:
     """Fields of the work are on lines that others log in it; unprintable ones are escaped."""
     with plain() as out, begun(task_id="t\x1b[31m", turn=3, attempt=2):
         logging.getLogger("agent").warning("Slow")
@@ -109,17 +89,13 @@ ABOUT_NO_TASK = {
     *("presence_failed", "pull_failed", "pump_failed", "push_undecodable", "receive_failed"),
     *("refresh_failed", "refused", "set_aside_failed", "shares_failed"),
     *("signing_key_refused", "spans_dropped", "state_left", "store_failed"),
-    *("event_sources_unknown", "stream_read"),
-    *("sweep_failed", "thread_ended", "undecodable", "unreadable_key", "wake_failed"),
-    "watch_failed",
+    *("event_sources_unknown", "stream_read", "sweep_failed", "thread_ended", "undecodable"),
+    *("unreadable_key", "wake_failed", "watch_failed"),
     *("[a-z_]+_not_counted", "[a-z_]+_not_given_back"),
 }
 """Actions of lines about processes, queues, keys, requests or many tasks; of `sweep_failed` the
 line of a whole round."""
-NAMED_BY_ITS_WORK = {
-    *("attempt", "next_turn_failed"),
-    *("spending_not_counted", "thread_left_behind"),
-}
+NAMED_BY_ITS_WORK = {"attempt", "next_turn_failed", "spending_not_counted", "thread_left_behind"}
 """Actions of lines that are only logged within the delivery of a turn, whose fields they have."""
 NAMED_OTHERWISE = {"buried", "unreadable_task"}
 """By the group of the message, or in the sentence."""

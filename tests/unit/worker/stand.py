@@ -32,6 +32,8 @@ from tests.support.queues import MemoryQueue, left, take
 from tests.support.workers import Bench, PacedClock, S, artifact_texts, status, status_text
 
 Handle = Callable[[TaskContext], Awaitable[None]]
+Log = pytest.LogCaptureFixture
+Patch = pytest.MonkeyPatch
 
 
 class Script(Worker):
@@ -139,11 +141,11 @@ class Stand:
 class Repairs:
     """A storage and its queue, the sweeper and the consumer of dead letters, and no worker."""
 
-    def __init__(self, scope: Scope = ANONYMOUS) -> None:
+    def __init__(self, scope: Scope = ANONYMOUS, *, attempts: int = 2) -> None:
         self.clock = ManualClock()
         self.storage = memory_storage(clock=self.clock).for_scope(scope)
         self.queue = MemoryQueue(Operation, clock=self.clock)
-        retry = RetryPolicy(max_attempts=2)
+        retry = RetryPolicy(max_attempts=attempts)
         self.dead_letters = DeadLetters(self.storage, self.queue, retry=retry)
 
     async def sweep(self, **options: Any) -> SweepReport:
@@ -176,6 +178,13 @@ async def run(does: Handle | AgentExecutor, **settings: Any) -> tuple[Stand, Hea
     """A task behind all its deliveries, and its HEAD."""
     stand = Stand(does, **settings)
     return stand, await stand.work()
+
+
+async def sent(does: Handle | AgentExecutor, **settings: Any) -> Stand:
+    """A task whose first turn waits."""
+    stand = Stand(does, **settings)
+    await stand.send()
+    return stand
 
 
 class Source:
@@ -217,19 +226,25 @@ async def told_to_end(bench: Bench, worker: asyncio.Task[None]) -> None:
     bench.operations.is_closed = False
 
 
-def lines(caplog: pytest.LogCaptureFixture, action: str) -> list[dict[str, Any]]:
+def lines(caplog: Log, action: str) -> list[dict[str, Any]]:
     """The fields of the lines of the log with an action; `said` is the text."""
     found = [record for record in caplog.records if vars(record).get("action") == action]
     return [{**vars(record), "said": record.getMessage()} for record in found]
 
 
-def actions(caplog: pytest.LogCaptureFixture) -> list[str]:
+def line(caplog: Log, action: str) -> dict[str, Any]:
+    """The fields of the one line of the log with an action."""
+    (found,) = lines(caplog, action)
+    return found
+
+
+def actions(caplog: Log) -> list[str]:
     """The actions of the log's lines."""
     return [vars(record)["action"] for record in caplog.records if "action" in vars(record)]
 
 
 def beside(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
     method: str,
     does: Callable[[], Awaitable[object]],
     *,
